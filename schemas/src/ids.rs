@@ -1,0 +1,167 @@
+//! Ids: UUIDv7 everywhere, and send ids that know their batch.
+//!
+//! A send's id is its batch's id with the position in the batch (0..=511) in the low nine bits, and both carry the launch
+//! time. So a send is found by the primary key alone: the batch is a mask away and the month partition is in the
+//! timestamp. A random id would need a second, random unique index, which costs more than half of the insert rate.
+
+use chrono::{DateTime, Datelike, NaiveDate, Utc};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// The most sends one batch holds.
+pub const BATCH_MAX: usize = 500;
+
+const ORDINAL_BITS: u32 = 9;
+const ORDINAL_MASK: u128 = (1 << ORDINAL_BITS) - 1;
+/// The low hex digits of a launch's ids that number its sends: 27 bits of batch number, nine of ordinal.
+const NUMBER_DIGITS: usize = 9;
+
+/// A fresh UUIDv7.
+#[must_use]
+pub fn new_id() -> Uuid {
+    Uuid::now_v7()
+}
+
+/// A fresh id for a batch of its own (not part of a launch): a UUIDv7 whose ordinal bits are zero.
+#[must_use]
+pub fn new_batch_id() -> Uuid {
+    SendId(Uuid::now_v7()).batch()
+}
+
+/// Why a text is not an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("not a UUID in its canonical lower-case form")]
+pub struct IdError;
+
+/// Parses an id in canonical form: 36 characters, lower case, dashed. `uuid` itself also takes urn, braced and undashed forms.
+///
+/// # Errors
+/// [`IdError`] for every other form.
+pub fn parse_id(text: &str) -> Result<Uuid, IdError> {
+    if text.len() != 36 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Err(IdError);
+    }
+    Uuid::try_parse(text).map_err(|_| IdError)
+}
+
+/// The first day of the UTC month in which an id was made: the partition its row lives in.
+#[must_use]
+pub fn month_of(id: Uuid) -> NaiveDate {
+    let millis = i64::try_from(id.as_u128() >> 80).unwrap_or(0);
+    let at = DateTime::<Utc>::from_timestamp_millis(millis).unwrap_or_default();
+    at.date_naive().with_day(1).unwrap_or_default()
+}
+
+/// A send's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SendId(pub Uuid);
+
+impl SendId {
+    /// The id of the send at `ordinal` in `batch`.
+    #[must_use]
+    pub fn of(batch: Uuid, ordinal: u16) -> Self {
+        Self(Uuid::from_u128((batch.as_u128() & !ORDINAL_MASK) | (u128::from(ordinal) & ORDINAL_MASK)))
+    }
+
+    /// The batch this send belongs to.
+    #[must_use]
+    pub fn batch(self) -> Uuid {
+        Uuid::from_u128(self.0.as_u128() & !ORDINAL_MASK)
+    }
+
+    /// The position in the batch.
+    #[must_use]
+    pub fn ordinal(self) -> u16 {
+        u16::try_from(self.0.as_u128() & ORDINAL_MASK).unwrap_or(0)
+    }
+
+    /// The month partition of the send's row.
+    #[must_use]
+    pub fn month(self) -> NaiveDate {
+        month_of(self.0)
+    }
+
+    /// The last id a send of `batch` can have: `id between batch and last_of(batch)` is the whole batch.
+    #[must_use]
+    pub fn last_of(batch: Uuid) -> Uuid {
+        Uuid::from_u128(batch.as_u128() | ORDINAL_MASK)
+    }
+}
+
+/// The common part of all ids of one launch. Postgres numbers the sends behind it, in one set-based insert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchId(Uuid);
+
+impl LaunchId {
+    /// A fresh launch: 38 random bits beside the millisecond.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// The 23 hex digits that all ids of the launch share; `(prefix || lpad(to_hex(batch_no << 9 | ordinal), 9, '0'))::uuid`
+    /// is a send's id.
+    #[must_use]
+    pub fn prefix(self) -> String {
+        let mut hex = self.0.simple().to_string();
+        hex.truncate(32 - NUMBER_DIGITS);
+        hex
+    }
+
+    /// The month partition of the launch.
+    #[must_use]
+    pub fn month(self) -> NaiveDate {
+        month_of(self.0)
+    }
+
+    /// The id of the launch's batch of this number, as the SQL computes it.
+    #[must_use]
+    pub fn batch(self, number: u32) -> Uuid {
+        let low = u128::from(number) << ORDINAL_BITS;
+        let mask = (1_u128 << (NUMBER_DIGITS * 4)) - 1;
+        Uuid::from_u128((self.0.as_u128() & !mask) | (low & mask))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[test]
+    fn a_send_knows_its_batch_and_place() {
+        let batch = new_batch_id();
+        for ordinal in [0, 1, 499, 511] {
+            let send = SendId::of(batch, ordinal);
+            assert_eq!((send.batch(), send.ordinal()), (batch, ordinal));
+            assert!(send.0 >= batch && send.0 <= SendId::last_of(batch));
+        }
+    }
+
+    #[test]
+    fn a_launch_prefix_and_number_make_the_batch_id() {
+        let launch = LaunchId::fresh();
+        for number in [0_u32, 1, 77, 200_000] {
+            let text = format!("{}{:09x}", launch.prefix(), u64::from(number) << 9);
+            assert_eq!(Uuid::try_parse(&text).unwrap(), launch.batch(number));
+            assert_eq!(launch.batch(number).get_version_num(), 7);
+        }
+    }
+
+    #[test]
+    fn the_month_of_an_id_is_the_month_it_was_made_in() {
+        assert_eq!(month_of(new_id()), Utc::now().date_naive().with_day(1).unwrap());
+    }
+
+    #[rstest]
+    #[case("0198c0de-0000-7000-8000-000000000001", true)]
+    #[case("0198C0DE-0000-7000-8000-000000000001", false)]
+    #[case("0198c0de000070008000000000000001", false)]
+    #[case("urn:uuid:0198c0de-0000-7000-8000-000000000001", false)]
+    #[case("{0198c0de-0000-7000-8000-00000000001}", false)]
+    #[case("", false)]
+    fn only_the_canonical_form_is_an_id(#[case] text: &str, #[case] good: bool) {
+        assert_eq!(parse_id(text).is_ok(), good);
+    }
+}

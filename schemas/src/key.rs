@@ -1,0 +1,89 @@
+//! API keys: `svc_live_<slug>_<43 base62 + 6 checksum>` and `svc_test_…` (API.md §2). Stored as SHA-256 only.
+
+use rand::Rng;
+use sha2::{Digest, Sha256};
+
+use crate::Environment;
+
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const RANDOM_CHARS: usize = 43;
+const CHECKSUM_CHARS: usize = 6;
+
+/// Whether a text can be a product's slug: 2 to 32 of a–z, 0–9 and dashes inside. It is a subject token, too.
+#[must_use]
+pub fn is_slug(text: &str) -> bool {
+    (2..=32).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Makes a fresh key. It is shown once; only [`hash`] is stored.
+#[must_use]
+pub fn generate(product: &str, environment: Environment) -> String {
+    let mut rng = rand::rng();
+    let random: String = (0..RANDOM_CHARS)
+        .map(|_| {
+            // 248 is the largest multiple of 62 below 256: no character is likelier than another.
+            loop {
+                let byte = rng.next_u32() as u8;
+                if byte < 248 {
+                    return char::from(ALPHABET[usize::from(byte % 62)]);
+                }
+            }
+        })
+        .collect();
+    let mode = match environment {
+        Environment::Production => "live",
+        Environment::Sandbox => "test",
+    };
+    let body = format!("svc_{mode}_{product}_{random}");
+    let checksum = checksum(&body);
+    format!("{body}{checksum}")
+}
+
+/// Whether a text has a key's form and checksum: lets a scanner, and us, dismiss a mistyped key without a look-up.
+#[must_use]
+pub fn is_well_formed(key: &str) -> bool {
+    let Some(at) = key.len().checked_sub(CHECKSUM_CHARS).filter(|at| key.is_char_boundary(*at)) else { return false };
+    let (body, sum) = key.split_at(at);
+    let mut parts = body.splitn(4, '_');
+    let form = matches!(
+        (parts.next(), parts.next(), parts.next(), parts.next()),
+        (Some("svc"), Some("live" | "test"), Some(slug), Some(random))
+            if is_slug(slug) && random.len() == RANDOM_CHARS && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    );
+    form && checksum(body) == sum
+}
+
+/// What is stored of a key.
+#[must_use]
+pub fn hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+fn checksum(body: &str) -> String {
+    let digest = Sha256::digest(body.as_bytes());
+    digest.iter().take(CHECKSUM_CHARS).map(|byte| char::from(ALPHABET[usize::from(byte % 62)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_key_is_well_formed_and_a_mistyped_one_is_not() {
+        let key = generate("acme-crm", Environment::Production);
+        assert!(key.starts_with("svc_live_acme-crm_") && is_well_formed(&key), "{}", key.len());
+        let mut mistyped = key.clone();
+        mistyped.replace_range(20..21, if &key[20..21] == "a" { "b" } else { "a" });
+        assert!(!is_well_formed(&mistyped));
+        assert!(!is_well_formed("") && !is_well_formed("svc_live_x") && !is_well_formed("ééééééé"));
+    }
+
+    #[test]
+    fn slugs_are_subject_tokens() {
+        assert!(is_slug("crm") && is_slug("a-1"));
+        assert!(!is_slug("a.b") && !is_slug("A") && !is_slug("-a") && !is_slug("a_b") && !is_slug(">"));
+    }
+}

@@ -1,0 +1,148 @@
+//! One type per bus message. Messages are doorbells and batches: the ledger holds the truth, and everything a repeated
+//! message says can be checked against it.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{Classification, Lane, MessageKind, RequestKind};
+
+/// A body that says which schema it follows.
+pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'static {
+    /// The schema's name, such as `mail.v1.cleared`: the `Mail-Schema` header.
+    const SCHEMA: &'static str;
+}
+
+/// `mail.v1.request.…`: a request stands in `requests` and waits to be handled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestAnnounced {
+    /// The tenant.
+    pub tenant_id: Uuid,
+    /// The row in `requests`.
+    pub request_id: Uuid,
+    /// What is asked for.
+    pub kind: RequestKind,
+}
+
+impl Message for RequestAnnounced {
+    const SCHEMA: &'static str = "mail.v1.request";
+}
+
+/// `mail.v1.resolved.<lane>`: a batch stands in `batches`, its sends in `sends`, and waits for the compliance gate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolved {
+    /// The tenant.
+    pub tenant_id: Uuid,
+    /// The batch.
+    pub batch_id: Uuid,
+    /// The lane it travels in.
+    pub lane: Lane,
+    /// How often the batch has been announced, from 1: part of every message id derived from this one.
+    pub announcement: i32,
+}
+
+impl Message for Resolved {
+    const SCHEMA: &'static str = "mail.v1.resolved";
+}
+
+impl Resolved {
+    /// `Nats-Msg-Id`
+    #[must_use]
+    pub fn message_id(&self) -> String {
+        format!("resolved-{}-{}", self.batch_id.simple(), self.announcement)
+    }
+}
+
+/// One recipient past the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClearedRecipient {
+    /// Position in the batch; the send id is [`crate::SendId::of`] batch and ordinal.
+    pub ordinal: u16,
+    /// The contact.
+    pub contact_id: Uuid,
+}
+
+/// `mail.v1.cleared.<lane>`: the recipients of a batch that may be mailed. The others have their reason in the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleared {
+    /// The tenant.
+    pub tenant_id: Uuid,
+    /// The batch.
+    pub batch_id: Uuid,
+    /// The lane it travels in.
+    pub lane: Lane,
+    /// As in [`Resolved`].
+    pub announcement: i32,
+    /// What sort of message.
+    pub kind: MessageKind,
+    /// Decides footer and unsubscribe headers.
+    pub classification: Classification,
+    /// The campaign, for campaign mail.
+    pub campaign_id: Option<Uuid>,
+    /// The content to render: a row in `contents`.
+    pub content_id: Uuid,
+    /// Who sends: a row in `senders`.
+    pub sender_id: Uuid,
+    /// The recipients.
+    pub recipients: Vec<ClearedRecipient>,
+}
+
+impl Message for Cleared {
+    const SCHEMA: &'static str = "mail.v1.cleared";
+}
+
+impl Cleared {
+    /// `Nats-Msg-Id`
+    #[must_use]
+    pub fn message_id(&self) -> String {
+        format!("cleared-{}-{}", self.batch_id.simple(), self.announcement)
+    }
+}
+
+impl Message for crate::Rendered {
+    const SCHEMA: &'static str = "mail.v1.rendered";
+}
+
+/// What a signal says happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum SignalKind {
+    /// The pixel was fetched.
+    Opened,
+    /// A link was followed.
+    Clicked {
+        /// Where it led.
+        url: String,
+        /// Which link of the message, from 0.
+        link: u16,
+    },
+    /// The recipient left; the opt-out itself was committed before the answer, this is the fact for the send.
+    Unsubscribed {
+        /// `one_click` (RFC 8058) or `page`.
+        method: String,
+    },
+}
+
+/// `mail.v1.signal.<source>`: something a recipient or provider told us about a send.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signal {
+    /// Made at the edge; a repeat carries the same id and is counted once. Also the `Nats-Msg-Id`.
+    pub signal_id: Uuid,
+    /// The tenant, from the token.
+    pub tenant_id: Uuid,
+    /// The send, from the token.
+    pub send_id: Uuid,
+    /// When it happened.
+    pub occurred_at: DateTime<Utc>,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: SignalKind,
+    /// The client's address as the edge saw it.
+    pub ip: Option<String>,
+    /// The client's User-Agent, cut to 512 characters.
+    pub user_agent: Option<String>,
+}
+
+impl Message for Signal {
+    const SCHEMA: &'static str = "mail.v1.signal";
+}

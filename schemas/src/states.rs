@@ -1,0 +1,299 @@
+//! The closed sets: states, kinds, lanes, purposes, reasons. One word each, the same in Rust, SQL, JSON and metrics.
+
+use serde::{Deserialize, Serialize};
+
+/// Makes a closed set that reads the same in Rust, JSON and Postgres text.
+macro_rules! closed_set {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $variant,)+ }
+
+        impl $name {
+            /// Every member, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The word for it, everywhere.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+
+            /// The member with this word.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl sqlx::Type<sqlx::Postgres> for $name {
+            fn type_info() -> sqlx::postgres::PgTypeInfo {
+                <str as sqlx::Type<sqlx::Postgres>>::type_info()
+            }
+            fn compatible(ty: &sqlx::postgres::PgTypeInfo) -> bool {
+                <str as sqlx::Type<sqlx::Postgres>>::compatible(ty)
+            }
+        }
+
+        impl sqlx::postgres::PgHasArrayType for $name {
+            fn array_type_info() -> sqlx::postgres::PgTypeInfo {
+                <String as sqlx::postgres::PgHasArrayType>::array_type_info()
+            }
+        }
+
+        impl<'q> sqlx::Encode<'q, sqlx::Postgres> for $name {
+            fn encode_by_ref(
+                &self,
+                buffer: &mut sqlx::postgres::PgArgumentBuffer,
+            ) -> Result<sqlx::encode::IsNull, sqlx::error::BoxDynError> {
+                <&str as sqlx::Encode<'q, sqlx::Postgres>>::encode_by_ref(&self.as_str(), buffer)
+            }
+        }
+
+        impl<'r> sqlx::Decode<'r, sqlx::Postgres> for $name {
+            fn decode(value: sqlx::postgres::PgValueRef<'r>) -> Result<Self, sqlx::error::BoxDynError> {
+                let text = <&str as sqlx::Decode<'r, sqlx::Postgres>>::decode(value)?;
+                Self::parse(text).ok_or_else(|| format!("{text:?} is not a {}", stringify!($name)).into())
+            }
+        }
+    };
+}
+
+closed_set! {
+    /// Where a request belongs. A tenant link, and the engine tenant behind it, belongs to one environment.
+    Environment {
+        /// Mail goes out.
+        Production = "production",
+        /// Mail is captured, never out.
+        Sandbox = "sandbox",
+    }
+}
+
+closed_set! {
+    /// What sort of message a send is.
+    MessageKind {
+        /// One of a campaign.
+        Campaign = "campaign",
+        /// One step of a sequence.
+        Sequence = "sequence",
+        /// One template to one person, at once.
+        Transactional = "transactional",
+        /// A one-off message with its own body.
+        OneOff = "one_off",
+    }
+}
+
+closed_set! {
+    /// The two roads through every stage, with their own consumers and workers: a campaign never stands before a password reset.
+    Lane {
+        /// One-off, transactional, sequence.
+        Priority = "priority",
+        /// Campaigns.
+        Bulk = "bulk",
+    }
+}
+
+closed_set! {
+    /// What the law and the recipient see in a message; decides which opt-outs apply.
+    Classification {
+        /// Needs consent; opt-outs apply.
+        Marketing = "marketing",
+        /// About a running relationship; passes marketing opt-outs.
+        Operational = "operational",
+        /// Asked for by an act of the recipient; passes marketing opt-outs.
+        Transactional = "transactional",
+    }
+}
+
+closed_set! {
+    /// Why a campaign is sent (API.md §4). The classification follows from it.
+    MessagePurpose {
+        /// The default.
+        MarketingCampaign = "marketing_campaign",
+        /// Marketing.
+        Newsletter = "newsletter",
+        /// Marketing.
+        Promotion = "promotion",
+        /// Marketing.
+        EventInvitation = "event_invitation",
+        /// Marketing.
+        Reengagement = "reengagement",
+        /// Operational.
+        ServiceNotice = "service_notice",
+        /// Operational.
+        PolicyUpdate = "policy_update",
+        /// Operational.
+        AccountNotice = "account_notice",
+        /// Operational.
+        AppointmentNotice = "appointment_notice",
+        /// Operational.
+        SafetyNotice = "safety_notice",
+        /// Transactional.
+        Receipt = "receipt",
+        /// Transactional.
+        SecurityAlert = "security_alert",
+        /// Transactional.
+        DocumentDelivery = "document_delivery",
+    }
+}
+
+impl MessagePurpose {
+    /// The classification that follows from the purpose.
+    #[must_use]
+    pub fn classification(self) -> Classification {
+        match self {
+            Self::MarketingCampaign | Self::Newsletter | Self::Promotion | Self::EventInvitation | Self::Reengagement => {
+                Classification::Marketing
+            }
+            Self::ServiceNotice
+            | Self::PolicyUpdate
+            | Self::AccountNotice
+            | Self::AppointmentNotice
+            | Self::SafetyNotice => Classification::Operational,
+            Self::Receipt | Self::SecurityAlert | Self::DocumentDelivery => Classification::Transactional,
+        }
+    }
+}
+
+closed_set! {
+    /// The life of a campaign (specification, States).
+    CampaignStatus {
+        /// Nothing sends.
+        Draft = "draft",
+        /// Launch accepted, checks running.
+        Preflight = "preflight",
+        /// Waits for its time.
+        Scheduled = "scheduled",
+        /// The audience is being mailed.
+        Sending = "sending",
+        /// No send is queued, claimed, fenced or deferred any more.
+        Sent = "sent",
+        /// Stopped by the caller.
+        Cancelled = "cancelled",
+    }
+}
+
+closed_set! {
+    /// The life of a send (DESIGN §6). Facts that come later (delivered, opened …) are times on the row, never states.
+    SendState {
+        /// Waits to be claimed.
+        Queued = "queued",
+        /// A delivery worker holds it under a lease; nothing has left.
+        Claimed = "claimed",
+        /// The last gate is passed and committed; the body may have left.
+        Fenced = "fenced",
+        /// The server said "later"; `next_attempt_at` says when.
+        Deferred = "deferred",
+        /// The server accepted it.
+        Sent = "sent",
+        /// Permanently refused, or not renderable.
+        Failed = "failed",
+        /// The body may have left and no answer came.
+        Unknown = "unknown",
+        /// Withheld on purpose; `skip_reason` says why.
+        Skipped = "skipped",
+        /// The campaign was cancelled first.
+        Cancelled = "cancelled",
+        /// Its time ran out before a server took it.
+        Expired = "expired",
+    }
+}
+
+impl SendState {
+    /// Whether work is still owed on the send. A campaign is `sent` only when no send of it is open.
+    #[must_use]
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::Queued | Self::Claimed | Self::Fenced | Self::Deferred)
+    }
+}
+
+closed_set! {
+    /// Why a recipient was withheld. Every skipped send has one.
+    SkipReason {
+        /// The address does not exist.
+        HardBounced = "hard_bounced",
+        /// The recipient reported a message as spam.
+        Complained = "complained",
+        /// The recipient left.
+        Unsubscribed = "unsubscribed",
+        /// Suppressed by the tenant.
+        Suppressed = "suppressed",
+        /// Marketing without consent.
+        NoConsent = "no_consent",
+        /// Not an address.
+        InvalidAddress = "invalid_address",
+        /// The same address twice in one audience.
+        DuplicateAddress = "duplicate_address",
+        /// The contact was archived.
+        ContactArchived = "contact_archived",
+        /// The sender's domain is not verified (any more).
+        DomainUnverified = "domain_unverified",
+        /// The tenant's quota is used up.
+        QuotaExceeded = "quota_exceeded",
+        /// `not_after` passed.
+        WindowMissed = "window_missed",
+        /// The campaign was cancelled.
+        CampaignCancelled = "campaign_cancelled",
+    }
+}
+
+closed_set! {
+    /// The life of a sending domain (API.md §6).
+    DomainStatus {
+        /// Not yet proven.
+        Pending = "pending",
+        /// All required records stand.
+        Verified = "verified",
+        /// A required record vanished; still sends for 72 hours.
+        Degraded = "degraded",
+        /// Stayed degraded too long.
+        Failed = "failed",
+        /// Stopped by the operator.
+        Suspended = "suspended",
+    }
+}
+
+impl DomainStatus {
+    /// Whether mail may be sent from the domain.
+    #[must_use]
+    pub fn may_send(self) -> bool {
+        matches!(self, Self::Verified | Self::Degraded)
+    }
+}
+
+closed_set! {
+    /// The kinds of accepted command in `requests`; also the last token of the request subject.
+    RequestKind {
+        /// Materialise and start a campaign.
+        CampaignLaunch = "campaign-launch",
+        /// One template to one person.
+        Transactional = "transactional",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_parses_back_to_its_member() {
+        for state in SendState::ALL {
+            assert_eq!(SendState::parse(state.as_str()), Some(*state));
+        }
+        assert_eq!(SendState::parse("gone"), None);
+    }
+
+    #[test]
+    fn five_purposes_are_marketing_five_operational_three_transactional() {
+        let count = |class| MessagePurpose::ALL.iter().filter(|purpose| purpose.classification() == class).count();
+        assert_eq!(count(Classification::Marketing), 5);
+        assert_eq!(count(Classification::Operational), 5);
+        assert_eq!(count(Classification::Transactional), 3);
+    }
+}

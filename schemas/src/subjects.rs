@@ -1,0 +1,73 @@
+//! Streams and subjects (DESIGN §5). Subjects carry low-cardinality tokens only: no tenant, no id, no address.
+
+use crate::{Environment, Lane, RequestKind};
+
+/// `mail.v1.request.<product>.<environment>.<kind>`
+#[must_use]
+pub fn request(product: &str, environment: Environment, kind: RequestKind) -> String {
+    format!("mail.v1.request.{product}.{environment}.{kind}")
+}
+
+/// `mail.v1.resolved.<lane>`
+#[must_use]
+pub fn resolved(lane: Lane) -> String {
+    format!("mail.v1.resolved.{lane}")
+}
+
+/// `mail.v1.cleared.<lane>`
+#[must_use]
+pub fn cleared(lane: Lane) -> String {
+    format!("mail.v1.cleared.{lane}")
+}
+
+/// `mail.v1.rendered.<lane>`
+#[must_use]
+pub fn rendered(lane: Lane) -> String {
+    format!("mail.v1.rendered.{lane}")
+}
+
+/// `mail.v1.signal.<source>`, where source is `tracking` or a provider.
+#[must_use]
+pub fn signal(source: &str) -> String {
+    format!("mail.v1.signal.{source}")
+}
+
+/// `mail.v1.dead.<stage>`
+#[must_use]
+pub fn dead(stage: &str) -> String {
+    format!("mail.v1.dead.{stage}")
+}
+
+/// The streams, by name.
+pub mod stream {
+    /// Accepted requests.
+    pub const REQUESTS: &str = "MAIL_REQUESTS";
+    /// Batches with their recipients found.
+    pub const RESOLVED: &str = "MAIL_RESOLVED";
+    /// Batches past the compliance gate.
+    pub const CLEARED: &str = "MAIL_CLEARED";
+    /// Batches ready for the wire.
+    pub const RENDERED: &str = "MAIL_RENDERED";
+    /// What recipients and providers tell us.
+    pub const SIGNALS: &str = "MAIL_SIGNALS";
+    /// Facts for subscribers.
+    pub const EVENTS: &str = "MAIL_EVENTS";
+    /// Set aside, with reasons.
+    pub const DEAD: &str = "MAIL_DEAD";
+}
+
+/// Message headers we set.
+pub mod header {
+    /// The schema of the body, such as `mail.v1.cleared`.
+    pub const SCHEMA: &str = "Mail-Schema";
+    /// On a dead letter: why it was set aside (a code).
+    pub const DEAD_REASON: &str = "Mail-Dead-Reason";
+    /// On a dead letter: the error in words.
+    pub const DEAD_DETAIL: &str = "Mail-Dead-Detail";
+    /// On a dead letter: the subject it came from, to which a replay publishes it.
+    pub const DEAD_SUBJECT: &str = "Mail-Dead-Subject";
+    /// On a dead letter: the stream it came from.
+    pub const DEAD_STREAM: &str = "Mail-Dead-Stream";
+    /// On a dead letter: how often it was delivered.
+    pub const DEAD_ATTEMPTS: &str = "Mail-Dead-Attempts";
+}
