@@ -1,0 +1,192 @@
+//! The bus: a connection to NATS that outlives its servers, bounded publishing with awaited answers, the stream table.
+
+use std::{path::Path, time::Duration};
+
+use async_nats::{
+    Client, ConnectOptions,
+    jetstream::{self, Context, context::ContextBuilder, message::PublishMessage},
+};
+use bytes::Bytes;
+use schemas::subjects::header;
+use secrecy::{ExposeSecret, SecretString};
+use thiserror::Error;
+
+use crate::streams::STREAMS;
+
+/// Publishes waiting for the store's answer, per process; more wait their turn.
+const MAX_ACKS_IN_FLIGHT: usize = 2_000;
+/// How long the store may take to answer.
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What goes wrong on the bus. All of it is worth a retry, except where [`BusError::is_transient`] says not.
+#[derive(Debug, Error)]
+pub enum BusError {
+    /// The connection options do not work.
+    #[error("cannot set up the connection to NATS")]
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store did not take a message: it is away, full, or the message is too large.
+    #[error("JetStream did not store the message")]
+    Publish(#[from] jetstream::context::PublishError),
+    /// A stream or consumer could not be made or asked.
+    #[error("JetStream refused: {0}")]
+    Stream(String),
+    /// Nothing came back in time.
+    #[error("JetStream did not answer in time")]
+    Timeout,
+}
+
+impl BusError {
+    /// Whether it may go away by itself.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Publish(error) => error.kind() != jetstream::context::PublishErrorKind::MaxPayloadExceeded,
+            Self::Connect(_) | Self::Stream(_) | Self::Timeout => true,
+        }
+    }
+}
+
+/// One message to publish. Equal work has an equal `message_id`, so a repeat within the duplicate window is dropped.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    /// The subject, without prefix.
+    pub subject: String,
+    /// `Nats-Msg-Id`
+    pub message_id: String,
+    /// `Mail-Schema`
+    pub schema: &'static str,
+    /// The body, JSON.
+    pub body: Bytes,
+    /// Further headers.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+impl Publication {
+    /// A message with its body in JSON.
+    ///
+    /// # Errors
+    /// When the body does not serialise (a map with keys that are no strings): never for our types.
+    pub fn json<M: schemas::messages::Message>(
+        subject: String,
+        message_id: String,
+        message: &M,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self { subject, message_id, schema: M::SCHEMA, body: serde_json::to_vec(message)?.into(), headers: Vec::new() })
+    }
+}
+
+/// A connection to the bus. Cheap to clone.
+#[derive(Clone)]
+pub struct Bus {
+    client: Client,
+    jetstream: Context,
+    prefix: String,
+    replicas: usize,
+}
+
+impl std::fmt::Debug for Bus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bus").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Bus {
+    /// Sets the connection up. Answers at once even while the servers are away, and connects when they are back.
+    ///
+    /// # Errors
+    /// For unreadable credentials or URLs.
+    pub async fn connect(
+        url: &SecretString,
+        credentials: Option<&Path>,
+        prefix: &str,
+        replicas: usize,
+        name: &str,
+    ) -> Result<Self, BusError> {
+        let boxed = |error: std::io::Error| BusError::Connect(Box::new(error));
+        let mut options = ConnectOptions::new()
+            .name(format!("postrider {name}"))
+            .retry_on_initial_connect()
+            .max_reconnects(None)
+            .ping_interval(Duration::from_secs(10))
+            .reconnect_delay_callback(|attempt| Duration::from_millis((50 * attempt as u64).min(2_000)))
+            .event_callback(|event| async move { tracing::info!(%event, "nats") });
+        if let Some(path) = credentials {
+            options = options.credentials_file(path).await.map_err(boxed)?;
+        }
+        let servers: Vec<&str> = url.expose_secret().split(',').map(str::trim).collect();
+        let client = options.connect(servers).await.map_err(|error| BusError::Connect(Box::new(error)))?;
+        let jetstream = ContextBuilder::new()
+            .timeout(ACK_TIMEOUT)
+            .ack_timeout(ACK_TIMEOUT)
+            .max_ack_inflight(MAX_ACKS_IN_FLIGHT)
+            .backpressure_on_inflight(true)
+            .build(client.clone());
+        Ok(Self { client, jetstream, prefix: prefix.to_owned(), replicas })
+    }
+
+    /// The plain NATS client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The JetStream context.
+    #[must_use]
+    pub fn jetstream(&self) -> &Context {
+        &self.jetstream
+    }
+
+    /// A stream name or subject with the installation's prefix.
+    #[must_use]
+    pub fn prefixed(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// The installation's prefix, usually empty.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Makes or updates every stream of the table. Harmless to repeat.
+    ///
+    /// # Errors
+    /// When JetStream is away or refuses a configuration.
+    pub async fn apply_streams(&self) -> Result<(), BusError> {
+        for spec in STREAMS {
+            self.jetstream
+                .create_or_update_stream(spec.config(&self.prefix, self.replicas))
+                .await
+                .map_err(|error| BusError::Stream(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Publishes all and waits until the store has answered for each: the sends are pipelined, the answers awaited together.
+    ///
+    /// # Errors
+    /// The first failure; what was stored before it stays stored, and a repeat is dropped by its id.
+    pub async fn publish_all(&self, publications: Vec<Publication>) -> Result<(), BusError> {
+        let mut answers = Vec::with_capacity(publications.len());
+        for publication in publications {
+            let mut message = PublishMessage::build()
+                .message_id(&publication.message_id)
+                .header(header::SCHEMA, publication.schema)
+                .payload(publication.body);
+            for (name, value) in &publication.headers {
+                message = message.header(*name, value.as_str());
+            }
+            answers.push(self.jetstream.send_publish(self.prefixed(&publication.subject), message).await?);
+        }
+        for answer in answers {
+            answer.await?;
+        }
+        Ok(())
+    }
+
+    /// Whether JetStream itself answers.
+    pub async fn is_healthy(&self) -> bool {
+        self.client.connection_state() == async_nats::connection::State::Connected
+            && self.jetstream.get_stream(self.prefixed(schemas::subjects::stream::REQUESTS)).await.is_ok()
+    }
+}

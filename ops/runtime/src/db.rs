@@ -1,0 +1,139 @@
+//! Postgres: pools that take their role, and never hand on an open transaction.
+
+use std::{str::FromStr, time::Duration};
+
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::{
+    Executor, PgConnection, PgPool, Postgres, Transaction,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use uuid::Uuid;
+
+/// The migrations, embedded.
+pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
+
+/// Longest wait for a connection before a caller hears "unavailable".
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Postgres ends a transaction that a vanished task left open after this long: the third wall behind hook and spawn.
+const IDLE_IN_TRANSACTION: &str = "30s";
+
+/// The database role a process works as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Serves callers; row security confines it to one tenant at a time.
+    Ingress,
+    /// Stages and command line; all tenants.
+    Stages,
+}
+
+impl Role {
+    fn set_role(self) -> &'static str {
+        match self {
+            Self::Ingress => "set role postrider_ingress",
+            Self::Stages => "set role postrider_stages",
+        }
+    }
+}
+
+/// Opens pools. A thin name space, so that callers read `Database::pool(…)`.
+#[derive(Debug)]
+pub struct Database;
+
+impl Database {
+    /// A pool of connections in `role`. Connects lazily: a process starts, and says so in its health, while Postgres is away.
+    ///
+    /// # Errors
+    /// Only for an unreadable URL.
+    pub fn pool(url: &SecretString, role: Role, connections: u32) -> sqlx::Result<PgPool> {
+        let options = Self::options(url, role)?;
+        Ok(PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .max_lifetime(Duration::from_secs(30 * 60))
+            .after_connect(move |connection, _| {
+                Box::pin(async move { connection.execute(role.set_role()).await.map(drop) })
+            })
+            .after_release(|connection, _| Box::pin(end_transaction(connection)))
+            .connect_lazy_with(options))
+    }
+
+    fn options(url: &SecretString, role: Role) -> sqlx::Result<PgConnectOptions> {
+        let name = match role {
+            Role::Ingress => "postrider ingress",
+            Role::Stages => "postrider stages",
+        };
+        Ok(PgConnectOptions::from_str(url.expose_secret())?.application_name(name).options([
+            ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION),
+            ("synchronous_commit", "on"),
+            ("jit", "off"),
+            ("client_min_messages", "error"),
+        ]))
+    }
+
+    /// Applies the migrations, as the login itself (the owner), not as one of the roles.
+    ///
+    /// # Errors
+    /// When Postgres is away or a migration fails; a failed migration leaves nothing half done.
+    pub async fn migrate(url: &SecretString) -> Result<(), sqlx::migrate::MigrateError> {
+        let pool = PgPoolOptions::new().max_connections(1).connect(url.expose_secret()).await?;
+        MIGRATIONS.run(&pool).await?;
+        pool.close().await;
+        Ok(())
+    }
+}
+
+/// A cancelled `begin()` can return its connection inside an open transaction (sqlx 0.9.0): the next user's writes would look
+/// fine and never be committed, and its tenant would be the previous one's. So every released connection is rolled back.
+async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    connection.execute("rollback").await?;
+    Ok(true)
+}
+
+/// Begins a transaction confined to a tenant: row security answers only its rows.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn begin_for_tenant(pool: &PgPool, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
+    let mut tx = pool.begin().await?;
+    confine(&mut tx, tenant).await?;
+    Ok(tx)
+}
+
+/// Confines an open transaction to a tenant.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn confine(tx: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query("select set_config('app.tenant', $1, true)").bind(tenant.to_string()).execute(tx).await.map(drop)
+}
+
+/// Whether an error from Postgres may go away by itself: connection trouble, serialization, deadlock, shutdown, full disk.
+#[must_use]
+pub fn is_transient(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => error.code().is_none_or(|code| {
+            // Classes: 08 connection, 40 rollback, 53 resources, 55 object state, 57 operator, 58 system.
+            ["08", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class)) || code == "25P03"
+        }),
+        sqlx::Error::RowNotFound
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::Encode(_)
+        | sqlx::Error::TypeNotFound { .. } => false,
+        _ => true,
+    }
+}
+
+/// Whether Postgres itself is away or overloaded, as opposed to refusing this statement.
+#[must_use]
+pub fn is_unavailable(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_) => true,
+        sqlx::Error::Database(error) => {
+            error.code().is_some_and(|code| ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)))
+        }
+        sqlx::Error::Protocol(_) => true,
+        _ => false,
+    }
+}

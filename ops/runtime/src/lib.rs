@@ -1,0 +1,16 @@
+//! What every process needs: settings, telemetry, Postgres, the bus, the vault for secrets at rest.
+
+pub mod admin;
+pub mod bus;
+pub mod db;
+pub mod metric;
+pub mod settings;
+pub mod streams;
+pub mod telemetry;
+pub mod vault;
+
+pub use bus::{Bus, BusError, Publication};
+pub use db::{Database, Role};
+pub use metric::{Counter, Gauge, Histogram};
+pub use settings::CoreSettings;
+pub use vault::{MasterKeys, Vault, VaultError};

@@ -1,0 +1,110 @@
+//! Settings every process has. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
+
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
+
+use clap::Args;
+use secrecy::{ExposeSecret, SecretString};
+use thiserror::Error;
+
+use crate::vault::{MasterKeys, VaultError};
+
+/// Settings that do not make sense. Reported at start, before anything is touched.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// An environment variable with our prefix that no setting has.
+    #[error("unknown setting {0}: no process reads this environment variable")]
+    Unknown(String),
+    /// The master key is missing or unreadable.
+    #[error("master key: {0}")]
+    MasterKey(#[from] VaultError),
+    /// The file with the master key cannot be read.
+    #[error("cannot read {path}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two settings that contradict each other.
+    #[error("{0}")]
+    Contradiction(&'static str),
+}
+
+/// The settings of every process.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Core settings")]
+pub struct CoreSettings {
+    /// Postgres, as a URL. The login must be a member of the role the process takes (`postrider_ingress` or `postrider_stages`).
+    #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
+    pub database_url: SecretString,
+    /// Connections each process may open to Postgres.
+    #[arg(long, env = "POSTRIDER_DATABASE_POOL", default_value_t = 16)]
+    pub database_pool: u32,
+    /// NATS servers, comma-separated URLs.
+    #[arg(long, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
+    pub nats_url: SecretString,
+    /// A NATS credentials file (`.creds`), where the servers ask for one.
+    #[arg(long, env = "POSTRIDER_NATS_CREDENTIALS")]
+    pub nats_credentials: Option<PathBuf>,
+    /// Copies JetStream keeps of each stream: 1 on a single server, 3 in production.
+    #[arg(long, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
+    pub stream_replicas: usize,
+    /// Put before every stream name and subject, so that several installations can share one NATS account. Usually empty.
+    #[arg(long, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
+    pub stream_prefix: String,
+    /// Where `/metrics`, `/livez` and `/readyz` listen. Port 0 takes a free one.
+    #[arg(long, env = "POSTRIDER_ADMIN_ADDR", default_value = "127.0.0.1:0")]
+    pub admin_addr: SocketAddr,
+    /// 32 bytes as 64 hex digits, from which token and encryption keys are derived. Older keys may follow, comma-separated: they
+    /// still check tokens and decrypt.
+    #[arg(long, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
+    pub master_key: Option<SecretString>,
+    /// A file with what `master-key` would hold.
+    #[arg(long, env = "POSTRIDER_MASTER_KEY_FILE")]
+    pub master_key_file: Option<PathBuf>,
+    /// Log filter, as `tracing` understands it: `info`, `info,delivery=debug`.
+    #[arg(long, env = "POSTRIDER_LOG", default_value = "info")]
+    pub log: String,
+}
+
+impl CoreSettings {
+    /// The master keys, from the setting or its file.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when both, none, or an unreadable one is given.
+    pub fn master_keys(&self) -> Result<MasterKeys, SettingsError> {
+        match (&self.master_key, &self.master_key_file) {
+            (Some(_), Some(_)) => Err(SettingsError::Contradiction("set master-key or master-key-file, not both")),
+            (None, None) => Err(SettingsError::Contradiction("master-key or master-key-file is required")),
+            (Some(text), None) => Ok(MasterKeys::parse(text.expose_secret())?),
+            (None, Some(path)) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| SettingsError::Unreadable { path: path.clone(), source })?;
+                Ok(MasterKeys::parse(&text)?)
+            }
+        }
+    }
+}
+
+/// Refuses environment variables `POSTRIDER_…` that no setting of `command` (or a subcommand) reads: a mistyped name must not
+/// silently leave a default in force.
+///
+/// # Errors
+/// [`SettingsError::Unknown`] with the first such name.
+pub fn refuse_unknown_environment(command: &clap::Command) -> Result<(), SettingsError> {
+    let mut known = BTreeSet::new();
+    collect_environment(command, &mut known);
+    let ours = |name: &str| name.starts_with("POSTRIDER_") && !name.starts_with("POSTRIDER_TEST_");
+    std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .find(|name| ours(name) && !known.contains(name))
+        .map_or(Ok(()), |name| Err(SettingsError::Unknown(name)))
+}
+
+fn collect_environment(command: &clap::Command, known: &mut BTreeSet<String>) {
+    known.extend(command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned)));
+    for sub in command.get_subcommands() {
+        collect_environment(sub, known);
+    }
+}

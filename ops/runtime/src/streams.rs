@@ -1,0 +1,111 @@
+//! The stream table (DESIGN §5), applied idempotently.
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy, PersistenceMode, RetentionPolicy, StorageType};
+use schemas::subjects::stream;
+
+const MB: i64 = 1024 * 1024;
+/// Within it JetStream drops a repeated `Nats-Msg-Id`. It saves work; correctness rests on the ledger's unique keys.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+
+/// One stream as it is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamSpec {
+    /// Its name, without prefix.
+    pub name: &'static str,
+    /// Its subjects, without prefix.
+    pub subjects: &'static str,
+    /// The most it holds, in bytes. A full stream refuses new messages: back-pressure, never silent loss.
+    pub max_bytes: i64,
+    /// Messages leave on acknowledgement (`true`) or by age.
+    pub work_queue: bool,
+    /// How long messages stay, where they leave by age.
+    pub max_age: Duration,
+    /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again.
+    pub rebuilt_from_ledger: bool,
+    /// What it is for, shown by NATS tools.
+    pub description: &'static str,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Every stream.
+pub const STREAMS: &[StreamSpec] = &[
+    StreamSpec {
+        name: stream::REQUESTS,
+        subjects: "mail.v1.request.*.*.*",
+        max_bytes: 1024 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: false,
+        description: "Requests: campaign launches, transactional sends",
+    },
+    StreamSpec {
+        name: stream::RESOLVED,
+        subjects: "mail.v1.resolved.*",
+        max_bytes: 256 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: true,
+        description: "Batches whose recipients are known, for compliance",
+    },
+    StreamSpec {
+        name: stream::CLEARED,
+        subjects: "mail.v1.cleared.*",
+        max_bytes: 512 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: true,
+        description: "Batches past the compliance gate, for rendering",
+    },
+    StreamSpec {
+        name: stream::RENDERED,
+        subjects: "mail.v1.rendered.*",
+        max_bytes: 1024 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: true,
+        description: "Batches ready for the wire, for delivery",
+    },
+    StreamSpec {
+        name: stream::SIGNALS,
+        subjects: "mail.v1.signal.*",
+        max_bytes: 1024 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: false,
+        description: "Opens, clicks, unsubscribes, for engagement",
+    },
+    StreamSpec {
+        name: stream::DEAD,
+        subjects: "mail.v1.dead.*",
+        max_bytes: 1024 * MB,
+        work_queue: false,
+        max_age: DAY.saturating_mul(30),
+        rebuilt_from_ledger: false,
+        description: "Messages set aside with their reasons, for people",
+    },
+];
+
+impl StreamSpec {
+    /// The server's configuration for it.
+    #[must_use]
+    pub fn config(&self, prefix: &str, replicas: usize) -> Config {
+        Config {
+            name: format!("{prefix}{}", self.name),
+            subjects: vec![format!("{prefix}{}", self.subjects)],
+            description: Some(self.description.to_owned()),
+            retention: if self.work_queue { RetentionPolicy::WorkQueue } else { RetentionPolicy::Limits },
+            max_bytes: self.max_bytes,
+            max_age: self.max_age,
+            discard: if self.work_queue { DiscardPolicy::New } else { DiscardPolicy::Old },
+            storage: StorageType::File,
+            num_replicas: replicas,
+            duplicate_window: DUPLICATE_WINDOW,
+            allow_direct: true,
+            persist_mode: self.rebuilt_from_ledger.then_some(PersistenceMode::Async),
+            ..Config::default()
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Secrets at rest: AES-256-GCM under a key derived from the master key, bound to a tenant and a purpose.
+
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hmac,
+    rand::{SecureRandom, SystemRandom},
+};
+use thiserror::Error;
+use uuid::Uuid;
+
+const KEY_ID_BYTES: usize = 4;
+
+/// What can go wrong with a secret at rest. None of it is worth a retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum VaultError {
+    /// Not 64 hex digits.
+    #[error("a master key is 64 hex digits (32 bytes)")]
+    Malformed,
+    /// Encrypted under a master key that is not given.
+    #[error("encrypted under a master key that is not set")]
+    UnknownKey,
+    /// Changed, cut, or of another tenant or purpose.
+    #[error("the sealed secret does not open")]
+    Damaged,
+    /// The system's random source or cipher refused.
+    #[error("cryptography is not available")]
+    Unavailable,
+}
+
+/// Master keys, newest first. Does not print.
+#[derive(Clone)]
+pub struct MasterKeys(Vec<[u8; 32]>);
+
+impl std::fmt::Debug for MasterKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MasterKeys({})", self.0.len())
+    }
+}
+
+impl MasterKeys {
+    /// Parses keys of 64 hex digits, separated by commas or white space.
+    ///
+    /// # Errors
+    /// [`VaultError::Malformed`], also for no key at all.
+    pub fn parse(text: &str) -> Result<Self, VaultError> {
+        let keys: Vec<[u8; 32]> = text
+            .split(|c: char| c == ',' || c.is_whitespace())
+            .filter(|part| !part.is_empty())
+            .map(|part| {
+                let mut key = [0; 32];
+                hex::decode_to_slice(part, &mut key).map(|()| key).map_err(|_| VaultError::Malformed)
+            })
+            .collect::<Result<_, _>>()?;
+        if keys.is_empty() { Err(VaultError::Malformed) } else { Ok(Self(keys)) }
+    }
+
+    /// The bytes, newest first: for deriving other keys.
+    #[must_use]
+    pub fn bytes(&self) -> &[[u8; 32]] {
+        &self.0
+    }
+
+    /// The keys of the tokens in mail.
+    #[must_use]
+    pub fn tokens(&self) -> schemas::token::TokenKeys {
+        schemas::token::TokenKeys::derive(&self.0)
+    }
+
+    /// A keyed hash for what must be comparable but not readable, such as an erased address. 16 bytes.
+    #[must_use]
+    pub fn pseudonym(&self, tenant: Uuid, text: &str) -> [u8; 16] {
+        let newest = self.0.first().copied().unwrap_or_default();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &newest);
+        let mut context = hmac::Context::with_key(&key);
+        context.update(b"postrider pseudonym v1");
+        context.update(tenant.as_bytes());
+        context.update(text.as_bytes());
+        let mut short = [0; 16];
+        short.copy_from_slice(&context.sign().as_ref()[..16]);
+        short
+    }
+}
+
+struct VaultKey {
+    id: [u8; KEY_ID_BYTES],
+    key: LessSafeKey,
+}
+
+/// Seals and opens secrets. The newest key seals, all open.
+pub struct Vault {
+    keys: Vec<VaultKey>,
+    random: SystemRandom,
+}
+
+impl std::fmt::Debug for Vault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Vault({} keys)", self.keys.len())
+    }
+}
+
+impl Vault {
+    /// Derives the encryption keys.
+    ///
+    /// # Errors
+    /// [`VaultError::Unavailable`] when the cipher refuses a key.
+    pub fn new(master: &MasterKeys) -> Result<Self, VaultError> {
+        let derive = |master: &[u8; 32]| {
+            let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, master), b"postrider vault key v1");
+            let fingerprint = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()), b"id");
+            let mut id = [0; KEY_ID_BYTES];
+            id.copy_from_slice(&fingerprint.as_ref()[..KEY_ID_BYTES]);
+            let key = UnboundKey::new(&AES_256_GCM, derived.as_ref()).map_err(|_| VaultError::Unavailable)?;
+            Ok(VaultKey { id, key: LessSafeKey::new(key) })
+        };
+        let keys = master.bytes().iter().map(derive).collect::<Result<_, VaultError>>()?;
+        Ok(Self { keys, random: SystemRandom::new() })
+    }
+
+    /// Seals a secret: key id, nonce, ciphertext with tag.
+    ///
+    /// # Errors
+    /// [`VaultError::Unavailable`] when the system has no randomness.
+    pub fn seal(&self, tenant: Uuid, purpose: &str, secret: &[u8]) -> Result<Vec<u8>, VaultError> {
+        let newest = self.keys.first().ok_or(VaultError::UnknownKey)?;
+        let mut nonce = [0; NONCE_LEN];
+        self.random.fill(&mut nonce).map_err(|_| VaultError::Unavailable)?;
+        let mut sealed = secret.to_vec();
+        newest
+            .key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad(tenant, purpose), &mut sealed)
+            .map_err(|_| VaultError::Unavailable)?;
+        Ok([newest.id.as_slice(), &nonce, &sealed].concat())
+    }
+
+    /// Opens what [`Vault::seal`] made for the same tenant and purpose.
+    ///
+    /// # Errors
+    /// [`VaultError::UnknownKey`] or [`VaultError::Damaged`].
+    pub fn open(&self, tenant: Uuid, purpose: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
+        let (id, rest) = sealed.split_first_chunk::<KEY_ID_BYTES>().ok_or(VaultError::Damaged)?;
+        let (nonce, body) = rest.split_first_chunk::<NONCE_LEN>().ok_or(VaultError::Damaged)?;
+        let key = self.keys.iter().find(|key| key.id == *id).ok_or(VaultError::UnknownKey)?;
+        let mut body = body.to_vec();
+        let plain = key
+            .key
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), aad(tenant, purpose), &mut body)
+            .map_err(|_| VaultError::Damaged)?;
+        Ok(plain.to_vec())
+    }
+}
+
+fn aad(tenant: Uuid, purpose: &str) -> Aad<Vec<u8>> {
+    Aad::from([tenant.as_bytes(), purpose.as_bytes()].concat())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_secret_opens_for_its_tenant_and_purpose_only() {
+        let vault = Vault::new(&MasterKeys::parse(&"ab".repeat(32)).unwrap()).unwrap();
+        let tenant = Uuid::now_v7();
+        let sealed = vault.seal(tenant, "dkim", b"secret").unwrap();
+        assert!(!sealed.windows(6).any(|window| window == b"secret"));
+        assert_eq!(vault.open(tenant, "dkim", &sealed).unwrap(), b"secret");
+        assert_eq!(vault.open(tenant, "smtp", &sealed), Err(VaultError::Damaged));
+        assert_eq!(vault.open(Uuid::now_v7(), "dkim", &sealed), Err(VaultError::Damaged));
+        assert_eq!(vault.open(tenant, "dkim", &sealed[..10]), Err(VaultError::Damaged));
+    }
+
+    #[test]
+    fn rotation_keeps_old_secrets_readable() {
+        let (old, new) = ("01".repeat(32), "02".repeat(32));
+        let tenant = Uuid::now_v7();
+        let sealed = Vault::new(&MasterKeys::parse(&old).unwrap()).unwrap().seal(tenant, "x", b"s").unwrap();
+        let both = Vault::new(&MasterKeys::parse(&format!("{new},{old}")).unwrap()).unwrap();
+        assert_eq!(both.open(tenant, "x", &sealed).unwrap(), b"s");
+        let fresh = Vault::new(&MasterKeys::parse(&new).unwrap()).unwrap();
+        assert_eq!(fresh.open(tenant, "x", &sealed), Err(VaultError::UnknownKey));
+    }
+
+    #[test]
+    fn a_master_key_is_64_hex_digits_and_does_not_print() {
+        assert!(MasterKeys::parse("").is_err() && MasterKeys::parse("abc").is_err());
+        assert!(!format!("{:?}", MasterKeys::parse(&"ab".repeat(32)).unwrap()).contains("171"));
+    }
+}
