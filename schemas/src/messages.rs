@@ -146,3 +146,40 @@ pub struct Signal {
 impl Message for Signal {
     const SCHEMA: &'static str = "mail.v1.signal";
 }
+
+/// The payload of a `transactional` request, as stored in `requests.payload`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionalPayload {
+    /// The send that will be: its ordinal bits are zero, so it is also its batch's id.
+    pub send_id: Uuid,
+    /// The recipient.
+    pub address: crate::Address,
+    /// Filled into the contact where it has nothing yet.
+    #[serde(default)]
+    pub first_name: Option<String>,
+    /// As `first_name`.
+    #[serde(default)]
+    pub last_name: Option<String>,
+    /// As `first_name`.
+    #[serde(default)]
+    pub title: Option<String>,
+    /// As `first_name`.
+    #[serde(default)]
+    pub phone: Option<String>,
+    /// The template the caller named.
+    pub template_id: Uuid,
+    /// The content pinned when the request was accepted.
+    pub content_id: Uuid,
+    /// Who sends.
+    pub sender_id: Uuid,
+    /// `data.*` for the template.
+    #[serde(default)]
+    pub data: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The payload of a `campaign-launch` request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CampaignLaunchPayload {
+    /// The campaign to materialise.
+    pub campaign_id: Uuid,
+}

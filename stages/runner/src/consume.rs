@@ -1,0 +1,270 @@
+//! One worker: pulls for itself, so a message is only ever fetched by somebody free to handle it.
+//!
+//! A worker asks for one message and waits; when it comes, it takes up to `coalesce - 1` more that are already there. Every
+//! pull is a request of its own with an end, so nothing is ever stuck in a subscription that stopped hearing its server: a
+//! pull that comes back empty or fails is simply followed by the next, on a consumer made afresh when it is gone.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::jetstream::{self, AckKind, consumer::pull};
+use futures::{StreamExt, TryStreamExt, future};
+use runtime::{Bus, BusError, Counter, Gauge, Histogram};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{ACK_WAIT, DeadLetter, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, Stage, StageError};
+
+type Consumer = jetstream::consumer::Consumer<pull::Config>;
+
+/// How long one pull waits at the server. Also the longest an idle worker takes to stop.
+const PULL_EXPIRES: Duration = Duration::from_secs(2);
+/// Past its end by this much, a pull is given up: the server forgot it or is gone.
+const PULL_GRACE: Duration = Duration::from_secs(3);
+/// Pause after a failed pull.
+const PULL_BACKOFF: Duration = Duration::from_millis(500);
+
+pub(crate) struct Worker<S> {
+    stage: Arc<S>,
+    intake: Arc<Intake>,
+    bus: Bus,
+    shutdown: CancellationToken,
+}
+
+/// A message that decoded, with what acknowledges it.
+struct Work<I> {
+    message: jetstream::Message,
+    input: I,
+    deliveries: i64,
+}
+
+impl<S: Stage> Worker<S> {
+    pub(crate) fn new(stage: Arc<S>, intake: Arc<Intake>, bus: Bus, shutdown: CancellationToken) -> Self {
+        Self { stage, intake, bus, shutdown }
+    }
+
+    pub(crate) async fn run(self) {
+        let mut consumer = None;
+        while !self.shutdown.is_cancelled() {
+            match self.turn(&mut consumer).await {
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::warn!(stage = S::NAME, lane = %self.intake.lane, %error, "pull failed, trying again");
+                    consumer = None;
+                    tokio::select! {
+                        () = self.shutdown.cancelled() => {}
+                        () = tokio::time::sleep(PULL_BACKOFF) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// One pull and what it brought.
+    async fn turn(&self, consumer: &mut Option<Consumer>) -> Result<(), BusError> {
+        let made = match consumer.take() {
+            Some(made) => made,
+            None => ensure_consumer(&self.bus, &self.intake).await?,
+        };
+        let messages = self.pull(&made).await?;
+        *consumer = Some(made);
+        if !messages.is_empty() {
+            self.process(messages).await;
+        }
+        Ok(())
+    }
+
+    async fn pull(&self, consumer: &Consumer) -> Result<Vec<jetstream::Message>, BusError> {
+        let first = async {
+            let mut batch = consumer
+                .batch()
+                .max_messages(1)
+                .expires(PULL_EXPIRES)
+                .messages()
+                .await
+                .map_err(|error| BusError::Stream(error.to_string()))?;
+            batch.next().await.transpose().map_err(|error| BusError::Stream(error.to_string()))
+        };
+        let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, first).await.map_err(|_| BusError::Timeout)??;
+        let Some(first) = first else { return Ok(Vec::new()) };
+        let mut messages = vec![first];
+        if self.intake.coalesce > 1 {
+            let more = async {
+                let batch = consumer.fetch().max_messages(self.intake.coalesce - 1).messages().await.ok()?;
+                batch.try_collect::<Vec<_>>().await.ok()
+            };
+            // Failing here loses nothing: what the server handed out and we did not see comes again after ACK_WAIT.
+            if let Ok(Some(more)) = tokio::time::timeout(PULL_GRACE, more).await {
+                messages.extend(more);
+            }
+        }
+        Ok(messages)
+    }
+
+    async fn process(&self, messages: Vec<jetstream::Message>) {
+        let labels = [("stage", S::NAME), ("lane", self.intake.lane.as_str())];
+        Counter::StageReceivedTotal.add(messages.len() as u64, labels);
+        Gauge::StageInFlight.add(messages.len() as f64, labels);
+        let count = messages.len();
+        let work = self.decode(messages).await;
+        if !work.is_empty() {
+            self.handle(work).await;
+        }
+        Gauge::StageInFlight.add(-(count as f64), labels);
+    }
+
+    /// Decodes; what does not decode is poison and set aside at once.
+    async fn decode(&self, messages: Vec<jetstream::Message>) -> Vec<Work<S::Input>> {
+        let mut work = Vec::with_capacity(messages.len());
+        for message in messages {
+            let deliveries = message.info().map_or(1, |info| info.delivered);
+            if deliveries > 1 {
+                Counter::StageRedeliveredTotal.add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str())]);
+            }
+            match serde_json::from_slice(&message.payload) {
+                Ok(input) => work.push(Work { message, input, deliveries }),
+                Err(error) => {
+                    let error = StageError::rejected("malformed", error);
+                    self.set_aside(&message, deliveries, &error).await;
+                }
+            }
+        }
+        work
+    }
+
+    async fn handle(&self, work: Vec<Work<S::Input>>) {
+        let (metas, inputs): (Vec<_>, Vec<_>) =
+            work.into_iter().map(|work| ((work.message, work.deliveries), work.input)).unzip();
+        match self.attempt(&metas, &inputs).await {
+            Ok(()) => {
+                future::join_all(metas.iter().map(|(message, _)| self.acknowledge(message))).await;
+            }
+            Err(error) if error.is_transient() || inputs.len() == 1 => {
+                for (message, deliveries) in &metas {
+                    self.settle_failure(message, *deliveries, &error).await;
+                }
+            }
+            // One of several is poison: find it by handing them in alone.
+            Err(_) => {
+                for (meta, input) in metas.iter().zip(&inputs) {
+                    match self.attempt(std::slice::from_ref(meta), std::slice::from_ref(input)).await {
+                        Ok(()) => self.acknowledge(&meta.0).await,
+                        Err(error) => self.settle_failure(&meta.0, meta.1, &error).await,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles and publishes, giving JetStream a sign of life meanwhile.
+    async fn attempt(&self, metas: &[(jetstream::Message, i64)], inputs: &[S::Input]) -> Result<(), StageError> {
+        let labels = [("stage", S::NAME), ("lane", self.intake.lane.as_str())];
+        let started = Instant::now();
+        let work = async {
+            let outputs = self.stage.handle(inputs).await?;
+            let count = outputs.len() as u64;
+            self.bus.publish_all(outputs).await?;
+            Counter::StagePublishedTotal.add(count, labels);
+            Ok(())
+        };
+        let alive = async {
+            loop {
+                tokio::time::sleep(ACK_WAIT / 3).await;
+                for (message, _) in metas {
+                    // Failing to say so costs a redelivery, nothing else.
+                    let _ = message.ack_with(AckKind::Progress).await;
+                }
+            }
+        };
+        let result = tokio::select! {
+            result = work => result,
+            () = alive => Ok(()),
+        };
+        Histogram::StageProcessingSeconds.record(started.elapsed().as_secs_f64(), labels);
+        result
+    }
+
+    async fn acknowledge(&self, message: &jetstream::Message) {
+        self.count("done");
+        if let Err(error) = message.ack().await {
+            tracing::debug!(stage = S::NAME, %error, "acknowledgement lost; the message comes again and is harmless");
+        }
+    }
+
+    async fn settle_failure(&self, message: &jetstream::Message, deliveries: i64, error: &StageError) {
+        if error.is_infrastructure() || (error.is_transient() && deliveries < MAX_DELIVERIES) {
+            self.count("retried");
+            let delay = backoff(deliveries);
+            tracing::warn!(
+                stage = S::NAME, lane = %self.intake.lane, deliveries, delay_ms = delay.as_millis() as u64,
+                code = error.code(), error = %error.chain(), "will be tried again"
+            );
+            let _ = message.ack_with(AckKind::Nak(Some(delay))).await;
+        } else {
+            self.set_aside(message, deliveries, error).await;
+        }
+    }
+
+    /// Publishes the copy with its reason, awaits the answer, then ends the original.
+    async fn set_aside(&self, message: &jetstream::Message, deliveries: i64, error: &StageError) {
+        let letter = DeadLetter::of(S::NAME, &self.bus, message, deliveries, error);
+        match self.bus.publish_all(vec![letter.into_publication()]).await {
+            Ok(()) => {
+                self.count("dead_lettered");
+                Counter::StageDeadLetteredTotal.add(
+                    1,
+                    [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("reason", error.code())],
+                );
+                tracing::error!(stage = S::NAME, lane = %self.intake.lane, deliveries, code = error.code(), error = %error.chain(), "dead letter");
+                let _ = message.ack_with(AckKind::Term).await;
+            }
+            Err(publish) => {
+                tracing::error!(stage = S::NAME, error = %publish, "dead letter could not be stored; the message comes again");
+            }
+        }
+    }
+
+    fn count(&self, outcome: &'static str) {
+        Counter::StageHandledTotal
+            .add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("outcome", outcome)]);
+    }
+}
+
+/// Makes the durable consumer, or finds it as it is to be.
+async fn ensure_consumer(bus: &Bus, intake: &Intake) -> Result<Consumer, BusError> {
+    let refused = |error: &dyn std::fmt::Display| BusError::Stream(error.to_string());
+    let config = pull::Config {
+        durable_name: Some(intake.durable.clone()),
+        filter_subjects: intake.subjects.iter().map(|subject| bus.prefixed(subject)).collect(),
+        ack_policy: jetstream::consumer::AckPolicy::Explicit,
+        ack_wait: ACK_WAIT,
+        max_deliver: -1,
+        max_ack_pending: MAX_ACK_PENDING,
+        ..pull::Config::default()
+    };
+    let stream = bus.prefixed(intake.stream);
+    match bus.jetstream().create_consumer_on_stream(config.clone(), &stream).await {
+        Ok(consumer) => Ok(consumer),
+        Err(error) => {
+            // The store may have been emptied under us: the streams are ours to make again, the ledger refills them.
+            bus.apply_streams().await.map_err(|_| refused(&error))?;
+            bus.jetstream().create_consumer_on_stream(config, &stream).await.map_err(|error| refused(&error))
+        }
+    }
+}
+
+/// The pause before a message is handed out again: 1 s doubling to a minute. Longer waits are due rows in Postgres.
+fn backoff(deliveries: i64) -> Duration {
+    let exponent = u32::try_from(deliveries.clamp(1, 7) - 1).unwrap_or(0);
+    Duration::from_secs(2_u64.pow(exponent).min(60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_to_a_minute() {
+        let seconds: Vec<u64> = (1..=9).map(|deliveries| backoff(deliveries).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The loop all stages share: pull, decode, handle, publish, acknowledge; sweep, drain, measure.
+//!
+//! **Invariant:** only this crate acknowledges, and last: read input → write rows → publish outputs (await the store's answer)
+//! → acknowledge. A crash anywhere repeats work and never loses it; a repeat is harmless, because rows have natural unique
+//! keys and output message ids derive from the input.
+
+mod consume;
+mod dead;
+mod error;
+mod gauges;
+mod sweep;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use runtime::{Bus, Publication};
+use schemas::{Lane, messages::Message};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use dead::DeadLetter;
+pub use error::StageError;
+pub use sweep::Sweep;
+
+/// One of the two roads into a stage: a durable consumer with workers of its own.
+#[derive(Debug, Clone)]
+pub struct Intake {
+    /// The lane, also the metric label.
+    pub lane: Lane,
+    /// The stream it reads, without prefix.
+    pub stream: &'static str,
+    /// The durable consumer's name: `<stage>-<lane>`.
+    pub durable: String,
+    /// The subjects it takes, without prefix. Consumers of one stream must not overlap.
+    pub subjects: Vec<String>,
+    /// Messages worked on at the same time.
+    pub workers: usize,
+    /// Messages one worker takes at once when they are there: handled together, set-based.
+    pub coalesce: usize,
+}
+
+/// A stage: inputs become outputs or a typed error. It never acknowledges.
+#[async_trait]
+pub trait Stage: Send + Sync + 'static {
+    /// The stage's name: in subjects, durables, metrics and spans.
+    const NAME: &'static str;
+    /// What it reads.
+    type Input: Message;
+
+    /// Handles messages that were waiting together (at most `coalesce`), and answers what to publish before they are
+    /// acknowledged. Must be harmless to repeat.
+    ///
+    /// # Errors
+    /// A transient error brings all of them again, later. A rejection with several inputs makes the runner hand them in one by
+    /// one, so that one poison message costs itself only.
+    async fn handle(&self, inputs: &[Self::Input]) -> Result<Vec<Publication>, StageError>;
+}
+
+/// How long a message may go without a sign of life before JetStream hands it to somebody else. Workers give one every third.
+pub(crate) const ACK_WAIT: Duration = Duration::from_secs(30);
+/// Deliveries of one message before it is set aside. With the backoff this is about ten minutes.
+pub(crate) const MAX_DELIVERIES: i64 = 12;
+/// Messages one consumer may have handed out, over all processes. Above every sensible number of workers.
+pub(crate) const MAX_ACK_PENDING: i64 = 4_096;
+
+/// What a stage is built from.
+#[derive(Clone, Debug)]
+pub struct Deps {
+    /// Starts its workers and sweeps.
+    pub runner: Runner,
+    /// For what a sweep announces; outputs of `handle` are published by the runner.
+    pub bus: Bus,
+    /// A pool in the stages' role.
+    pub pool: sqlx::PgPool,
+    /// Makes and checks the tokens in mail.
+    pub tokens: Arc<schemas::token::TokenKeys>,
+    /// Opens secrets at rest.
+    pub vault: Arc<runtime::Vault>,
+    /// Cancelled when the process is to stop.
+    pub shutdown: CancellationToken,
+}
+
+/// Runs stages until told to stop.
+#[derive(Clone)]
+pub struct Runner {
+    bus: Bus,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl std::fmt::Debug for Runner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").finish_non_exhaustive()
+    }
+}
+
+impl Runner {
+    /// A runner that stops taking work when `shutdown` is cancelled.
+    #[must_use]
+    pub fn new(bus: Bus, shutdown: CancellationToken) -> Self {
+        Self { bus, shutdown, tasks: TaskTracker::new() }
+    }
+
+    /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
+    pub fn start<S: Stage>(&self, stage: Arc<S>, intakes: Vec<Intake>) {
+        for intake in intakes {
+            let intake = Arc::new(intake);
+            for _ in 0..intake.workers {
+                let worker = consume::Worker::new(stage.clone(), intake.clone(), self.bus.clone(), self.shutdown.clone());
+                self.tasks.spawn(worker.run());
+            }
+            self.tasks.spawn(gauges::watch(S::NAME, intake, self.bus.clone(), self.shutdown.clone()));
+        }
+    }
+
+    /// Starts a sweep: run now and then every interval, until shut down.
+    pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
+        self.tasks.spawn(sweep::run(stage, sweep, self.shutdown.clone()));
+    }
+
+    /// Waits, at most `grace`, for work in hand to be finished and acknowledged. Call after cancelling the token. Answers whether
+    /// everything was finished; what was not comes again elsewhere.
+    pub async fn drained(&self, grace: Duration) -> bool {
+        self.tasks.close();
+        tokio::time::timeout(grace, self.tasks.wait()).await.is_ok()
+    }
+}

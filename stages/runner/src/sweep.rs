@@ -1,0 +1,57 @@
+//! Sweeps: work that has not moved is announced again. The bus is a doorbell; the ledger knows what is owed.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use runtime::Counter;
+use tokio_util::sync::CancellationToken;
+
+use crate::StageError;
+
+/// Something done every few seconds for as long as the stage runs. Must hold with any number of processes doing it at once.
+#[async_trait]
+pub trait Sweep: Send + Sync + 'static {
+    /// Its name, a metric label.
+    fn name(&self) -> &'static str;
+
+    /// The pause between two runs that found nothing. A run that found work is followed by the next at once.
+    fn interval(&self) -> Duration;
+
+    /// Runs once; answers how many pieces of work it found and put right.
+    ///
+    /// # Errors
+    /// Logged and counted; the sweep runs again.
+    async fn sweep(&self) -> Result<u64, StageError>;
+}
+
+/// After this many runs in a row that found work, a pause all the same: a sweep that always finds something must not spin.
+const EAGER_RUNS: u32 = 20;
+/// The pause after a failed run.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn run(stage: &'static str, sweep: Arc<dyn Sweep>, shutdown: CancellationToken) {
+    let labels = [("stage", stage), ("sweep", sweep.name())];
+    let mut eager = 0;
+    while !shutdown.is_cancelled() {
+        let pause = match sweep.sweep().await {
+            Ok(0) => {
+                eager = 0;
+                sweep.interval()
+            }
+            Ok(found) => {
+                Counter::SweepFoundTotal.add(found, labels);
+                eager += 1;
+                if eager < EAGER_RUNS { Duration::ZERO } else { sweep.interval() }
+            }
+            Err(error) => {
+                Counter::SweepFailedTotal.add(1, labels);
+                tracing::warn!(stage, sweep = sweep.name(), code = error.code(), error = %error.chain(), "sweep failed");
+                sweep.interval().max(FAILED_PAUSE)
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
