@@ -1,0 +1,1 @@
+create table notes (text text not null);
