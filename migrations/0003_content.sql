@@ -3,6 +3,7 @@
 create table domains (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
+    environment text not null default 'production' check (environment in ('production', 'sandbox')), -- of its tenant
     domain text not null,                       -- canonical, A-labels
     status text not null default 'pending' check (status in ('pending', 'verified', 'degraded', 'failed', 'suspended')),
     selector text not null,
@@ -18,8 +19,9 @@ create table domains (
     primary key (tenant_id, id),
     unique (tenant_id, domain)
 );
--- A pending claim does not lock the name; a proven one does.
-create unique index domains_proven_once on domains (domain) where status in ('verified', 'degraded', 'suspended');
+-- A pending claim does not lock the name; a proven one does. In the sandbox nothing is proven, so nothing is locked.
+create unique index domains_proven_once on domains (domain)
+    where status in ('verified', 'degraded', 'suspended') and environment = 'production';
 create index domains_newest on domains (tenant_id, created_at desc, id desc);
 
 create table senders (

@@ -43,6 +43,12 @@ grant execute on function ensure_partitions(integer) to postrider_stages;
 -- Whether the exclusive owner of a proven domain is another tenant: the one question that must look over the wall.
 create function domain_proven_elsewhere(name text, asking uuid) returns boolean
 language sql stable security definer set search_path from current
-as $$ select exists (select from domains where domain = name and tenant_id <> asking and status in ('verified', 'degraded', 'suspended')) $$;
+as $$
+    select exists (
+        select from domains d
+        where d.domain = name and d.tenant_id <> asking and d.environment = 'production'
+          and d.status in ('verified', 'degraded', 'suspended')
+          and exists (select from tenants t where t.id = asking and t.environment = 'production'))
+$$;
 revoke execute on function domain_proven_elsewhere(text, uuid) from public;
 grant execute on function domain_proven_elsewhere(text, uuid) to postrider_ingress, postrider_stages;

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod key;
 pub mod messages;
 pub mod rendered;
+pub mod scope;
 pub mod states;
 pub mod subjects;
 pub mod token;

@@ -6,6 +6,7 @@
 //!
 //! Tests take [`shared`]: one pair for a whole test run, a [`TestDatabase`] for each test.
 
+mod children;
 mod error;
 mod install;
 pub mod nats;
@@ -18,6 +19,7 @@ mod sys;
 
 use std::path::{Path, PathBuf};
 
+pub use children::{ask_to_stop, tie_to_this_process};
 pub use error::ServersError;
 pub use nats::NatsServer;
 pub use ports::free_port;

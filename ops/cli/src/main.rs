@@ -1,0 +1,86 @@
+//! `postrider`: the one binary. Every process of an installation is one of its subcommands.
+#![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
+
+mod dead;
+mod dev;
+mod key;
+mod operator;
+mod process;
+mod sink;
+mod streams;
+mod tenant;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Postrider, the multi-tenant email engine.
+#[derive(Debug, Parser)]
+#[command(name = "postrider", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Everything on this machine for development: servers, demo tenant, all stages, a mail sink with an inbox page.
+    Dev(Box<dev::Options>),
+    /// The ingress and every stage in one process.
+    All(Box<process::AllSettings>),
+    /// The HTTP ingress.
+    Ingress(Box<process::IngressProcess>),
+    /// One stage or several, each with its own workers.
+    Stage(Box<process::StageProcess>),
+    /// Brings the database schema up to date.
+    Migrate(operator::DatabaseArgs),
+    /// The JetStream streams.
+    Streams(streams::Args),
+    /// API keys.
+    Key(key::Args),
+    /// Tenants and their links.
+    Tenant(tenant::Args),
+    /// Messages that were set aside.
+    Dead(dead::Args),
+    /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
+    Sink(sink::Args),
+}
+
+fn main() -> ExitCode {
+    // One TLS and crypto provider for everything; the error is "already installed".
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    if let Err(error) = runtime::settings::refuse_unknown_environment(&Cli::command()) {
+        eprintln!("postrider: {error}");
+        return ExitCode::from(2);
+    }
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("postrider: cannot start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("postrider: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Dev(options) => dev::run(*options).await,
+        Command::All(settings) => process::run_all(*settings).await,
+        Command::Ingress(settings) => process::run_ingress(*settings).await,
+        Command::Stage(settings) => process::run_stages(*settings).await,
+        Command::Migrate(args) => operator::migrate(&args).await,
+        Command::Streams(args) => streams::run(args).await,
+        Command::Key(args) => key::run(args).await,
+        Command::Tenant(args) => tenant::run(args).await,
+        Command::Dead(args) => dead::run(args).await,
+        Command::Sink(args) => sink::run(args).await,
+    }
+}

@@ -1,0 +1,91 @@
+//! What the operator's commands share: where the database and the bus are, tables that fit a terminal, `--json`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use runtime::{Bus, Database, Role};
+use secrecy::SecretString;
+use serde_json::Value;
+use sqlx::PgPool;
+
+/// Where Postgres is.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DatabaseArgs {
+    /// Postgres, as a URL.
+    #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
+    pub database_url: SecretString,
+}
+
+impl DatabaseArgs {
+    /// A small pool in the stages' role.
+    pub fn pool(&self) -> anyhow::Result<PgPool> {
+        Database::pool(&self.database_url, Role::Stages, 2).context("database-url")
+    }
+}
+
+/// Where NATS is.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BusArgs {
+    /// NATS servers, comma-separated URLs.
+    #[arg(long, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
+    pub nats_url: SecretString,
+    /// A NATS credentials file.
+    #[arg(long, env = "POSTRIDER_NATS_CREDENTIALS")]
+    pub nats_credentials: Option<PathBuf>,
+    /// Copies JetStream keeps of each stream.
+    #[arg(long, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
+    pub stream_replicas: usize,
+    /// Put before every stream name and subject.
+    #[arg(long, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
+    pub stream_prefix: String,
+}
+
+impl BusArgs {
+    /// Connects.
+    pub async fn connect(&self) -> anyhow::Result<Bus> {
+        Bus::connect(
+            &self.nats_url,
+            self.nats_credentials.as_deref(),
+            &self.stream_prefix,
+            self.stream_replicas,
+            "command line",
+        )
+        .await
+        .context("nats-url")
+    }
+}
+
+/// Applies the migrations.
+pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
+    Database::migrate(&args.database_url).await.context("migrations")?;
+    println!("the schema is up to date");
+    Ok(())
+}
+
+/// Prints records as JSON lines or as a table with these columns.
+pub fn print(records: &[Value], columns: &[&str], json: bool) {
+    if json {
+        for record in records {
+            println!("{record}");
+        }
+        return;
+    }
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let rows: Vec<Vec<String>> =
+        records.iter().map(|record| columns.iter().map(|column| text(&record[*column])).collect()).collect();
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded: Vec<String> =
+            cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}", width = *width)).collect();
+        println!("{}", padded.join("  ").trim_end());
+    };
+    line(columns.to_vec());
+    for row in &rows {
+        line(row.iter().map(String::as_str).collect());
+    }
+}

@@ -1,0 +1,229 @@
+//! The long-running processes: ingress, stages, or all in one. Start, serve, drain.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use runtime::{Bus, CoreSettings, Database, Role, Vault, admin::Admin};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+/// How long work in hand may take after SIGTERM.
+const DRAIN_GRACE: Duration = Duration::from_secs(25);
+/// Pause between two tries to make the streams while NATS is away.
+const STREAMS_RETRY: Duration = Duration::from_secs(1);
+
+/// The settings of all stages. Each stage reads its own.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StageSettings {
+    #[command(flatten, next_help_heading = "Audience")]
+    pub audience: audience::Settings,
+    #[command(flatten, next_help_heading = "Compliance")]
+    pub compliance: compliance::Settings,
+    #[command(flatten, next_help_heading = "Rendering")]
+    pub rendering: rendering::Settings,
+    #[command(flatten, next_help_heading = "Delivery")]
+    pub delivery: delivery::Settings,
+    #[command(flatten, next_help_heading = "Engagement")]
+    pub engagement: engagement::Settings,
+}
+
+/// Where a process tells which addresses it took (ports 0 become real ones). For rigs that start processes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AddressesFile {
+    /// Writes the addresses the process listens on to this file, as JSON, once it does.
+    #[arg(long, env = "POSTRIDER_ADDRESSES_FILE")]
+    pub addresses_file: Option<PathBuf>,
+}
+
+/// `postrider all`
+#[derive(Debug, clap::Args)]
+pub struct AllSettings {
+    #[command(flatten)]
+    core: CoreSettings,
+    #[command(flatten, next_help_heading = "Ingress")]
+    ingress: ingress::Settings,
+    #[command(flatten)]
+    stages: StageSettings,
+    #[command(flatten)]
+    addresses: AddressesFile,
+}
+
+/// `postrider ingress`
+#[derive(Debug, clap::Args)]
+pub struct IngressProcess {
+    #[command(flatten)]
+    core: CoreSettings,
+    #[command(flatten, next_help_heading = "Ingress")]
+    ingress: ingress::Settings,
+    #[command(flatten)]
+    addresses: AddressesFile,
+}
+
+/// `postrider stage <name>…`
+#[derive(Debug, clap::Args)]
+pub struct StageProcess {
+    /// Which stages.
+    #[arg(required = true)]
+    names: Vec<StageName>,
+    #[command(flatten)]
+    core: CoreSettings,
+    #[command(flatten)]
+    stages: StageSettings,
+    #[command(flatten)]
+    addresses: AddressesFile,
+}
+
+/// The stages there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StageName {
+    /// Finds recipients, cuts and hands on batches.
+    Audience,
+    /// Withholds who must not be mailed.
+    Compliance,
+    /// Makes messages of templates and people.
+    Rendering,
+    /// Claims, fences, sends, records.
+    Delivery,
+    /// Takes in opens, clicks, unsubscribes.
+    Engagement,
+}
+
+/// What a running process holds.
+struct Process {
+    deps: runner::Deps,
+    admin_addr: SocketAddr,
+}
+
+pub async fn run_all(settings: AllSettings) -> anyhow::Result<()> {
+    let process = Process::start(&settings.core, "all").await?;
+    start_stages(&process.deps, &settings.stages, StageName::value_variants()).await?;
+    let http_addr = start_ingress(&settings.core, settings.ingress, &process).await?;
+    process.announce(&settings.addresses, Some(http_addr))?;
+    process.serve().await;
+    Ok(())
+}
+
+pub async fn run_ingress(settings: IngressProcess) -> anyhow::Result<()> {
+    let process = Process::start(&settings.core, "ingress").await?;
+    let http_addr = start_ingress(&settings.core, settings.ingress, &process).await?;
+    process.announce(&settings.addresses, Some(http_addr))?;
+    process.serve().await;
+    Ok(())
+}
+
+pub async fn run_stages(settings: StageProcess) -> anyhow::Result<()> {
+    let name = settings
+        .names
+        .iter()
+        .filter_map(|name| name.to_possible_value())
+        .map(|value| value.get_name().to_owned())
+        .collect::<Vec<_>>()
+        .join("+");
+    let process = Process::start(&settings.core, &name).await?;
+    start_stages(&process.deps, &settings.stages, &settings.names).await?;
+    process.announce(&settings.addresses, None)?;
+    process.serve().await;
+    Ok(())
+}
+
+impl Process {
+    async fn start(core: &CoreSettings, name: &str) -> anyhow::Result<Self> {
+        runtime::telemetry::init_logs(&core.log)?;
+        let metrics = runtime::telemetry::init_metrics(name)?;
+        let master = core.master_keys()?;
+        let pool = Database::pool(&core.database_url, Role::Stages, core.database_pool).context("database-url")?;
+        let bus = Bus::connect(
+            &core.nats_url,
+            core.nats_credentials.as_deref(),
+            &core.stream_prefix,
+            core.stream_replicas,
+            name,
+        )
+        .await?;
+        let shutdown = CancellationToken::new();
+        tokio::spawn(make_streams(bus.clone(), shutdown.clone()));
+        let admin_addr = Admin::new(metrics, pool.clone(), bus.clone())
+            .serve(core.admin_addr, shutdown.clone())
+            .await
+            .with_context(|| format!("admin-addr {}", core.admin_addr))?;
+        let deps = runner::Deps {
+            runner: runner::Runner::new(bus.clone(), shutdown.clone()),
+            bus,
+            pool,
+            tokens: Arc::new(master.tokens()),
+            vault: Arc::new(Vault::new(&master)?),
+            shutdown,
+        };
+        Ok(Self { deps, admin_addr })
+    }
+
+    fn announce(&self, file: &AddressesFile, http_addr: Option<SocketAddr>) -> anyhow::Result<()> {
+        tracing::info!(admin_addr = %self.admin_addr, http_addr = http_addr.map(|addr| addr.to_string()), "ready");
+        let Some(path) = &file.addresses_file else { return Ok(()) };
+        let text = json!({"admin_addr": self.admin_addr, "http_addr": http_addr, "pid": std::process::id()}).to_string();
+        // Renamed into place, so that nobody reads half of it.
+        let partial = path.with_extension("partial");
+        std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).context("addresses-file")
+    }
+
+    /// Runs until SIGTERM or Ctrl-C, then drains.
+    async fn serve(self) {
+        stop_signal().await;
+        tracing::info!("stopping: no new work, finishing what is in hand");
+        self.deps.shutdown.cancel();
+        if !self.deps.runner.drained(DRAIN_GRACE).await {
+            tracing::warn!("not everything was finished in time; it comes again elsewhere");
+        }
+        self.deps.pool.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+/// SIGTERM or SIGINT.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Makes the streams as soon as NATS is there. A process starts, and serves what it can, without it.
+async fn make_streams(bus: Bus, shutdown: CancellationToken) {
+    while let Err(error) = bus.apply_streams().await {
+        tracing::warn!(%error, "streams not made yet");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(STREAMS_RETRY) => {}
+        }
+    }
+}
+
+async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[StageName]) -> anyhow::Result<()> {
+    for name in names {
+        match name {
+            StageName::Audience => audience::start(deps, &settings.audience).await?,
+            StageName::Compliance => compliance::start(deps, &settings.compliance).await?,
+            StageName::Rendering => rendering::start(deps, &settings.rendering).await?,
+            StageName::Delivery => delivery::start(deps, &settings.delivery).await?,
+            StageName::Engagement => engagement::start(deps, &settings.engagement).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn start_ingress(core: &CoreSettings, settings: ingress::Settings, process: &Process) -> anyhow::Result<SocketAddr> {
+    let deps = ingress::Deps {
+        pool: Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?,
+        bus: process.deps.bus.clone(),
+        tokens: process.deps.tokens.clone(),
+        vault: process.deps.vault.clone(),
+        master_keys: core.master_keys()?,
+        shutdown: process.deps.shutdown.clone(),
+    };
+    Ok(ingress::serve(deps, settings).await?)
+}

@@ -1,0 +1,1 @@
+//! `postrider sink`: the mail sink as a process of its own.

@@ -1,0 +1,197 @@
+//! `postrider tenant list|show|link|suspend|activate`.
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use schemas::{Address, Environment, new_id};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    key::{audit, environment},
+    operator::{self, DatabaseArgs},
+};
+
+/// Tenants and their links.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists tenants, newest first.
+    List {
+        /// At most this many.
+        #[arg(long, default_value_t = 50)]
+        limit: i64,
+    },
+    /// One tenant: links, domains, senders, counts.
+    Show {
+        /// The engine tenant.
+        id: Uuid,
+    },
+    /// Links a product's tenant, making the engine tenant if there is none.
+    Link(Link),
+    /// Stops all sending for a tenant; requests are still accepted.
+    Suspend {
+        /// The engine tenant.
+        id: Uuid,
+    },
+    /// Lets a suspended tenant send again.
+    Activate {
+        /// The engine tenant.
+        id: Uuid,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Link {
+    /// The product's slug.
+    #[arg(long)]
+    product: String,
+    /// production or sandbox.
+    #[arg(long, value_parser = environment, default_value = "production")]
+    environment: Environment,
+    /// The product's own id of the tenant.
+    #[arg(long)]
+    product_tenant_id: String,
+    /// The owner's address.
+    #[arg(long)]
+    email: String,
+    /// The organisation's name.
+    #[arg(long)]
+    org_name: Option<String>,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    match args.command {
+        Command::List { limit } => list(&pool, limit, args.json).await,
+        Command::Show { id } => show(&pool, id, args.json).await,
+        Command::Link(wanted) => {
+            let owner = Address::parse(&wanted.email).context("email")?;
+            let id = link(&pool, &wanted.product, wanted.environment, &wanted.product_tenant_id, &owner, wanted.org_name.as_deref()).await?;
+            operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"], args.json);
+            Ok(())
+        }
+        Command::Suspend { id } => set_status(&pool, id, "suspended").await,
+        Command::Activate { id } => set_status(&pool, id, "active").await,
+    }
+}
+
+async fn list(pool: &PgPool, limit: i64, json: bool) -> anyhow::Result<()> {
+    let rows = sqlx::query!(
+        "select t.id, t.environment, t.org_name, t.status, t.created_at,
+                (select string_agg(l.product || ':' || l.product_tenant_id, ' ') from tenant_links l where l.tenant_id = t.id) as links
+         from tenants t order by t.created_at desc limit $1",
+        limit
+    )
+    .fetch_all(pool)
+    .await?;
+    let records: Vec<Value> = rows
+        .into_iter()
+        .map(|row| {
+            json!({"tenant": row.id, "environment": row.environment, "org_name": row.org_name, "status": row.status,
+                   "links": row.links, "created_at": row.created_at})
+        })
+        .collect();
+    operator::print(&records, &["tenant", "environment", "status", "org_name", "links"], json);
+    Ok(())
+}
+
+async fn show(pool: &PgPool, id: Uuid, json: bool) -> anyhow::Result<()> {
+    let row = sqlx::query!(
+        r#"select t.environment, t.org_name, t.status, t.timezone, t.physical_address, t.created_at,
+                (select count(*) from contacts c where c.tenant_id = t.id) as "contacts!",
+                (select count(*) from suppressions s where s.tenant_id = t.id) as "suppressions!",
+                (select count(*) from campaigns c where c.tenant_id = t.id) as "campaigns!",
+                (select coalesce(jsonb_agg(jsonb_build_object('domain', d.domain, 'status', d.status)), '[]') from domains d where d.tenant_id = t.id) as "domains!",
+                (select coalesce(jsonb_agg(jsonb_build_object('sender_id', s.id, 'status', s.status)), '[]') from senders s where s.tenant_id = t.id) as "senders!"
+         from tenants t where t.id = $1"#,
+        id
+    )
+    .fetch_optional(pool)
+    .await?
+    .context("no such tenant")?;
+    let record = json!({
+        "tenant": id, "environment": row.environment, "org_name": row.org_name, "status": row.status, "timezone": row.timezone,
+        "physical_address": row.physical_address, "created_at": row.created_at, "contacts": row.contacts,
+        "suppressions": row.suppressions, "campaigns": row.campaigns, "domains": row.domains, "senders": row.senders,
+    });
+    if json {
+        println!("{record}");
+    } else {
+        println!("{}", serde_json::to_string_pretty(&record)?);
+    }
+    Ok(())
+}
+
+/// Finds or makes the engine tenant behind a product's tenant.
+pub async fn link(
+    pool: &PgPool,
+    product: &str,
+    environment: Environment,
+    product_tenant_id: &str,
+    owner: &Address,
+    org_name: Option<&str>,
+) -> anyhow::Result<Uuid> {
+    let mut tx = pool.begin().await?;
+    let found = sqlx::query_scalar!(
+        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        product,
+        environment.as_str(),
+        product_tenant_id
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    if let Some(id) = found {
+        return Ok(id);
+    }
+    let id = new_id();
+    sqlx::query!(
+        "insert into tenants (id, environment, org_name, owner_email) values ($1, $2, $3, $4)",
+        id,
+        environment.as_str(),
+        org_name,
+        owner.as_str()
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, org_name)
+         values ($1, $2, $3, $4, $5, $6)",
+        product,
+        environment.as_str(),
+        product_tenant_id,
+        id,
+        owner.as_str(),
+        org_name
+    )
+    .execute(&mut *tx)
+    .await?;
+    audit(&mut tx, Some(id), "tenant.link", &id.to_string()).await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let changed = sqlx::query!("update tenants set status = $2, updated_at = now() where id = $1", id, status)
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
+    if changed == 0 {
+        bail!("no such tenant");
+    }
+    audit(&mut tx, Some(id), "tenant.status", status).await?;
+    tx.commit().await?;
+    println!("{status}");
+    Ok(())
+}
