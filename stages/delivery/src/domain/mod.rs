@@ -1,0 +1,14 @@
+//! Sending domains: which DNS records a tenant publishes, whether they are there, and what that makes of the domain.
+//!
+//! Everything but [`DnsResolver`] is pure. [`records`] says what to publish; [`verify`] asks the DNS for each;
+//! [`status`] turns the answers into the domain's next status.
+
+mod records;
+mod resolver;
+mod status;
+mod verify;
+
+pub use records::{DnsRecord, DomainSettings, Purpose, RecordType, records};
+pub use resolver::{DnsResolver, DnsSettings, LookupError, ResolverError};
+pub use status::{DEGRADED_GRACE, status};
+pub use verify::{CheckError, Checked, Lookup, Validity, verify};

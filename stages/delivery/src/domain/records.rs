@@ -1,0 +1,180 @@
+//! The records a sending domain needs.
+
+/// A DNS record type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RecordType {
+    /// TXT.
+    Txt,
+    /// CNAME.
+    Cname,
+}
+
+impl RecordType {
+    /// As it stands in a zone file.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Txt => "TXT",
+            Self::Cname => "CNAME",
+        }
+    }
+}
+
+/// What a record is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Proves that the tenant controls the domain.
+    Ownership,
+    /// The key that verifies signatures (RFC 6376).
+    Dkim,
+    /// The domain bounces come back to; SPF is checked there, so the target carries the SPF record.
+    ReturnPath,
+    /// Names our servers for receivers that check the domain itself.
+    Spf,
+    /// What receivers do with mail that fails (RFC 7489).
+    Dmarc,
+    /// The host of rewritten links and the open pixel.
+    Tracking,
+}
+
+impl Purpose {
+    /// The name in the API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ownership => "ownership",
+            Self::Dkim => "dkim",
+            Self::ReturnPath => "return_path",
+            Self::Spf => "spf",
+            Self::Dmarc => "dmarc",
+            Self::Tracking => "tracking",
+        }
+    }
+}
+
+/// A record to publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsRecord {
+    /// Its type.
+    pub type_: RecordType,
+    /// The full name, without a dot at the end.
+    pub host: String,
+    /// The value: text of a TXT record, target of a CNAME.
+    pub value: String,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Whether the domain needs it to be verified. The others are advised.
+    pub required: bool,
+}
+
+/// Where this installation's own names are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainSettings {
+    /// What `send.<domain>` points to: a name with an MX for bounces and an SPF record.
+    pub return_path_target: String,
+    /// What the SPF record includes.
+    pub spf_include: String,
+    /// What `link.<domain>` points to: the ingress.
+    pub tracking_target: String,
+}
+
+/// The ownership record's value for a token.
+fn ownership_value(token: &str) -> String {
+    format!("postrider-verification={token}")
+}
+
+/// The records of a domain, required ones first. `dkim_public` is what [`crate::dkim::DkimKey::public`] gives.
+///
+/// SPF is checked at the return path (RFC 7208 §2.4), where a CNAME stands and nothing else may (RFC 1034 §3.6.2): the
+/// CNAME's target answers for it. The SPF record of the domain itself is therefore advised and not required.
+#[must_use]
+pub fn records(
+    domain: &str,
+    selector: &str,
+    dkim_public: &str,
+    token: &str,
+    settings: &DomainSettings,
+) -> Vec<DnsRecord> {
+    let record =
+        |type_, host: String, value: String, purpose, required| DnsRecord { type_, host, value, purpose, required };
+    vec![
+        record(RecordType::Txt, format!("_postrider.{domain}"), ownership_value(token), Purpose::Ownership, true),
+        record(
+            RecordType::Txt,
+            format!("{selector}._domainkey.{domain}"),
+            format!("v=DKIM1; k={}; p={dkim_public}", key_type(dkim_public)),
+            Purpose::Dkim,
+            true,
+        ),
+        record(
+            RecordType::Cname,
+            format!("send.{domain}"),
+            settings.return_path_target.clone(),
+            Purpose::ReturnPath,
+            true,
+        ),
+        record(
+            RecordType::Txt,
+            domain.to_owned(),
+            format!("v=spf1 include:{} ~all", settings.spf_include),
+            Purpose::Spf,
+            false,
+        ),
+        record(RecordType::Txt, format!("_dmarc.{domain}"), "v=DMARC1; p=none;".to_owned(), Purpose::Dmarc, false),
+        record(RecordType::Cname, format!("link.{domain}"), settings.tracking_target.clone(), Purpose::Tracking, false),
+    ]
+}
+
+/// An Ed25519 public key is 32 octets, 44 characters of base64 (RFC 8463 §4.2); no RSA key is that short.
+fn key_type(public: &str) -> &'static str {
+    if public.len() == 44 { "ed25519" } else { "rsa" }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn settings() -> DomainSettings {
+        DomainSettings {
+            return_path_target: "return.postrider.example".into(),
+            spf_include: "spf.postrider.example".into(),
+            tracking_target: "link.postrider.example".into(),
+        }
+    }
+
+    #[test]
+    fn a_domain_has_three_required_and_three_advised_records() {
+        let all = records("example.com", "s1", "AAAA", "tok", &settings());
+        let lines: Vec<_> = all
+            .iter()
+            .map(|r| format!("{} {} {} {} {}", r.purpose.as_str(), r.required, r.type_.as_str(), r.host, r.value))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "ownership true TXT _postrider.example.com postrider-verification=tok",
+                "dkim true TXT s1._domainkey.example.com v=DKIM1; k=rsa; p=AAAA",
+                "return_path true CNAME send.example.com return.postrider.example",
+                "spf false TXT example.com v=spf1 include:spf.postrider.example ~all",
+                "dmarc false TXT _dmarc.example.com v=DMARC1; p=none;",
+                "tracking false CNAME link.example.com link.postrider.example",
+            ]
+        );
+    }
+
+    #[test]
+    fn no_name_has_a_cname_beside_another_record() {
+        let all = records("example.com", "s1", "AAAA", "tok", &settings());
+        for cname in all.iter().filter(|record| record.type_ == RecordType::Cname) {
+            assert_eq!(all.iter().filter(|record| record.host == cname.host).count(), 1);
+        }
+    }
+
+    #[test]
+    fn the_key_type_is_that_of_the_key() {
+        let key = crate::dkim::DkimKey::generate_ed25519().unwrap();
+        let all = records("example.com", "s2", &key.public, "tok", &settings());
+        assert!(all[1].value.starts_with("v=DKIM1; k=ed25519; p="));
+    }
+}

@@ -1,0 +1,125 @@
+//! Our own resolver: configured servers, no cache, no hosts file, short timeouts.
+
+use std::{net::SocketAddr, time::Duration};
+
+use hickory_resolver::{
+    Resolver, TokioResolver,
+    config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig},
+    net::{DnsError, NetError, runtime::TokioRuntimeProvider},
+    proto::rr::{Name, RData, RecordType as WireType},
+};
+
+use super::verify::Lookup;
+
+/// Which servers to ask and how long to wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsSettings {
+    /// Recursive servers; empty takes those of the system.
+    pub servers: Vec<SocketAddr>,
+    /// Wait for one answer.
+    pub timeout: Duration,
+    /// How often one question is asked before it counts as unanswered.
+    pub attempts: usize,
+}
+
+impl Default for DnsSettings {
+    fn default() -> Self {
+        Self { servers: Vec::new(), timeout: Duration::from_secs(3), attempts: 2 }
+    }
+}
+
+/// The resolver cannot be set up. Shown at start.
+#[derive(Debug, thiserror::Error)]
+#[error("the DNS resolver cannot be set up")]
+pub struct ResolverError(#[source] NetError);
+
+/// A question without a definite answer: timeout, SERVFAIL, REFUSED. Ask again later; it says nothing about the record.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// No server gave a definite answer.
+    #[error("the DNS gave no definite answer")]
+    Undetermined(#[source] NetError),
+    /// Nothing came within the time for all attempts.
+    #[error("the DNS did not answer in time")]
+    Timeout,
+    /// The name cannot be asked for.
+    #[error("the name is not a DNS name")]
+    Name,
+}
+
+/// Asks the DNS.
+#[derive(Clone)]
+pub struct DnsResolver {
+    resolver: TokioResolver,
+    limit: Duration,
+}
+
+impl DnsResolver {
+    /// A resolver for these settings.
+    ///
+    /// # Errors
+    /// [`ResolverError`] when no servers are given and the system's cannot be read.
+    pub fn new(settings: &DnsSettings) -> Result<Self, ResolverError> {
+        let mut builder = if settings.servers.is_empty() {
+            TokioResolver::builder_tokio().map_err(ResolverError)?
+        } else {
+            let servers = settings.servers.iter().map(name_server).collect();
+            Resolver::builder_with_config(ResolverConfig::from_name_servers(servers), TokioRuntimeProvider::default())
+        };
+        let options = builder.options_mut();
+        options.timeout = settings.timeout;
+        options.attempts = settings.attempts;
+        // A tenant who has just published a record and presses "verify" must not read an old answer.
+        options.cache_size = 0;
+        options.use_hosts_file = ResolveHosts::Never;
+        let resolver = builder.build().map_err(ResolverError)?;
+        let tries = u32::try_from(settings.attempts.saturating_add(2)).unwrap_or(u32::MAX);
+        Ok(Self { resolver, limit: settings.timeout.saturating_mul(tries) })
+    }
+
+    async fn ask(&self, name: &str, record_type: WireType) -> Result<Vec<RData>, LookupError> {
+        // Fully qualified: the search list of the host must not make another name of it.
+        let mut name = Name::from_ascii(name).map_err(|_| LookupError::Name)?;
+        name.set_fqdn(true);
+        match tokio::time::timeout(self.limit, self.resolver.lookup(name, record_type)).await {
+            Err(_) => Err(LookupError::Timeout),
+            Ok(Ok(lookup)) => Ok(lookup.answers().iter().map(|record| record.data.clone()).collect()),
+            // NXDOMAIN and "no such type" are definite: there is no record.
+            Ok(Err(NetError::Dns(DnsError::NoRecordsFound(_)))) => Ok(Vec::new()),
+            Ok(Err(error)) => Err(LookupError::Undetermined(error)),
+        }
+    }
+}
+
+impl Lookup for DnsResolver {
+    async fn txt(&self, name: &str) -> Result<Vec<String>, LookupError> {
+        let answers = self.ask(name, WireType::TXT).await?;
+        Ok(answers
+            .iter()
+            .filter_map(|data| match data {
+                // One record's strings belong together without anything between them (RFC 7208 §3.3, RFC 6376 §3.6.2.2).
+                RData::TXT(txt) => Some(String::from_utf8_lossy(&txt.txt_data.concat()).into_owned()),
+                _ => None,
+            })
+            .collect())
+    }
+
+    async fn cname(&self, name: &str) -> Result<Vec<String>, LookupError> {
+        let answers = self.ask(name, WireType::CNAME).await?;
+        Ok(answers
+            .iter()
+            .filter_map(|data| match data {
+                RData::CNAME(target) => Some(target.0.to_ascii().trim_end_matches('.').to_ascii_lowercase()),
+                _ => None,
+            })
+            .collect())
+    }
+}
+
+fn name_server(address: &SocketAddr) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].into_iter().map(|mut connection| {
+        connection.port = address.port();
+        connection
+    });
+    NameServerConfig::new(address.ip(), true, connections.collect())
+}

@@ -1,0 +1,182 @@
+//! Whether the records are there.
+
+use std::future::Future;
+
+use super::{DnsRecord, LookupError, Purpose, RecordType};
+
+/// The DNS as verification needs it.
+pub trait Lookup: Sync {
+    /// The TXT records of a name, each with its strings joined; none when there is no such name or record.
+    fn txt(&self, name: &str) -> impl Future<Output = Result<Vec<String>, LookupError>> + Send;
+    /// The CNAME of a name, lower-case without the last dot.
+    fn cname(&self, name: &str) -> impl Future<Output = Result<Vec<String>, LookupError>> + Send;
+}
+
+/// What the DNS says of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Validity {
+    /// It is there and right.
+    Valid,
+    /// It is certainly not there, or is another one.
+    Invalid,
+    /// The DNS gave no definite answer: what was known before still holds.
+    Undetermined,
+}
+
+/// Why a record is not valid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// Nothing of this type at this name.
+    #[error("no {type_} record found at {host}", type_ = .type_.as_str())]
+    Missing {
+        /// The type that was looked for.
+        type_: RecordType,
+        /// Where.
+        host: String,
+    },
+    /// Something else is there.
+    #[error("the {type_} record at {host} has another value", type_ = .type_.as_str())]
+    Different {
+        /// The type that was looked for.
+        type_: RecordType,
+        /// Where.
+        host: String,
+    },
+    /// The DNS provider appended the zone to a full name.
+    #[error("the record was found at {found}: the DNS provider adds the domain itself, so enter the host as {enter}")]
+    DoubledZone {
+        /// Where the record is.
+        found: String,
+        /// What to enter instead of the full name.
+        enter: String,
+    },
+    /// RFC 7208 §4.5: two SPF records are an error, none is used.
+    #[error("{host} has more than one SPF record: merge them into one")]
+    SeveralSpf {
+        /// Where.
+        host: String,
+    },
+    /// No definite answer.
+    #[error("the DNS gave no definite answer: this check will be repeated")]
+    NoAnswer,
+}
+
+/// A record and what was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// The record that should be there.
+    pub record: DnsRecord,
+    /// Whether it is.
+    pub validity: Validity,
+    /// What stands at its name now: all records of the type, at most ten.
+    pub observed: Vec<String>,
+    /// What is wrong, when it is not valid.
+    pub error: Option<CheckError>,
+}
+
+impl Checked {
+    /// Whether the record was found and is right.
+    #[must_use]
+    pub fn valid(&self) -> bool {
+        self.validity == Validity::Valid
+    }
+}
+
+/// Looks up each record, all at the same time. Never fails as a whole.
+pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &impl Lookup) -> Vec<Checked> {
+    futures::future::join_all(records.into_iter().map(|record| check(domain, record, dns))).await
+}
+
+async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> Checked {
+    let Ok(mut observed) = lookup(dns, record.type_, &record.host).await else {
+        return Checked {
+            record,
+            validity: Validity::Undetermined,
+            observed: Vec::new(),
+            error: Some(CheckError::NoAnswer),
+        };
+    };
+    let mut error = judge(&record, &observed).err();
+    if error.is_some() && observed.is_empty() {
+        error = doubled_zone(domain, &record, dns).await.or(error);
+    }
+    let validity = if error.is_none() { Validity::Valid } else { Validity::Invalid };
+    observed.truncate(10);
+    Checked { record, validity, observed, error }
+}
+
+async fn lookup(dns: &impl Lookup, type_: RecordType, name: &str) -> Result<Vec<String>, LookupError> {
+    match type_ {
+        RecordType::Txt => dns.txt(name).await,
+        RecordType::Cname => dns.cname(name).await,
+    }
+}
+
+/// Many DNS consoles append the zone to whatever is entered, so that `_postrider.example.com` becomes
+/// `_postrider.example.com.example.com`. Saying so saves a support case.
+async fn doubled_zone(domain: &str, record: &DnsRecord, dns: &impl Lookup) -> Option<CheckError> {
+    let found = format!("{}.{domain}", record.host);
+    let observed = lookup(dns, record.type_, &found).await.ok()?;
+    judge(record, &observed).ok()?;
+    let enter = record.host.strip_suffix(domain)?.trim_end_matches('.');
+    Some(CheckError::DoubledZone { found, enter: if enter.is_empty() { "@".to_owned() } else { enter.to_owned() } })
+}
+
+/// Whether one of the observed values is what the record asks for.
+fn judge(record: &DnsRecord, observed: &[String]) -> Result<(), CheckError> {
+    let (type_, host) = (record.type_, record.host.clone());
+    let relevant: Vec<&str> =
+        observed.iter().map(|value| value.trim()).filter(|value| concerns(record, value)).collect();
+    if relevant.is_empty() {
+        return Err(CheckError::Missing { type_, host });
+    }
+    let matches = match record.purpose {
+        Purpose::Ownership => relevant.contains(&record.value.as_str()),
+        Purpose::Dkim => relevant.iter().any(|value| same_dkim_key(&record.value, value)),
+        Purpose::ReturnPath | Purpose::Tracking => relevant
+            .iter()
+            .any(|value| value.trim_end_matches('.').eq_ignore_ascii_case(record.value.trim_end_matches('.'))),
+        Purpose::Spf if relevant.len() > 1 => return Err(CheckError::SeveralSpf { host }),
+        Purpose::Spf => has_our_include(&record.value, relevant[0]),
+        // Any policy will do: the advice is to have one.
+        Purpose::Dmarc => relevant.len() == 1,
+    };
+    if matches { Ok(()) } else { Err(CheckError::Different { type_, host }) }
+}
+
+/// Other people's TXT records may stand at the same name; they do not make ours a different one.
+fn concerns(record: &DnsRecord, value: &str) -> bool {
+    let begins = |prefix: &str| value.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    match record.purpose {
+        Purpose::Spf => begins("v=spf1") && matches!(value.as_bytes().get(6), None | Some(b' ')),
+        Purpose::Dmarc => begins("v=DMARC1"),
+        Purpose::Ownership => begins("postrider-verification="),
+        Purpose::Dkim | Purpose::ReturnPath | Purpose::Tracking => true,
+    }
+}
+
+/// Compares key and key type of two DKIM records; the other tags and all white space are free (RFC 6376 §3.6.1).
+fn same_dkim_key(expected: &str, observed: &str) -> bool {
+    let key = |record: &str| {
+        let tag = |name: &str| {
+            record.split(';').find_map(|part| {
+                let (tag, value) = part.split_once('=')?;
+                (tag.trim() == name).then(|| value.split_ascii_whitespace().collect::<String>())
+            })
+        };
+        let version_fits = tag("v").is_none_or(|version| version == "DKIM1");
+        (tag("k").unwrap_or_else(|| "rsa".to_owned()), tag("p").filter(|key| !key.is_empty() && version_fits))
+    };
+    let (expected, observed) = (key(expected), key(observed));
+    expected.1.is_some() && expected == observed
+}
+
+fn has_our_include(expected: &str, observed: &str) -> bool {
+    let Some(include) = expected.split(' ').find(|term| term.starts_with("include:")) else {
+        return false;
+    };
+    observed.split_ascii_whitespace().any(|term| term.trim_start_matches('+').eq_ignore_ascii_case(include))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+#![allow(clippy::unwrap_used)]
+use std::time::Duration;
+
+use rstest::rstest;
+
+use super::super::{DnsResolver, DnsSettings, DomainSettings, records};
+use super::*;
+use crate::testing::dns::Dns;
+
+const KEY: &str = "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAwIDAQAB";
+
+fn expected() -> Vec<DnsRecord> {
+    let settings = DomainSettings {
+        return_path_target: "return.postrider.example".into(),
+        spf_include: "spf.postrider.example".into(),
+        tracking_target: "link.postrider.example".into(),
+    };
+    records("example.com", "s1", KEY, "tok", &settings)
+}
+
+async fn check_all(entries: &[(&str, &str)]) -> Vec<Checked> {
+    let dns = Dns::start(entries).await;
+    let settings = DnsSettings { servers: vec![dns.addr], timeout: Duration::from_millis(200), attempts: 1 };
+    verify("example.com", expected(), &DnsResolver::new(&settings).unwrap()).await
+}
+
+async fn check_one(purpose: Purpose, name: &str, value: &str) -> Checked {
+    let all = check_all(&[(name, value)]).await;
+    all.into_iter().find(|checked| checked.record.purpose == purpose).unwrap()
+}
+
+#[tokio::test]
+async fn a_fully_published_domain_is_valid_in_every_record() {
+    let dkim = format!("TXT v=DKIM1; k=rsa; p={KEY}");
+    let all = check_all(&[
+        ("_postrider.example.com", "TXT postrider-verification=tok"),
+        ("s1._domainkey.example.com", &dkim),
+        ("send.example.com", "CNAME return.postrider.example."),
+        ("example.com", "TXT v=spf1 include:spf.postrider.example ~all"),
+        ("example.com", "TXT some-other-service=1"),
+        ("_dmarc.example.com", "TXT v=DMARC1; p=reject; rua=mailto:a@example.com"),
+        ("link.example.com", "CNAME Link.Postrider.Example."),
+    ])
+    .await;
+    assert!(all.iter().all(Checked::valid), "{all:?}");
+}
+
+#[rstest]
+#[case::split_strings(&format!("TXT v=DKIM1; k=rsa; p={}|{}", &KEY[..20], &KEY[20..]))]
+#[case::spaces_in_the_key(&format!("TXT v=DKIM1; k=rsa; p={} {}", &KEY[..20], &KEY[20..]))]
+#[case::other_tags(&format!("TXT k=rsa; t=s; p={KEY}; n=note"))]
+#[case::default_type(&format!("TXT v=DKIM1;p={KEY}"))]
+#[tokio::test]
+async fn a_dkim_record_is_compared_by_its_key(#[case] value: &str) {
+    assert!(check_one(Purpose::Dkim, "s1._domainkey.example.com", value).await.valid());
+}
+
+#[rstest]
+#[case::other_key(Purpose::Dkim, "s1._domainkey.example.com", "TXT v=DKIM1; k=rsa; p=AAAA")]
+#[case::revoked(Purpose::Dkim, "s1._domainkey.example.com", "TXT v=DKIM1; p=")]
+#[case::other_type(
+    Purpose::Dkim,
+    "s1._domainkey.example.com",
+    "TXT v=DKIM1; k=ed25519; p=MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAwIDAQAB"
+)]
+#[case::other_token(Purpose::Ownership, "_postrider.example.com", "TXT postrider-verification=other")]
+#[case::other_target(Purpose::ReturnPath, "send.example.com", "CNAME mail.example.org")]
+#[case::spf_without_us(Purpose::Spf, "example.com", "TXT v=spf1 include:other.example -all")]
+#[tokio::test]
+async fn a_different_value_is_said_and_shown(#[case] purpose: Purpose, #[case] name: &str, #[case] value: &str) {
+    let checked = check_one(purpose, name, value).await;
+    assert_eq!(checked.validity, Validity::Invalid);
+    assert!(matches!(checked.error, Some(CheckError::Different { .. })), "{checked:?}");
+    assert_eq!(checked.observed, [value.split_once(' ').unwrap().1]);
+}
+
+#[tokio::test]
+async fn a_missing_record_is_invalid() {
+    for checked in check_all(&[]).await {
+        assert_eq!(checked.validity, Validity::Invalid);
+        assert!(matches!(checked.error, Some(CheckError::Missing { .. })));
+    }
+}
+
+#[tokio::test]
+async fn another_services_txt_record_does_not_stand_for_ours() {
+    let checked = check_one(Purpose::Spf, "example.com", "TXT v=spf10 include:spf.postrider.example").await;
+    assert!(matches!(checked.error, Some(CheckError::Missing { .. })));
+}
+
+#[tokio::test]
+async fn two_spf_records_are_an_error() {
+    let all = check_all(&[
+        ("example.com", "TXT v=spf1 include:spf.postrider.example ~all"),
+        ("example.com", "TXT v=spf1 -all"),
+    ])
+    .await;
+    let spf = all.into_iter().find(|checked| checked.record.purpose == Purpose::Spf).unwrap();
+    assert_eq!(spf.error, Some(CheckError::SeveralSpf { host: "example.com".into() }));
+}
+
+#[rstest]
+#[case::ownership(
+    Purpose::Ownership,
+    "_postrider.example.com.example.com",
+    "TXT postrider-verification=tok",
+    "_postrider"
+)]
+#[case::return_path(Purpose::ReturnPath, "send.example.com.example.com", "CNAME return.postrider.example", "send")]
+#[tokio::test]
+async fn a_doubled_zone_is_recognised_and_said(
+    #[case] purpose: Purpose,
+    #[case] name: &str,
+    #[case] value: &str,
+    #[case] enter: &str,
+) {
+    let checked = check_one(purpose, name, value).await;
+    assert_eq!(checked.validity, Validity::Invalid);
+    assert_eq!(checked.error, Some(CheckError::DoubledZone { found: name.into(), enter: enter.into() }));
+    assert!(checked.error.unwrap().to_string().contains(name));
+}
+
+#[rstest]
+#[case::servfail("SERVFAIL")]
+#[case::refused("REFUSED")]
+#[case::no_answer("SILENCE")]
+#[tokio::test]
+async fn a_transient_dns_error_determines_nothing(#[case] fault: &str) {
+    let checked = check_one(Purpose::Ownership, "_postrider.example.com", fault).await;
+    assert_eq!((checked.validity, checked.error), (Validity::Undetermined, Some(CheckError::NoAnswer)));
+}

@@ -1,0 +1,11 @@
+//! The delivery stage: rendered messages out to a relay, and what became of each of them.
+
+pub mod classify;
+pub mod dkim;
+pub mod domain;
+pub mod pace;
+pub mod schedule;
+pub mod smtp;
+
+#[cfg(test)]
+mod testing;

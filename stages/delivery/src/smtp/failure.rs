@@ -1,0 +1,142 @@
+//! What went wrong in a transaction, how far it had come, and whether the message may have been accepted.
+
+use std::io;
+
+use super::Reply;
+
+/// How far a transaction had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Name lookup and TCP connection.
+    Connect,
+    /// The server's greeting and EHLO.
+    Greeting,
+    /// STARTTLS or the TLS handshake.
+    Tls,
+    /// AUTH.
+    Auth,
+    /// MAIL FROM (and an RSET before it).
+    Mail,
+    /// RCPT TO.
+    Rcpt,
+    /// DATA, up to 354.
+    Data,
+    /// The message body, up to and with the final dot.
+    Body,
+    /// Waiting for the answer to the final dot.
+    Final,
+}
+
+impl Phase {
+    /// The phase's name, for metric labels and stored attempts.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Greeting => "greeting",
+            Self::Tls => "tls",
+            Self::Auth => "auth",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+            Self::Body => "body",
+            Self::Final => "final",
+        }
+    }
+}
+
+/// Whether the message may have been accepted although no acceptance was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Certainty {
+    /// Certainly not accepted: the server said no, or no octet of the body was written.
+    NotSent,
+    /// Octets of the body may have left and no final answer came. Never retry as if nothing had happened.
+    Unknown,
+}
+
+/// What ended a transaction.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// The server answered negatively, or with a code that has no place here.
+    #[error("the server refused")]
+    Refused(Reply),
+    /// A call outlasted its time.
+    #[error("the server did not answer in time")]
+    Timeout,
+    /// The server closed the connection.
+    #[error("the server closed the connection")]
+    Closed,
+    /// The connection broke.
+    #[error("the connection broke")]
+    Io(#[source] io::Error),
+    /// The relay's name has no address, or no address could be reached.
+    #[error("the relay cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// The TLS handshake failed; most often the certificate is not one we trust.
+    #[error("the TLS handshake failed")]
+    Handshake(#[source] io::Error),
+    /// The server sent something that is not SMTP.
+    #[error("the server does not speak SMTP")]
+    Unreadable,
+    /// The settings ask for TLS and the server does not offer it.
+    #[error("the server does not offer STARTTLS")]
+    TlsNotOffered,
+    /// The settings have credentials and the server offers no mechanism we may use with them.
+    #[error("the server offers no usable authentication mechanism")]
+    AuthNotOffered,
+    /// The address needs SMTPUTF8 and the server does not offer it.
+    #[error("the server does not take international addresses")]
+    InternationalNotOffered,
+    /// The message is larger than the server's SIZE.
+    #[error("the message is larger than the server takes")]
+    TooLarge,
+    /// The body was not begun in time after the fence, so it was not sent at all.
+    #[error("the fence was too old to begin sending")]
+    FenceTooOld,
+}
+
+/// A transaction that did not end in acceptance.
+#[derive(Debug, thiserror::Error)]
+#[error("SMTP transaction failed at {}", .phase.as_str())]
+pub struct SmtpFailure {
+    /// How far it had come.
+    pub phase: Phase,
+    /// Whether the message may have been accepted.
+    pub certainty: Certainty,
+    /// What ended it.
+    #[source]
+    pub cause: Cause,
+}
+
+impl SmtpFailure {
+    /// A failure after which the message is certainly not with the server.
+    #[must_use]
+    pub fn not_sent(phase: Phase, cause: Cause) -> Self {
+        Self { phase, certainty: Certainty::NotSent, cause }
+    }
+
+    /// A failure after which nobody can say.
+    #[must_use]
+    pub fn unknown(phase: Phase, cause: Cause) -> Self {
+        Self { phase, certainty: Certainty::Unknown, cause }
+    }
+
+    /// The server's answer, when it gave one.
+    #[must_use]
+    pub fn reply(&self) -> Option<&Reply> {
+        match &self.cause {
+            Cause::Refused(reply) => Some(reply),
+            _ => None,
+        }
+    }
+
+    /// Whether this looks like a pooled connection the server had given up: gone, or 421 before it took anything.
+    pub(super) fn is_stale(&self) -> bool {
+        self.phase == Phase::Mail
+            && match &self.cause {
+                Cause::Closed | Cause::Io(_) => true,
+                Cause::Refused(reply) => reply.code == 421,
+                _ => false,
+            }
+    }
+}

@@ -1,0 +1,212 @@
+//! The connection pool: bounded, last in first out, and never a connection whose state is in doubt.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Instant,
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsConnector;
+
+use super::{
+    Cause, Envelope, Message, Phase, Reply, SettingsError, SmtpFailure, SmtpSettings, connection::Connection,
+    stream::tls_connector,
+};
+
+/// Connections to one relay. Cloning shares them.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Arc<SmtpSettings>,
+    tls: TlsConnector,
+    /// The most recently used last: under light load the others grow old and are closed.
+    idle: Mutex<Vec<(Connection, Instant)>>,
+    /// One permit for each connection in use. A new connection is made only when none is idle, so that there are never
+    /// more than `max_connections` in all.
+    slots: Arc<Semaphore>,
+}
+
+/// How many connections there are, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// In a transaction, connecting or closing.
+    pub in_use: usize,
+    /// Open and waiting for work.
+    pub idle: usize,
+}
+
+impl Pool {
+    /// A pool without connections; they are made when needed. Must be called inside a Tokio runtime: a small task closes
+    /// connections that were idle too long and ends with the pool.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when the settings cannot work.
+    pub fn new(settings: SmtpSettings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let shared = Arc::new(Shared {
+            tls: tls_connector(&settings)?,
+            idle: Mutex::new(Vec::new()),
+            slots: Arc::new(Semaphore::new(settings.max_connections)),
+            settings: Arc::new(settings),
+        });
+        tokio::spawn(retire_idle(Arc::downgrade(&shared), shared.settings.idle_timeout));
+        Ok(Self { shared })
+    }
+
+    /// The most transactions at once.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.shared.settings.max_connections
+    }
+
+    /// How many connections there are now.
+    #[must_use]
+    pub fn counts(&self) -> PoolCounts {
+        PoolCounts { in_use: self.capacity() - self.shared.slots.available_permits(), idle: self.shared.idle().len() }
+    }
+
+    /// Waits for a free connection and brings a transaction to 354. Nothing of the message has left when this returns.
+    ///
+    /// A pooled connection that turns out to be gone is replaced by a fresh one, once: nothing was handed over yet.
+    ///
+    /// # Errors
+    /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
+    pub async fn open(&self, envelope: &Envelope) -> Result<AtData, SmtpFailure> {
+        // The semaphore is never closed.
+        let permit = self
+            .shared
+            .slots
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| SmtpFailure::not_sent(Phase::Connect, Cause::Closed))?;
+        if let Some(mut connection) = self.shared.take_idle() {
+            match connection.open(envelope).await {
+                Ok(()) => return Ok(AtData { lease: Lease::new(self, connection, permit) }),
+                Err(failure) if failure.is_stale() => {}
+                Err(failure) => {
+                    Lease::new(self, connection, permit).give_back();
+                    return Err(failure);
+                }
+            }
+        }
+        let mut connection = Connection::connect(&self.shared.settings, &self.shared.tls).await?;
+        match connection.open(envelope).await {
+            Ok(()) => Ok(AtData { lease: Lease::new(self, connection, permit) }),
+            Err(failure) => {
+                Lease::new(self, connection, permit).give_back();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Closes idle connections with QUIT. Connections in use are closed as they come back when the pool is dropped.
+    pub async fn close_idle(&self) {
+        let idle = std::mem::take(&mut *self.shared.idle());
+        futures::future::join_all(idle.into_iter().map(|(connection, _)| connection.quit())).await;
+    }
+}
+
+impl Shared {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
+        // The lock is held over single Vec operations only, which leave the list whole even if one panics.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle();
+        let (connection, since) = idle.pop()?;
+        drop(idle);
+        // The last one is the youngest: if it is too old, all are. It makes room for a fresh one.
+        if since.elapsed() >= self.settings.idle_timeout {
+            tokio::spawn(connection.quit());
+            return None;
+        }
+        Some(connection)
+    }
+
+    fn take_expired(&self) -> Vec<(Connection, Instant)> {
+        let limit = self.settings.idle_timeout;
+        self.idle().extract_if(.., |(_, since)| since.elapsed() >= limit).collect()
+    }
+}
+
+async fn retire_idle(shared: Weak<Shared>, idle_timeout: std::time::Duration) {
+    let mut tick = tokio::time::interval((idle_timeout / 4).max(std::time::Duration::from_millis(50)));
+    loop {
+        tick.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        let expired = shared.take_expired();
+        drop(shared);
+        futures::future::join_all(expired.into_iter().map(|(connection, _)| connection.quit())).await;
+    }
+}
+
+/// A connection in use, with its slot.
+struct Lease {
+    pool: Arc<Shared>,
+    connection: Connection,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Lease {
+    fn new(pool: &Pool, connection: Connection, permit: OwnedSemaphorePermit) -> Self {
+        Self { pool: pool.shared.clone(), connection, permit }
+    }
+
+    /// Returns a connection that can serve on, retires one that has served enough, and drops any other.
+    fn give_back(self) {
+        let Self { pool, connection, permit } = self;
+        if connection.is_reusable() {
+            pool.idle().push((connection, Instant::now()));
+            // The slot is freed after the connection is back, so that whoever gets it finds one.
+            drop(permit);
+        } else {
+            tokio::spawn(async move {
+                connection.quit().await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// A transaction at 354: the server waits for the body. Dropping it drops the connection; the body is then never sent.
+pub struct AtData {
+    lease: Lease,
+}
+
+impl std::fmt::Debug for AtData {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("AtData(..)")
+    }
+}
+
+/// The server has taken the message.
+#[derive(Debug, Clone)]
+pub struct Accepted {
+    /// Its final reply; the text often names the queue id.
+    pub reply: Reply,
+}
+
+impl AtData {
+    /// Hands the message over: `header` (further header fields such as DKIM-Signature, each complete with CRLF), then the
+    /// message. If `begin_by` has passed, nothing is written and the connection is dropped: the fence is too old, and
+    /// another worker may by now take the send for doubtful.
+    ///
+    /// # Errors
+    /// [`SmtpFailure`]; [`super::Certainty::Unknown`] as soon as octets of the body may have left without a final answer.
+    pub async fn send(mut self, header: &str, message: &Message, begin_by: Instant) -> Result<Accepted, SmtpFailure> {
+        if Instant::now() > begin_by {
+            return Err(SmtpFailure::not_sent(Phase::Body, Cause::FenceTooOld));
+        }
+        let sent = self.lease.connection.send(header.as_bytes(), message).await;
+        self.lease.give_back();
+        sent.map(|reply| Accepted { reply })
+    }
+
+    /// Drops the connection without sending the body: SMTP has no other way back from 354.
+    pub fn abandon(self) {}
+}

@@ -1,0 +1,76 @@
+//! The octet stream under a connection: TCP without Nagle's delay, in clear or through rustls.
+
+use std::{io, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::{SettingsError, SmtpSettings};
+
+/// A connected stream.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Connects; small writes leave at once, as each of ours is a complete group of commands or a complete body.
+    pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// The TLS handshake over a connected socket, with the certificate checked for `host`.
+    pub(super) async fn handshake(stream: TcpStream, tls: &TlsConnector, host: &str) -> io::Result<Self> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(Self::Tls(Box::new(tls.connect(name, stream).await?)))
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    pub(super) async fn write_all(&mut self, octets: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(octets).await,
+            Self::Tls(stream) => {
+                stream.write_all(octets).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    /// Reads some octets onto the end of `input`; 0 means the server closed.
+    pub(super) async fn read_into(&mut self, input: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read_buf(input).await,
+            Self::Tls(stream) => stream.read_buf(input).await,
+        }
+    }
+}
+
+/// The TLS client for these settings: aws-lc-rs, Mozilla's roots and the extra CA file. There is no way not to check.
+pub(super) fn tls_connector(settings: &SmtpSettings) -> Result<TlsConnector, SettingsError> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = &settings.ca_file {
+        for certificate in CertificateDer::pem_file_iter(path).map_err(SettingsError::CaFile)? {
+            roots.add(certificate.map_err(SettingsError::CaFile)?).map_err(SettingsError::CaCertificate)?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(SettingsError::CaCertificate)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
