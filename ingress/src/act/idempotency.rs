@@ -1,0 +1,162 @@
+//! `Idempotency-Key`: the row is inserted first and committed with the effect, so that an act happens once or not at all.
+
+use http::{HeaderMap, StatusCode};
+use sha2::{Digest, Sha256};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::error::ApiError;
+
+const HEADER: &str = "idempotency-key";
+const KEY_MAX_CHARS: usize = 255;
+const RETRY_IN_PROGRESS: u64 = 1;
+
+/// What a repeat is recognised by.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The header's value; its scope is the API key.
+    pub value: String,
+    /// SHA-256 over method, path and raw body.
+    pub fingerprint: [u8; 32],
+}
+
+/// An answer given before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl IdempotencyKey {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// 400 for a value that is not 1 to 255 visible ASCII characters, or a header that is there twice.
+    pub fn read(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
+        let mut values = headers.get_all(HEADER).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        let good = |text: &str| (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let value = value.to_str().ok().filter(|text| good(text) && values.next().is_none()).ok_or_else(|| {
+            ApiError::invalid("Idempotency-Key", "invalid", "send the header once, with 1 to 255 visible ASCII characters")
+        })?;
+        let mut hasher = Sha256::new();
+        for part in [method.as_bytes(), path.as_bytes()] {
+            hasher.update(part);
+            hasher.update(b"\n");
+        }
+        hasher.update(body);
+        Ok(Some(Self { value: value.to_owned(), fingerprint: hasher.finalize().into() }))
+    }
+
+    /// Takes the key for this transaction, or answers what was answered before.
+    ///
+    /// The advisory lock is held until the transaction ends: a second request with the key is told so at once instead of waiting
+    /// for the first, and a process that dies releases it.
+    ///
+    /// # Errors
+    /// 409 `idempotency_in_progress`, 422 `idempotency_key_reused`.
+    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid) -> Result<Option<Stored>, ApiError> {
+        let row = sqlx::query!(
+            r#"with lock as materialized (
+                   select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || ' ' || $2, 0)) as taken
+               ),
+               claimed as (
+                   insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
+                   select $1, $2, $3, now() from lock where taken
+                   on conflict (key_id, idempotency_key) do update
+                       set fingerprint = excluded.fingerprint, status = null, body = null, created_at = now()
+                       where k.created_at < now() - interval '24 hours'
+                   returning true
+               )
+               select taken as "taken!", exists (select from claimed) as "claimed!" from lock"#,
+            key_id,
+            self.value,
+            self.fingerprint.as_slice(),
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        match (row.taken, row.claimed) {
+            (false, _) => Err(ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS)),
+            (true, true) => Ok(None),
+            // A statement of its own: its snapshot is taken under the lock, so it sees what the first request committed.
+            (true, false) => self.stored(tx, key_id).await.map(Some),
+        }
+    }
+
+    async fn stored(&self, tx: &mut PgConnection, key_id: Uuid) -> Result<Stored, ApiError> {
+        let row = sqlx::query!(
+            "select fingerprint, status, body from idempotency_keys where key_id = $1 and idempotency_key = $2",
+            key_id,
+            self.value,
+        )
+        .fetch_optional(tx)
+        .await?;
+        // Swept away between the two statements, or left without an answer: nothing that a moment does not mend.
+        let again = || ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS);
+        let row = row.ok_or_else(again)?;
+        if row.fingerprint != self.fingerprint {
+            return Err(ApiError::unprocessable("idempotency_key_reused")
+                .detail("the Idempotency-Key was used before with another method, path or body"));
+        }
+        let status = row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok()).ok_or_else(again)?;
+        Ok(Stored { status, body: row.body.unwrap_or_default() })
+    }
+
+    /// Stores the answer, in the transaction of the effect.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn complete(&self, tx: &mut PgConnection, key_id: Uuid, status: StatusCode, body: &[u8]) -> sqlx::Result<()> {
+        let status = i16::try_from(status.as_u16()).unwrap_or(i16::MAX);
+        sqlx::query!(
+            "update idempotency_keys set status = $3, body = $4 where key_id = $1 and idempotency_key = $2",
+            key_id,
+            self.value,
+            status,
+            body,
+        )
+        .execute(tx)
+        .await
+        .map(drop)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for value in values {
+            map.append(HEADER, value.parse().unwrap());
+        }
+        map
+    }
+
+    #[rstest]
+    #[case(&[""], false)]
+    #[case(&["a b"], false)]
+    #[case(&["a", "a"], false)]
+    #[case(&["order-1/create"], true)]
+    fn a_key_is_1_to_255_visible_ascii_characters_given_once(#[case] values: &[&str], #[case] good: bool) {
+        assert_eq!(IdempotencyKey::read(&headers(values), "POST", "/", b"").is_ok(), good);
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_method_path_and_body() {
+        let print = |method, path, body| {
+            IdempotencyKey::read(&headers(&["k"]), method, path, body).unwrap().unwrap().fingerprint
+        };
+        let one = print("POST", "/v1/a", b"{}");
+        assert_eq!(one, print("POST", "/v1/a", b"{}"));
+        for other in [print("PATCH", "/v1/a", b"{}"), print("POST", "/v1/b", b"{}"), print("POST", "/v1/a", b"{ }")] {
+            assert_ne!(one, other);
+        }
+        assert!(IdempotencyKey::read(&HeaderMap::new(), "POST", "/", b"").unwrap().is_none());
+        assert!(IdempotencyKey::read(&headers(&[&"k".repeat(256)]), "POST", "/", b"").is_err());
+    }
+}

@@ -1,0 +1,315 @@
+//! Strict JSON: one reading of a body, whoever reads it. Duplicate keys, NUL characters, trailing bytes, unknown fields and
+//! anything but an object at the top are refused.
+
+use std::fmt;
+
+use schemas::parse_id;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Number, Value};
+use uuid::Uuid;
+
+use crate::error::{ApiError, FieldFault};
+
+/// How deep objects and arrays may nest.
+const DEPTH_MAX: usize = 32;
+
+/// Parses a body.
+///
+/// # Errors
+/// 400 `invalid_json` that says what and where.
+pub fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid_json("the body is not UTF-8"))?;
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = Strict { depth: 0 }.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
+    reader.end().map_err(|error| ApiError::invalid_json(error.to_string()))?;
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(ApiError::invalid_json("the body must be an object")),
+    }
+}
+
+struct Strict {
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        if self.depth > DEPTH_MAX {
+            return Err(D::Error::custom("nested too deep"));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        checked(text)?;
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
+        checked(&text)?;
+        Ok(Value::String(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(item) = items.next_element_seed(Self { depth: self.depth + 1 })? {
+            array.push(item);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            checked(&key)?;
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("duplicate key `{}`", shortened(&key))));
+            }
+            let value = entries.next_value_seed(Self { depth: self.depth + 1 })?;
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// Postgres cannot store NUL in a text, and would refuse the whole row.
+fn checked<E: serde::de::Error>(text: &str) -> Result<(), E> {
+    if text.contains('\0') { Err(E::custom("a string contains a NUL character")) } else { Ok(()) }
+}
+
+fn shortened(text: &str) -> &str {
+    text.char_indices().nth(50).map_or(text, |(at, _)| &text[..at])
+}
+
+/// Reads an object into a type. The type should `deny_unknown_fields`.
+///
+/// # Errors
+/// 400 `validation_failed` with the path of the first fault.
+pub fn decode<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| {
+        let path = error.path().to_string();
+        fault(if path == "." { "" } else { &path }, &error.inner().to_string())
+    })
+}
+
+/// Makes a refusal of what serde says.
+pub(super) fn fault(path: &str, message: &str) -> ApiError {
+    let quoted = || message.split('`').nth(1).unwrap_or_default();
+    let joined = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let fault = if message.starts_with("missing field") {
+        FieldFault::new(joined(quoted()), "required", "is required")
+    } else if message.starts_with("unknown field") {
+        // serde puts the unknown name at the end of the path already.
+        let name = quoted();
+        let at = if path == name || path.ends_with(&format!(".{name}")) { path.to_owned() } else { joined(name) };
+        FieldFault::new(at, "unknown_field", "is not a field of this request")
+    } else if message.starts_with("unknown variant") {
+        let allowed = message.split_once("expected").map_or("", |(_, rest)| rest.trim().trim_start_matches("one of "));
+        FieldFault::new(path, "not_allowed", format!("must be one of {}", allowed.replace('`', "")))
+    } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
+        // What follows "expected" names the type; what stands before may quote the caller's value.
+        let expected = message.rsplit_once("expected ").map_or("another type", |(_, expected)| expected);
+        FieldFault::new(path, "wrong_type", format!("must be {expected}"))
+    } else {
+        FieldFault::new(path, "invalid", message)
+    };
+    ApiError::validation(vec![fault])
+}
+
+/// An id in canonical form only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Id(pub Uuid);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_id(&text).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// A field of a PATCH: left out, cleared by `null`, or set. Needs `#[serde(default)]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Patch<T> {
+    /// Not in the body: stays as it is.
+    #[default]
+    Absent,
+    /// `null`: is cleared.
+    Null,
+    /// Gets this value.
+    Value(T),
+}
+
+impl<T> Patch<T> {
+    /// The new value, if one is set.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Null => None,
+        }
+    }
+
+    /// Whether the body says anything about the field.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        !matches!(self, Self::Absent)
+    }
+
+    /// `None`: leave; `Some(None)`: clear; `Some(Some(…))`: set.
+    pub fn into_option(self) -> Option<Option<T>> {
+        match self {
+            Self::Absent => None,
+            Self::Null => Some(None),
+            Self::Value(value) => Some(Some(value)),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patch<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map_or(Self::Null, Self::Value))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case(r#"{"a":1,"a":2}"#, "duplicate key `a`")]
+    #[case(r#"{"x":[{"b":{"a":1,"a":1}}]}"#, "duplicate key `a`")]
+    #[case(r#"{"a":1,"\u0061":2}"#, "duplicate key `a`")]
+    #[case(r#"{"a":"x\u0000y"}"#, "NUL")]
+    #[case(r#"{"a\u0000":1}"#, "NUL")]
+    #[case(r#"{"a":["\u0000"]}"#, "NUL")]
+    #[case(r#"{"a":1} x"#, "trailing")]
+    #[case(r#"{"a":1}{"a":1}"#, "trailing")]
+    #[case("[1]", "object")]
+    #[case("\"text\"", "object")]
+    #[case("null", "object")]
+    #[case("", "EOF")]
+    #[case("{", "EOF")]
+    #[case("{'a':1}", "key must be a string")]
+    #[case("\u{feff}{}", "expected value")]
+    #[case(r#"{"a":1e999}"#, "out of range")]
+    fn what_is_not_one_plain_object_is_refused(#[case] body: &str, #[case] reason: &str) {
+        let error = parse(body.as_bytes()).unwrap_err();
+        assert_eq!(error.code, "invalid_json");
+        assert!(error.detail.clone().unwrap().contains(reason), "{:?}", error.detail);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_refused() {
+        assert_eq!(parse(b"{\"a\":\"\xff\"}").unwrap_err().code, "invalid_json");
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(nested(DEPTH_MAX).as_bytes()).is_ok());
+        assert!(parse(nested(DEPTH_MAX + 1).as_bytes()).is_err());
+        assert!(parse(nested(100_000).as_bytes()).is_err());
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Body {
+        name: String,
+        #[serde(default)]
+        steps: Vec<Step>,
+        #[serde(default)]
+        note: Patch<String>,
+        #[serde(default)]
+        list_id: Option<Id>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Step {
+        kind: Kind,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Kind {
+        Wait,
+        Send,
+    }
+
+    #[rstest]
+    #[case(json!({}), "name", "required")]
+    #[case(json!({"name": 1}), "name", "wrong_type")]
+    #[case(json!({"name": null}), "name", "wrong_type")]
+    #[case(json!({"name": "a", "extra": 1}), "extra", "unknown_field")]
+    #[case(json!({"name": "a", "steps": [{"kind": "wait"}, {"kind": "wait", "x": 1}]}), "steps[1].x", "unknown_field")]
+    #[case(json!({"name": "a", "steps": [{}]}), "steps[0].kind", "required")]
+    #[case(json!({"name": "a", "steps": [{"kind": "jump"}]}), "steps[0].kind", "not_allowed")]
+    #[case(json!({"name": "a", "list_id": "urn:uuid:0198c0de-0000-7000-8000-000000000001"}), "list_id", "invalid")]
+    fn a_fault_says_where_and_what(#[case] body: Value, #[case] path: &str, #[case] code: &str) {
+        let Value::Object(object) = body else { unreachable!() };
+        let error = decode::<Body>(object).unwrap_err();
+        assert_eq!(error.code, "validation_failed");
+        assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
+    }
+
+    #[test]
+    fn a_fault_does_not_quote_the_value() {
+        let error = decode::<Body>(json!({"name": ["ann@example.com"]}).as_object().unwrap().clone()).unwrap_err();
+        assert!(!format!("{error:?}").contains("ann@"));
+    }
+
+    #[test]
+    fn a_patch_tells_absent_from_null() {
+        let patch = |body: &str| decode::<Body>(parse(body.as_bytes()).unwrap()).unwrap().note;
+        assert_eq!(patch(r#"{"name":"a"}"#), Patch::Absent);
+        assert_eq!(patch(r#"{"name":"a","note":null}"#), Patch::Null);
+        assert_eq!(patch(r#"{"name":"a","note":"x"}"#), Patch::Value("x".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn a_strict_reading_equals_the_ordinary_one(text in "[\\[\\]{}:,\"a-c0-9. \\\\-]{0,40}") {
+            if let Ok(object) = parse(text.as_bytes()) {
+                prop_assert_eq!(Value::Object(object), serde_json::from_str::<Value>(&text).unwrap());
+            }
+        }
+    }
+}

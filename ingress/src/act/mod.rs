@@ -1,0 +1,273 @@
+//! From an admitted request to its answer: the one road all endpoints take.
+//!
+//! A route is `read(scope, handler)` or `write(scope, handler)` with `async fn handler(act: &mut Act, input: Input) ->
+//! Result<Reply, ApiError>`. The order of checks is that of API.md §1; what a handler sees is a known caller, a transaction
+//! confined to its tenant, and a typed input.
+
+pub mod body;
+pub mod idempotency;
+pub mod json;
+pub mod page;
+mod perform;
+mod tenant;
+pub mod validate;
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use axum::{
+    extract::{RawPathParams, Request, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use runtime::Publication;
+use schemas::parse_id;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use sqlx::{PgConnection, Postgres, Transaction};
+use uuid::Uuid;
+
+pub use json::{Id, Patch};
+pub use page::{Page, time};
+pub use tenant::is_product_tenant_id;
+pub use validate::Faults;
+
+use crate::{Ingress, auth::Caller, error::ApiError};
+
+/// One request being carried out.
+pub struct Act {
+    /// The transaction. Confined to the tenant by row security; committed by the framework when the handler succeeds.
+    pub tx: Transaction<'static, Postgres>,
+    /// The tenant. Nil for acts that stand above tenants (see [`provision`]).
+    pub tenant: Uuid,
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    /// The shared state.
+    pub ingress: Arc<Ingress>,
+    announcements: Vec<Publication>,
+    path: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Act").field("tenant", &self.tenant).field("key_id", &self.caller.key_id).finish_non_exhaustive()
+    }
+}
+
+impl Act {
+    /// The connection, for queries.
+    pub fn db(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+
+    /// The `{id}` of the path.
+    ///
+    /// # Errors
+    /// 404 `<object>_not_found` for anything but a canonical id: there is no such object.
+    pub fn id(&self, object: &str) -> Result<Uuid, ApiError> {
+        self.path
+            .iter()
+            .find(|(name, _)| name == "id")
+            .and_then(|(_, text)| parse_id(text).ok())
+            .ok_or_else(|| ApiError::not_found(object))
+    }
+
+    /// Publishes after the commit, in the background. Only a doorbell: what it announces must stand in the database, where a sweep
+    /// finds it if this is lost.
+    pub fn announce(&mut self, publication: Publication) {
+        self.announcements.push(publication);
+    }
+
+    /// Writes into the audit log, in the transaction of the act. `subject` and `detail` carry ids and codes only.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn audit(&mut self, action: &str, subject: &str, detail: Value) -> sqlx::Result<()> {
+        let tenant = (!self.tenant.is_nil()).then_some(self.tenant);
+        sqlx::query!(
+            "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
+            schemas::new_id(),
+            tenant,
+            self.caller.actor(),
+            action,
+            subject,
+            detail,
+        )
+        .execute(&mut *self.tx)
+        .await
+        .map(drop)
+    }
+}
+
+/// A success.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    status: StatusCode,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    /// With this status and body; the body's `ok: true` is the handler's to write.
+    ///
+    /// # Errors
+    /// 500 for a body that does not serialise: never for our types.
+    pub fn new(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
+        Ok(Self { status, body })
+    }
+
+    /// 200
+    ///
+    /// # Errors
+    /// As [`Reply::new`].
+    pub fn ok(body: &impl Serialize) -> Result<Self, ApiError> {
+        Self::new(StatusCode::OK, body)
+    }
+
+    /// 201
+    ///
+    /// # Errors
+    /// As [`Reply::new`].
+    pub fn created(body: &impl Serialize) -> Result<Self, ApiError> {
+        Self::new(StatusCode::CREATED, body)
+    }
+
+    /// 202
+    ///
+    /// # Errors
+    /// As [`Reply::new`].
+    pub fn accepted(body: &impl Serialize) -> Result<Self, ApiError> {
+        Self::new(StatusCode::ACCEPTED, body)
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body).into_response()
+    }
+}
+
+/// An `async fn(&mut Act, Input) -> Result<Reply, ApiError>`.
+pub trait Handler<'a, Input>: Send + Sync {
+    /// What it returns.
+    type Future: Future<Output = Result<Reply, ApiError>> + Send + 'a;
+    /// Carries the act out.
+    fn call(&self, act: &'a mut Act, input: Input) -> Self::Future;
+}
+
+impl<'a, Input, F, Fut> Handler<'a, Input> for F
+where
+    F: Fn(&'a mut Act, Input) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<Reply, ApiError>> + Send + 'a,
+{
+    type Future = Fut;
+
+    fn call(&self, act: &'a mut Act, input: Input) -> Fut {
+        self(act, input)
+    }
+}
+
+/// The body of a GET handler without further query parameters.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoParameters {}
+
+/// The body of a write that needs nothing but the tenant.
+pub type NoFields = NoParameters;
+
+type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send + 'a>>;
+/// A handler whose input is still untyped, so that the road is compiled once and not per route.
+type Erased<Raw> = Arc<dyn for<'a> Fn(&'a mut Act, Raw) -> Outcome<'a> + Send + Sync>;
+
+fn erase<Raw, Input, H>(handler: H, decode: fn(Raw) -> Result<Input, ApiError>) -> Erased<Raw>
+where
+    Raw: 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
+    // A closure is only inferred to work for every lifetime where such a bound stands.
+    fn for_every_lifetime<Raw, F>(function: F) -> Erased<Raw>
+    where
+        F: for<'a> Fn(&'a mut Act, Raw) -> Outcome<'a> + Send + Sync + 'static,
+    {
+        Arc::new(function)
+    }
+    for_every_lifetime(move |act, raw| match decode(raw) {
+        Ok(input) => Box::pin(handler.call(act, input)),
+        Err(error) => Box::pin(std::future::ready(Err(error))),
+    })
+}
+
+/// What axum calls for a route.
+type Served = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
+pub fn read<Query, H>(
+    scope: &'static str,
+    handler: H,
+) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+where
+    Query: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    let handler = erase(handler, perform::decode_query::<Query>);
+    move |State(ingress), path, request| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move { perform::read(ingress, owned(&path), request, scope, handler).await })
+    }
+}
+
+/// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
+/// `deny_unknown_fields`). Carried out in a task of its own, with idempotency, in one transaction.
+pub fn write<Body, H>(
+    scope: &'static str,
+    handler: H,
+) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: true }, handler)
+}
+
+/// As [`write`], with the body limit of imports.
+pub fn write_large<Body, H>(
+    scope: &'static str,
+    handler: H,
+) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, body_max_bytes: body::IMPORT_BODY_MAX_BYTES, in_tenant: true }, handler)
+}
+
+/// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.
+pub fn provision<Body, H>(
+    scope: &'static str,
+    handler: H,
+) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: false }, handler)
+}
+
+fn writing<Body, H>(
+    spec: perform::Write,
+    handler: H,
+) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    let handler: Erased<Map<String, Value>> = erase(handler, json::decode::<Body>);
+    move |State(ingress), path, request| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move { perform::write(ingress, owned(&path), request, spec, handler).await })
+    }
+}
+
+fn owned(path: &RawPathParams) -> Vec<(String, String)> {
+    path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

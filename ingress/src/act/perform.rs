@@ -1,0 +1,335 @@
+//! The road itself: admit, find the tenant, replay or act, commit, announce.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, header, request::Parts};
+use runtime::Publication;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::{
+    Act, Erased, Reply,
+    body::{self, BODY_MAX_BYTES},
+    idempotency::{IdempotencyKey, Stored},
+    json,
+    tenant::{self, TenantClaim},
+};
+use crate::{
+    Ingress,
+    auth::{self, Admitted, Caller, RateState, Terms},
+    error::ApiError,
+    server::Trace,
+};
+
+/// Longest statement of a read and of a write. Postgres ends it; the caller hears "unavailable".
+const READ_STATEMENT_MAX: Duration = Duration::from_secs(15);
+const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
+/// How long the doorbell is tried after a commit; then the sweep rings.
+const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
+
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// How a write is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Write {
+    /// The scope the key must have.
+    pub scope: &'static str,
+    /// The longest body, in bytes.
+    pub body_max_bytes: usize,
+    /// Whether the act is one tenant's.
+    pub in_tenant: bool,
+}
+
+/// The query of a GET, without the tenant.
+type RawQuery = String;
+
+/// Reads the query parameters into a type.
+pub(super) fn decode_query<T: DeserializeOwned>(query: RawQuery) -> Result<T, ApiError> {
+    let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(query.as_bytes()));
+    serde_path_to_error::deserialize(pairs).map_err(|error| {
+        let path = error.path().to_string();
+        json::fault(if path == "." { "" } else { &path }, &error.inner().to_string())
+    })
+}
+
+/// Splits the tenant from the other query parameters.
+fn split_query(query: Option<&str>) -> Result<(TenantClaim, RawQuery), ApiError> {
+    let (mut product, mut engine) = (None, None);
+    let mut rest = url::form_urlencoded::Serializer::new(String::new());
+    for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        if value.contains('\0') {
+            return Err(ApiError::invalid(name, "invalid", "contains a NUL character"));
+        }
+        let slot = match name.as_ref() {
+            "product_tenant_id" => &mut product,
+            "engine_tenant_id" => &mut engine,
+            _ => {
+                rest.append_pair(&name, &value);
+                continue;
+            }
+        };
+        if slot.replace(value.into_owned()).is_some() {
+            return Err(ApiError::invalid(name, "duplicate", "is given twice"));
+        }
+    }
+    Ok((TenantClaim::new(product, engine.as_deref())?, rest.finish()))
+}
+
+/// Answers a GET.
+pub(super) async fn read(
+    ingress: Arc<Ingress>,
+    path: Vec<(String, String)>,
+    request: Request,
+    scope: &'static str,
+    handler: Erased<RawQuery>,
+) -> Response {
+    let mut seen = Seen::default();
+    let limit = ingress.settings.http_request_timeout;
+    let work = read_steps(&ingress, path, request, scope, handler, &mut seen);
+    let result = match tokio::time::timeout(limit, work).await {
+        Ok(result) => result.map(IntoResponse::into_response),
+        Err(_) => Err(ApiError::unavailable().detail("the answer took too long")),
+    };
+    seen.finish(result)
+}
+
+async fn read_steps(
+    ingress: &Arc<Ingress>,
+    path: Vec<(String, String)>,
+    request: Request,
+    scope: &'static str,
+    handler: Erased<RawQuery>,
+    seen: &mut Seen,
+) -> Result<Reply, ApiError> {
+    let (parts, unread) = request.into_parts();
+    let terms = Terms { scope, body_max_bytes: BODY_MAX_BYTES };
+    let Admitted { caller, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
+    seen.trace.key_id = Some(caller.key_id);
+    let (claim, query) = split_query(parts.uri.query())?;
+    let mut tx = ingress.pool.begin_with("begin read only").await?;
+    let tenant = tenant::confine(&mut tx, &caller, &claim, READ_STATEMENT_MAX).await?;
+    seen.trace.tenant_id = Some(tenant);
+    let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
+    let reply = handler(&mut act, query).await;
+    act.tx.rollback().await?;
+    reply
+}
+
+/// Answers a POST, PATCH or DELETE.
+pub(super) async fn write(
+    ingress: Arc<Ingress>,
+    path: Vec<(String, String)>,
+    request: Request,
+    spec: Write,
+    handler: Erased<Map<String, Value>>,
+) -> Response {
+    let mut seen = Seen::default();
+    let (parts, unread) = request.into_parts();
+    let result = write_steps(&ingress, path, parts, unread, spec, handler, &mut seen).await;
+    seen.finish(result)
+}
+
+async fn write_steps(
+    ingress: &Arc<Ingress>,
+    path: Vec<(String, String)>,
+    parts: Parts,
+    unread: axum::body::Body,
+    spec: Write,
+    handler: Erased<Map<String, Value>>,
+    seen: &mut Seen,
+) -> Result<Response, ApiError> {
+    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes };
+    let Admitted { caller, body } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
+    seen.trace.key_id = Some(caller.key_id);
+    body::require_json(&parts.headers)?;
+    let work = Work {
+        ingress: Arc::clone(ingress),
+        caller,
+        path,
+        key: IdempotencyKey::read(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
+        body,
+        in_tenant: spec.in_tenant,
+    };
+    // In a task of its own: axum drops a handler whose client hangs up, and half an act is worse than an unheard answer.
+    let task = ingress.tasks.spawn(async move { work.carry_out(handler).await });
+    match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
+        Ok(Ok((tenant, result))) => {
+            seen.trace.tenant_id = tenant;
+            result
+        }
+        Ok(Err(panicked)) => Err(ApiError::unexpected(&panicked)),
+        Err(_) => Err(ApiError::unavailable()
+            .detail("the request is still being carried out: repeat it with its Idempotency-Key to hear the outcome")),
+    }
+}
+
+/// One write.
+struct Work {
+    ingress: Arc<Ingress>,
+    caller: Arc<Caller>,
+    path: Vec<(String, String)>,
+    key: Option<IdempotencyKey>,
+    body: Bytes,
+    in_tenant: bool,
+}
+
+impl Work {
+    async fn carry_out(self, handler: Erased<Map<String, Value>>) -> (Option<Uuid>, Result<Response, ApiError>) {
+        let mut tenant = None;
+        let result = self.steps(handler, &mut tenant).await;
+        (tenant, result)
+    }
+
+    async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
+        let mut object = json::parse(&self.body)?;
+        let mut tx = self.ingress.pool.begin().await?;
+        let tenant = if self.in_tenant {
+            let claim = TenantClaim::take_from(&mut object)?;
+            tenant::confine(&mut tx, &self.caller, &claim, WRITE_STATEMENT_MAX).await?
+        } else {
+            Uuid::nil()
+        };
+        *found = self.in_tenant.then_some(tenant);
+        if let Some(key) = &self.key {
+            if let Some(stored) = key.claim(&mut tx, self.caller.key_id).await? {
+                tx.rollback().await?;
+                return Ok(replay(stored));
+            }
+            sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
+        }
+        let key_id = self.caller.key_id;
+        let ingress = Arc::clone(&self.ingress);
+        let mut act =
+            Act { tx, tenant, caller: self.caller, ingress: self.ingress, announcements: Vec::new(), path: self.path };
+        let result = handler(&mut act, object).await;
+        let Act { tx, announcements, .. } = act;
+        settle(&ingress, tx, key_id, self.key, result, announcements).await
+    }
+}
+
+/// Commits the effect with its stored answer; or undoes the effect and keeps the refusal, where it is one to keep.
+async fn settle(
+    ingress: &Ingress,
+    mut tx: sqlx::Transaction<'static, sqlx::Postgres>,
+    key_id: Uuid,
+    key: Option<IdempotencyKey>,
+    result: Result<Reply, ApiError>,
+    announcements: Vec<Publication>,
+) -> Result<Response, ApiError> {
+    match (result, key) {
+        (Ok(reply), key) => {
+            if let Some(key) = key {
+                key.complete(&mut tx, key_id, reply.status, &reply.body).await?;
+            }
+            tx.commit().await?;
+            announce(ingress, announcements);
+            Ok(reply.into_response())
+        }
+        (Err(error), Some(key)) if error.is_deterministic() => {
+            sqlx::raw_sql("rollback to savepoint act").execute(&mut *tx).await?;
+            key.complete(&mut tx, key_id, error.status, &error.body()).await?;
+            tx.commit().await?;
+            Err(error)
+        }
+        (Err(error), _) => {
+            // The refusal is the answer, whatever becomes of the rollback: a connection that cannot roll back is closed.
+            if tx.rollback().await.is_err() {
+                tracing::debug!("rollback failed; the connection is dropped");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Rings the doorbell behind the answer's back: what is announced is committed, and the sweep rings again if this fails.
+fn announce(ingress: &Ingress, announcements: Vec<Publication>) {
+    if announcements.is_empty() {
+        return;
+    }
+    let bus = ingress.bus.clone();
+    ingress.tasks.spawn(async move {
+        match tokio::time::timeout(ANNOUNCE_MAX, bus.publish_all(announcements)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "not announced; the sweep will"),
+            Err(_) => tracing::warn!("not announced in time; the sweep will"),
+        }
+    });
+}
+
+fn replay(stored: Stored) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (REPLAYED, HeaderValue::from_static("true")),
+    ];
+    (stored.status, headers, stored.body).into_response()
+}
+
+/// What was learnt on the way, for the answer's headers and the access log.
+#[derive(Debug, Default)]
+struct Seen {
+    rate: Option<RateState>,
+    trace: Trace,
+}
+
+impl Seen {
+    fn finish(self, result: Result<Response, ApiError>) -> Response {
+        let mut response = result.unwrap_or_else(IntoResponse::into_response);
+        if let Some(rate) = self.rate {
+            add_rate_headers(response.headers_mut(), rate);
+        }
+        response.extensions_mut().insert(self.trace);
+        response
+    }
+}
+
+fn add_rate_headers(headers: &mut http::HeaderMap, rate: RateState) {
+    let now = u64::try_from(chrono::Utc::now().timestamp()).unwrap_or(0);
+    let combined = format!("\"key\";r={};t={}", rate.remaining(), rate.resets_in);
+    if let Ok(value) = HeaderValue::try_from(combined) {
+        headers.insert("ratelimit", value);
+    }
+    headers.insert("x-ratelimit-limit", HeaderValue::from(rate.limit));
+    headers.insert("x-ratelimit-remaining", HeaderValue::from(rate.remaining()));
+    headers.insert("x-ratelimit-reset", HeaderValue::from(now + u64::from(rate.resets_in)));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Query {
+        limit: Option<i64>,
+        email: Option<String>,
+    }
+
+    #[test]
+    fn the_tenant_is_split_from_the_other_parameters() {
+        let (claim, rest) = split_query(Some("limit=5&product_tenant_id=a%20b&email=x%2By%40example.com")).unwrap();
+        assert_eq!(claim.product_tenant_id, "a b");
+        let query = decode_query::<Query>(rest).unwrap();
+        assert_eq!((query.limit, query.email.as_deref()), (Some(5), Some("x+y@example.com")));
+    }
+
+    #[rstest]
+    #[case("", "product_tenant_id", "required")]
+    #[case("product_tenant_id=", "product_tenant_id", "invalid")]
+    #[case("product_tenant_id=a&product_tenant_id=a", "product_tenant_id", "duplicate")]
+    #[case("product_tenant_id=a&engine_tenant_id=x", "engine_tenant_id", "invalid")]
+    #[case("product_tenant_id=a&email=%00", "email", "invalid")]
+    #[case("product_tenant_id=a&limit=many", "limit", "invalid")]
+    #[case("product_tenant_id=a&colour=red", "colour", "unknown_field")]
+    fn a_bad_query_is_refused_with_its_parameter(#[case] query: &str, #[case] path: &str, #[case] code: &str) {
+        let error = split_query(Some(query)).and_then(|(_, rest)| decode_query::<Query>(rest).map(drop)).unwrap_err();
+        assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
+    }
+}

@@ -1,0 +1,95 @@
+//! From the caller's own tenant id to ours (specification, "Tenancy").
+
+use std::time::Duration;
+
+use schemas::parse_id;
+use serde_json::{Map, Value};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{auth::Caller, error::ApiError};
+
+const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
+
+/// The tenant a request names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantClaim {
+    /// The caller's own id for it.
+    pub product_tenant_id: String,
+    /// Our id, where the caller gives it: only a check against impersonation.
+    pub engine_tenant_id: Option<Uuid>,
+}
+
+impl TenantClaim {
+    /// Takes `product_tenant_id` and `engine_tenant_id` out of a body, so that what is left is the act's own.
+    ///
+    /// # Errors
+    /// 400 when one is missing or no text.
+    pub fn take_from(object: &mut Map<String, Value>) -> Result<Self, ApiError> {
+        let mut text = |name: &str| match object.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(ApiError::invalid(name, "wrong_type", "must be a string")),
+        };
+        let product_tenant_id = text("product_tenant_id")?;
+        let engine_tenant_id = text("engine_tenant_id")?;
+        Self::new(product_tenant_id, engine_tenant_id.as_deref())
+    }
+
+    /// Checks the form of both.
+    ///
+    /// # Errors
+    /// 400 when one is missing or malformed.
+    pub fn new(product_tenant_id: Option<String>, engine_tenant_id: Option<&str>) -> Result<Self, ApiError> {
+        let product_tenant_id = product_tenant_id
+            .ok_or_else(|| ApiError::invalid("product_tenant_id", "required", "is required"))?;
+        if !is_product_tenant_id(&product_tenant_id) {
+            return Err(ApiError::invalid(
+                "product_tenant_id",
+                "invalid",
+                format!("must have 1 to {PRODUCT_TENANT_ID_MAX_CHARS} characters and no control characters"),
+            ));
+        }
+        let engine_tenant_id = engine_tenant_id
+            .map(|text| parse_id(text).map_err(|error| ApiError::invalid("engine_tenant_id", "invalid", error.to_string())))
+            .transpose()?;
+        Ok(Self { product_tenant_id, engine_tenant_id })
+    }
+}
+
+/// Whether a text can be a product's own tenant id.
+#[must_use]
+pub fn is_product_tenant_id(text: &str) -> bool {
+    (1..=PRODUCT_TENANT_ID_MAX_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+}
+
+/// Finds the tenant, confines the open transaction to it and bounds its statements in time: one round trip.
+///
+/// # Errors
+/// 404 `tenant_not_found` when it is not linked for this product and environment, or the key is for another one only;
+/// 403 `tenant_mismatch` when `engine_tenant_id` says another.
+pub async fn confine(
+    tx: &mut PgConnection,
+    caller: &Caller,
+    claim: &TenantClaim,
+    statement_timeout: Duration,
+) -> Result<Uuid, ApiError> {
+    let tenant = sqlx::query!(
+        "select tenant_id, set_config('app.tenant', tenant_id::text, true) as wall,
+                set_config('statement_timeout', $4, true) as patience
+         from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        caller.product,
+        caller.environment.as_str(),
+        claim.product_tenant_id,
+        statement_timeout.as_millis().to_string(),
+    )
+    .fetch_optional(tx)
+    .await?
+    .map(|row| row.tenant_id)
+    .filter(|tenant| caller.tenant_id.is_none_or(|only| only == *tenant))
+    .ok_or_else(|| ApiError::not_found("tenant"))?;
+    if claim.engine_tenant_id.is_some_and(|claimed| claimed != tenant) {
+        return Err(ApiError::forbidden("tenant_mismatch").detail("engine_tenant_id is not the tenant that product_tenant_id is linked to"));
+    }
+    Ok(tenant)
+}

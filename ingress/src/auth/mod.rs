@@ -1,0 +1,139 @@
+//! Who calls and whether they may (API.md §1 "Order of checks", §2).
+
+pub mod admission;
+pub mod credentials;
+pub mod keys;
+pub mod signature;
+pub mod sweep;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use chrono::{SecondsFormat, Utc};
+use http::{StatusCode, request::Parts};
+
+pub use admission::RateState;
+pub use keys::{Caller, Keys};
+
+use self::{
+    credentials::{Credentials, Signed},
+    signature::SignedParts,
+};
+use crate::{Ingress, act::body, error::ApiError};
+
+/// A request whose caller is known and may do what it asks.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    /// The body, exactly as received.
+    pub body: Bytes,
+}
+
+/// What is to be admitted, and under which conditions.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// The scope the key must have.
+    pub scope: &'static str,
+    /// The longest body, in bytes.
+    pub body_max_bytes: usize,
+}
+
+/// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. `rate` is filled in as soon as it is
+/// known, so that refusals carry it, too.
+///
+/// # Errors
+/// The refusals of API.md §2, 408 and 413 for the body, 429 `rate_limit_exceeded`.
+pub async fn admit(
+    ingress: &Ingress,
+    parts: &Parts,
+    unread: Body,
+    terms: Terms,
+    rate: &mut Option<RateState>,
+) -> Result<Admitted, ApiError> {
+    let credentials = Credentials::read(&parts.headers)?;
+    let caller = ingress
+        .keys
+        .find(credentials.key())
+        .await?
+        .ok_or_else(|| ApiError::unauthorized("invalid_api_key").detail("the API key is not valid"))?;
+    if let Credentials::Signed(signed) = &credentials {
+        check_timestamp(signed)?;
+    }
+    let body = body::read(unread, &parts.headers, terms.body_max_bytes, ingress.settings.http_body_timeout).await?;
+    if let Credentials::Signed(signed) = &credentials {
+        check_signature(signed, parts, &body)?;
+    }
+    check_nonce_and_rate(ingress, &caller, &credentials, rate).await?;
+    if let Credentials::Signed(signed) = &credentials {
+        check_claims(&caller, signed)?;
+    }
+    if !caller.may(terms.scope) {
+        return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
+    }
+    ingress.keys.note_use(&caller).await;
+    Ok(Admitted { caller, body })
+}
+
+fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
+    let now = Utc::now();
+    if signature::is_fresh(&signed.timestamp, now) {
+        return Ok(());
+    }
+    let now = now.to_rfc3339_opts(SecondsFormat::Millis, true);
+    Err(ApiError::unauthorized("stale_timestamp")
+        .detail(format!("X-Service-Timestamp must be RFC 3339 and within 5 minutes of server time, which is {now}")))
+}
+
+fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), ApiError> {
+    let received = SignedParts {
+        method: parts.method.as_str(),
+        path: parts.uri.path(),
+        timestamp: &signed.timestamp,
+        nonce: &signed.nonce,
+        body,
+    };
+    if received.is_signed_by(&signed.key, &signed.signature) {
+        return Ok(());
+    }
+    Err(ApiError::unauthorized("invalid_signature").detail("the signature does not match method, path, timestamp, nonce and body"))
+}
+
+async fn check_nonce_and_rate(
+    ingress: &Ingress,
+    caller: &Caller,
+    credentials: &Credentials,
+    rate: &mut Option<RateState>,
+) -> Result<(), ApiError> {
+    let nonce = match credentials {
+        Credentials::Signed(signed) if !signature::is_nonce(&signed.nonce) => {
+            return Err(ApiError::unauthorized("replayed_nonce").detail("a nonce is 1 to 128 visible ASCII characters"));
+        }
+        Credentials::Signed(signed) => Some(signed.nonce.as_str()),
+        Credentials::Bearer { .. } => None,
+    };
+    let limit = ingress.settings.rate_limit_per_minute;
+    let admission = admission::admit(&ingress.pool, caller.key_id, nonce, limit).await?;
+    *rate = admission.rate;
+    if !admission.nonce_is_fresh {
+        return Err(ApiError::unauthorized("replayed_nonce").detail("the nonce was used before"));
+    }
+    match admission.rate {
+        Some(state) if state.is_exceeded() => {
+            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded").retry_after(u64::from(state.resets_in)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The headers may not claim another product or environment than the key's.
+fn check_claims(caller: &Caller, signed: &Signed) -> Result<(), ApiError> {
+    if signed.product != caller.product {
+        return Err(ApiError::forbidden("product_mismatch").detail("the API key belongs to another product"));
+    }
+    if signed.environment != caller.environment.as_str() {
+        return Err(ApiError::forbidden("environment_mismatch").detail("the API key belongs to another environment"));
+    }
+    Ok(())
+}

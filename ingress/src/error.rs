@@ -1,0 +1,263 @@
+//! Every answer that is not a success, in one shape: `{ok: false, error, detail?, fields?}` (API.md §1).
+
+use std::{borrow::Cow, fmt::Write as _};
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+
+/// What a caller should wait, in seconds, when Postgres is away.
+const RETRY_UNAVAILABLE: u64 = 2;
+
+/// One thing wrong with a request, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FieldFault {
+    /// Where, as `steps[3].template_id`.
+    pub path: String,
+    /// A stable code, such as `required` or `too_long`.
+    pub code: Cow<'static, str>,
+    /// In words.
+    pub detail: String,
+}
+
+impl FieldFault {
+    /// A fault at `path`.
+    pub fn new(path: impl Into<String>, code: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
+        Self { path: path.into(), code: code.into(), detail: detail.into() }
+    }
+}
+
+/// A refusal. `code` is what programs read; `detail` is for people. Neither carries addresses, bodies or secrets of others.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{status} {code}")]
+pub struct ApiError {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The stable code in `error`.
+    pub code: Cow<'static, str>,
+    /// In words.
+    pub detail: Option<String>,
+    /// All faults of a validation.
+    pub fields: Vec<FieldFault>,
+    /// Seconds until a repeat makes sense.
+    pub retry_after: Option<u64>,
+}
+
+impl ApiError {
+    /// A refusal with a code.
+    pub fn new(status: StatusCode, code: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code: code.into(), detail: None, fields: Vec::new(), retry_after: None }
+    }
+
+    /// The same, with words.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same, with `Retry-After` in seconds.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// 401
+    pub fn unauthorized(code: &'static str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, code)
+    }
+
+    /// 403
+    pub fn forbidden(code: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code)
+    }
+
+    /// 404 `<object>_not_found`: there is no such object, or it is another tenant's.
+    pub fn not_found(object: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("{object}_not_found"))
+    }
+
+    /// 409
+    pub fn conflict(code: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::CONFLICT, code)
+    }
+
+    /// 422
+    pub fn unprocessable(code: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code)
+    }
+
+    /// 400 `validation_failed` with every fault; `detail` names the first in words.
+    #[must_use]
+    pub fn validation(fields: Vec<FieldFault>) -> Self {
+        let detail = fields.first().map(|fault| match fault.path.as_str() {
+            "" => fault.detail.clone(),
+            path => format!("{path}: {}", fault.detail),
+        });
+        Self { detail, fields, ..Self::new(StatusCode::BAD_REQUEST, "validation_failed") }
+    }
+
+    /// 400 `validation_failed` with one fault.
+    pub fn invalid(path: impl Into<String>, code: &'static str, detail: impl Into<String>) -> Self {
+        Self::validation(vec![FieldFault::new(path, code, detail)])
+    }
+
+    /// 400 `invalid_json`
+    pub fn invalid_json(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_json").detail(detail)
+    }
+
+    /// 500: the answer carries nothing but the code. Log the cause where it is known.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error")
+    }
+
+    /// 503: a dependency is away; the same request may succeed in a moment.
+    #[must_use]
+    pub fn unavailable() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable").retry_after(RETRY_UNAVAILABLE)
+    }
+
+    /// Logs an unexpected error with its chain, and answers 500.
+    pub fn unexpected(error: &(dyn std::error::Error + 'static)) -> Self {
+        tracing::error!(error = chain(error), "request failed");
+        Self::internal()
+    }
+
+    /// Whether an idempotent repeat gets this very answer again: a 4xx that the act itself decided.
+    #[must_use]
+    pub fn is_deterministic(&self) -> bool {
+        self.status.is_client_error()
+            && !matches!(
+                self.status,
+                StatusCode::UNAUTHORIZED
+                    | StatusCode::FORBIDDEN
+                    | StatusCode::REQUEST_TIMEOUT
+                    | StatusCode::TOO_MANY_REQUESTS
+            )
+    }
+
+    /// The body as sent.
+    #[must_use]
+    pub fn body(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            ok: bool,
+            error: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            detail: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[_]>::is_empty")]
+            fields: &'a [FieldFault],
+        }
+        let body = Body { ok: false, error: &self.code, detail: self.detail.as_deref(), fields: &self.fields };
+        // Strings and a bool always serialise.
+        serde_json::to_vec(&body).unwrap_or_else(|_| br#"{"ok":false,"error":"internal_error"}"#.to_vec())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response =
+            (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body()).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<sqlx::Error> for ApiError {
+    fn from(error: sqlx::Error) -> Self {
+        let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+        // 40: deadlock or serialization, 55P03: lock not available, 57014: statement timeout. A repeat may well succeed.
+        let again = code.starts_with("40") || code == "55P03" || code == "57014";
+        if again || runtime::db::is_unavailable(&error) {
+            tracing::warn!(error = describe(&error), "database unavailable");
+            return Self::unavailable();
+        }
+        tracing::error!(error = describe(&error), "database refused");
+        Self::internal()
+    }
+}
+
+/// A database error without the values in it: Postgres quotes the offending row, and that may be an address.
+fn describe(error: &sqlx::Error) -> String {
+    match error.as_database_error() {
+        Some(database) => format!(
+            "sqlstate {} table {} constraint {}",
+            database.code().unwrap_or_default(),
+            database.table().unwrap_or("-"),
+            database.constraint().unwrap_or("-"),
+        ),
+        None => chain(error),
+    }
+}
+
+/// An error and its sources, in one line.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn an_error_has_the_shape_of_the_specification() {
+        let error = ApiError::validation(vec![
+            FieldFault::new("steps[3].template_id", "required", "is required"),
+            FieldFault::new("name", "too_long", "is longer than 200 characters"),
+        ]);
+        let body: Value = serde_json::from_slice(&error.body()).unwrap();
+        assert_eq!(
+            body,
+            json!({
+                "ok": false,
+                "error": "validation_failed",
+                "detail": "steps[3].template_id: is required",
+                "fields": [
+                    {"path": "steps[3].template_id", "code": "required", "detail": "is required"},
+                    {"path": "name", "code": "too_long", "detail": "is longer than 200 characters"},
+                ],
+            })
+        );
+    }
+
+    #[test]
+    fn an_internal_error_carries_nothing_but_the_code() {
+        let body: Value = serde_json::from_slice(&ApiError::internal().body()).unwrap();
+        assert_eq!(body, json!({"ok": false, "error": "internal_error"}));
+    }
+
+    #[rstest]
+    #[case(ApiError::not_found("contact"), true)]
+    #[case(ApiError::conflict("campaign_already_sent"), true)]
+    #[case(ApiError::unprocessable("x"), true)]
+    #[case(ApiError::unauthorized("x"), false)]
+    #[case(ApiError::forbidden("x"), false)]
+    #[case(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "x"), false)]
+    #[case(ApiError::internal(), false)]
+    #[case(ApiError::unavailable(), false)]
+    fn only_what_the_act_decided_is_answered_again(#[case] error: ApiError, #[case] stored: bool) {
+        assert_eq!(error.is_deterministic(), stored);
+    }
+
+    #[test]
+    fn an_away_database_is_a_503_with_retry_after() {
+        let error = ApiError::from(sqlx::Error::PoolTimedOut);
+        assert_eq!((error.status, error.retry_after.is_some()), (StatusCode::SERVICE_UNAVAILABLE, true));
+        assert_eq!(ApiError::from(sqlx::Error::RowNotFound).status, StatusCode::INTERNAL_SERVER_ERROR);
+    }
+}

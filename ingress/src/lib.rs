@@ -1,0 +1,105 @@
+//! HTTP in: the API, tracking links, the unsubscribe page. Validated requests out. Sends no mail.
+//!
+//! **Invariant:** a 2xx means committed. What an act announces on the bus is a doorbell only; NATS may be away.
+
+pub mod act;
+pub mod auth;
+pub mod error;
+pub mod routes;
+pub mod server;
+pub mod settings;
+
+use std::sync::Arc;
+
+use axum::{Router, middleware};
+use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
+use runtime::{Bus, MasterKeys, Vault, VaultError};
+use schemas::token::TokenKeys;
+use sqlx::PgPool;
+use tokio_util::task::TaskTracker;
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub use error::{ApiError, FieldFault};
+pub use server::{Serving, serve};
+pub use settings::Settings;
+
+/// What the ingress is built from.
+#[derive(Debug, Clone)]
+pub struct Deps {
+    /// A pool in the ingress's role.
+    pub pool: PgPool,
+    /// Where accepted requests are announced.
+    pub bus: Bus,
+    /// Derives tokens, sealing keys and pseudonyms.
+    pub master_keys: MasterKeys,
+}
+
+/// An ingress that cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Sealing keys cannot be derived.
+    #[error("the vault cannot be opened")]
+    Vault(#[from] VaultError),
+    /// No DNS servers to ask.
+    #[error(transparent)]
+    Dns(#[from] ResolverError),
+}
+
+/// The state all handlers share.
+pub struct Ingress {
+    /// Postgres, in the ingress's role: sees a tenant's rows only inside a confined transaction.
+    pub pool: PgPool,
+    /// The bus.
+    pub bus: Bus,
+    /// Seals secrets at rest.
+    pub vault: Vault,
+    /// Checks the tokens of links in mail.
+    pub tokens: Arc<TokenKeys>,
+    /// For pseudonyms of erased addresses.
+    pub master_keys: MasterKeys,
+    /// Asks the DNS about domains.
+    pub resolver: DnsResolver,
+    /// The settings.
+    pub settings: Settings,
+    /// The API keys in use.
+    pub keys: auth::Keys,
+    /// Writes and announcements in hand: awaited at shutdown.
+    pub tasks: TaskTracker,
+}
+
+impl std::fmt::Debug for Ingress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ingress").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Ingress {
+    /// Puts the state together; touches neither network nor database.
+    ///
+    /// # Errors
+    /// [`StartError`] for keys or DNS servers that do not work.
+    pub fn new(deps: Deps, settings: Settings) -> Result<Arc<Self>, StartError> {
+        let resolver = DnsResolver::new(&DnsSettings { servers: settings.dns_servers.clone(), ..DnsSettings::default() })?;
+        Ok(Arc::new(Self {
+            vault: Vault::new(&deps.master_keys)?,
+            tokens: Arc::new(deps.master_keys.tokens()),
+            keys: auth::Keys::new(deps.pool.clone()),
+            pool: deps.pool,
+            bus: deps.bus,
+            master_keys: deps.master_keys,
+            resolver,
+            settings,
+            tasks: TaskTracker::new(),
+        }))
+    }
+}
+
+/// All routes, with what wraps every answer.
+pub fn router(ingress: Arc<Ingress>) -> Router {
+    routes::all()
+        .fallback(server::no_such_path)
+        .method_not_allowed_fallback(server::no_such_method)
+        .layer(CatchPanicLayer::custom(server::panicked))
+        .layer(middleware::from_fn_with_state(Arc::clone(&ingress), server::observe))
+        .with_state(ingress)
+}

@@ -1,0 +1,424 @@
+//! What a caller decides about a campaign: read, checked against the specification's rules, then against what is there.
+
+use schemas::{Classification, MessagePurpose};
+use serde::Deserialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::store::{CampaignRow, Draft};
+use crate::{
+    act::{
+        json::{Id, Patch},
+        validate::Faults,
+    },
+    error::ApiError,
+    routes::templates::{
+        content::{self, Parts},
+        store as templates,
+    },
+};
+
+/// Most tags one campaign may name.
+const TAGS_MAX: usize = 100;
+/// Longest audience reason, in characters.
+const REASON_MAX: usize = 1_000;
+const MODES: [&str; 3] = ["list", "segment", "tags"];
+const URGENCIES: [&str; 5] = ["low", "normal", "important", "urgent", "emergency"];
+const GOALS: [&str; 12] = [
+    "newsletter",
+    "announcement",
+    "product_launch",
+    "webinar_invite",
+    "trade_show_followup",
+    "demo_request",
+    "appointment_request",
+    "reengagement",
+    "cross_sell",
+    "renewal_reminder",
+    "partner_activation",
+    "other",
+];
+
+/// The body of create and of PATCH. `status` and `paused` belong to PATCH only.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CampaignBody {
+    #[serde(default)]
+    name: Patch<String>,
+    #[serde(default)]
+    sender_profile_id: Patch<Id>,
+    #[serde(default)]
+    template_id: Patch<Id>,
+    #[serde(default)]
+    subject: Patch<String>,
+    #[serde(default)]
+    preheader: Patch<String>,
+    #[serde(default)]
+    body_html: Patch<String>,
+    #[serde(default)]
+    campaign_goal: Patch<String>,
+    #[serde(default)]
+    audience_mode: Patch<String>,
+    #[serde(default)]
+    list_id: Patch<Id>,
+    #[serde(default)]
+    segment_id: Patch<Id>,
+    #[serde(default)]
+    tag_ids: Patch<Vec<Id>>,
+    #[serde(default)]
+    message_purpose: Patch<String>,
+    #[serde(default)]
+    urgency: Patch<String>,
+    #[serde(default)]
+    audience_reason: Patch<String>,
+    pub(crate) status: Option<String>,
+    pub(crate) paused: Option<bool>,
+}
+
+impl CampaignBody {
+    /// Whether any create field is there, null or not.
+    pub(crate) fn has_fields(&self) -> bool {
+        self.has_content()
+            || self.name.is_given()
+            || self.sender_profile_id.is_given()
+            || self.campaign_goal.is_given()
+            || self.audience_mode.is_given()
+            || self.list_id.is_given()
+            || self.segment_id.is_given()
+            || self.tag_ids.is_given()
+            || self.message_purpose.is_given()
+            || self.urgency.is_given()
+            || self.audience_reason.is_given()
+    }
+
+    /// Whether a field is there that decides what the mail says.
+    fn has_content(&self) -> bool {
+        self.template_id.is_given() || self.subject.is_given() || self.preheader.is_given() || self.body_html.is_given()
+    }
+}
+
+/// A campaign as asked for, before anything is checked.
+#[derive(Debug, Default)]
+pub(crate) struct Wish {
+    name: Option<String>,
+    sender_profile_id: Option<Uuid>,
+    template_id: Option<Uuid>,
+    subject: Option<String>,
+    preheader: Option<String>,
+    body_html: Option<String>,
+    campaign_goal: Option<String>,
+    audience_mode: Option<String>,
+    list_id: Option<Uuid>,
+    segment_id: Option<Uuid>,
+    tag_ids: Vec<Uuid>,
+    message_purpose: Option<String>,
+    urgency: Option<String>,
+    audience_reason: Option<String>,
+    /// What it says already, when the change does not touch that.
+    content_id: Option<Uuid>,
+}
+
+impl Wish {
+    /// What a create body asks for.
+    pub(crate) fn new(body: CampaignBody) -> Self {
+        Self::default().changed(body)
+    }
+
+    /// What a PATCH body makes of a campaign.
+    pub(crate) fn of(row: CampaignRow, body: CampaignBody) -> Self {
+        Self {
+            name: Some(row.name),
+            sender_profile_id: Some(row.sender_profile_id),
+            template_id: row.template_id,
+            subject: row.subject,
+            preheader: row.preheader,
+            body_html: row.body_html,
+            campaign_goal: row.campaign_goal,
+            audience_mode: Some(row.audience_mode),
+            list_id: row.list_id,
+            segment_id: row.segment_id,
+            tag_ids: row.tag_ids,
+            message_purpose: Some(row.message_purpose),
+            urgency: Some(row.urgency),
+            audience_reason: row.audience_reason,
+            content_id: Some(row.content_id),
+        }
+        .changed(body)
+    }
+
+    fn changed(self, body: CampaignBody) -> Self {
+        let content_id = if body.has_content() { None } else { self.content_id };
+        let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
+        let tag_ids = body.tag_ids.into_option();
+        let mut tag_ids = tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
+        tag_ids.sort_unstable();
+        tag_ids.dedup();
+        Self {
+            name: body.name.into_option().unwrap_or(self.name),
+            sender_profile_id: id(body.sender_profile_id, self.sender_profile_id),
+            template_id: id(body.template_id, self.template_id),
+            subject: body.subject.into_option().unwrap_or(self.subject),
+            preheader: body.preheader.into_option().unwrap_or(self.preheader),
+            body_html: body.body_html.into_option().unwrap_or(self.body_html),
+            campaign_goal: body.campaign_goal.into_option().unwrap_or(self.campaign_goal),
+            audience_mode: body.audience_mode.into_option().unwrap_or(self.audience_mode),
+            list_id: id(body.list_id, self.list_id),
+            segment_id: id(body.segment_id, self.segment_id),
+            tag_ids,
+            message_purpose: body.message_purpose.into_option().unwrap_or(self.message_purpose),
+            urgency: body.urgency.into_option().unwrap_or(self.urgency),
+            audience_reason: body.audience_reason.into_option().unwrap_or(self.audience_reason),
+            content_id,
+        }
+    }
+
+    /// Checks the wish by its own words, then against the tenant's senders, audiences and templates, and stores what it says.
+    ///
+    /// # Errors
+    /// 400 with every fault; 404 for what is named and not there.
+    pub(crate) async fn settle(self, db: &mut PgConnection, tenant: Uuid) -> Result<Draft, ApiError> {
+        let (mut draft, segment_id) = self.validate()?;
+        check_audience(db, tenant, &draft, segment_id).await?;
+        let sender = sqlx::query_scalar!(
+            "select id from senders where tenant_id = $1 and id = $2",
+            tenant,
+            draft.sender_profile_id
+        );
+        if sender.fetch_optional(&mut *db).await?.is_none() {
+            return Err(ApiError::not_found("sender_profile"));
+        }
+        if draft.content_id.is_nil() {
+            draft.content_id = compose(db, tenant, &draft).await?;
+        }
+        Ok(draft)
+    }
+
+    fn validate(self) -> Result<(Draft, Option<Uuid>), ApiError> {
+        let mut faults = Faults::default();
+        let name = faults.name("name", self.name);
+        let sender = faults.required("sender_profile_id", self.sender_profile_id);
+        // A template has both; the campaign's own words replace it where there are any.
+        for (path, text) in [("subject", &self.subject), ("body_html", &self.body_html)] {
+            if self.template_id.is_none() || text.is_some() {
+                faults.not_blank(path, text.clone());
+            }
+        }
+        let mode = faults.required("audience_mode", self.audience_mode).unwrap_or_default();
+        match mode.as_str() {
+            "list" => drop(faults.required("list_id", self.list_id)),
+            "segment" => drop(faults.required("segment_id", self.segment_id)),
+            "tags" if self.tag_ids.is_empty() => faults.add("tag_ids", "required", "names no tag"),
+            "" | "tags" => {}
+            other => faults.one_of("audience_mode", other, &MODES),
+        }
+        if self.tag_ids.len() > TAGS_MAX {
+            faults.add("tag_ids", "too_many", format!("names more than {TAGS_MAX} tags"));
+        }
+        if let Some(goal) = &self.campaign_goal {
+            faults.one_of("campaign_goal", goal, &GOALS);
+        }
+        let urgency = self.urgency.unwrap_or_else(|| "normal".to_owned());
+        faults.one_of("urgency", &urgency, &URGENCIES);
+        let purpose = purpose(&mut faults, self.message_purpose.as_deref());
+        let classification = purpose.classification();
+        check_reason(&mut faults, classification, self.audience_reason.as_deref());
+        faults.finish()?;
+        let draft = Draft {
+            name,
+            sender_profile_id: sender.unwrap_or_default(),
+            template_id: self.template_id,
+            subject: self.subject,
+            preheader: self.preheader,
+            body_html: self.body_html,
+            content_id: self.content_id.unwrap_or_default(),
+            campaign_goal: self.campaign_goal,
+            audience_mode: mode,
+            list_id: self.list_id,
+            tag_ids: self.tag_ids,
+            message_purpose: purpose.as_str().to_owned(),
+            classification,
+            urgency,
+            audience_reason: self.audience_reason,
+        };
+        Ok((draft, self.segment_id))
+    }
+}
+
+fn purpose(faults: &mut Faults, text: Option<&str>) -> MessagePurpose {
+    let Some(text) = text else { return MessagePurpose::MarketingCampaign };
+    MessagePurpose::parse(text).unwrap_or_else(|| {
+        let words: Vec<&str> = MessagePurpose::ALL.iter().map(|purpose| purpose.as_str()).collect();
+        faults.one_of("message_purpose", text, &words);
+        MessagePurpose::MarketingCampaign
+    })
+}
+
+/// Whoever passes over marketing opt-outs says why these people may be written to.
+fn check_reason(faults: &mut Faults, classification: Classification, reason: Option<&str>) {
+    let blank = reason.is_none_or(|reason| reason.trim().is_empty());
+    if classification != Classification::Marketing && blank {
+        faults.add("audience_reason", "required", "is required when message_purpose is not marketing");
+    }
+    if reason.is_some_and(|reason| reason.chars().count() > REASON_MAX) {
+        faults.add("audience_reason", "too_long", format!("is longer than {REASON_MAX} characters"));
+    }
+}
+
+async fn check_audience(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    draft: &Draft,
+    segment_id: Option<Uuid>,
+) -> Result<(), ApiError> {
+    if segment_id.is_some() {
+        return Err(ApiError::not_found("segment"));
+    }
+    let found = sqlx::query!(
+        r#"select exists (select from audiences where tenant_id = $1 and id = $2 and kind = 'list') as "list!",
+                  (select count(*) from audiences where tenant_id = $1 and id = any ($3) and kind = 'tag') as "tags!""#,
+        tenant,
+        draft.list_id,
+        &draft.tag_ids,
+    )
+    .fetch_one(db)
+    .await?;
+    if draft.list_id.is_some() && !found.list {
+        return Err(ApiError::not_found("list"));
+    }
+    if usize::try_from(found.tags).ok() != Some(draft.tag_ids.len()) {
+        return Err(ApiError::not_found("tag"));
+    }
+    Ok(())
+}
+
+/// What the campaign says now: its template's current content, or a content of its own where it has words of its own.
+///
+/// # Errors
+/// 404 `template_not_found` (also for an archived one); 400 for faults in its words, or in a template that needs what only a
+/// transactional message has.
+async fn compose(db: &mut PgConnection, tenant: Uuid, draft: &Draft) -> Result<Uuid, ApiError> {
+    let template = match draft.template_id {
+        Some(id) => Some(
+            templates::get(db, tenant, id)
+                .await?
+                .filter(|template| template.status != "archived")
+                .ok_or_else(|| ApiError::not_found("template"))?,
+        ),
+        None => None,
+    };
+    let own_words = draft.subject.is_some() || draft.preheader.is_some() || draft.body_html.is_some();
+    if let Some(template) = template.as_ref().filter(|_| !own_words) {
+        if template.template_type == "transactional" {
+            let known = content::known_fields(db, tenant).await?;
+            content::check(&template.parts, content::kind("marketing"), known, Some("template_id")).await?;
+        }
+        return Ok(template.content_id);
+    }
+    let parts = merged(template.map(|template| template.parts), draft.subject.as_deref(), draft.preheader.as_deref(), draft.body_html.as_deref());
+    let mut faults = Faults::default();
+    parts.check_lines(&mut faults);
+    faults.finish()?;
+    let known = content::known_fields(db, tenant).await?;
+    let variables = content::check(&parts, content::kind("marketing"), known, None).await?;
+    Ok(templates::insert_content(db, tenant, "marketing", &parts, &variables).await?)
+}
+
+/// A template's parts with the campaign's own words in their place. Own HTML drops the template's text part: it would say
+/// something else; rendering makes one from the HTML.
+pub(crate) fn merged(
+    template: Option<Parts>,
+    subject: Option<&str>,
+    preheader: Option<&str>,
+    body_html: Option<&str>,
+) -> Parts {
+    let base = template.unwrap_or_else(|| Parts {
+        subject: String::new(),
+        preheader: None,
+        body_html: String::new(),
+        body_text: None,
+    });
+    Parts {
+        subject: subject.map_or(base.subject, str::to_owned),
+        preheader: preheader.map(str::to_owned).or(base.preheader),
+        body_text: if body_html.is_some() { None } else { base.body_text },
+        body_html: body_html.map_or(base.body_html, str::to_owned),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn body(change: Value) -> CampaignBody {
+        let mut body = json!({
+            "name": "Spring", "sender_profile_id": Uuid::max().to_string(), "subject": "Hello", "body_html": "<p>Hello</p>",
+            "audience_mode": "list", "list_id": Uuid::max().to_string(),
+        });
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(body).unwrap()
+    }
+
+    fn faults(change: Value) -> Vec<(String, String)> {
+        match Wish::new(body(change)).validate() {
+            Ok(_) => Vec::new(),
+            Err(error) => error.fields.into_iter().map(|fault| (fault.path, fault.code.into_owned())).collect(),
+        }
+    }
+
+    #[rstest]
+    #[case::complete(json!({}), None)]
+    #[case::no_name(json!({"name": null}), Some(("name", "required")))]
+    #[case::two_lines(json!({"name": "a\nb"}), Some(("name", "control_character")))]
+    #[case::no_sender(json!({"sender_profile_id": null}), Some(("sender_profile_id", "required")))]
+    #[case::no_subject(json!({"subject": null}), Some(("subject", "required")))]
+    #[case::blank_body(json!({"body_html": " "}), Some(("body_html", "empty")))]
+    #[case::template_alone(json!({"subject": null, "body_html": null, "template_id": Uuid::max().to_string()}), None)]
+    #[case::no_mode(json!({"audience_mode": null}), Some(("audience_mode", "required")))]
+    #[case::unknown_mode(json!({"audience_mode": "all"}), Some(("audience_mode", "not_allowed")))]
+    #[case::no_list(json!({"list_id": null}), Some(("list_id", "required")))]
+    #[case::no_segment(json!({"audience_mode": "segment"}), Some(("segment_id", "required")))]
+    #[case::no_tags(json!({"audience_mode": "tags", "tag_ids": []}), Some(("tag_ids", "required")))]
+    #[case::a_tag(json!({"audience_mode": "tags", "tag_ids": [Uuid::max().to_string()]}), None)]
+    #[case::goal(json!({"campaign_goal": "fun"}), Some(("campaign_goal", "not_allowed")))]
+    #[case::known_goal(json!({"campaign_goal": "cross_sell"}), None)]
+    #[case::urgency(json!({"urgency": "asap"}), Some(("urgency", "not_allowed")))]
+    #[case::purpose(json!({"message_purpose": "spam"}), Some(("message_purpose", "not_allowed")))]
+    #[case::operational_without_reason(json!({"message_purpose": "service_notice"}), Some(("audience_reason", "required")))]
+    #[case::blank_reason(json!({"message_purpose": "receipt", "audience_reason": " "}), Some(("audience_reason", "required")))]
+    #[case::with_reason(json!({"message_purpose": "receipt", "audience_reason": "They bought it"}), None)]
+    #[case::marketing_needs_no_reason(json!({"message_purpose": "newsletter"}), None)]
+    fn a_campaign_is_checked_by_the_rules_of_the_specification(#[case] change: Value, #[case] fault: Option<(&str, &str)>) {
+        let expected: Vec<_> = fault.into_iter().map(|(path, code)| (path.to_owned(), code.to_owned())).collect();
+        assert_eq!(faults(change), expected);
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let found = faults(json!({"name": null, "urgency": "asap", "audience_mode": "all"}));
+        assert_eq!(found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["name", "audience_mode", "urgency"]);
+    }
+
+    #[test]
+    fn tags_named_twice_are_one() {
+        let tag = Uuid::max().to_string();
+        let (draft, _) = Wish::new(body(json!({"audience_mode": "tags", "tag_ids": [tag, tag]}))).validate().unwrap();
+        assert_eq!(draft.tag_ids.len(), 1);
+    }
+
+    #[test]
+    fn own_words_replace_the_templates_and_own_html_drops_its_text() {
+        let template = Parts {
+            subject: "T".into(),
+            preheader: Some("P".into()),
+            body_html: "<p>T</p>".into(),
+            body_text: Some("T".into()),
+        };
+        let parts = merged(Some(template.clone()), Some("Own"), None, None);
+        assert_eq!((parts.subject.as_str(), parts.preheader.as_deref(), parts.body_text.as_deref()), ("Own", Some("P"), Some("T")));
+        let parts = merged(Some(template), None, None, Some("<p>Own</p>"));
+        assert_eq!((parts.body_html.as_str(), parts.body_text), ("<p>Own</p>", None));
+    }
+}

@@ -1,0 +1,40 @@
+//! `GET /health`: no authentication (specification, System).
+
+use std::sync::Arc;
+
+use axum::{Json, Router, extract::State, response::IntoResponse, routing::get};
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::Ingress;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new().route("/health", get(health))
+}
+
+#[derive(Debug, Serialize)]
+struct Health {
+    ok: bool,
+    status: &'static str,
+    version: &'static str,
+    checks: Checks,
+}
+
+#[derive(Debug, Serialize)]
+struct Checks {
+    database: bool,
+    bus: bool,
+}
+
+/// 503 without the database. Without the bus requests are still accepted and announced later: 200, "degraded".
+async fn health(State(ingress): State<Arc<Ingress>>) -> impl IntoResponse {
+    let found = runtime::admin::probe(&ingress.pool, &ingress.bus).await;
+    let (code, status) = match (found.database, found.bus) {
+        (true, true) => (StatusCode::OK, "healthy"),
+        (true, false) => (StatusCode::OK, "degraded"),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    };
+    let checks = Checks { database: found.database, bus: found.bus };
+    (code, Json(Health { ok: found.database, status, version: env!("CARGO_PKG_VERSION"), checks }))
+}

@@ -1,0 +1,142 @@
+//! Rows of `sends` and their events, as callers see them.
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{Classification, Lane, MessageKind, SendId, SendState};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// One send with its batch.
+#[derive(Debug, Clone)]
+pub(crate) struct SendRow {
+    pub(crate) id: Uuid,
+    pub(crate) campaign_id: Option<Uuid>,
+    pub(crate) contact_id: Uuid,
+    pub(crate) email: Option<String>,
+    pub(crate) state: SendState,
+    pub(crate) reason: Option<String>,
+    pub(crate) attempts: i16,
+    pub(crate) next_attempt_at: Option<DateTime<Utc>>,
+    pub(crate) decided_at: Option<DateTime<Utc>>,
+    pub(crate) smtp_code: Option<i16>,
+    pub(crate) enhanced_code: Option<String>,
+    pub(crate) response: Option<String>,
+    pub(crate) delivered_at: Option<DateTime<Utc>>,
+    pub(crate) bounced_at: Option<DateTime<Utc>>,
+    pub(crate) complained_at: Option<DateTime<Utc>>,
+    pub(crate) opened_at: Option<DateTime<Utc>>,
+    pub(crate) clicked_at: Option<DateTime<Utc>>,
+    pub(crate) unsubscribed_at: Option<DateTime<Utc>>,
+    pub(crate) message_kind: MessageKind,
+    pub(crate) classification: Classification,
+    pub(crate) lane: Lane,
+    pub(crate) content_id: Uuid,
+    pub(crate) sender_id: Uuid,
+    pub(crate) created_at: DateTime<Utc>,
+}
+
+/// One fact of a send's timeline.
+#[derive(Debug, Clone)]
+pub(crate) struct EventRow {
+    pub(crate) kind: String,
+    pub(crate) occurred_at: DateTime<Utc>,
+    pub(crate) detail: Value,
+}
+
+/// A transactional request that is not a send yet, or never becomes one.
+#[derive(Debug, Clone)]
+pub(crate) struct PendingRow {
+    pub(crate) email: Option<String>,
+    pub(crate) content_id: Option<Uuid>,
+    pub(crate) sender_id: Option<Uuid>,
+    pub(crate) rejected: bool,
+    pub(crate) outcome: Option<String>,
+    pub(crate) received_at: DateTime<Utc>,
+    pub(crate) handled_at: Option<DateTime<Utc>>,
+}
+
+/// Which sends of a campaign are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slice {
+    pub(crate) campaign: Uuid,
+    pub(crate) state: Option<SendState>,
+    pub(crate) contact: Option<Uuid>,
+    pub(crate) before_id: Option<Uuid>,
+    pub(crate) fetch: i64,
+}
+
+/// One send, by its primary key: the month partition is in the id.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SendRow>> {
+    let send = SendId(id);
+    sqlx::query_file_as!(SendRow, "queries/send.sql", tenant, id, send.month(), send.batch()).fetch_optional(db).await
+}
+
+/// What happened to a send, in order.
+pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<EventRow>> {
+    sqlx::query_as!(
+        EventRow,
+        "select type as kind, occurred_at, detail from events
+         where tenant_id = $1 and send_id = $2 and month = $3
+         order by occurred_at, recorded_at, id",
+        tenant,
+        id,
+        SendId(id).month(),
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// The request a send will come from: it has the send's id.
+pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingRow>> {
+    sqlx::query_as!(
+        PendingRow,
+        r#"select payload ->> 'address' as email, (payload ->> 'content_id')::uuid as content_id,
+                  (payload ->> 'sender_id')::uuid as sender_id, state = 'rejected' as "rejected!", outcome, received_at, handled_at
+           from requests where tenant_id = $1 and id = $2 and kind = 'transactional'"#,
+        tenant,
+        id,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// The contact with this address.
+pub(crate) async fn contact_by_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!("select id from contacts where tenant_id = $1 and address = $2", tenant, address)
+        .fetch_optional(db)
+        .await
+}
+
+/// The month its sends live in. `None`: there is no such campaign. `Some(None)`: it has no sends yet.
+pub(crate) async fn campaign_month(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+) -> sqlx::Result<Option<Option<NaiveDate>>> {
+    sqlx::query_scalar!("select month from campaigns where tenant_id = $1 and id = $2", tenant, campaign)
+        .fetch_optional(db)
+        .await
+}
+
+/// Sends of a campaign, newest first. With a state, whole batches that have none in it are passed over: no index could serve
+/// that, because an index on the state would cost every update its cheapness.
+pub(crate) async fn of_campaign(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    month: NaiveDate,
+    slice: &Slice,
+) -> sqlx::Result<Vec<SendRow>> {
+    sqlx::query_file_as!(
+        SendRow,
+        "queries/campaign_sends.sql",
+        tenant,
+        slice.campaign,
+        month,
+        slice.state.map(SendState::as_str),
+        slice.contact,
+        slice.before_id,
+        slice.fetch,
+    )
+    .fetch_all(db)
+    .await
+}

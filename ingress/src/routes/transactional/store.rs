@@ -1,0 +1,39 @@
+//! What a transactional request looks up, and the row it becomes.
+
+use schemas::{Environment, RequestKind, messages::TransactionalPayload};
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+/// The content a template has now. `None`: there is no such template, or it is archived.
+pub(crate) async fn template_content(db: &mut PgConnection, tenant: Uuid, template: Uuid) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!(
+        "select content_id from templates where tenant_id = $1 and id = $2 and status <> 'archived'",
+        tenant,
+        template
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Stores the request under the id of its send: whoever follows the send finds the request by its key, before there is a send.
+pub(crate) async fn insert_request(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    product: &str,
+    environment: Environment,
+    payload: &TransactionalPayload,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+         values ($1, $2, $3, $4, $5, $6, now() + interval '5 seconds')",
+        tenant,
+        payload.send_id,
+        product,
+        environment.as_str(),
+        RequestKind::Transactional.as_str(),
+        Json(payload) as _,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

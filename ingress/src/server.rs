@@ -1,0 +1,217 @@
+//! The listener, and what wraps every answer: request id, access log, metrics, the error shape.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    extract::{MatchedPath, Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use runtime::{Counter, Histogram};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+use crate::{Ingress, auth, error::ApiError};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_MAX_CHARS: usize = 100;
+/// Longest wait for requests in hand and announcements when told to stop.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+/// After a failed accept (out of file descriptors, usually), so as not to spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the road learns about a request, for the access log: ids only.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Trace {
+    /// The API key.
+    pub key_id: Option<Uuid>,
+    /// The tenant.
+    pub tenant_id: Option<Uuid>,
+}
+
+/// A running ingress.
+#[derive(Debug)]
+pub struct Serving {
+    /// Where it listens.
+    pub address: SocketAddr,
+    finished: tokio::task::JoinHandle<()>,
+}
+
+impl Serving {
+    /// Waits until everything in hand is answered, after the shutdown token was cancelled.
+    pub async fn finished(self) {
+        if self.finished.await.is_err() {
+            tracing::error!("the listener broke off");
+        }
+    }
+}
+
+/// Binds and serves until `shutdown`.
+///
+/// # Errors
+/// When the address is taken.
+pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::io::Result<Serving> {
+    let listener = TcpListener::bind(ingress.settings.http_addr).await?;
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "ingress listens");
+    tokio::spawn(auth::sweep::run(ingress.pool.clone(), shutdown.clone()));
+    let finished = tokio::spawn(accept_until(listener, ingress, shutdown));
+    Ok(Serving { address, finished })
+}
+
+async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    let header_timeout = ingress.settings.http_body_timeout;
+    let router = crate::router(Arc::clone(&ingress));
+    while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(converse(stream, router.clone(), header_timeout, shutdown.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    ingress.tasks.close();
+    let drained = async {
+        connections.wait().await;
+        ingress.tasks.wait().await;
+    };
+    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
+        tracing::warn!(connections = connections.len(), "stopped with requests in hand");
+    }
+}
+
+/// Serves one connection. The header timeout is why this is not `axum::serve`: without it, a silent client holds a connection for ever.
+async fn converse(stream: TcpStream, router: Router, header_timeout: Duration, shutdown: CancellationToken) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no TCP_NODELAY");
+    }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(header_timeout)).max_concurrent_streams(100);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(error, "connection ended");
+    }
+}
+
+/// Gives every answer its request id, and counts, times and logs it.
+pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let id = request_id(request.headers().get(&REQUEST_ID));
+    let method = method_label(request.method());
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    let mut response = next.run(request).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    let status = response.status();
+    response.headers_mut().insert(REQUEST_ID, id.clone());
+    let limit = ingress.settings.rate_limit_per_minute;
+    if limit > 0
+        && let Ok(policy) = HeaderValue::try_from(format!("\"key\";q={limit};w={}", auth::admission::WINDOW_SECONDS))
+    {
+        response.headers_mut().insert("ratelimit-policy", policy);
+    }
+    let trace = response.extensions().get::<Trace>().copied().unwrap_or_default();
+    tracing::info!(
+        request_id = id.to_str().unwrap_or_default(),
+        route,
+        method,
+        status = status.as_u16(),
+        duration_ms = (seconds * 1_000.0).round(),
+        key_id = trace.key_id.map(tracing::field::display),
+        tenant_id = trace.tenant_id.map(tracing::field::display),
+        "request"
+    );
+    Histogram::HttpRequestSeconds.record_owned(seconds, [("route", route.clone()), ("method", method.to_owned())]);
+    Counter::HttpRequestsTotal
+        .add_owned(1, [("route", route), ("method", method.to_owned()), ("status", status.as_u16().to_string())]);
+    response
+}
+
+/// The caller's request id if it is sane, else one of ours.
+fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
+    let sane = |text: &str| {
+        (1..=REQUEST_ID_MAX_CHARS).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+    };
+    given
+        .filter(|value| value.to_str().is_ok_and(sane))
+        .cloned()
+        .or_else(|| HeaderValue::try_from(schemas::new_id().to_string()).ok())
+        .unwrap_or(HeaderValue::from_static("-"))
+}
+
+/// A bounded label: callers can make up methods.
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::PUT => "PUT",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// For paths we do not have.
+pub async fn no_such_path() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "not_found")
+}
+
+/// For methods a path does not have; axum adds `Allow`.
+pub async fn no_such_method() -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
+}
+
+/// For a handler that panicked. The payload may quote data, so it is not logged; the panic hook has said where.
+pub fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
+    tracing::error!("a handler panicked");
+    ApiError::internal().into_response()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("req-1:a_b.c", true)]
+    #[case("", false)]
+    #[case("a b", false)]
+    #[case("<script>", false)]
+    fn a_sane_request_id_is_kept(#[case] given: &str, #[case] kept: bool) {
+        let value = HeaderValue::try_from(given).unwrap();
+        assert_eq!(request_id(Some(&value)) == value, kept);
+        let long = HeaderValue::try_from("a".repeat(101)).unwrap();
+        assert_ne!(request_id(Some(&long)), long);
+    }
+}

@@ -1,0 +1,67 @@
+//! What an operator can set about the ingress.
+
+use std::{net::{IpAddr, SocketAddr}, time::Duration};
+
+use clap::Args;
+
+/// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Ingress settings")]
+pub struct Settings {
+    /// Where the API, the tracking links and the unsubscribe page listen. Port 0 takes a free one.
+    #[arg(long, env = "POSTRIDER_HTTP_ADDR", default_value = "127.0.0.1:8080")]
+    pub http_addr: SocketAddr,
+    /// Requests each API key may make in a minute, over all ingress processes; more are answered 429. 0 switches the limit off.
+    #[arg(long, env = "POSTRIDER_RATE_LIMIT_PER_MINUTE", default_value_t = 120)]
+    pub rate_limit_per_minute: u32,
+    /// Rows one import may have; more are answered 413 `too_many_rows`.
+    #[arg(long, env = "POSTRIDER_IMPORT_MAX_ROWS", default_value_t = 50_000)]
+    pub import_max_rows: usize,
+    /// Domains of the platform itself, comma-separated: no tenant may claim them or a subdomain.
+    #[arg(long, env = "POSTRIDER_PLATFORM_DOMAINS", default_value = "postrider.dev", value_delimiter = ',')]
+    pub platform_domains: Vec<String>,
+    /// DNS servers that domain checks ask, comma-separated, with or without a port. Empty: those of the system.
+    #[arg(long, env = "POSTRIDER_DNS_SERVERS", value_delimiter = ',', value_parser = dns_server)]
+    pub dns_servers: Vec<SocketAddr>,
+    /// Longest a request may take before its caller is answered 503. A write in progress is finished all the same.
+    #[arg(long, env = "POSTRIDER_HTTP_REQUEST_TIMEOUT", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub http_request_timeout: Duration,
+    /// Longest a caller may take to send its headers, and then its body, before it is answered 408.
+    #[arg(long, env = "POSTRIDER_HTTP_BODY_TIMEOUT", default_value = "20s", value_parser = humantime::parse_duration)]
+    pub http_body_timeout: Duration,
+}
+
+fn dns_server(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {
+    const DNS_PORT: u16 = 53;
+    let text = text.trim();
+    text.parse().or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    #[test]
+    fn dns_servers_may_leave_out_the_port() {
+        let command = Command::try_parse_from(["test", "--dns-servers", "127.0.0.1:5353,1.1.1.1,::1"]).unwrap();
+        let expected: Vec<SocketAddr> =
+            ["127.0.0.1:5353", "1.1.1.1:53", "[::1]:53"].iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(command.settings.dns_servers, expected);
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_documentation() {
+        let settings = Command::try_parse_from(["test"]).unwrap().settings;
+        assert_eq!((settings.rate_limit_per_minute, settings.import_max_rows), (120, 50_000));
+        assert_eq!(settings.platform_domains, ["postrider.dev"]);
+        assert!(settings.dns_servers.is_empty());
+    }
+}
