@@ -1,0 +1,110 @@
+//! Arithmetic filters that neither overflow nor panic. As in Liquid, what is no number counts as 0.
+
+use liquid_core::model::{Value, ValueView};
+use liquid_core::{Error, Result, ValueCow};
+
+use super::filters::Run;
+
+/// The filter of this name, how many operands it takes, and what it does.
+pub(super) fn find(name: &str) -> Option<(&'static str, usize, Run)> {
+    Some(match name {
+        "abs" => ("abs", 0, |input, _| one(input, i64::checked_abs, f64::abs)),
+        "ceil" => ("ceil", 0, |input, _| one(input, Some, f64::ceil)),
+        "floor" => ("floor", 0, |input, _| one(input, Some, f64::floor)),
+        "round" => ("round", 1, round),
+        "plus" => ("plus", 1, |input, operands| two(input, operands, i64::checked_add, |a, b| a + b)),
+        "minus" => ("minus", 1, |input, operands| two(input, operands, i64::checked_sub, |a, b| a - b)),
+        "times" => ("times", 1, |input, operands| two(input, operands, i64::checked_mul, |a, b| a * b)),
+        "at_least" => ("at_least", 1, |input, operands| two(input, operands, |a, b| Some(a.max(b)), f64::max)),
+        "at_most" => ("at_most", 1, |input, operands| two(input, operands, |a, b| Some(a.min(b)), f64::min)),
+        "divided_by" => ("divided_by", 1, |input, operands| two(input, operands, floor_div, |a, b| a / b)),
+        "modulo" => ("modulo", 1, |input, operands| two(input, operands, floor_rem, |a, b| a - b * (a / b).floor())),
+        _ => return None,
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Number {
+    Whole(i64),
+    Float(f64),
+}
+
+impl Number {
+    fn of(value: &dyn ValueView) -> Self {
+        let Some(scalar) = value.as_scalar() else { return Self::Whole(0) };
+        // A text such as "1.5" is a number too, so the float is asked only when the whole number is none.
+        match (scalar.to_integer(), scalar.to_float()) {
+            (Some(whole), _) => Self::Whole(whole),
+            (None, Some(float)) => Self::Float(float),
+            (None, None) => Self::Whole(0),
+        }
+    }
+
+    fn float(self) -> f64 {
+        match self {
+            // Precision beyond 2^53 is of no use in a letter.
+            Self::Whole(whole) => whole as f64,
+            Self::Float(float) => float,
+        }
+    }
+}
+
+/// Whole division rounds down, as in Ruby: -7 by 2 is -4.
+fn floor_div(a: i64, b: i64) -> Option<i64> {
+    let quotient = a.checked_div(b)?;
+    let rounds_down = a.checked_rem(b)? != 0 && (a < 0) != (b < 0);
+    quotient.checked_sub(i64::from(rounds_down))
+}
+
+fn floor_rem(a: i64, b: i64) -> Option<i64> {
+    let rest = a.checked_rem(b)?;
+    if rest != 0 && (rest < 0) != (b < 0) { rest.checked_add(b) } else { Some(rest) }
+}
+
+fn out_of_range() -> Error {
+    Error::with_msg("a number is out of range, or divided by zero")
+}
+
+fn float(result: f64) -> Result<Value> {
+    if result.is_finite() { Ok(Value::scalar(result)) } else { Err(out_of_range()) }
+}
+
+fn one(input: &dyn ValueView, whole: fn(i64) -> Option<i64>, real: fn(f64) -> f64) -> Result<Value> {
+    match Number::of(input) {
+        Number::Whole(number) => whole(number).map(Value::scalar).ok_or_else(out_of_range),
+        Number::Float(number) => to_whole(real(number)),
+    }
+}
+
+/// `ceil` and `floor` of 1.5 print as whole numbers; `abs` keeps its fraction.
+fn to_whole(number: f64) -> Result<Value> {
+    if number.fract() == 0.0 && number.abs() < 9.0e15 { Ok(Value::scalar(number as i64)) } else { float(number) }
+}
+
+fn two(
+    input: &dyn ValueView,
+    operands: &[ValueCow<'_>],
+    whole: fn(i64, i64) -> Option<i64>,
+    real: fn(f64, f64) -> f64,
+) -> Result<Value> {
+    let operand = operands.first().map_or(Number::Whole(0), |operand| Number::of(operand.as_view()));
+    match (Number::of(input), operand) {
+        (Number::Whole(a), Number::Whole(b)) => whole(a, b).map(Value::scalar).ok_or_else(out_of_range),
+        (a, b) => float(real(a.float(), b.float())),
+    }
+}
+
+fn round(input: &dyn ValueView, operands: &[ValueCow<'_>]) -> Result<Value> {
+    let places = operands.first().map_or(0, |operand| match Number::of(operand.as_view()) {
+        Number::Whole(places) => places.clamp(0, 12),
+        Number::Float(_) => 0,
+    });
+    match Number::of(input) {
+        Number::Whole(number) => Ok(Value::scalar(number)),
+        Number::Float(number) if places == 0 => to_whole(number.round()),
+        Number::Float(number) => {
+            let scale = 10f64.powi(i32::try_from(places).unwrap_or(0));
+            float((number * scale).round() / scale)
+        }
+    }
+}

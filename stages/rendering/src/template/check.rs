@@ -1,0 +1,61 @@
+//! Checks a template when it is saved, so that a campaign does not find out.
+
+use std::collections::BTreeSet;
+
+use super::fault::TemplateFault;
+use super::limits::{FAULTS, Limits};
+use super::message::compile;
+use super::names::{KnownFields, NameCheck};
+use super::parts::{MessageOptions, Named, Scanned, Sender};
+use super::program::{Builder, Context};
+use super::{Part, TemplateSource};
+
+/// What a check found out about a sound template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// The merge fields the template uses, sorted.
+    pub variables: Vec<String>,
+}
+
+/// Checks all parts of a template: limits, syntax, structure, names, filters, HTML.
+///
+/// # Errors
+/// Every fault, up to a limit, with its place. A template without faults compiles.
+pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<Checked, Vec<TemplateFault>> {
+    let limits = Limits::default();
+    let scanned = Scanned::of(source, &limits)?;
+    let mut variables = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (part, items) in scanned.parts() {
+        let locals = scanned.locals(part);
+        NameCheck { part, kind: source.kind, known, locals: &locals, variables: &mut variables, faults: &mut faults }
+            .run(items);
+        let context = match part {
+            Part::Preheader | Part::BodyHtml => Context::Html,
+            Part::Subject | Part::BodyText => Context::Plain,
+        };
+        let builder = Builder { part, context, locals: &locals };
+        faults.extend(items.iter().filter_map(|item| builder.fault(item)).take(FAULTS));
+    }
+    if faults.is_empty() {
+        compile(source, &placeholder_options(limits))?;
+        return Ok(Checked { variables: variables.into_iter().collect() });
+    }
+    faults.truncate(FAULTS);
+    Err(faults)
+}
+
+/// Options that make every optional piece appear, so that what compiles here compiles for any sender.
+fn placeholder_options(limits: Limits) -> MessageOptions {
+    MessageOptions {
+        tenant: Named { id: String::new(), name: String::new() },
+        campaign: None,
+        sender: Sender { name: String::new(), email: "sender@example.com".to_owned(), reply_to: None },
+        sending_domain: "example.com".to_owned(),
+        physical_address: Some("1 Main Street".to_owned()),
+        opt_out: true,
+        track_links: true,
+        track_opens: true,
+        limits,
+    }
+}

@@ -1,0 +1,169 @@
+//! What can be wrong with a template (when it is saved) and with one rendering of it (when it is sent).
+
+use std::fmt;
+
+/// Which part of a message a fault stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The subject line.
+    Subject,
+    /// The preview text mail programs show beside the subject.
+    Preheader,
+    /// The HTML body.
+    BodyHtml,
+    /// The plain text body.
+    BodyText,
+}
+
+impl Part {
+    /// The name of the field in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Subject => "subject",
+            Self::Preheader => "preheader",
+            Self::BodyHtml => "body_html",
+            Self::BodyText => "body_text",
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A place in a source text: both from 1, the column in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1, in characters.
+    pub column: u32,
+}
+
+/// What sort of fault it is. The text form is part of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultCode {
+    /// The source is longer than allowed.
+    SourceTooLarge,
+    /// More tags than allowed.
+    TooManyTags,
+    /// `{{` or `{%` without its end, or a `raw` or `comment` that is never closed.
+    UnclosedTag,
+    /// A block that is never closed.
+    UnclosedBlock,
+    /// `else`, `when`, `endif` … where none is expected.
+    UnexpectedTag,
+    /// A tag this engine does not have, or refuses.
+    UnknownTag,
+    /// A filter this engine does not have.
+    UnknownFilter,
+    /// A name that is no merge field and is not set in the template.
+    UnknownVariable,
+    /// Markup that cannot be read.
+    SyntaxError,
+    /// Blocks or loops nested too deeply.
+    NestingTooDeep,
+    /// A range with too many items, or with bounds that are not literal.
+    RangeTooLarge,
+    /// A name set in two ways that cannot be told apart when it is printed.
+    NameConflict,
+    /// The HTML cannot be processed.
+    HtmlInvalid,
+}
+
+impl FaultCode {
+    /// The code as callers see it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SourceTooLarge => "source_too_large",
+            Self::TooManyTags => "too_many_tags",
+            Self::UnclosedTag => "unclosed_tag",
+            Self::UnclosedBlock => "unclosed_block",
+            Self::UnexpectedTag => "unexpected_tag",
+            Self::UnknownTag => "unknown_tag",
+            Self::UnknownFilter => "unknown_filter",
+            Self::UnknownVariable => "unknown_variable",
+            Self::SyntaxError => "syntax_error",
+            Self::NestingTooDeep => "nesting_too_deep",
+            Self::RangeTooLarge => "range_too_large",
+            Self::NameConflict => "name_conflict",
+            Self::HtmlInvalid => "html_invalid",
+        }
+    }
+}
+
+/// One fault of a template, with its place in the source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{part} line {line} column {column}: {detail}")]
+pub struct TemplateFault {
+    /// The part it stands in.
+    pub part: Part,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1, in characters.
+    pub column: u32,
+    /// What sort of fault it is.
+    pub code: FaultCode,
+    /// What is wrong, in words for the author. Quotes the template, never a contact.
+    pub detail: String,
+}
+
+/// A fault found while reading markup, before its place is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) code: FaultCode,
+    pub(super) detail: String,
+}
+
+impl Problem {
+    pub(super) fn new(code: FaultCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+
+    pub(super) fn syntax(detail: impl Into<String>) -> Self {
+        Self::new(FaultCode::SyntaxError, detail)
+    }
+
+    pub(super) fn at(self, part: Part, at: Position) -> TemplateFault {
+        TemplateFault { part, line: at.line, column: at.column, code: self.code, detail: self.detail }
+    }
+}
+
+/// Why one recipient's message could not be rendered. It is this recipient's alone, and final: the same data gives the
+/// same fault. Carries no merge data, so it may be logged and stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RenderFault {
+    /// It took longer than the deadline.
+    #[error("rendering took longer than allowed")]
+    DeadlineExceeded,
+    /// The message is larger than allowed.
+    #[error("the rendered message is larger than allowed")]
+    OutputTooLarge,
+    /// A filter produced a value larger than allowed, or was given one it cannot work with.
+    #[error("a filter failed on this recipient's data")]
+    Filter,
+    /// The subject does not fit into a header line.
+    #[error("the rendered subject is too long")]
+    SubjectTooLong,
+    /// The template engine failed in a way that is its own fault.
+    #[error("the template engine failed")]
+    Engine,
+}
+
+impl RenderFault {
+    /// The failure reason as stored and shown.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "render_deadline_exceeded",
+            Self::OutputTooLarge => "render_output_too_large",
+            Self::Filter => "render_filter_failed",
+            Self::SubjectTooLong => "render_subject_too_long",
+            Self::Engine => "render_engine_failed",
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Splits the markup inside `{{ }}` and `{% %}` into tokens. Knows no grammar.
+
+use super::fault::Problem;
+
+/// How two values are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    Contains,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Token<'s> {
+    Name(&'s str),
+    Text(&'s str),
+    Integer(i64),
+    Float(f64),
+    Dot,
+    Range,
+    Pipe,
+    Colon,
+    Comma,
+    Assign,
+    IndexOpen,
+    IndexClose,
+    GroupOpen,
+    GroupClose,
+    Compare(Comparison),
+}
+
+pub(super) fn tokens(markup: &str) -> Result<Vec<Token<'_>>, Problem> {
+    let bytes = markup.as_bytes();
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let next = bytes.get(at + 1).copied();
+        let (token, length) = match byte {
+            b' ' | b'\t' | b'\n' | b'\r' => {
+                at += 1;
+                continue;
+            }
+            b'.' if next == Some(b'.') => (Token::Range, 2),
+            b'.' => (Token::Dot, 1),
+            b'|' => (Token::Pipe, 1),
+            b':' => (Token::Colon, 1),
+            b',' => (Token::Comma, 1),
+            b'[' => (Token::IndexOpen, 1),
+            b']' => (Token::IndexClose, 1),
+            b'(' => (Token::GroupOpen, 1),
+            b')' => (Token::GroupClose, 1),
+            b'=' if next == Some(b'=') => (Token::Compare(Comparison::Equal), 2),
+            b'=' => (Token::Assign, 1),
+            b'!' if next == Some(b'=') => (Token::Compare(Comparison::NotEqual), 2),
+            b'<' if next == Some(b'>') => (Token::Compare(Comparison::NotEqual), 2),
+            b'<' if next == Some(b'=') => (Token::Compare(Comparison::LessOrEqual), 2),
+            b'<' => (Token::Compare(Comparison::Less), 1),
+            b'>' if next == Some(b'=') => (Token::Compare(Comparison::GreaterOrEqual), 2),
+            b'>' => (Token::Compare(Comparison::Greater), 1),
+            b'\'' | b'"' => text(markup, at)?,
+            b'0'..=b'9' => number(markup, at)?,
+            b'+' | b'-' if next.is_some_and(|digit| digit.is_ascii_digit()) => number(markup, at)?,
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => name(markup, at),
+            _ => {
+                let unexpected = markup.get(at..).and_then(|rest| rest.chars().next()).unwrap_or('?');
+                return Err(Problem::syntax(format!("unexpected character `{unexpected}` in `{}`", brief(markup))));
+            }
+        };
+        tokens.push(token);
+        at += length;
+    }
+    Ok(tokens)
+}
+
+/// The markup as quoted in a fault: on one line and short.
+pub(super) fn brief(markup: &str) -> String {
+    let line: String = markup.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= 80 {
+        return line;
+    }
+    line.chars().take(77).chain("...".chars()).collect()
+}
+
+fn text(markup: &str, at: usize) -> Result<(Token<'_>, usize), Problem> {
+    let quote = markup.as_bytes().get(at).copied().map(char::from).unwrap_or('"');
+    let rest = markup.get(at + 1..).unwrap_or_default();
+    let end =
+        rest.find(quote).ok_or_else(|| Problem::syntax(format!("a text is never closed in `{}`", brief(markup))))?;
+    Ok((Token::Text(rest.get(..end).unwrap_or_default()), end + 2))
+}
+
+fn name(markup: &str, at: usize) -> (Token<'_>, usize) {
+    let rest = markup.get(at..).unwrap_or_default();
+    let end = rest
+        .bytes()
+        .position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'))
+        .unwrap_or(rest.len());
+    (Token::Name(rest.get(..end).unwrap_or_default()), end)
+}
+
+fn number(markup: &str, at: usize) -> Result<(Token<'_>, usize), Problem> {
+    let rest = markup.get(at..).unwrap_or_default();
+    let digits = |from: usize| {
+        rest.bytes().skip(from).position(|byte| !byte.is_ascii_digit()).map_or(rest.len(), |length| from + length)
+    };
+    let whole = digits(1);
+    let bytes = rest.as_bytes();
+    let is_float = bytes.get(whole) == Some(&b'.') && bytes.get(whole + 1).is_some_and(|digit| digit.is_ascii_digit());
+    let end = if is_float { digits(whole + 1) } else { whole };
+    let literal = rest.get(..end).unwrap_or_default();
+    let too_large = || Problem::syntax(format!("the number `{}` is too large", brief(literal)));
+    let token = if is_float {
+        Token::Float(literal.parse().map_err(|_| too_large())?)
+    } else {
+        Token::Integer(literal.parse().map_err(|_| too_large())?)
+    };
+    Ok((token, end))
+}

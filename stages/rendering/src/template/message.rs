@@ -1,0 +1,317 @@
+//! A whole message: compiled into a skeleton and the programs of its slots; rendered slot by slot.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use schemas::{Piece, Skeleton};
+use sha2::{Digest, Sha256};
+
+use super::engine::Engine;
+use super::fault::{Part, RenderFault, TemplateFault};
+use super::limits::{Limits, SUBJECT_BYTES};
+use super::merge::{Links, MergeData};
+use super::parts::{Message, MessageOptions, Named, Prepared, Scanned, prepare};
+use super::program::{Builder, Op};
+use super::scope::Scope;
+use super::segment::{Segment, segments};
+use super::{TemplateSource, escape, header, qp};
+
+/// What names can mean that is the same for all recipients.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) sender_name: String,
+    pub(super) sender_email: String,
+    pub(super) reply_to: Option<String>,
+    pub(super) tenant: Named,
+    pub(super) campaign: Option<Named>,
+    pub(super) physical_address: Option<String>,
+}
+
+impl Fixed {
+    fn of(options: &MessageOptions) -> Self {
+        Self {
+            sender_name: options.sender.name.clone(),
+            sender_email: options.sender.email.clone(),
+            reply_to: options.sender.reply_to.clone(),
+            tenant: options.tenant.clone(),
+            campaign: options.campaign.clone(),
+            physical_address: options.physical_address.clone(),
+        }
+    }
+}
+
+/// What fills one slot.
+#[derive(Debug)]
+enum Program {
+    SendId,
+    Date,
+    To,
+    UnsubscribeUrl,
+    Subject(Vec<Op>),
+    Body(Part, Vec<Op>),
+}
+
+/// A template compiled for one sender and campaign. Immutable; made once, used for every recipient, from any thread.
+#[derive(Debug)]
+pub struct Compiled {
+    skeleton: Skeleton,
+    programs: Vec<Program>,
+    fixed: Fixed,
+    limits: Limits,
+}
+
+/// Compiles a template into a message.
+///
+/// # Errors
+/// The faults of the template, as [`super::check`] reports them. Names are not checked again: a field that was deleted since
+/// the template was saved prints as nothing.
+pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
+    let message = prepare(Scanned::of(source, &options.limits)?, options)?;
+    let mut draft = Draft::default();
+    draft.headers(&message.subject, options).map_err(|fault| vec![fault])?;
+    let boundary = boundary(source);
+    draft.text(&format!(
+        "MIME-Version: 1.0\r\nContent-Type: multipart/alternative;\r\n boundary=\"{boundary}\"\r\n\r\n--{boundary}\r\n"
+    ));
+    draft.body("text/plain", Part::BodyText, message.text).map_err(|fault| vec![fault])?;
+    draft.text(&format!("\r\n--{boundary}\r\n"));
+    draft.body("text/html", Part::BodyHtml, message.html).map_err(|fault| vec![fault])?;
+    draft.text(&format!("\r\n--{boundary}--\r\n"));
+    let slots = u16::try_from(draft.programs.len()).map_err(|_| Vec::new())?;
+    Ok(Compiled {
+        skeleton: Skeleton { pieces: draft.pieces, slots },
+        programs: draft.programs,
+        fixed: Fixed::of(options),
+        limits: options.limits.clone(),
+    })
+}
+
+/// A boundary that quoted-printable text cannot contain, the same for the same template.
+fn boundary(source: &TemplateSource) -> String {
+    let mut hash = Sha256::new();
+    for part in [&source.subject, &source.body_html, source.body_text.as_ref().unwrap_or(&source.subject)] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    let hash = hex::encode(hash.finalize());
+    format!("=_{}", hash.get(..24).unwrap_or(&hash))
+}
+
+impl Compiled {
+    /// The skeleton the slots belong to.
+    #[must_use]
+    pub fn skeleton(&self) -> &Skeleton {
+        &self.skeleton
+    }
+
+    /// One recipient's slot values, in slot order, encoded for where they stand.
+    ///
+    /// # Errors
+    /// The recipient's own fault; it will be the same next time.
+    pub fn render(&self, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
+        // A panic in the template library must cost one recipient, not the batch.
+        catch_unwind(AssertUnwindSafe(|| self.slots(data, links))).unwrap_or(Err(RenderFault::Engine))
+    }
+
+    fn slots(&self, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
+        let mut engine = Engine::new(Scope::new(&self.fixed, data, links), &self.limits);
+        let mut slots = Vec::with_capacity(self.programs.len());
+        let mut written = String::new();
+        let mut current = Part::Subject;
+        for program in &self.programs {
+            written.clear();
+            let slot = match program {
+                Program::SendId => data.send_id.to_string(),
+                Program::Date => header::date(data.date),
+                Program::To => to(data),
+                Program::UnsubscribeUrl => escape::url(engine.scope.unsubscribe()),
+                Program::Subject(ops) => {
+                    engine.render(ops, &mut written)?;
+                    subject_line(&written)?
+                }
+                Program::Body(part, ops) => {
+                    if *part != current {
+                        engine.next_part();
+                        current = *part;
+                    }
+                    engine.render(ops, &mut written)?;
+                    qp::slot(&escape::body(&written))
+                }
+            };
+            slots.push(slot);
+        }
+        Ok(slots)
+    }
+}
+
+fn to(data: &MergeData) -> String {
+    let first = data.contact.first_name.as_deref().unwrap_or_default();
+    let last = data.contact.last_name.as_deref().unwrap_or_default();
+    header::mailbox(&format!("{first} {last}"), &data.contact.email)
+}
+
+fn subject_line(subject: &str) -> Result<String, RenderFault> {
+    if subject.len() > SUBJECT_BYTES {
+        return Err(RenderFault::SubjectTooLong);
+    }
+    Ok(header::unstructured(subject, "Subject: ".len()))
+}
+
+/// A skeleton in the making.
+#[derive(Default)]
+struct Draft {
+    pieces: Vec<Piece>,
+    programs: Vec<Program>,
+}
+
+impl Draft {
+    fn text(&mut self, text: &str) {
+        match self.pieces.last_mut() {
+            Some(Piece::Text(before)) => before.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.pieces.push(Piece::Text(text.to_owned())),
+        }
+    }
+
+    fn slot(&mut self, program: Program) -> Piece {
+        // More slots than a u16 counts are refused when the message is finished.
+        let slot = Piece::Slot(u16::try_from(self.programs.len()).unwrap_or(u16::MAX));
+        self.programs.push(program);
+        self.pieces.push(slot.clone());
+        slot
+    }
+
+    fn headers(&mut self, subject: &Prepared, options: &MessageOptions) -> Result<(), TemplateFault> {
+        let domain = escape::url(&options.sending_domain);
+        self.text("Message-ID: <");
+        let send_id = self.slot(Program::SendId);
+        self.text(&format!("@{domain}>\r\nX-Postrider-Send: "));
+        self.pieces.push(send_id);
+        self.text("\r\nDate: ");
+        self.slot(Program::Date);
+        self.text(&format!("\r\nFrom: {}\r\n", header::mailbox(&options.sender.name, &options.sender.email)));
+        if let Some(reply_to) = &options.sender.reply_to {
+            self.text(&format!("Reply-To: {}\r\n", header::mailbox("", reply_to)));
+        }
+        self.text("To: ");
+        self.slot(Program::To);
+        self.text("\r\nSubject: ");
+        self.subject(subject)?;
+        self.text("\r\n");
+        self.list_headers(&domain, options);
+        Ok(())
+    }
+
+    fn subject(&mut self, subject: &Prepared) -> Result<(), TemplateFault> {
+        let ops = build(subject)?;
+        match ops.as_slice() {
+            [] => {}
+            [Op::Text(text)] if text.len() <= SUBJECT_BYTES => {
+                self.text(&header::unstructured(text, "Subject: ".len()))
+            }
+            _ => {
+                self.slot(Program::Subject(ops));
+            }
+        }
+        Ok(())
+    }
+
+    /// RFC 2919 and RFC 8058 headers, and the id by which Gmail's postmaster tools group complaints.
+    fn list_headers(&mut self, domain: &str, options: &MessageOptions) {
+        let tenant = escape::url(&options.tenant.id);
+        let campaign =
+            options.campaign.as_ref().map_or_else(|| "none".to_owned(), |campaign| escape::url(&campaign.id));
+        if options.opt_out {
+            self.text("List-Unsubscribe:\r\n <");
+            self.slot(Program::UnsubscribeUrl);
+            self.text(&format!(
+                ">\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\nList-Id: <{tenant}.{domain}>\r\n"
+            ));
+        }
+        let class = if options.opt_out { "marketing" } else { "transactional" };
+        self.text(&format!("Feedback-ID: {campaign}:{tenant}:{class}:postrider\r\n"));
+    }
+
+    fn body(&mut self, media_type: &str, part: Part, prepared: Prepared) -> Result<(), TemplateFault> {
+        self.text(&format!(
+            "Content-Type: {media_type}; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
+        ));
+        let Prepared { part: source, context, items, locals } = prepared;
+        let builder = Builder { part: source, context, locals: &locals };
+        let mut encoder = qp::Encoder::default();
+        for segment in segments(items) {
+            match segment {
+                Segment::Text(text) => encoder.text(&escape::body(&text)),
+                Segment::Slot(items) => {
+                    encoder.soft_break();
+                    self.text(&encoder.take());
+                    self.slot(Program::Body(part, builder.build(&items)?));
+                }
+            }
+        }
+        self.text(&encoder.take());
+        Ok(())
+    }
+}
+
+fn build(prepared: &Prepared) -> Result<Vec<Op>, TemplateFault> {
+    Builder { part: prepared.part, context: prepared.context, locals: &prepared.locals }.build(&prepared.items)
+}
+
+/// A message as a person would see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preview {
+    /// The subject, decoded.
+    pub subject: String,
+    /// The HTML part.
+    pub html: String,
+    /// The text part, with `\n` line ends.
+    pub text: String,
+}
+
+/// Why there is no preview.
+#[derive(Debug, thiserror::Error)]
+pub enum PreviewFault {
+    /// The template has faults.
+    #[error("the template has faults")]
+    Template(Vec<TemplateFault>),
+    /// The data cannot be rendered.
+    #[error(transparent)]
+    Render(#[from] RenderFault),
+}
+
+/// Renders a message for a person to look at, without encoding it. What [`Compiled::render`] sends decodes to the same.
+///
+/// # Errors
+/// The template's faults, or this data's.
+pub fn preview(
+    source: &TemplateSource,
+    options: &MessageOptions,
+    data: &MergeData,
+    links: &dyn Links,
+) -> Result<Preview, PreviewFault> {
+    let message = Scanned::of(source, &options.limits)
+        .and_then(|scanned| prepare(scanned, options))
+        .map_err(PreviewFault::Template)?;
+    let fixed = Fixed::of(options);
+    let Message { subject, text, html } = message;
+    let parts = [subject, text, html].map(|part| build(&part));
+    let [subject, text, html] = parts;
+    let whole = |part: Result<Vec<Op>, TemplateFault>| part.map_err(|fault| PreviewFault::Template(vec![fault]));
+    let parts = [whole(subject)?, whole(text)?, whole(html)?];
+    let rendered = catch_unwind(AssertUnwindSafe(|| {
+        let mut engine = Engine::new(Scope::new(&fixed, data, links), &options.limits);
+        let mut rendered = [String::new(), String::new(), String::new()];
+        for (ops, out) in parts.iter().zip(&mut rendered) {
+            engine.render(ops, out)?;
+            engine.next_part();
+        }
+        Ok::<_, RenderFault>(rendered)
+    }))
+    .unwrap_or(Err(RenderFault::Engine))?;
+    let [subject, text, html] = rendered;
+    if subject.len() > SUBJECT_BYTES {
+        return Err(RenderFault::SubjectTooLong.into());
+    }
+    let lines = |body: &str| escape::body(body).replace("\r\n", "\n");
+    Ok(Preview { subject: escape::header(&subject), html: lines(&html), text: lines(&text) })
+}

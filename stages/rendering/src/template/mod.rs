@@ -1,0 +1,73 @@
+//! Templates: Liquid source checked when it is saved, compiled once into a [`schemas::Skeleton`], and rendered into slot
+//! values per recipient. Pure: no clock but the deadline's, no I/O.
+//!
+//! ```text
+//! source ─scan─► items ─structure, names─► checked
+//!                  └─html (links, pixel, preheader, footer)─► items ─segment─► static text  ─► skeleton
+//!                                                                         └─► programs ─run─► slots
+//! ```
+//!
+//! **Invariant:** nothing a stranger writes reaches a recursive parser before its size and depth are known, and nothing
+//! a contact's data contains is ever read as Liquid, as HTML (unless the template says `raw`) or as a header.
+
+mod arithmetic;
+mod check;
+mod engine;
+mod entities;
+mod escape;
+mod fault;
+mod filters;
+mod footer;
+mod header;
+mod html;
+mod lexer;
+mod limits;
+mod merge;
+mod message;
+mod names;
+mod parts;
+mod placeholder;
+mod plain;
+mod program;
+mod qp;
+mod scan;
+mod scope;
+mod segment;
+mod structure;
+mod syntax;
+#[cfg(test)]
+mod tests;
+
+pub use check::{Checked, check};
+pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
+pub use limits::Limits;
+pub use merge::{Contact, Links, MergeData};
+pub use message::{Compiled, Preview, PreviewFault, compile, preview};
+pub use names::KnownFields;
+pub use parts::{MessageOptions, Named, Sender};
+
+/// What a template is for; decides which merge fields it may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TemplateKind {
+    /// Campaigns.
+    Marketing,
+    /// Mail about one transaction; may use `data.*`.
+    Transactional,
+    /// Steps of a sequence.
+    Sequence,
+}
+
+/// A template as its author wrote it.
+#[derive(Debug, Clone)]
+pub struct TemplateSource {
+    /// The subject line; Liquid.
+    pub subject: String,
+    /// Preview text, without HTML; Liquid.
+    pub preheader: Option<String>,
+    /// The HTML body; Liquid.
+    pub body_html: String,
+    /// The text body; Liquid. Derived from the HTML when there is none.
+    pub body_text: Option<String>,
+    /// What it is for.
+    pub kind: TemplateKind,
+}

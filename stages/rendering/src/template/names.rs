@@ -1,0 +1,237 @@
+//! Which names a template may use: merge fields, names it sets itself, and nothing else.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::TemplateKind;
+use super::fault::{FaultCode, Part, Problem, TemplateFault};
+use super::limits::FAULTS;
+use super::scan::{Item, ItemKind};
+use super::syntax::{Block, Chain, Condition, Index, Operand, Over, Path, Tag};
+
+/// The contact's own fields, as `contact.<name>`.
+pub(super) const CONTACT_FIELDS: [&str; 10] = [
+    "email",
+    "first_name",
+    "last_name",
+    "title",
+    "phone",
+    "company",
+    "timezone",
+    "locale",
+    "lifecycle_stage",
+    "dot_number",
+];
+/// Those that may be written without `contact.`.
+const BARE_FIELDS: [&str; 6] = ["email", "first_name", "last_name", "title", "phone", "company"];
+const BARE_OTHERS: [&str; 3] = ["unsubscribe_url", "preferences_url", "physical_address"];
+
+/// The fields a tenant has defined for its contacts.
+#[derive(Debug, Clone, Default)]
+pub struct KnownFields {
+    /// Keys that may be used as `contact.fields.<key>`.
+    pub custom: HashSet<String>,
+}
+
+/// Names a part sets itself.
+#[derive(Debug, Default)]
+pub(super) struct Locals {
+    pub(super) assigned: HashSet<String>,
+    pub(super) captured: HashSet<String>,
+    loops: HashSet<String>,
+}
+
+impl Locals {
+    pub(super) fn collect<'i>(items: impl IntoIterator<Item = &'i Item>) -> Self {
+        let mut locals = Self::default();
+        for item in items {
+            match &item.kind {
+                ItemKind::Tag(Tag::Assign(name, _)) => locals.assigned.insert(name.clone()),
+                ItemKind::Tag(Tag::Capture(name)) => locals.captured.insert(name.clone()),
+                ItemKind::Tag(Tag::For(read)) => locals.loops.insert(read.variable.clone()),
+                _ => false,
+            };
+        }
+        locals
+    }
+
+    /// Whether printing this name prints text that was escaped when it was captured, whatever happened before.
+    pub(super) fn is_escaped(&self, path: &Path) -> bool {
+        path.rest.is_empty() && self.captured.contains(&path.root) && !self.is_ambiguous(&path.root)
+    }
+
+    /// A captured name holds escaped text. If it could hold a plain value too, printing it could not be safe and right.
+    fn is_ambiguous(&self, name: &str) -> bool {
+        self.assigned.contains(name)
+            || self.loops.contains(name)
+            || BARE_FIELDS.contains(&name)
+            || BARE_OTHERS.contains(&name)
+    }
+}
+
+/// Checks the names of one part and collects the merge fields it uses.
+pub(super) struct NameCheck<'a> {
+    pub(super) part: Part,
+    pub(super) kind: TemplateKind,
+    pub(super) known: &'a KnownFields,
+    pub(super) locals: &'a Locals,
+    pub(super) variables: &'a mut BTreeSet<String>,
+    pub(super) faults: &'a mut Vec<TemplateFault>,
+}
+
+impl NameCheck<'_> {
+    pub(super) fn run(&mut self, items: &[Item]) {
+        // Names that hold inside a loop only, innermost last.
+        let mut scopes: Vec<String> = Vec::new();
+        for item in items {
+            let mut paths = Vec::new();
+            match &item.kind {
+                ItemKind::Output(chain) => chain_paths(chain, &mut paths),
+                ItemKind::Tag(tag) => tag_paths(tag, &mut paths),
+                ItemKind::Text(_) | ItemKind::Special(_) | ItemKind::Unseen(_) => {}
+            }
+            for path in paths {
+                if let Err(problem) = self.path(path, &scopes) {
+                    self.fault(problem, item);
+                }
+            }
+            match &item.kind {
+                ItemKind::Tag(Tag::For(read)) => scopes.push(read.variable.clone()),
+                ItemKind::Tag(Tag::End(Block::For)) => {
+                    scopes.pop();
+                }
+                ItemKind::Tag(Tag::Capture(name)) if self.locals.is_ambiguous(name) => {
+                    let detail = format!(
+                        "`{name}` is set by `capture` and is also a merge field, assigned or a loop variable; use two names"
+                    );
+                    self.fault(Problem::new(FaultCode::NameConflict, detail), item);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn fault(&mut self, problem: Problem, item: &Item) {
+        if self.faults.len() < FAULTS {
+            self.faults.push(problem.at(self.part, item.at));
+        }
+    }
+
+    fn path(&mut self, path: &Path, scopes: &[String]) -> Result<(), Problem> {
+        let root = path.root.as_str();
+        let in_scope = scopes.iter().any(|name| name == root);
+        if in_scope || self.locals.captured.contains(root) {
+            return Ok(());
+        }
+        if root == "forloop" {
+            return if scopes.is_empty() { Err(unknown("forloop", "exists only inside `for`")) } else { Ok(()) };
+        }
+        let written = display(path);
+        match self.merge_field(path) {
+            Ok(()) => {
+                self.variables.insert(written);
+                Ok(())
+            }
+            Err(_) if self.locals.assigned.contains(root) => Ok(()),
+            Err(why) => Err(unknown(&written, why)),
+        }
+    }
+
+    fn merge_field(&self, path: &Path) -> Result<(), &'static str> {
+        let keys: Option<Vec<&str>> = path
+            .rest
+            .iter()
+            .map(|index| match index {
+                Index::Key(key) => Some(key.as_str()),
+                Index::Number(_) | Index::Computed(_) => None,
+            })
+            .collect();
+        if path.root == "data" {
+            return match (self.kind, path.rest.is_empty()) {
+                (TemplateKind::Transactional, false) => Ok(()),
+                (TemplateKind::Transactional, true) => Err("needs a key, as in `data.order_id`"),
+                _ => Err("exists only in transactional templates"),
+            };
+        }
+        if path.root == "contact"
+            && let [Index::Key(fields), Index::Key(key), ..] = path.rest.as_slice()
+            && fields == "fields"
+        {
+            return if self.known.custom.contains(key) {
+                Ok(())
+            } else {
+                Err("is not a field this tenant has defined")
+            };
+        }
+        let keys = keys.ok_or("cannot be indexed")?;
+        let is_known = match (path.root.as_str(), keys.as_slice()) {
+            ("contact", [field] | [field, "size"]) => CONTACT_FIELDS.contains(field),
+            ("sender", [field]) => ["name", "email", "reply_to"].contains(field),
+            ("campaign" | "tenant", [field]) => ["id", "name"].contains(field),
+            (bare, [] | ["size"]) => BARE_FIELDS.contains(&bare) || BARE_OTHERS.contains(&bare),
+            _ => false,
+        };
+        if is_known { Ok(()) } else { Err("is not a merge field and is not set in the template") }
+    }
+}
+
+fn unknown(name: &str, why: &str) -> Problem {
+    Problem::new(FaultCode::UnknownVariable, format!("`{name}` {why}"))
+}
+
+fn display(path: &Path) -> String {
+    let mut text = path.root.clone();
+    for index in &path.rest {
+        match index {
+            Index::Key(key) => {
+                text.push('.');
+                text.push_str(key);
+            }
+            Index::Number(number) => text.push_str(&format!("[{number}]")),
+            Index::Computed(_) => text.push_str("[…]"),
+        }
+    }
+    text
+}
+
+fn operand_paths<'a>(operand: &'a Operand, paths: &mut Vec<&'a Path>) {
+    if let Operand::Path(path) = operand {
+        paths.push(path);
+        for index in &path.rest {
+            if let Index::Computed(inner) = index {
+                operand_paths(inner, paths);
+            }
+        }
+    }
+}
+
+fn chain_paths<'a>(chain: &'a Chain, paths: &mut Vec<&'a Path>) {
+    operand_paths(&chain.entry, paths);
+    for argument in chain.filters.iter().flat_map(|filter| &filter.arguments) {
+        operand_paths(argument, paths);
+    }
+}
+
+fn condition_paths<'a>(condition: &'a Condition, paths: &mut Vec<&'a Path>) {
+    for test in condition.iter().flatten() {
+        operand_paths(&test.left, paths);
+        if let Some((_, right)) = &test.right {
+            operand_paths(right, paths);
+        }
+    }
+}
+
+fn tag_paths<'a>(tag: &'a Tag, paths: &mut Vec<&'a Path>) {
+    match tag {
+        Tag::If(condition) | Tag::Unless(condition) | Tag::Elsif(condition) => condition_paths(condition, paths),
+        Tag::Case(value) => operand_paths(value, paths),
+        Tag::When(values) => values.iter().for_each(|value| operand_paths(value, paths)),
+        Tag::Assign(_, chain) => chain_paths(chain, paths),
+        Tag::For(read) => {
+            if let Over::Value(value) = &read.over {
+                operand_paths(value, paths);
+            }
+            [&read.limit, &read.offset].into_iter().flatten().for_each(|value| operand_paths(value, paths));
+        }
+        Tag::Else | Tag::Capture(_) | Tag::Break | Tag::Continue | Tag::End(_) => {}
+    }
+}

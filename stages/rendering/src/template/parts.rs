@@ -1,0 +1,206 @@
+//! From source to the items of each part, with everything the engine adds already in them.
+
+use super::TemplateSource;
+use super::escape;
+use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
+use super::footer;
+use super::html::{self, Inserts};
+use super::limits::Limits;
+use super::names::Locals;
+use super::plain;
+use super::program::Context;
+use super::scan::{Item, ItemKind, Special, scan};
+use super::structure;
+
+/// An id and a name, as `campaign.id` and `campaign.name`.
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// The id, in its canonical form.
+    pub id: String,
+    /// The name.
+    pub name: String,
+}
+
+impl Named {
+    pub(super) fn get(&self, field: &str) -> Option<&str> {
+        match field {
+            "id" => Some(&self.id),
+            "name" => Some(&self.name),
+            _ => None,
+        }
+    }
+}
+
+/// Who the mail is from.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    /// Display name.
+    pub name: String,
+    /// Address.
+    pub email: String,
+    /// Where replies go, if elsewhere.
+    pub reply_to: Option<String>,
+}
+
+/// What is the same for all recipients of a message and does not come from the template.
+#[derive(Debug, Clone)]
+pub struct MessageOptions {
+    /// The tenant.
+    pub tenant: Named,
+    /// The campaign, if it is one.
+    pub campaign: Option<Named>,
+    /// The From and Reply-To.
+    pub sender: Sender,
+    /// The domain of the Message-ID.
+    pub sending_domain: String,
+    /// The postal address for the footer; lines as given.
+    pub physical_address: Option<String>,
+    /// Whether recipients can opt out of this mail: adds the footer and the RFC 8058 headers. True for marketing.
+    pub opt_out: bool,
+    /// Whether links are replaced by tracked ones.
+    pub track_links: bool,
+    /// Whether the open pixel is added.
+    pub track_opens: bool,
+    /// Bounds on the template.
+    pub limits: Limits,
+}
+
+/// The scanned source of each part.
+pub(super) struct Scanned {
+    pub(super) subject: Vec<Item>,
+    pub(super) preheader: Vec<Item>,
+    pub(super) html: Vec<Item>,
+    pub(super) text: Option<Vec<Item>>,
+}
+
+impl Scanned {
+    /// Scans all parts and checks their structure.
+    pub(super) fn of(source: &TemplateSource, limits: &Limits) -> Result<Self, Vec<TemplateFault>> {
+        let mut faults = Vec::new();
+        let mut read = |part, text: &str| {
+            let items = scan(part, text, limits).unwrap_or_else(|found| {
+                faults.extend(found);
+                Vec::new()
+            });
+            faults.extend(structure::faults(part, &items, limits));
+            items
+        };
+        let subject = read(Part::Subject, &source.subject);
+        let preheader = read(Part::Preheader, source.preheader.as_deref().unwrap_or_default());
+        let html = read(Part::BodyHtml, &source.body_html);
+        let text =
+            source.body_text.as_deref().filter(|text| !text.trim().is_empty()).map(|text| read(Part::BodyText, text));
+        if faults.is_empty() { Ok(Self { subject, preheader, html, text }) } else { Err(faults) }
+    }
+
+    /// Each part with its own items, in the order they are checked.
+    pub(super) fn parts(&self) -> Vec<(Part, &[Item])> {
+        let mut parts: Vec<(Part, &[Item])> =
+            vec![(Part::Subject, &self.subject), (Part::Preheader, &self.preheader), (Part::BodyHtml, &self.html)];
+        parts.extend(self.text.as_deref().map(|text| (Part::BodyText, text)));
+        parts
+    }
+
+    /// The names a part sets. The preheader runs with the HTML it stands in.
+    pub(super) fn locals(&self, part: Part) -> Locals {
+        match part {
+            Part::Subject => Locals::collect(&self.subject),
+            Part::Preheader | Part::BodyHtml => Locals::collect(self.preheader.iter().chain(&self.html)),
+            Part::BodyText => Locals::collect(self.text.iter().flatten()),
+        }
+    }
+}
+
+/// One part, ready to be cut into text and slots.
+pub(super) struct Prepared {
+    pub(super) part: Part,
+    pub(super) context: Context,
+    pub(super) items: Vec<Item>,
+    pub(super) locals: Locals,
+}
+
+/// The parts of a whole message.
+pub(super) struct Message {
+    pub(super) subject: Prepared,
+    pub(super) text: Prepared,
+    pub(super) html: Prepared,
+}
+
+/// Prepares the parts of a message.
+pub(super) fn prepare(scanned: Scanned, options: &MessageOptions) -> Result<Message, Vec<TemplateFault>> {
+    let html_locals = scanned.locals(Part::BodyHtml);
+    let address = options.physical_address.as_deref().filter(|address| !address.trim().is_empty());
+    let text = prepare_text(&scanned, options, address)?;
+    let inserts =
+        Inserts { start: preheader(&scanned.preheader), end: html_end(options), track_links: options.track_links };
+    let html = html::rewrite(&scanned.html, inserts).map_err(|_| vec![unprocessable()])?;
+    let html = footer::expand_html(html, address);
+    let subject_locals = scanned.locals(Part::Subject);
+    Ok(Message {
+        subject: Prepared {
+            part: Part::Subject,
+            context: Context::Plain,
+            items: scanned.subject,
+            locals: subject_locals,
+        },
+        text,
+        html: Prepared { part: Part::BodyHtml, context: Context::Html, items: html, locals: html_locals },
+    })
+}
+
+fn unprocessable() -> TemplateFault {
+    Problem::new(FaultCode::HtmlInvalid, "the HTML cannot be processed")
+        .at(Part::BodyHtml, Position { line: 1, column: 1 })
+}
+
+fn prepare_text(
+    scanned: &Scanned,
+    options: &MessageOptions,
+    address: Option<&str>,
+) -> Result<Prepared, Vec<TemplateFault>> {
+    let (part, context, mut items) = match &scanned.text {
+        Some(items) => (Part::BodyText, Context::Plain, items.clone()),
+        None => {
+            let derived = plain::derive(&scanned.html).map_err(|_| vec![unprocessable()])?;
+            (Part::BodyHtml, Context::PlainFromHtml, derived)
+        }
+    };
+    if options.opt_out {
+        items.extend(footer::text(&items, address));
+    }
+    Ok(Prepared { part, context, items, locals: scanned.locals(part) })
+}
+
+/// Invisible text after the preheader, so that mail programs do not fill the preview with the start of the body.
+const PADDING: usize = 60;
+
+fn preheader(items: &[Item]) -> Vec<Item> {
+    if items.is_empty() {
+        return Vec::new();
+    }
+    let mut hidden = vec![Item::text(
+        "<div style=\"display:none;max-height:0;max-width:0;overflow:hidden;opacity:0;font-size:1px;line-height:1px;color:#ffffff;mso-hide:all\">",
+    )];
+    // The preheader is text, not HTML.
+    hidden.extend(items.iter().map(|item| match &item.kind {
+        ItemKind::Text(text) => Item::text(escape::to_html(text)),
+        _ => item.clone(),
+    }));
+    hidden.push(Item::text(format!("{}</div>", "&#847;&zwnj;&nbsp;".repeat(PADDING))));
+    hidden
+}
+
+fn html_end(options: &MessageOptions) -> Vec<Item> {
+    let mut end = Vec::new();
+    if options.opt_out {
+        end.push(Item::special(Special::Footer));
+    }
+    if options.track_opens {
+        end.push(Item::text("<img src=\""));
+        end.push(Item::special(Special::OpenPixel));
+        end.push(Item::text(
+            "\" width=\"1\" height=\"1\" alt=\"\" style=\"display:block;width:1px;height:1px;border:0\">",
+        ));
+    }
+    end
+}

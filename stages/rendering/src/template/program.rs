@@ -1,0 +1,365 @@
+//! A part's tree as it is run, and how it is built from items.
+
+use liquid_core::Expression;
+use liquid_core::model::KString;
+use liquid_core::parser::FilterChain;
+use liquid_core::runtime::Variable;
+
+use super::fault::{FaultCode, Part, Problem, TemplateFault};
+use super::filters::{self, ESCAPES, NEWLINE_TO_BR, RAW};
+use super::lexer::Comparison;
+use super::names::Locals;
+use super::scan::{Item, ItemKind, Shown, Special};
+use super::structure::{closes, opens};
+use super::syntax::{Chain, Condition, FilterCall, Index, Operand, Over, Path, Tag};
+
+/// How printed values are made safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Context {
+    /// Values are escaped for HTML, unless they say otherwise.
+    Html,
+    /// Values go out as they are.
+    Plain,
+    /// As [`Plain`](Self::Plain), from a template written for HTML: escaping filters are left out.
+    PlainFromHtml,
+}
+
+#[derive(Debug)]
+pub(super) enum Op {
+    Text(String),
+    Output {
+        chain: FilterChain,
+        escape: bool,
+        breaks: bool,
+        shows: Option<Shown>,
+    },
+    Click {
+        link: u16,
+        url: String,
+    },
+    Link {
+        link: u16,
+        target: Vec<Op>,
+    },
+    OpenPixel,
+    Unsubscribe {
+        escape: bool,
+    },
+    UnlessShown {
+        field: Shown,
+        body: Vec<Op>,
+    },
+    /// Branches in order; the first whose test holds runs.
+    Choose {
+        branches: Vec<(Test, Vec<Op>)>,
+        otherwise: Vec<Op>,
+    },
+    Case {
+        value: Expression,
+        branches: Vec<(Vec<Expression>, Vec<Op>)>,
+        otherwise: Vec<Op>,
+    },
+    For(Box<Loop>),
+    Assign {
+        name: KString,
+        chain: FilterChain,
+    },
+    Capture {
+        name: KString,
+        body: Vec<Op>,
+    },
+    Break,
+    Continue,
+}
+
+#[derive(Debug)]
+pub(super) struct Test {
+    pub(super) negated: bool,
+    pub(super) any_of: Vec<Vec<Compare>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Compare {
+    pub(super) left: Expression,
+    pub(super) right: Option<(Comparison, Expression)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Source {
+    Value(Expression),
+    Range(i64, i64),
+}
+
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) variable: KString,
+    pub(super) source: Source,
+    pub(super) limit: Option<Expression>,
+    pub(super) offset: Option<Expression>,
+    pub(super) reversed: bool,
+    pub(super) body: Vec<Op>,
+    pub(super) otherwise: Vec<Op>,
+}
+
+/// What ended a run of operations inside a block.
+enum Ending<'i> {
+    Close,
+    Divide(&'i Item),
+    Source,
+}
+
+/// Builds the tree of a part whose structure has been checked.
+pub(super) struct Builder<'a> {
+    pub(super) part: Part,
+    pub(super) context: Context,
+    pub(super) locals: &'a Locals,
+}
+
+impl Builder<'_> {
+    /// # Errors
+    /// An unknown filter, wrong arguments, or a structure that does not close.
+    pub(super) fn build(&self, items: &[Item]) -> Result<Vec<Op>, TemplateFault> {
+        let mut rest = items.iter();
+        let (ops, ending) = self.run(&mut rest)?;
+        match ending {
+            Ending::Source => Ok(ops),
+            Ending::Close | Ending::Divide(_) => Err(self.broken(items.last())),
+        }
+    }
+
+    /// The fault of a single item: an unknown filter, wrong arguments, a misplaced `raw`.
+    pub(super) fn fault(&self, item: &Item) -> Option<TemplateFault> {
+        self.single(item).err()
+    }
+
+    fn broken(&self, item: Option<&Item>) -> TemplateFault {
+        let at = item.map(|item| item.at).unwrap_or_default();
+        Problem::new(FaultCode::UnclosedBlock, "blocks do not close as they were opened").at(self.part, at)
+    }
+
+    fn run<'i>(&self, rest: &mut std::slice::Iter<'i, Item>) -> Result<(Vec<Op>, Ending<'i>), TemplateFault> {
+        let mut ops = Vec::new();
+        while let Some(item) = rest.next() {
+            if closes(item).is_some() {
+                return Ok((ops, Ending::Close));
+            }
+            if matches!(&item.kind, ItemKind::Tag(Tag::Else | Tag::Elsif(_) | Tag::When(_))) {
+                return Ok((ops, Ending::Divide(item)));
+            }
+            let op = if opens(item).is_some() { self.block(item, rest)? } else { self.single(item)? };
+            ops.extend(op);
+        }
+        Ok((ops, Ending::Source))
+    }
+
+    fn single(&self, item: &Item) -> Result<Option<Op>, TemplateFault> {
+        let at = |problem: Problem| problem.at(self.part, item.at);
+        Ok(Some(match &item.kind {
+            ItemKind::Text(text) => Op::Text(text.clone()),
+            ItemKind::Output(chain) => self.output(chain, shown(chain)).map_err(at)?,
+            ItemKind::Unseen(chain) => self.output(chain, None).map_err(at)?,
+            ItemKind::Special(Special::Click { link, url }) => Op::Click { link: *link, url: url.clone() },
+            ItemKind::Special(Special::OpenPixel) => Op::OpenPixel,
+            ItemKind::Special(Special::Unsubscribe) => Op::Unsubscribe { escape: self.context == Context::Html },
+            ItemKind::Tag(Tag::Assign(name, chain)) => {
+                if let Some(raw) = chain.filters.iter().find(|filter| filter.name == RAW) {
+                    return Err(at(misplaced_raw(raw)));
+                }
+                Op::Assign {
+                    name: KString::from_ref(name),
+                    chain: self.chain(&chain.entry, &chain.filters).map_err(at)?,
+                }
+            }
+            ItemKind::Tag(Tag::Break) => Op::Break,
+            ItemKind::Tag(Tag::Continue) => Op::Continue,
+            ItemKind::Tag(_) | ItemKind::Special(_) => return Ok(None),
+        }))
+    }
+
+    fn block<'i>(&self, item: &Item, rest: &mut std::slice::Iter<'i, Item>) -> Result<Option<Op>, TemplateFault> {
+        Ok(Some(match &item.kind {
+            ItemKind::Tag(Tag::If(condition)) => self.choose(condition, false, item, rest)?,
+            ItemKind::Tag(Tag::Unless(condition)) => self.choose(condition, true, item, rest)?,
+            ItemKind::Tag(Tag::Case(value)) => self.case(value, item, rest)?,
+            ItemKind::Tag(Tag::For(read)) => {
+                let (body, ending) = self.run(rest)?;
+                let otherwise = self.otherwise(ending, item, rest)?;
+                let source = match &read.over {
+                    Over::Value(value) => Source::Value(expression(value)),
+                    Over::Range(from, to) => Source::Range(*from, *to),
+                };
+                Op::For(Box::new(Loop {
+                    variable: KString::from_ref(&read.variable),
+                    source,
+                    limit: read.limit.as_ref().map(expression),
+                    offset: read.offset.as_ref().map(expression),
+                    reversed: read.reversed,
+                    body,
+                    otherwise,
+                }))
+            }
+            ItemKind::Tag(Tag::Capture(name)) => {
+                Op::Capture { name: KString::from_ref(name), body: self.closed(item, rest)? }
+            }
+            ItemKind::Special(Special::LinkStart { link }) => {
+                Op::Link { link: *link, target: self.closed(item, rest)? }
+            }
+            ItemKind::Special(Special::UnlessShown(field)) => {
+                Op::UnlessShown { field: *field, body: self.closed(item, rest)? }
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// A block without branches.
+    fn closed<'i>(&self, item: &Item, rest: &mut std::slice::Iter<'i, Item>) -> Result<Vec<Op>, TemplateFault> {
+        match self.run(rest)? {
+            (body, Ending::Close) => Ok(body),
+            _ => Err(self.broken(Some(item))),
+        }
+    }
+
+    /// What follows a body: its end, or `else` and its body.
+    fn otherwise<'i>(
+        &self,
+        ending: Ending<'i>,
+        item: &Item,
+        rest: &mut std::slice::Iter<'i, Item>,
+    ) -> Result<Vec<Op>, TemplateFault> {
+        match ending {
+            Ending::Close => Ok(Vec::new()),
+            Ending::Divide(Item { kind: ItemKind::Tag(Tag::Else), .. }) => self.closed(item, rest),
+            Ending::Divide(_) | Ending::Source => Err(self.broken(Some(item))),
+        }
+    }
+
+    fn choose<'i>(
+        &self,
+        condition: &Condition,
+        negated: bool,
+        item: &Item,
+        rest: &mut std::slice::Iter<'i, Item>,
+    ) -> Result<Op, TemplateFault> {
+        let mut test = compile_test(condition, negated);
+        let mut branches = Vec::new();
+        loop {
+            let (body, ending) = self.run(rest)?;
+            branches.push((test, body));
+            match ending {
+                Ending::Divide(Item { kind: ItemKind::Tag(Tag::Elsif(condition)), .. }) => {
+                    test = compile_test(condition, false);
+                }
+                ending => return Ok(Op::Choose { branches, otherwise: self.otherwise(ending, item, rest)? }),
+            }
+        }
+    }
+
+    fn case<'i>(
+        &self,
+        value: &Operand,
+        item: &Item,
+        rest: &mut std::slice::Iter<'i, Item>,
+    ) -> Result<Op, TemplateFault> {
+        // What stands between `case` and its first `when` is never shown.
+        let (_, mut ending) = self.run(rest)?;
+        let mut branches = Vec::new();
+        loop {
+            match ending {
+                Ending::Divide(Item { kind: ItemKind::Tag(Tag::When(values)), .. }) => {
+                    let (body, next) = self.run(rest)?;
+                    branches.push((values.iter().map(expression).collect(), body));
+                    ending = next;
+                }
+                ending => {
+                    let otherwise = self.otherwise(ending, item, rest)?;
+                    return Ok(Op::Case { value: expression(value), branches, otherwise });
+                }
+            }
+        }
+    }
+
+    fn output(&self, chain: &Chain, shows: Option<Shown>) -> Result<Op, Problem> {
+        let (mut filters, mut escape, mut breaks) = (chain.filters.as_slice(), self.context == Context::Html, false);
+        let is_plain = filters.is_empty();
+        if let Some((last, before)) = filters.split_last() {
+            if last.name == RAW {
+                filters = before;
+                escape = false;
+            } else if last.name == NEWLINE_TO_BR && self.context != Context::Plain {
+                filters = before;
+                breaks = self.context == Context::Html;
+            }
+        }
+        if let Some((last, before)) = filters.split_last()
+            && ESCAPES.contains(&last.name.as_str())
+        {
+            escape = false;
+            if self.context == Context::PlainFromHtml {
+                filters = before;
+            }
+        }
+        if let Some(raw) = filters.iter().find(|filter| filter.name == RAW) {
+            return Err(misplaced_raw(raw));
+        }
+        if let Operand::Path(path) = &chain.entry
+            && is_plain
+            && self.locals.is_escaped(path)
+        {
+            escape = false;
+        }
+        Ok(Op::Output { chain: self.chain(&chain.entry, filters)?, escape, breaks, shows })
+    }
+
+    fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<FilterChain, Problem> {
+        let filters = calls
+            .iter()
+            .map(|call| match filters::build(&call.name, call.arguments.iter().map(expression).collect()) {
+                Some(Ok(filter)) => Ok(filter),
+                Some(Err(_)) => Err(Problem::syntax(format!("the filter `{}` is given wrong arguments", call.name))),
+                None => Err(Problem::new(FaultCode::UnknownFilter, format!("there is no filter `{}`", call.name))),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(FilterChain::new(expression(entry), filters))
+    }
+}
+
+/// Which of the fields the law wants an output shows.
+pub(super) fn shown(chain: &Chain) -> Option<Shown> {
+    match &chain.entry {
+        Operand::Path(path) if path.rest.is_empty() => match path.root.as_str() {
+            "unsubscribe_url" => Some(Shown::Unsubscribe),
+            "physical_address" => Some(Shown::PhysicalAddress),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn misplaced_raw(filter: &FilterCall) -> Problem {
+    Problem::syntax(format!("`{}` must be the last filter of an output", filter.name))
+}
+
+fn compile_test(condition: &Condition, negated: bool) -> Test {
+    let compare = |test: &super::syntax::Test| Compare {
+        left: expression(&test.left),
+        right: test.right.as_ref().map(|(comparison, right)| (*comparison, expression(right))),
+    };
+    Test { negated, any_of: condition.iter().map(|group| group.iter().map(compare).collect()).collect() }
+}
+
+fn expression(operand: &Operand) -> Expression {
+    match operand {
+        Operand::Literal(value) => Expression::Literal(value.clone()),
+        Operand::Path(path) => Expression::Variable(variable(path)),
+    }
+}
+
+fn variable(path: &Path) -> Variable {
+    let mut variable = Variable::with_literal(path.root.clone());
+    variable.extend(path.rest.iter().map(|index| match index {
+        Index::Key(key) => Expression::with_literal(key.clone()),
+        Index::Number(number) => Expression::with_literal(*number),
+        Index::Computed(operand) => expression(operand),
+    }));
+    variable
+}

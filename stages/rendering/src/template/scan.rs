@@ -1,0 +1,288 @@
+//! Splits a source into static text, outputs and tags, each with its place: the only reader of raw template source.
+//!
+//! Whitespace control (`{{-`, `-%}`), `raw` and `comment` are dealt with here, so that later steps see none of them.
+//! Everything is iterative and bounded, because the source is a stranger's.
+
+use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
+use super::lexer::brief;
+use super::limits::{FAULTS, Limits};
+use super::syntax::{self, Chain, Tag};
+
+/// One element of a part, in source order; blocks are not yet trees.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Item {
+    pub(super) kind: ItemKind,
+    pub(super) at: Position,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ItemKind {
+    /// Static text, as it goes out.
+    Text(String),
+    /// `{{ … }}`.
+    Output(Chain),
+    /// An output that the reader never sees, because it stands in a comment.
+    Unseen(Chain),
+    /// `{% … %}`.
+    Tag(Tag),
+    /// Something this engine puts in.
+    Special(Special),
+}
+
+/// What the engine itself puts into a message.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Special {
+    /// The tracked form of a link whose target never changes.
+    Click { link: u16, url: String },
+    /// Starts a link whose target is rendered: what stands up to its end tag is the target.
+    LinkStart { link: u16 },
+    /// The address of the open pixel.
+    OpenPixel,
+    /// The recipient's unsubscribe address.
+    Unsubscribe,
+    /// Where the footer goes.
+    Footer,
+    /// Starts text that is left out if the message has shown this field already.
+    UnlessShown(Shown),
+}
+
+/// Fields the law wants in marketing mail; the engine notes whether a message showed them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Unsubscribe,
+    PhysicalAddress,
+}
+
+impl Item {
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self { kind: ItemKind::Text(text.into()), at: Position::default() }
+    }
+
+    pub(super) fn special(special: Special) -> Self {
+        Self { kind: ItemKind::Special(special), at: Position::default() }
+    }
+
+    pub(super) fn tag(tag: Tag) -> Self {
+        Self { kind: ItemKind::Tag(tag), at: Position::default() }
+    }
+}
+
+/// Scans one part.
+///
+/// # Errors
+/// Every fault of the markup, up to a limit; of a fault in the delimiters only the first, since nothing after it can
+/// be told.
+pub(super) fn scan(part: Part, source: &str, limits: &Limits) -> Result<Vec<Item>, Vec<TemplateFault>> {
+    if source.len() > limits.source_bytes {
+        let detail = format!("{} bytes; at most {} are allowed", source.len(), limits.source_bytes);
+        return Err(vec![Problem::new(FaultCode::SourceTooLarge, detail).at(part, Position { line: 1, column: 1 })]);
+    }
+    // One kind of line end, so that positions and encoding need not know three.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut scanner = Scanner {
+        part,
+        source: &source,
+        limits,
+        at: 0,
+        place: Place::default(),
+        tags: 0,
+        items: Vec::new(),
+        faults: Vec::new(),
+    };
+    if let Err(fault) = scanner.run() {
+        scanner.faults.push(fault);
+    }
+    if scanner.faults.is_empty() { Ok(scanner.items) } else { Err(scanner.faults) }
+}
+
+/// Follows line and column forward through the source, so that a thousand tags do not mean a thousand rescans.
+#[derive(Default)]
+struct Place {
+    offset: usize,
+    lines: u32,
+    columns: u32,
+}
+
+impl Place {
+    fn advance(&mut self, source: &str, to: usize) -> Position {
+        for character in source.get(self.offset..to).unwrap_or_default().chars() {
+            if character == '\n' {
+                self.lines += 1;
+                self.columns = 0;
+            } else {
+                self.columns += 1;
+            }
+        }
+        self.offset = to;
+        Position { line: self.lines + 1, column: self.columns + 1 }
+    }
+}
+
+struct Scanner<'s> {
+    part: Part,
+    source: &'s str,
+    limits: &'s Limits,
+    at: usize,
+    place: Place,
+    tags: usize,
+    items: Vec<Item>,
+    faults: Vec<TemplateFault>,
+}
+
+/// What stands between two delimiters.
+struct Markup<'s> {
+    is_output: bool,
+    inner: &'s str,
+    trims_before: bool,
+    trims_after: bool,
+    end: usize,
+}
+
+impl<'s> Scanner<'s> {
+    fn run(&mut self) -> Result<(), TemplateFault> {
+        let mut trim_next = false;
+        while let Some(start) = find_opening(self.source, self.at) {
+            let markup = self.markup(start)?;
+            self.push_text(self.source.get(self.at..start).unwrap_or_default(), trim_next, markup.trims_before);
+            let at = self.place.advance(self.source, start);
+            self.at = markup.end;
+            trim_next = markup.trims_after;
+            self.tags += 1;
+            if self.tags > self.limits.tags {
+                let detail = format!("more than {} tags and outputs", self.limits.tags);
+                return Err(Problem::new(FaultCode::TooManyTags, detail).at(self.part, at));
+            }
+            if markup.inner.len() > self.limits.markup_bytes {
+                let detail = format!("a tag is longer than {} bytes", self.limits.markup_bytes);
+                return Err(Problem::syntax(detail).at(self.part, at));
+            }
+            if markup.is_output {
+                self.read(at, syntax::output(markup.inner).map(ItemKind::Output));
+            } else if let Some(trims) = self.tag(at, markup.inner, trim_next)? {
+                trim_next = trims;
+            }
+            if self.faults.len() >= FAULTS {
+                return Ok(());
+            }
+        }
+        self.push_text(self.source.get(self.at..).unwrap_or_default(), trim_next, false);
+        Ok(())
+    }
+
+    /// Reads a tag. `Some` for `raw` and `comment`: whether their end tag trims what follows.
+    fn tag(&mut self, at: Position, inner: &'s str, trims: bool) -> Result<Option<bool>, TemplateFault> {
+        let inner = inner.trim();
+        if inner.starts_with('#') {
+            return Ok(None);
+        }
+        let end = inner.bytes().position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_')).unwrap_or(inner.len());
+        let (name, rest) = inner.split_at(end);
+        match name {
+            "" => {
+                let problem = Problem::syntax(format!("a tag must start with its name: `{}`", brief(inner)));
+                self.read(at, Err(problem));
+                Ok(None)
+            }
+            "raw" | "comment" => self.verbatim(at, name, trims).map(Some),
+            _ => {
+                let read = syntax::tag(name, rest, self.limits).map(ItemKind::Tag);
+                self.read(at, read);
+                Ok(None)
+            }
+        }
+    }
+
+    fn read(&mut self, at: Position, read: Result<ItemKind, Problem>) {
+        match read {
+            Ok(kind) => self.items.push(Item { kind, at }),
+            Err(problem) => self.faults.push(problem.at(self.part, at)),
+        }
+    }
+
+    /// Skips over `raw` (whose text is kept as it is) or `comment` (which leaves nothing).
+    fn verbatim(&mut self, at: Position, name: &str, trims: bool) -> Result<bool, TemplateFault> {
+        let mut from = self.at;
+        while let Some(found) = self.source.get(from..).and_then(|rest| rest.find("{%")) {
+            let start = from + found;
+            let inner_from = start + 2;
+            let Some(length) = self.source.get(inner_from..).and_then(|rest| rest.find("%}")) else { break };
+            let inner = self.source.get(inner_from..inner_from + length).unwrap_or_default();
+            let word = inner.strip_prefix('-').unwrap_or(inner);
+            let word = word.strip_suffix('-').unwrap_or(word).trim();
+            if word.strip_prefix("end") == Some(name) {
+                if name == "raw" {
+                    let text = self.source.get(self.at..start).unwrap_or_default();
+                    self.push_text(text, trims, inner.starts_with('-'));
+                }
+                self.at = inner_from + length + 2;
+                return Ok(inner.ends_with('-'));
+            }
+            from = inner_from;
+        }
+        Err(Problem::new(FaultCode::UnclosedTag, format!("`{name}` is never closed by `end{name}`")).at(self.part, at))
+    }
+
+    fn markup(&mut self, start: usize) -> Result<Markup<'s>, TemplateFault> {
+        let is_output = self.source.as_bytes().get(start + 1) == Some(&b'{');
+        let body = self.source.get(start + 2..).unwrap_or_default();
+        let closing = if is_output { "}}" } else { "%}" };
+        let Some(length) = find_closing(body, closing, self.limits.markup_bytes) else {
+            let at = self.place.advance(self.source, start);
+            let opening = if is_output { "{{" } else { "{%" };
+            let detail = format!("`{opening}` is never closed by `{closing}`: `{}`", brief(first_line(body)));
+            return Err(Problem::new(FaultCode::UnclosedTag, detail).at(self.part, at));
+        };
+        let inner = body.get(..length).unwrap_or_default();
+        let trims_before = inner.starts_with('-');
+        let inner = inner.strip_prefix('-').unwrap_or(inner);
+        let trims_after = inner.ends_with('-');
+        let inner = inner.strip_suffix('-').unwrap_or(inner);
+        Ok(Markup { is_output, inner, trims_before, trims_after, end: start + 2 + length + 2 })
+    }
+
+    fn push_text(&mut self, text: &str, trim_start: bool, trim_end: bool) {
+        let text = if trim_start { text.trim_start() } else { text };
+        let text = if trim_end { text.trim_end() } else { text };
+        if text.is_empty() {
+            return;
+        }
+        if let Some(Item { kind: ItemKind::Text(before), .. }) = self.items.last_mut() {
+            before.push_str(text);
+        } else {
+            self.items.push(Item::text(text));
+        }
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn find_opening(source: &str, from: usize) -> Option<usize> {
+    let bytes = source.as_bytes();
+    let mut at = from;
+    while let Some(found) = bytes.get(at..)?.iter().position(|byte| *byte == b'{') {
+        at += found;
+        if matches!(bytes.get(at + 1), Some(b'{' | b'%')) {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The closing delimiter outside quoted text, else the first one at all (an apostrophe in a comment is no quote).
+/// Looks for quotes only as far as markup may reach, so that open quotes do not make every tag a scan to the end.
+fn find_closing(body: &str, closing: &str, reach: usize) -> Option<usize> {
+    let mut quote = None;
+    for (at, byte) in body.bytes().take(reach).enumerate() {
+        match quote {
+            Some(open) if byte == open => quote = None,
+            Some(_) => {}
+            None if byte == b'"' || byte == b'\'' => quote = Some(byte),
+            None if body.get(at..).is_some_and(|rest| rest.starts_with(closing)) => return Some(at),
+            None => {}
+        }
+    }
+    body.find(closing)
+}

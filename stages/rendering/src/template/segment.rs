@@ -1,0 +1,79 @@
+//! Cuts a part's items into static text and runs of Liquid that each become one slot.
+
+use super::scan::{Item, ItemKind};
+use super::structure::{closes, opens};
+use super::syntax::{Block, Tag};
+
+/// Static text this short between two runs joins them: a slot of its own costs more.
+const JOINED_BYTES: usize = 12;
+
+/// A piece of a part.
+#[derive(Debug)]
+pub(super) enum Segment {
+    Text(String),
+    Slot(Vec<Item>),
+}
+
+/// The segments of a part whose structure has been checked.
+pub(super) fn segments(items: Vec<Item>) -> Vec<Segment> {
+    let mut cutter = Cutter::default();
+    let mut items = items.into_iter().peekable();
+    while let Some(item) = items.next() {
+        let is_text_next = items.peek().is_none_or(|next| matches!(next.kind, ItemKind::Text(_)));
+        cutter.push(item, is_text_next);
+    }
+    cutter.flush();
+    cutter.done
+}
+
+#[derive(Default)]
+struct Cutter {
+    done: Vec<Segment>,
+    run: Vec<Item>,
+    /// Whether the run prints anything, as far as can be told.
+    prints: bool,
+    /// Assignments that wait for the next run that prints: they need no slot of their own.
+    silent: Vec<Item>,
+    open: Vec<Block>,
+}
+
+impl Cutter {
+    fn push(&mut self, item: Item, is_text_next: bool) {
+        if self.open.is_empty()
+            && let ItemKind::Text(text) = &item.kind
+        {
+            let joins = self.prints && text.len() < JOINED_BYTES && !text.contains('\n') && !is_text_next;
+            if joins {
+                self.run.push(item);
+            } else {
+                self.flush();
+                self.text(text);
+            }
+            return;
+        }
+        let captures = self.open.contains(&Block::Capture) || opens(&item) == Some(Block::Capture);
+        if let Some(block) = opens(&item) {
+            self.open.push(block);
+        } else if closes(&item).is_some() {
+            self.open.pop();
+        }
+        self.prints |= !captures && !matches!(&item.kind, ItemKind::Tag(Tag::Assign(..)));
+        self.run.push(item);
+    }
+
+    fn text(&mut self, text: &str) {
+        match self.done.last_mut() {
+            Some(Segment::Text(before)) => before.push_str(text),
+            _ => self.done.push(Segment::Text(text.to_owned())),
+        }
+    }
+
+    fn flush(&mut self) {
+        let run = std::mem::take(&mut self.run);
+        self.silent.extend(run);
+        if self.prints {
+            self.done.push(Segment::Slot(std::mem::take(&mut self.silent)));
+            self.prints = false;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Checks that blocks open, divide and close as they should, and turns the flat list of items into a tree.
+
+use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
+use super::limits::{BRANCHES, FAULTS, Limits};
+use super::scan::{Item, ItemKind, Special};
+use super::syntax::{Block, Tag};
+
+/// The block an item opens, if it opens one.
+pub(super) fn opens(item: &Item) -> Option<Block> {
+    match &item.kind {
+        ItemKind::Tag(Tag::If(_)) => Some(Block::If),
+        ItemKind::Tag(Tag::Unless(_)) => Some(Block::Unless),
+        ItemKind::Tag(Tag::Case(_)) => Some(Block::Case),
+        ItemKind::Tag(Tag::For(_)) => Some(Block::For),
+        ItemKind::Tag(Tag::Capture(_)) => Some(Block::Capture),
+        ItemKind::Special(Special::LinkStart { .. }) => Some(Block::Link),
+        ItemKind::Special(Special::UnlessShown(_)) => Some(Block::UnlessShown),
+        _ => None,
+    }
+}
+
+/// The block an item closes, if it closes one.
+pub(super) fn closes(item: &Item) -> Option<Block> {
+    match &item.kind {
+        ItemKind::Tag(Tag::End(block)) => Some(*block),
+        _ => None,
+    }
+}
+
+/// Whether the item steers (a tag of any kind) rather than shows something.
+pub(super) fn is_control(item: &Item) -> bool {
+    matches!(&item.kind, ItemKind::Tag(_))
+}
+
+/// Whether these items open, divide and close blocks only among themselves.
+pub(super) fn is_balanced(items: &[Item]) -> bool {
+    let mut open = Vec::new();
+    for item in items {
+        if let Some(block) = opens(item) {
+            open.push(block);
+        } else if let Some(block) = closes(item) {
+            if open.pop() != Some(block) {
+                return false;
+            }
+        } else if let ItemKind::Tag(Tag::Else | Tag::Elsif(_) | Tag::When(_)) = &item.kind
+            && open.is_empty()
+        {
+            return false;
+        }
+    }
+    open.is_empty()
+}
+
+struct Open {
+    block: Block,
+    at: Position,
+    has_else: bool,
+    branches: usize,
+}
+
+/// Every structural fault of a part.
+pub(super) fn faults(part: Part, items: &[Item], limits: &Limits) -> Vec<TemplateFault> {
+    let mut open: Vec<Open> = Vec::new();
+    let mut faults = Vec::new();
+    for item in items {
+        if faults.len() >= FAULTS {
+            break;
+        }
+        if let Err(problem) = step(&mut open, item, limits) {
+            let too_deep = problem.code == FaultCode::NestingTooDeep;
+            faults.push(problem.at(part, item.at));
+            // One message for a tower of blocks, not one per storey.
+            if too_deep {
+                return faults;
+            }
+        }
+    }
+    for unclosed in open {
+        let detail = format!("`{0}` is never closed by `end{0}`", unclosed.block.name());
+        faults.push(Problem::new(FaultCode::UnclosedBlock, detail).at(part, unclosed.at));
+    }
+    faults.truncate(FAULTS);
+    faults
+}
+
+fn step(open: &mut Vec<Open>, item: &Item, limits: &Limits) -> Result<(), Problem> {
+    if let Some(block) = opens(item) {
+        open.push(Open { block, at: item.at, has_else: false, branches: 0 });
+        if open.len() > limits.depth {
+            let detail = format!("blocks are nested more than {} deep", limits.depth);
+            return Err(Problem::new(FaultCode::NestingTooDeep, detail));
+        }
+        if block == Block::For && open.iter().filter(|outer| outer.block == Block::For).count() > limits.loop_depth {
+            let detail = format!("`for` is nested more than {} deep", limits.loop_depth);
+            return Err(Problem::new(FaultCode::NestingTooDeep, detail));
+        }
+        return Ok(());
+    }
+    if let Some(block) = closes(item) {
+        return match open.last() {
+            Some(last) if last.block == block => {
+                open.pop();
+                Ok(())
+            }
+            Some(last) => {
+                Err(unexpected(format!("`end{}` found where `end{}` is expected", block.name(), last.block.name())))
+            }
+            None => Err(unexpected(format!("`end{0}` closes no `{0}`", block.name()))),
+        };
+    }
+    match &item.kind {
+        ItemKind::Tag(Tag::Else) => match open.last_mut() {
+            Some(last)
+                if matches!(last.block, Block::If | Block::Unless | Block::Case | Block::For) && !last.has_else =>
+            {
+                last.has_else = true;
+                Ok(())
+            }
+            _ => Err(unexpected("`else` belongs to no block")),
+        },
+        ItemKind::Tag(Tag::Elsif(_)) => branch(open, "elsif", &[Block::If, Block::Unless]),
+        ItemKind::Tag(Tag::When(_)) => branch(open, "when", &[Block::Case]),
+        ItemKind::Tag(Tag::Break | Tag::Continue) if !open.iter().any(|outer| outer.block == Block::For) => {
+            Err(unexpected("`break` and `continue` are for use inside `for`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn branch(open: &mut [Open], name: &str, blocks: &[Block]) -> Result<(), Problem> {
+    match open.last_mut() {
+        Some(last) if blocks.contains(&last.block) && !last.has_else => {
+            last.branches += 1;
+            if last.branches > BRANCHES {
+                return Err(Problem::new(
+                    FaultCode::NestingTooDeep,
+                    format!("more than {BRANCHES} branches in one block"),
+                ));
+            }
+            Ok(())
+        }
+        _ => Err(unexpected(format!("`{name}` belongs to no block"))),
+    }
+}
+
+fn unexpected(detail: impl Into<String>) -> Problem {
+    Problem::new(FaultCode::UnexpectedTag, detail)
+}

@@ -1,0 +1,392 @@
+//! The grammar of Liquid markup: operands, filter chains, conditions and the tags this engine has.
+
+use liquid_core::model::{State, Value};
+
+use super::fault::{FaultCode, Problem};
+use super::lexer::{Comparison, Token, brief, tokens};
+use super::limits::{CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, Limits, PATH_PARTS};
+
+/// A literal or a path to a value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Operand {
+    Literal(Value),
+    Path(Path),
+}
+
+/// `root.key[0][other.path]`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Path {
+    pub(super) root: String,
+    pub(super) rest: Vec<Index>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Index {
+    Key(String),
+    Number(i64),
+    Computed(Box<Operand>),
+}
+
+/// A value and the filters it goes through.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Chain {
+    pub(super) entry: Operand,
+    pub(super) filters: Vec<FilterCall>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FilterCall {
+    pub(super) name: String,
+    pub(super) arguments: Vec<Operand>,
+}
+
+/// One comparison, or the question whether a value is there.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Test {
+    pub(super) left: Operand,
+    pub(super) right: Option<(Comparison, Operand)>,
+}
+
+/// Any of several groups, of which all tests must hold: `and` binds tighter than `or`.
+pub(super) type Condition = Vec<Vec<Test>>;
+
+/// What a `for` goes over.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Over {
+    Value(Operand),
+    Range(i64, i64),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ForLoop {
+    pub(super) variable: String,
+    pub(super) over: Over,
+    pub(super) limit: Option<Operand>,
+    pub(super) offset: Option<Operand>,
+    pub(super) reversed: bool,
+}
+
+/// Blocks that have an end tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    If,
+    Unless,
+    Case,
+    For,
+    Capture,
+    /// Ours: the text inside is the target of a tracked link.
+    Link,
+    /// Ours: what is inside is left out when the message has shown the field already.
+    UnlessShown,
+}
+
+impl Block {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::If => "if",
+            Self::Unless => "unless",
+            Self::Case => "case",
+            Self::For => "for",
+            Self::Capture => "capture",
+            Self::Link => "link",
+            Self::UnlessShown => "unless_shown",
+        }
+    }
+}
+
+/// A tag that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Tag {
+    If(Condition),
+    Unless(Condition),
+    Elsif(Condition),
+    Else,
+    Case(Operand),
+    When(Vec<Operand>),
+    For(Box<ForLoop>),
+    Capture(String),
+    Assign(String, Chain),
+    Break,
+    Continue,
+    End(Block),
+}
+
+/// Reads `{{ markup }}`.
+pub(super) fn output(markup: &str) -> Result<Chain, Problem> {
+    let mut reader = Reader::new(markup)?;
+    if reader.is_done() {
+        return Err(Problem::syntax("an empty output `{{ }}`"));
+    }
+    let chain = reader.chain()?;
+    reader.finish()?;
+    Ok(chain)
+}
+
+/// Reads `{% name markup %}`.
+pub(super) fn tag(name: &str, markup: &str, limits: &Limits) -> Result<Tag, Problem> {
+    let mut reader = Reader::new(markup)?;
+    let tag = match name {
+        "if" => Tag::If(reader.condition()?),
+        "unless" => Tag::Unless(reader.condition()?),
+        "elsif" => Tag::Elsif(reader.condition()?),
+        "else" => Tag::Else,
+        "case" => Tag::Case(reader.operand()?),
+        "when" => Tag::When(reader.alternatives()?),
+        "for" => Tag::For(Box::new(reader.for_loop(limits)?)),
+        "capture" => Tag::Capture(reader.local_name()?),
+        "assign" => reader.assign()?,
+        "break" => Tag::Break,
+        "continue" => Tag::Continue,
+        "endif" => Tag::End(Block::If),
+        "endunless" => Tag::End(Block::Unless),
+        "endcase" => Tag::End(Block::Case),
+        "endfor" => Tag::End(Block::For),
+        "endcapture" => Tag::End(Block::Capture),
+        _ => return Err(unknown_tag(name)),
+    };
+    reader.finish()?;
+    Ok(tag)
+}
+
+fn unknown_tag(name: &str) -> Problem {
+    Problem::new(
+        FaultCode::UnknownTag,
+        format!(
+            "the tag `{}` is not available; use if, unless, case, for, break, continue, assign, capture, comment, raw",
+            brief(name)
+        ),
+    )
+}
+
+struct Reader<'s> {
+    markup: &'s str,
+    tokens: Vec<Token<'s>>,
+    at: usize,
+}
+
+impl<'s> Reader<'s> {
+    fn new(markup: &'s str) -> Result<Self, Problem> {
+        Ok(Self { markup, tokens: tokens(markup)?, at: 0 })
+    }
+
+    fn is_done(&self) -> bool {
+        self.at >= self.tokens.len()
+    }
+
+    fn peek(&self) -> Option<&Token<'s>> {
+        self.tokens.get(self.at)
+    }
+
+    fn next(&mut self) -> Option<Token<'s>> {
+        let token = self.tokens.get(self.at).cloned();
+        self.at += 1;
+        token
+    }
+
+    fn take(&mut self, wanted: &Token<'_>) -> bool {
+        let found = self.peek() == Some(wanted);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn unexpected(&self, wanted: &str) -> Problem {
+        Problem::syntax(format!("{wanted} expected in `{}`", brief(self.markup)))
+    }
+
+    fn expect(&mut self, token: &Token<'_>, wanted: &str) -> Result<(), Problem> {
+        if self.take(token) { Ok(()) } else { Err(self.unexpected(wanted)) }
+    }
+
+    fn finish(&self) -> Result<(), Problem> {
+        if self.is_done() { Ok(()) } else { Err(self.unexpected("nothing more")) }
+    }
+
+    fn name(&mut self, wanted: &str) -> Result<&'s str, Problem> {
+        match self.next() {
+            Some(Token::Name(name)) => Ok(name),
+            _ => Err(self.unexpected(wanted)),
+        }
+    }
+
+    fn local_name(&mut self) -> Result<String, Problem> {
+        let name = self.name("a name")?;
+        if is_reserved(name) {
+            return Err(Problem::syntax(format!("`{name}` cannot be used as a name")));
+        }
+        Ok(name.to_owned())
+    }
+
+    fn operand(&mut self) -> Result<Operand, Problem> {
+        self.operand_at(0)
+    }
+
+    fn operand_at(&mut self, depth: usize) -> Result<Operand, Problem> {
+        match self.next() {
+            Some(Token::Text(text)) => Ok(Operand::Literal(Value::scalar(text.to_owned()))),
+            Some(Token::Integer(number)) => Ok(Operand::Literal(Value::scalar(number))),
+            Some(Token::Float(number)) => Ok(Operand::Literal(Value::scalar(number))),
+            Some(Token::Name(name)) => match literal(name) {
+                Some(value) if !matches!(self.peek(), Some(Token::Dot | Token::IndexOpen)) => {
+                    Ok(Operand::Literal(value))
+                }
+                _ => self.path(name, depth).map(Operand::Path),
+            },
+            _ => Err(self.unexpected("a value")),
+        }
+    }
+
+    fn path(&mut self, root: &str, depth: usize) -> Result<Path, Problem> {
+        let mut rest = Vec::new();
+        loop {
+            if self.take(&Token::Dot) {
+                rest.push(Index::Key(self.name("a name after `.`")?.to_owned()));
+            } else if self.take(&Token::IndexOpen) {
+                if depth >= INDEX_DEPTH {
+                    return Err(Problem::new(FaultCode::NestingTooDeep, "indexes are nested too deeply"));
+                }
+                let index = match self.peek() {
+                    Some(Token::Text(_) | Token::Integer(_)) => match self.next() {
+                        Some(Token::Integer(number)) => Index::Number(number),
+                        Some(Token::Text(text)) => Index::Key(text.to_owned()),
+                        _ => return Err(self.unexpected("an index")),
+                    },
+                    Some(Token::Name(_)) => Index::Computed(Box::new(self.operand_at(depth + 1)?)),
+                    _ => return Err(self.unexpected("a text, a number or a name in `[ ]`")),
+                };
+                self.expect(&Token::IndexClose, "`]`")?;
+                rest.push(index);
+            } else {
+                break;
+            }
+            if rest.len() >= PATH_PARTS {
+                return Err(Problem::syntax(format!("the path `{}` is too long", brief(self.markup))));
+            }
+        }
+        Ok(Path { root: root.to_owned(), rest })
+    }
+
+    fn chain(&mut self) -> Result<Chain, Problem> {
+        let entry = self.operand()?;
+        let mut filters = Vec::new();
+        while self.take(&Token::Pipe) {
+            if filters.len() >= CHAIN_FILTERS {
+                return Err(Problem::syntax(format!("more than {CHAIN_FILTERS} filters in one output")));
+            }
+            filters.push(self.filter()?);
+        }
+        Ok(Chain { entry, filters })
+    }
+
+    fn filter(&mut self) -> Result<FilterCall, Problem> {
+        let name = self.name("a filter after `|`")?.to_owned();
+        let mut arguments = Vec::new();
+        if self.take(&Token::Colon) {
+            loop {
+                arguments.push(self.operand()?);
+                if !self.take(&Token::Comma) {
+                    break;
+                }
+            }
+        }
+        Ok(FilterCall { name, arguments })
+    }
+
+    fn condition(&mut self) -> Result<Condition, Problem> {
+        let mut groups = vec![vec![self.test()?]];
+        let mut terms = 1;
+        while let Some(Token::Name(joint)) = self.peek().cloned() {
+            self.at += 1;
+            let test = self.test()?;
+            match (joint, groups.last_mut()) {
+                ("and", Some(group)) => group.push(test),
+                ("or", _) => groups.push(vec![test]),
+                _ => return Err(self.unexpected("`and` or `or`")),
+            }
+            terms += 1;
+            if terms > CONDITION_TERMS {
+                return Err(Problem::syntax(format!("more than {CONDITION_TERMS} comparisons in one condition")));
+            }
+        }
+        Ok(groups)
+    }
+
+    fn test(&mut self) -> Result<Test, Problem> {
+        let left = self.operand()?;
+        let comparison = match self.peek() {
+            Some(Token::Compare(comparison)) => *comparison,
+            Some(Token::Name("contains")) => Comparison::Contains,
+            _ => return Ok(Test { left, right: None }),
+        };
+        self.at += 1;
+        let right = self.operand()?;
+        Ok(Test { left, right: Some((comparison, right)) })
+    }
+
+    fn alternatives(&mut self) -> Result<Vec<Operand>, Problem> {
+        let mut values = vec![self.operand()?];
+        while self.take(&Token::Comma) || self.take(&Token::Name("or")) {
+            values.push(self.operand()?);
+        }
+        Ok(values)
+    }
+
+    fn assign(&mut self) -> Result<Tag, Problem> {
+        let name = self.local_name()?;
+        self.expect(&Token::Assign, "`=`")?;
+        Ok(Tag::Assign(name, self.chain()?))
+    }
+
+    fn for_loop(&mut self, limits: &Limits) -> Result<ForLoop, Problem> {
+        let variable = self.local_name()?;
+        self.expect(&Token::Name("in"), "`in`")?;
+        let over = if self.take(&Token::GroupOpen) { self.range(limits)? } else { Over::Value(self.operand()?) };
+        let mut read = ForLoop { variable, over, limit: None, offset: None, reversed: false };
+        while let Some(token) = self.next() {
+            match token {
+                Token::Name("reversed") => read.reversed = true,
+                Token::Name("limit") => read.limit = Some(self.parameter()?),
+                Token::Name("offset") => read.offset = Some(self.parameter()?),
+                _ => return Err(self.unexpected("`limit`, `offset` or `reversed`")),
+            }
+        }
+        Ok(read)
+    }
+
+    fn parameter(&mut self) -> Result<Operand, Problem> {
+        self.expect(&Token::Colon, "`:`")?;
+        self.operand()
+    }
+
+    fn range(&mut self, limits: &Limits) -> Result<Over, Problem> {
+        let (Some(Token::Integer(from)), Some(Token::Range), Some(Token::Integer(to)), Some(Token::GroupClose)) =
+            (self.next(), self.next(), self.next(), self.next())
+        else {
+            return Err(Problem::new(FaultCode::RangeTooLarge, "a range must have two whole numbers, as in `(1..5)`"));
+        };
+        if to.saturating_sub(from) >= limits.range_items {
+            let detail = format!("the range `({from}..{to})` has more than {} items", limits.range_items);
+            return Err(Problem::new(FaultCode::RangeTooLarge, detail));
+        }
+        Ok(Over::Range(from, to))
+    }
+}
+
+fn literal(name: &str) -> Option<Value> {
+    match name {
+        "true" => Some(Value::scalar(true)),
+        "false" => Some(Value::scalar(false)),
+        "nil" | "null" => Some(Value::Nil),
+        "empty" => Some(Value::State(State::Empty)),
+        "blank" => Some(Value::State(State::Blank)),
+        _ => None,
+    }
+}
+
+fn is_reserved(name: &str) -> bool {
+    literal(name).is_some()
+        || name.starts_with("__")
+        || matches!(
+            name,
+            "and" | "or" | "in" | "contains" | "forloop" | "data" | "contact" | "sender" | "campaign" | "tenant"
+        )
+}

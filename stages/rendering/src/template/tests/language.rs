@@ -1,0 +1,117 @@
+//! What the Liquid of this engine does.
+
+use rstest::rstest;
+
+use super::*;
+
+#[rstest]
+#[case("{{ first_name }}", "Ada")]
+#[case("{{ contact.first_name }} {{ contact.fields.plan }}", "Ada pro")]
+#[case("{{ contact['first_name'] }}", "Ada")]
+#[case("{{ contact.fields.score | plus: 3 }}", "10")]
+#[case("{{ contact.fields.tags[1] }}{{ contact.fields.tags.size }}{{ contact.fields.tags.first }}", "b2a")]
+#[case("{{ sender.name }} {{ sender.email }} {{ sender.reply_to }}", "Ann Sender ann@example.com reply@example.com")]
+#[case("{{ campaign.name }} {{ tenant.name }} {{ campaign.id }}", "Spring Acme c-1")]
+#[case("{{ data.order.id }}: {{ data.order.items[0].name }} {{ data.order.items.last.name }}", "17: Tea Cup")]
+#[case("{{ unsubscribe_url }}", "https://t.test/u/1?a=1&amp;b=2")]
+#[case("{{ physical_address | replace: '\n', ', ' }}", "1 Main Street, Springfield")]
+fn a_merge_field_prints_its_value(#[case] source: &str, #[case] printed: &str) {
+    assert_eq!(render_html(source), printed);
+}
+
+#[rstest]
+#[case("[{{ title }}]", "[]")]
+#[case("{{ title | default: 'friend' }}", "friend")]
+#[case("{{ data.blank | default: 'friend' }}", "friend")]
+#[case("{{ data.no.such.thing | default: 1 }}", "1")]
+#[case("{% if title %}yes{% else %}no{% endif %}", "no")]
+#[case("{% if title == '' %}empty{% endif %}", "empty")]
+#[case("{% if title != '' %}yes{% else %}no{% endif %}", "no")]
+#[case("{% if title == nil %}nil{% endif %}", "nil")]
+#[case("{% if title == blank %}blank{% endif %}", "blank")]
+#[case("{% unless contact.fields.none %}none{% endunless %}", "none")]
+#[case("{% if data.missing contains 'x' %}yes{% else %}no{% endif %}", "no")]
+#[case("{% for item in data.missing %}x{% else %}nothing{% endfor %}", "nothing")]
+#[case("{% for item in data.order.items %}[{{ item.price | default: '-' }}]{% endfor %}", "[4.5][-]")]
+#[case("{{ title | upcase | append: '!' }}", "!")]
+#[case("{{ title | plus: 1 }}", "1")]
+fn an_absent_value_is_nothing_and_never_an_error(#[case] source: &str, #[case] printed: &str) {
+    assert_eq!(render_html(source), printed);
+}
+
+#[rstest]
+#[case("{% if first_name == 'Ada' and last_name == 'X' or company %}yes{% endif %}", "yes")]
+#[case("{% if contact.fields.score >= 7 %}a{% elsif true %}b{% else %}c{% endif %}", "a")]
+#[case("{% if contact.fields.score > 7 %}a{% elsif contact.fields.score < 7 %}b{% else %}c{% endif %}", "c")]
+#[case("{% if contact.fields.tags contains 'b' %}yes{% endif %}", "yes")]
+#[case("{% if first_name contains 'da' %}yes{% endif %}", "yes")]
+#[case("{% case contact.fields.plan %}{% when 'free' %}f{% when 'basic', 'pro' %}p{% else %}e{% endcase %}", "p")]
+#[case("{% case contact.fields.plan %} never {% when 'x' %}f{% else %}e{% endcase %}", "e")]
+#[case("{% for i in (1..3) %}{{ i }}{% unless forloop.last %},{% endunless %}{% endfor %}", "1,2,3")]
+#[case("{% for i in (1..9) reversed limit: 2 offset: 1 %}{{ i }}{% endfor %}", "32")]
+#[case(
+    "{% for i in (1..9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+    "13"
+)]
+#[case(
+    "{% for i in (1..2) %}{% for j in (1..2) %}{{ forloop.parentloop.index }}{{ j }} {% endfor %}{% endfor %}",
+    "11 12 21 22 "
+)]
+#[case("{% assign n = first_name | upcase %}{{ n }} {{ n | size }}", "ADA 3")]
+#[case("{% assign first_name = title | default: 'friend' %}{{ first_name }}", "friend")]
+#[case("{% assign list = 'a,b,c' | split: ',' %}{{ list | join: '-' }} {{ list | last }}", "a-b-c c")]
+#[case("{% assign key = 'plan' %}{{ data.order[key] }}{{ data.order['id'] }}", "17")]
+#[case("{% comment %} {{ unread | nonsense }} {% if %} {% endcomment %}x", "x")]
+#[case("{% raw %}{{ first_name }}{% if %}{% endraw %}", "{{ first_name }}{% if %}")]
+#[case("a {{- first_name -}} b", "aAdab")]
+#[case("a\n  {%- if true -%}\n b \n{%- endif -%}\n c", "abc")]
+#[case("{% # a note %}x", "x")]
+#[case("{{ '}}' }}{{ \"%}\" }}", "}}%}")]
+#[case("{{ \"now\" | date: '%Y' | size }}", "4")]
+#[case("{{ '2016-06-13 02:30:00 +0300' | date: '%B %d, %Y' }}", "June 13, 2016")]
+#[case("{{ 'abcdef' | slice: 1, 3 }}{{ 'abc' | slice: -2, 9 }}", "bcdbc")]
+#[case("{{ 7 | divided_by: 2 }} {{ -7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }} {{ 7 | modulo: 3 }}", "3 -4 3.5 1")]
+#[case("{{ 1.345 | round: 2 }} {{ 1.5 | round }} {{ 1.2 | ceil }} {{ '3' | times: 4 }}", "1.35 2 2 12")]
+fn tags_and_filters_do_what_liquid_says(#[case] source: &str, #[case] printed: &str) {
+    assert_eq!(render_html(source), printed);
+}
+
+#[rstest]
+#[case("{{ first_name }}", "&lt;b&gt;O&#39;Neil &amp; &quot;Co&quot;&lt;/b&gt;")]
+#[case("{{ first_name | upcase }}", "&lt;B&gt;O&#39;NEIL &amp; &quot;CO&quot;&lt;/B&gt;")]
+#[case("{{ first_name | raw }}", "<b>O'Neil & \"Co\"</b>")]
+#[case("{{ first_name | escape }}", "&lt;b&gt;O&#39;Neil &amp; &quot;Co&quot;&lt;/b&gt;")]
+#[case("{% if true %}{% for i in (1..1) %}{{ first_name | slice: 0, 3 }}{% endfor %}{% endif %}", "&lt;b&gt;")]
+#[case("{% capture x %}<i>{{ first_name | slice: 0, 3 }}</i>{% endcapture %}{{ x }}", "<i>&lt;b&gt;</i>")]
+#[case("{% assign x = first_name | slice: 0, 3 %}{{ x }}", "&lt;b&gt;")]
+#[case("{{ \"a<\nb\" | newline_to_br }}", "a&lt;<br />\nb")]
+fn values_are_escaped_for_html_once_unless_raw(#[case] source: &str, #[case] printed: &str) {
+    assert_eq!(html_of(source, &named("<b>O'Neil & \"Co\"</b>")), printed);
+}
+
+#[test]
+fn a_name_captured_and_assigned_is_escaped_rather_than_trusted() {
+    let source = "{% capture x %}<i>{% endcapture %}{% assign x = first_name %}{{ x }}";
+    assert_eq!(html_of(source, &named("<script>")), "&lt;script&gt;");
+}
+
+#[test]
+fn liquid_in_a_value_is_text() {
+    assert_eq!(html_of("{{ first_name }}", &named("{{ email }}{% if %}")), "{{ email }}{% if %}");
+}
+
+#[test]
+fn the_text_part_prints_values_as_they_are() {
+    let source = TemplateSource { body_text: Some("Hi {{ first_name }}".to_owned()), ..template("x") };
+    assert_eq!(preview(&source, &bare(), &named("<O'Neil>"), &TestLinks).unwrap().text, "Hi <O'Neil>");
+}
+
+#[test]
+fn names_set_in_one_part_are_unknown_in_the_next() {
+    let source = TemplateSource {
+        body_text: Some("{% assign x = 'text' %}{{ x }}".to_owned()),
+        ..template("{% if false %}{% assign x = 'html' %}{% endif %}[{{ x }}]")
+    };
+    let shown = preview(&source, &bare(), &data(), &TestLinks).unwrap();
+    assert_eq!((shown.text.as_str(), shown.html.as_str()), ("text", "[]"));
+}
