@@ -26,6 +26,8 @@ struct Cli {
 enum Command {
     /// Everything on this machine for development: servers, demo tenant, all stages, a mail sink with an inbox page.
     Dev(Box<dev::Options>),
+    /// Makes the demo tenant of `dev` in any database, and prints its ids and keys as JSON. For trying out and for tests.
+    Seed(dev::SeedArgs),
     /// The ingress and every stage in one process.
     All(Box<process::AllSettings>),
     /// The HTTP ingress.
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Dev(options) => dev::run(*options).await,
+        Command::Seed(args) => dev::print_seed(&args).await,
         Command::All(settings) => process::run_all(*settings).await,
         Command::Ingress(settings) => process::run_ingress(*settings).await,
         Command::Stage(settings) => process::run_stages(*settings).await,

@@ -48,6 +48,29 @@ pub struct Options {
     sink_rules: Option<PathBuf>,
 }
 
+/// `postrider seed`
+#[derive(Debug, clap::Args)]
+pub struct SeedArgs {
+    #[command(flatten)]
+    database: crate::operator::DatabaseArgs,
+    /// Keeps the demo's keys here, so that a second run finds the same.
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+}
+
+/// Makes the demo tenant and prints it.
+pub async fn print_seed(args: &SeedArgs) -> anyhow::Result<()> {
+    let seeded = seed::seed(&args.database.database_url, &args.data_dir).await?;
+    println!(
+        "{}",
+        json!({
+            "engine_tenant_id": seeded.engine_tenant_id, "sender_id": seeded.sender_id, "live_key": seeded.live_key,
+            "test_key": seeded.test_key, "master_key": seeded.master_key,
+        })
+    );
+    Ok(())
+}
+
 /// Where everything is.
 pub struct Facts {
     pub base_url: String,

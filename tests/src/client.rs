@@ -1,0 +1,146 @@
+//! A caller: signs requests as the specification says, byte for byte.
+
+use hmac::{Hmac, KeyInit, Mac};
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// An answer of the API.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// The body; null when it is no JSON.
+    pub body: Value,
+    /// `Retry-After`, when given.
+    pub retry_after: Option<String>,
+}
+
+impl Answer {
+    /// The body of an answer with this status.
+    ///
+    /// # Panics
+    /// With the whole answer, when the status is another.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.body);
+        self.body
+    }
+
+    /// The error code of a refusal.
+    pub fn error(&self) -> &str {
+        self.body["error"].as_str().unwrap_or_default()
+    }
+}
+
+/// A product that calls the API.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base_url: String,
+    product: String,
+    environment: String,
+    key: String,
+    tenant: String,
+}
+
+impl Client {
+    /// A client for one product tenant.
+    pub fn new(base_url: &str, product: &str, environment: &str, key: &str, tenant: &str) -> Self {
+        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+        Self {
+            http,
+            base_url: base_url.to_owned(),
+            product: product.to_owned(),
+            environment: environment.to_owned(),
+            key: key.to_owned(),
+            tenant: tenant.to_owned(),
+        }
+    }
+
+    /// The same caller for another of its tenants.
+    #[must_use]
+    pub fn for_tenant(&self, tenant: &str) -> Self {
+        Self { tenant: tenant.to_owned(), ..self.clone() }
+    }
+
+    /// The product's own tenant id.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    /// The unsigned HTTP client, for what recipients do.
+    pub fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
+    /// A signed read; `query` follows the tenant.
+    pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> Answer {
+        self.try_send(Method::GET, path, query, None).await.unwrap()
+    }
+
+    /// A signed POST; the tenant is put into the body.
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body))).await.unwrap()
+    }
+
+    /// A signed PATCH.
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.try_send(Method::PATCH, path, &[], Some(self.with_tenant(body))).await.unwrap()
+    }
+
+    /// A signed DELETE.
+    pub async fn delete(&self, path: &str, body: Value) -> Answer {
+        self.try_send(Method::DELETE, path, &[], Some(self.with_tenant(body))).await.unwrap()
+    }
+
+    /// A signed POST that may meet a server that is away.
+    ///
+    /// # Errors
+    /// When no HTTP answer comes.
+    pub async fn try_post(&self, path: &str, body: Value) -> reqwest::Result<Answer> {
+        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body))).await
+    }
+
+    fn with_tenant(&self, mut body: Value) -> Value {
+        body["product_tenant_id"] = Value::from(self.tenant.as_str());
+        body
+    }
+
+    async fn try_send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+        body: Option<Value>,
+    ) -> reqwest::Result<Answer> {
+        let bytes = body.map(|body| body.to_string()).unwrap_or_default();
+        let timestamp = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+        let nonce = uuid::Uuid::now_v7().to_string();
+        let digest = hex::encode(Sha256::digest(bytes.as_bytes()));
+        let signed = format!("{method}\n{path}\n{timestamp}\n{nonce}\n{digest}");
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes()).unwrap();
+        mac.update(signed.as_bytes());
+        let mut url = reqwest::Url::parse(&format!("{}{path}", self.base_url)).unwrap();
+        if method == Method::GET {
+            url.query_pairs_mut().append_pair("product_tenant_id", &self.tenant).extend_pairs(query);
+        }
+        let mut request = self
+            .http
+            .request(method, url)
+            .header("X-Service-Product", &self.product)
+            .header("X-Service-Environment", &self.environment)
+            .header("X-Service-Api-Key", &self.key)
+            .header("X-Service-Timestamp", timestamp)
+            .header("X-Service-Nonce", nonce)
+            .header("X-Service-Signature", format!("sha256={}", hex::encode(mac.finalize().into_bytes())));
+        if !bytes.is_empty() {
+            request = request.header("Content-Type", "application/json").body(bytes);
+        }
+        let answer = request.send().await?;
+        let status = answer.status();
+        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let body = serde_json::from_slice(&answer.bytes().await?).unwrap_or_default();
+        Ok(Answer { status, body, retry_after })
+    }
+}

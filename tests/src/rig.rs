@@ -1,0 +1,212 @@
+//! A whole installation of one test: servers, a database, the sink, the seeded demo tenant, processes started at will.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use servers::{ServerOptions, Servers};
+use sqlx::PgPool;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::{
+    Client, eventually, ledger,
+    process::{self, Process},
+    sink::SinkClient,
+};
+
+/// Every stage, as `postrider stage` names it.
+pub const STAGES: [&str; 5] = ["audience", "compliance", "rendering", "delivery", "engagement"];
+
+/// A running installation.
+pub struct Rig {
+    /// Processes by name; dropped (killed) first.
+    pub processes: BTreeMap<String, Process>,
+    /// The sink's questions.
+    pub sink: SinkClient,
+    /// The sink itself.
+    pub sink_process: Process,
+    /// A superuser's pool: row security does not bind it.
+    pub pool: PgPool,
+    /// A caller with every scope.
+    pub client: Client,
+    /// The demo tenant's sender.
+    pub sender_id: Uuid,
+    /// The demo tenant.
+    pub engine_tenant_id: Uuid,
+    /// The settings processes are started with.
+    pub env: BTreeMap<String, String>,
+    /// Where the ingress is, or will be.
+    pub base_url: String,
+    servers: Option<Servers>,
+    dir: TempDir,
+}
+
+impl Rig {
+    /// On the servers the test run shares, with a database and a stream prefix of its own.
+    pub async fn shared() -> Self {
+        let shared = servers::shared().await.unwrap();
+        let name = format!("rig_{:016x}", rand::random::<u64>());
+        let database = servers::TestDatabase::create().await.unwrap();
+        Self::build(None, shared.nats_url().to_owned(), database.url(), format!("{name}_")).await
+    }
+
+    /// On servers of its own, for tests that break them.
+    pub async fn private() -> Self {
+        let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
+        servers.create_database("postrider").await.unwrap();
+        let (nats_url, database_url) = (servers.nats_url(), servers.database_url("postrider"));
+        Self::build(Some(servers), nats_url, database_url, String::new()).await
+    }
+
+    async fn build(servers: Option<Servers>, nats_url: String, database_url: String, prefix: String) -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let dir = TempDir::new().unwrap();
+        let port = servers::free_port();
+        let base_url = format!("http://127.0.0.1:{port}");
+        let mut env: BTreeMap<String, String> = BTreeMap::new();
+        let mut set = |name: &str, value: &str| {
+            env.insert(format!("POSTRIDER_{name}"), value.to_owned());
+        };
+        set("DATABASE_URL", &database_url);
+        runtime::Database::migrate(&SecretString::from(database_url.clone())).await.unwrap();
+        let seeded: Value = serde_json::from_str(&process::run(
+            &["seed", "--data-dir", dir.path().to_str().unwrap(), "--database-url", &database_url],
+            &BTreeMap::new(),
+        ))
+        .unwrap();
+        set("NATS_URL", &nats_url);
+        set("STREAM_PREFIX", &prefix);
+        set("MASTER_KEY", seeded["master_key"].as_str().unwrap());
+        set("HTTP_ADDR", &format!("127.0.0.1:{port}"));
+        set("PUBLIC_URL", &base_url);
+        set("RATE_LIMIT_PER_MINUTE", "0");
+        let mut sink_process = Process::start("sink", &["sink"], &BTreeMap::new(), dir.path());
+        let addresses = sink_process.addresses().await;
+        set("SMTP_URL", &format!("smtp://{}", addresses["smtp_addr"].as_str().unwrap()));
+        let client =
+            Client::new(&base_url, "demo", "production", seeded["live_key"].as_str().unwrap(), "demo-tenant");
+        let pool = PgPool::connect(&database_url).await.unwrap();
+        let id = |name: &str| seeded[name].as_str().unwrap().parse().unwrap();
+        Self {
+            processes: BTreeMap::new(),
+            sink: SinkClient::new(addresses["http_addr"].as_str().unwrap()),
+            sink_process,
+            pool,
+            client,
+            sender_id: id("sender_id"),
+            engine_tenant_id: id("engine_tenant_id"),
+            env,
+            base_url,
+            servers,
+            dir,
+        }
+    }
+
+    /// The private servers.
+    pub fn servers(&self) -> &Servers {
+        self.servers.as_ref().expect("this rig is on shared servers")
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Changes a setting of processes started from now on.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(format!("POSTRIDER_{name}"), value.to_owned());
+        self
+    }
+
+    /// Starts ingress and all stages in one process.
+    pub async fn start_all(&mut self) {
+        self.start("all", &["all"]).await;
+    }
+
+    /// Starts the ingress and each stage in a process of its own.
+    pub async fn start_separate(&mut self) {
+        self.start("ingress", &["ingress"]).await;
+        for stage in STAGES {
+            self.start(stage, &["stage", stage]).await;
+        }
+    }
+
+    /// Starts one process and waits until it is ready.
+    pub async fn start(&mut self, name: &str, args: &[&str]) -> Value {
+        let mut process = Process::start(name, args, &self.env, self.dir.path());
+        let addresses = process.addresses().await;
+        self.processes.insert(name.to_owned(), process);
+        addresses
+    }
+
+    /// `kill -9` of one process.
+    pub fn kill9(&mut self, name: &str) {
+        self.processes.remove(name).expect("no such process").kill9();
+    }
+
+    /// Makes `count` contacts `<prefix>-<n>@<domain>` on a new list through imports; answers the list and the addresses.
+    pub async fn list_of(&self, count: usize, prefix: &str, domain: &str) -> (Uuid, Vec<String>) {
+        let name = format!("{prefix}-{:08x}", rand::random::<u32>());
+        let addresses: Vec<String> = (0..count).map(|n| format!("{prefix}-{n}@{domain}")).collect();
+        for part in addresses.chunks(50_000) {
+            let mut csv = String::from("email,first_name,last_name,company,list\n");
+            for (n, address) in part.iter().enumerate() {
+                csv.push_str(&format!("{address},First{n},Last{n},Company {n},{name}\n"));
+            }
+            let answer = self.client.post("/v1/imports", json!({"csv": csv})).await.expect(200);
+            assert_eq!(answer["counts"]["invalid"], 0, "{answer}");
+        }
+        (self.list_id(&name).await, addresses)
+    }
+
+    /// The id of the list with this name.
+    pub async fn list_id(&self, name: &str) -> Uuid {
+        sqlx::query_scalar("select id from audiences where kind = 'list' and name = $1")
+            .bind(name)
+            .fetch_one(&self.pool)
+            .await
+            .unwrap()
+    }
+
+    /// A draft campaign to a list.
+    pub async fn campaign(&self, list: Uuid, subject: &str, html: &str) -> Uuid {
+        let answer = self
+            .client
+            .post(
+                "/v1/campaigns",
+                json!({
+                    "name": "test", "sender_profile_id": self.sender_id, "audience_mode": "list", "list_id": list,
+                    "subject": subject, "body_html": html,
+                }),
+            )
+            .await
+            .expect(201);
+        answer["campaign_id"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Launches now; answers the launch's answer.
+    pub async fn launch(&self, campaign: Uuid) -> Value {
+        self.client.post(&format!("/v1/campaigns/{campaign}/launch"), json!({})).await.expect(202)
+    }
+
+    /// Waits until a campaign's status is this.
+    pub async fn status(&self, campaign: Uuid, status: &str, within: Duration) {
+        let what = format!("campaign {campaign} to be {status}");
+        eventually(&what, within, || async {
+            let now: String = sqlx::query_scalar("select status from campaigns where id = $1")
+                .bind(campaign)
+                .fetch_one(&self.pool)
+                .await
+                .ok()?;
+            (now == status).then_some(())
+        })
+        .await;
+    }
+
+    /// Checks the books: every batch's counters equal a recount.
+    pub async fn books_balance(&self) {
+        assert_eq!(ledger::batches_off_the_books(&self.pool).await, Vec::<Uuid>::new(), "batch counters differ from a recount");
+    }
+}

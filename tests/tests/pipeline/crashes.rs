@@ -1,0 +1,75 @@
+//! `kill -9` of each process, and of all at once, in the middle of a campaign: nobody lost, nobody twice.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use pipeline::{Rig, ledger, rig::STAGES};
+
+const RECIPIENTS: usize = 20_000;
+/// SMTP connections of the delivery process: at most so many sends are in doubt after it is killed.
+const CONNECTIONS: usize = 16;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_nobody_twice() {
+    let mut rig = Rig::private()
+        .await
+        .with("SMTP_MAX_CONNECTIONS", &CONNECTIONS.to_string())
+        .with("DELIVERY_LEASE", "10s")
+        .with("AUDIENCE_REANNOUNCE", "5s");
+    rig.start_separate().await;
+    let (list, addresses) = rig.list_of(RECIPIENTS, "crash", "example.com").await;
+    let campaign = rig.campaign(list, "Still here, {{ first_name }}", "<p>Hello {{ first_name }} {{ last_name }}</p>").await;
+    rig.launch(campaign).await;
+
+    let step = RECIPIENTS as u64 / 10;
+    for (n, stage) in STAGES.into_iter().enumerate() {
+        let reached = rig.sink.wait(step * (n as u64 + 1), 60_000).await;
+        assert!(reached < RECIPIENTS as u64, "the campaign was over before {stage} was killed");
+        rig.kill9(stage);
+        rig.start(stage, &["stage", stage]).await;
+    }
+    rig.sink.wait(step * 7, 60_000).await;
+    for name in ["ingress", "audience", "compliance", "rendering", "delivery", "engagement"] {
+        rig.kill9(name);
+    }
+    rig.start_separate().await;
+
+    rig.status(campaign, "sent", Duration::from_secs(180)).await;
+    let counts = rig.sink.counts(&addresses).await;
+    assert_eq!(counts.iter().filter(|count| **count > 1).count(), 0, "somebody was mailed twice");
+    let mailed: BTreeSet<&String> =
+        addresses.iter().zip(&counts).filter(|(_, count)| **count == 1).map(|(address, _)| address).collect();
+    let by_address = ledger::by_address(&rig.pool, campaign).await;
+    assert_eq!(by_address.len(), RECIPIENTS);
+    let in_state = |state: &str| -> Vec<&String> {
+        by_address.iter().filter(|(_, (now, _))| now == state).map(|(address, _)| address).collect()
+    };
+    for address in in_state("sent") {
+        assert!(mailed.contains(address), "the ledger says sent, the sink has nothing");
+    }
+    let doubtful = in_state("unknown").len();
+    assert_eq!(in_state("sent").len() + doubtful, RECIPIENTS, "{:?}", ledger::states(&rig.pool, campaign).await);
+    // Delivery was killed twice: alone and with all.
+    assert!(doubtful <= 2 * CONNECTIONS, "{doubtful} in doubt, with {CONNECTIONS} connections");
+    rig.books_balance().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_drains_so_that_nothing_is_in_doubt() {
+    let mut rig = Rig::shared().await.with("DELIVERY_LEASE", "30s").with("AUDIENCE_REANNOUNCE", "5s");
+    rig.start_all().await;
+    let (list, addresses) = rig.list_of(3_000, "drain", "example.com").await;
+    let campaign = rig.campaign(list, "Hi", "<p>Hello {{ first_name }}</p>").await;
+    rig.launch(campaign).await;
+    rig.sink.wait(500, 30_000).await;
+    let process = rig.processes.remove("all").unwrap();
+    assert!(process.terminate().await, "ended well by itself");
+    let open: i64 = sqlx::query_scalar("select count(*) from sends where state in ('claimed', 'fenced', 'unknown')")
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(open, 0, "nothing is held or in doubt after a drain");
+    rig.start_all().await;
+    rig.status(campaign, "sent", Duration::from_secs(120)).await;
+    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 3_000]);
+    rig.books_balance().await;
+}

@@ -1,0 +1,43 @@
+//! `postrider dev`: one command from nothing to a running system, and back to nothing.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use pipeline::{Client, eventually, measure, process::Process};
+use serde_json::{Value, json};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_starts_everything_says_where_it_is_and_leaves_nothing_running() {
+    let dir = tempfile::tempdir().unwrap();
+    let ready = dir.path().join("ready.json");
+    let args = ["dev", "--ephemeral", "--ready-file", ready.to_str().unwrap(), "--rate-limit-per-minute", "0"];
+    let process = Process::start("dev", &args, &BTreeMap::new(), dir.path());
+    let facts: Value = eventually("dev to be ready", Duration::from_secs(90), || async {
+        serde_json::from_str(&std::fs::read_to_string(&ready).ok()?).ok()
+    })
+    .await;
+    for name in [
+        "base_url", "admin_url", "nats_url", "database_url", "inbox_url", "smtp_url", "product", "environment",
+        "product_tenant_id", "engine_tenant_id", "sender_id", "domain", "live_key", "test_key",
+    ] {
+        assert!(facts[name].as_str().is_some_and(|text| !text.is_empty()), "{name} is missing: {facts}");
+    }
+    assert!(facts["env"]["POSTRIDER_DATABASE_URL"].is_string(), "the settings to start further processes with");
+    let text = |name: &str| facts[name].as_str().unwrap();
+    let client = Client::new(
+        text("base_url"),
+        text("product"),
+        text("environment"),
+        text("live_key"),
+        text("product_tenant_id"),
+    );
+    client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.expect(201);
+    let metrics = client.http().get(format!("{}/metrics", text("admin_url"))).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("mail_build_info"));
+
+    let family = measure::family(process.pid());
+    assert!(family.len() >= 5, "dev, engine, sink, NATS and Postgres: {family:?}");
+    assert!(process.terminate().await, "dev ended well");
+    let alive: Vec<u32> =
+        family.into_iter().filter(|pid| std::path::Path::new(&format!("/proc/{pid}/exe")).exists()).collect();
+    assert_eq!(alive, Vec::<u32>::new(), "still running");
+}

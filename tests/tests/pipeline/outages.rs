@@ -1,0 +1,62 @@
+//! Postgres or NATS away: honest answers meanwhile, recovery by itself.
+
+use std::time::Duration;
+
+use pipeline::{Rig, eventually};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_restarted_under_load_gives_503_with_retry_after_and_then_recovers_by_itself() {
+    let mut rig = Rig::private().await.with("AUDIENCE_REANNOUNCE", "5s").with("DELIVERY_LEASE", "10s");
+    rig.start_all().await;
+    let (list, addresses) = rig.list_of(5_000, "pg", "example.com").await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;
+    rig.launch(campaign).await;
+    rig.sink.wait(500, 60_000).await;
+    rig.servers().postgres().stop().await.unwrap();
+    let answer = rig.client.post("/v1/contacts", json!({"email": "new@example.com"})).await;
+    assert_eq!((answer.status.as_u16(), answer.error()), (503, "unavailable"), "{}", answer.body);
+    assert!(answer.retry_after.is_some());
+    rig.servers().postgres().start().await.unwrap();
+    eventually("the API to answer again", Duration::from_secs(30), || async {
+        let answer = rig.client.post("/v1/contacts", json!({"email": "new@example.com"})).await;
+        answer.status.is_success().then_some(())
+    })
+    .await;
+    rig.status(campaign, "sent", Duration::from_secs(120)).await;
+    let counts = rig.sink.counts(&addresses).await;
+    assert_eq!(counts.iter().filter(|count| **count > 1).count(), 0, "somebody was mailed twice");
+    let unknown: i64 = sqlx::query_scalar("select count(*) from sends where campaign_id = $1 and state = 'unknown'")
+        .bind(campaign)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    let missed = counts.iter().filter(|count| **count == 0).count() as i64;
+    assert!(missed <= unknown, "{missed} not mailed, {unknown} in doubt");
+    rig.books_balance().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_accepted_while_nats_is_down_go_out_when_it_is_back() {
+    let mut rig = Rig::private().await;
+    rig.start_all().await;
+    let template = rig
+        .client
+        .post("/v1/templates", json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}))
+        .await
+        .expect(201);
+    rig.servers().nats().stop().await.unwrap();
+    let mut addresses = Vec::new();
+    for n in 0..20 {
+        let address = format!("nats-{n}@example.com");
+        let body = json!({"template_id": template["template_id"], "email": address});
+        rig.client.post("/v1/transactional", body).await.expect(202);
+        addresses.push(address);
+    }
+    let health: serde_json::Value =
+        rig.client.http().get(format!("{}/health", rig.base_url)).send().await.unwrap().json().await.unwrap();
+    assert_eq!((&health["checks"]["database"], &health["checks"]["bus"]), (&json!(true), &json!(false)), "{health}");
+    rig.servers().nats().start().await.unwrap();
+    rig.sink.wait(20, 60_000).await;
+    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 20]);
+}
