@@ -1,0 +1,271 @@
+//! A private ingress on a database of its own, and a client that signs.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use chrono::{SecondsFormat, Utc};
+use clap::Parser;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
+use runtime::{Bus, Database, MasterKeys, Role};
+use schemas::Environment;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use servers::TestDatabase;
+use sqlx::PgPool;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+/// The product, tenant and environment of [`Edge::client`].
+pub const PRODUCT: &str = "crm";
+pub const TENANT: &str = "tenant-1";
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// The default settings, with a free port, no rate limit and no real DNS.
+pub fn settings() -> Settings {
+    let arguments = ["test", "--http-addr", "127.0.0.1:0", "--rate-limit-per-minute", "0", "--dns-servers", "127.0.0.1:9"];
+    Command::parse_from(arguments).settings
+}
+
+/// An ingress and its database.
+pub struct Edge {
+    pub database: TestDatabase,
+    /// As the superuser: sees everything, bypasses the road.
+    pub pool: PgPool,
+    pub ingress: Arc<Ingress>,
+    pub settings: Settings,
+}
+
+impl Edge {
+    pub async fn start() -> Self {
+        Self::with(settings()).await
+    }
+
+    pub async fn with(settings: Settings) -> Self {
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&database.url()).await.unwrap();
+        let ingress = another(&database, settings.clone()).await;
+        Self { database, pool, ingress, settings }
+    }
+
+    /// A second process on the same database.
+    pub async fn another(&self) -> Arc<Ingress> {
+        another(&self.database, self.settings.clone()).await
+    }
+
+    /// A client of [`PRODUCT`] in production with every scope, for [`TENANT`], which is linked now if it was not.
+    pub async fn client(&self) -> Client {
+        self.client_for(PRODUCT, Environment::Production, TENANT).await
+    }
+
+    /// A client with every scope; links the tenant.
+    pub async fn client_for(&self, product: &str, environment: Environment, product_tenant_id: &str) -> Client {
+        let scopes: Vec<&str> = schemas::scope::ALL.to_vec();
+        let key = self.key(product, environment, &scopes).await;
+        let tenant = self.link(product, environment, product_tenant_id).await;
+        Client {
+            router: ingress::router(Arc::clone(&self.ingress)),
+            product: product.to_owned(),
+            environment,
+            key,
+            product_tenant_id: product_tenant_id.to_owned(),
+            tenant,
+        }
+    }
+
+    /// Issues a key.
+    pub async fn key(&self, product: &str, environment: Environment, scopes: &[&str]) -> String {
+        let key = schemas::key::generate(product, environment);
+        sqlx::query("insert into api_keys (id, hash, prefix, product, environment, scopes) values ($1, $2, $3, $4, $5, $6)")
+            .bind(schemas::new_id())
+            .bind(schemas::key::hash(&key).as_slice())
+            .bind(&key[..12])
+            .bind(product)
+            .bind(environment.as_str())
+            .bind(scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>())
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        key
+    }
+
+    /// Links a tenant, making it if need be.
+    pub async fn link(&self, product: &str, environment: Environment, product_tenant_id: &str) -> Uuid {
+        let linked: Option<Uuid> = sqlx::query_scalar(
+            "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        )
+        .bind(product)
+        .bind(environment.as_str())
+        .bind(product_tenant_id)
+        .fetch_optional(&self.pool)
+        .await
+        .unwrap();
+        if let Some(tenant) = linked {
+            return tenant;
+        }
+        let tenant = schemas::new_id();
+        sqlx::query("insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@example.com')")
+            .bind(tenant)
+            .bind(environment.as_str())
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        sqlx::query(
+            "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
+             values ($1, $2, $3, $4, 'owner@example.com')",
+        )
+        .bind(product)
+        .bind(environment.as_str())
+        .bind(product_tenant_id)
+        .bind(tenant)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        tenant
+    }
+
+    /// One number from the database.
+    pub async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
+    }
+}
+
+async fn another(database: &TestDatabase, settings: Settings) -> Arc<Ingress> {
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 8).unwrap();
+    // A prefix per database keeps the streams of tests apart.
+    let prefix = format!("{}_", database.name());
+    let bus = Bus::connect(&SecretString::from(database.nats_url()), None, &prefix, 1, "test").await.unwrap();
+    let master_keys = MasterKeys::parse(&"5a".repeat(32)).unwrap();
+    Ingress::new(Deps { pool, bus, master_keys }, settings).unwrap()
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub bytes: Vec<u8>,
+    /// Null for a body that is no JSON.
+    pub body: Value,
+}
+
+impl Answer {
+    /// The status and the error code.
+    pub fn refusal(&self) -> (u16, &str) {
+        (self.status.as_u16(), self.body["error"].as_str().unwrap_or(""))
+    }
+
+    /// The path and code of each field fault.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let fields = self.body["fields"].as_array().cloned().unwrap_or_default();
+        fields.iter().map(|fault| (text(&fault["path"]), text(&fault["code"]))).collect()
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    /// A string of the body.
+    pub fn text(&self, field: &str) -> String {
+        self.body[field].as_str().unwrap_or_else(|| panic!("no {field} in {}", self.body)).to_owned()
+    }
+}
+
+/// A caller in signed mode.
+#[derive(Clone)]
+pub struct Client {
+    pub router: axum::Router,
+    pub product: String,
+    pub environment: Environment,
+    pub key: String,
+    pub product_tenant_id: String,
+    /// The engine's tenant.
+    pub tenant: Uuid,
+}
+
+impl Client {
+    /// GET with `product_tenant_id` added to the query.
+    pub async fn get(&self, path: &str) -> Answer {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        self.send(self.signed(Method::GET, &format!("{path}{joint}product_tenant_id={}", self.product_tenant_id), b"")).await
+    }
+
+    /// POST with `product_tenant_id` added to the body.
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.write(Method::POST, path, body, &[]).await
+    }
+
+    /// As [`Client::post`], with an `Idempotency-Key`.
+    pub async fn post_once(&self, key: &str, path: &str, body: Value) -> Answer {
+        self.write(Method::POST, path, body, &[("idempotency-key", key)]).await
+    }
+
+    /// PATCH with `product_tenant_id` added to the body.
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.write(Method::PATCH, path, body, &[]).await
+    }
+
+    /// DELETE with `product_tenant_id` added to the body.
+    pub async fn delete(&self, path: &str, body: Value) -> Answer {
+        self.write(Method::DELETE, path, body, &[]).await
+    }
+
+    pub async fn write(&self, method: Method, path: &str, mut body: Value, headers: &[(&'static str, &str)]) -> Answer {
+        if body.get("product_tenant_id").is_none() {
+            body["product_tenant_id"] = json!(self.product_tenant_id);
+        }
+        let mut request = self.signed(method, path, body.to_string().as_bytes());
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        self.send(request).await
+    }
+
+    /// A signed request; `target` may have a query.
+    pub fn signed(&self, method: Method, target: &str, body: &[u8]) -> Request<Body> {
+        self.signed_with(method, target, body, &Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true), &Uuid::new_v4().to_string())
+    }
+
+    pub fn signed_with(&self, method: Method, target: &str, body: &[u8], timestamp: &str, nonce: &str) -> Request<Body> {
+        let path = target.split('?').next().unwrap();
+        let signature = SignedParts { method: method.as_str(), path, timestamp, nonce, body }.sign(&self.key);
+        Request::builder()
+            .method(method)
+            .uri(target)
+            .header("content-type", "application/json")
+            .header("x-service-product", &self.product)
+            .header("x-service-environment", self.environment.as_str())
+            .header("x-service-api-key", &self.key)
+            .header("x-service-timestamp", timestamp)
+            .header("x-service-nonce", nonce)
+            .header("x-service-signature", signature)
+            .body(Body::from(body.to_vec()))
+            .unwrap()
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> Answer {
+        send(&self.router, request).await
+    }
+
+    /// The same caller at another process.
+    pub fn at(&self, ingress: Arc<Ingress>) -> Self {
+        Self { router: ingress::router(ingress), ..self.clone() }
+    }
+}
+
+/// Sends any request.
+pub async fn send(router: &axum::Router, request: Request<Body>) -> Answer {
+    let response = router.clone().oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes().to_vec();
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    Answer { status: parts.status, headers: parts.headers, bytes, body }
+}
