@@ -1,0 +1,237 @@
+//! The loop against a real JetStream.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_nats::jetstream::stream::Stream;
+use async_trait::async_trait;
+use bytes::Bytes;
+use runner::{Intake, Runner, Stage, StageError};
+use runtime::{Bus, Publication};
+use schemas::{
+    Lane, Resolved,
+    subjects::{self, header, stream},
+};
+use secrecy::SecretString;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// What the toy stage does with an announcement of this number.
+const GOOD: i32 = 1;
+const POISON: i32 = 2;
+const FAILS_ONCE: i32 = 3;
+const SLOW: i32 = 4;
+
+#[derive(Default)]
+struct Toy {
+    seen: Mutex<Vec<Vec<Uuid>>>,
+    failures: AtomicUsize,
+    finished: AtomicUsize,
+}
+
+#[async_trait]
+impl Stage for Toy {
+    const NAME: &'static str = "toy";
+    type Input = Resolved;
+
+    async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
+        self.seen.lock().unwrap().push(inputs.iter().map(|input| input.batch_id).collect());
+        if inputs.iter().any(|input| input.announcement == POISON) {
+            return Err(StageError::rejected("poison", "it says so itself"));
+        }
+        if inputs.iter().any(|input| input.announcement == FAILS_ONCE) && self.failures.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Err(StageError::Deferred { reason: "not_yet" });
+        }
+        if inputs.iter().any(|input| input.announcement == SLOW) {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        self.finished.fetch_add(inputs.len(), Ordering::SeqCst);
+        let output = |input: &Resolved| {
+            Publication::json(subjects::cleared(input.lane), format!("out-{}", input.message_id()), input)
+        };
+        Ok(inputs.iter().map(output).collect::<Result<_, _>>()?)
+    }
+}
+
+struct Rig {
+    bus: Bus,
+    toy: Arc<Toy>,
+    runner: Runner,
+    shutdown: CancellationToken,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let servers = servers::shared().await.unwrap();
+        let prefix = format!("toy{:08x}_", rand_u32());
+        let url = SecretString::from(servers.nats_url().to_owned());
+        let bus = Bus::connect(&url, None, &prefix, 1, "test").await.unwrap();
+        bus.apply_streams().await.unwrap();
+        let shutdown = CancellationToken::new();
+        Self { runner: Runner::new(bus.clone(), shutdown.clone()), bus, toy: Arc::default(), shutdown }
+    }
+
+    fn start(&self, coalesce: usize) {
+        let intake = Intake {
+            lane: Lane::Priority,
+            stream: stream::RESOLVED,
+            durable: "toy-priority".to_owned(),
+            subjects: vec![subjects::resolved(Lane::Priority)],
+            workers: 1,
+            coalesce,
+        };
+        self.runner.start(self.toy.clone(), vec![intake]);
+    }
+
+    async fn publish(&self, announcement: i32) -> Uuid {
+        let input = Resolved { tenant_id: Uuid::nil(), batch_id: schemas::new_id(), lane: Lane::Priority, announcement };
+        let publication = Publication::json(subjects::resolved(Lane::Priority), input.message_id(), &input).unwrap();
+        self.bus.publish_all(vec![publication]).await.unwrap();
+        input.batch_id
+    }
+
+    async fn stream(&self, name: &str) -> Stream {
+        self.bus.jetstream().get_stream(self.bus.prefixed(name)).await.unwrap()
+    }
+
+    async fn messages(&self, name: &str) -> u64 {
+        self.stream(name).await.get_info().await.unwrap().state.messages
+    }
+
+    async fn holds(&self, name: &str, messages: u64) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        loop {
+            let now = self.messages(name).await;
+            if now == messages {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{name} holds {now}, not {messages}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn rand_u32() -> u32 {
+    // The random tail of a v7 id; spares the test a dependency.
+    schemas::new_id().as_u128() as u32
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handled_message_leaves_its_stream_and_its_output_is_stored() {
+    let rig = Rig::new().await;
+    rig.publish(GOOD).await;
+    rig.start(1);
+    rig.holds(stream::CLEARED, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    rig.holds(stream::DEAD, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_together_are_handled_together() {
+    let rig = Rig::new().await;
+    for _ in 0..50 {
+        rig.publish(GOOD).await;
+    }
+    rig.start(64);
+    rig.holds(stream::CLEARED, 50).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    assert!(rig.toy.seen.lock().unwrap().len() < 10, "one by one costs fifty turns");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_poison_message_among_many_costs_itself_only() {
+    let rig = Rig::new().await;
+    for n in 0..10 {
+        rig.publish(if n == 4 { POISON } else { GOOD }).await;
+    }
+    rig.start(64);
+    rig.holds(stream::DEAD, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    rig.holds(stream::CLEARED, 9).await;
+    let letter = rig.stream(stream::DEAD).await.get_raw_message(1).await.unwrap();
+    let says = |name: &str| letter.headers.get(name).map(|value| value.as_str().to_owned()).unwrap();
+    assert_eq!(says(header::DEAD_REASON), "poison");
+    assert_eq!(says(header::DEAD_SUBJECT), "mail.v1.resolved.priority");
+    assert!(says(header::DEAD_DETAIL).contains("it says so itself"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_does_not_decode_is_set_aside_at_once() {
+    let rig = Rig::new().await;
+    let publication = Publication {
+        subject: subjects::resolved(Lane::Priority),
+        message_id: "broken".to_owned(),
+        schema: "mail.v1.resolved",
+        body: Bytes::from_static(b"{\"tenant_id\": 7}"),
+        headers: Vec::new(),
+    };
+    rig.bus.publish_all(vec![publication]).await.unwrap();
+    rig.start(1);
+    rig.holds(stream::DEAD, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    assert!(rig.toy.seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transient_error_brings_the_message_again() {
+    let rig = Rig::new().await;
+    let batch = rig.publish(FAILS_ONCE).await;
+    rig.start(1);
+    rig.holds(stream::CLEARED, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    assert_eq!(*rig.toy.seen.lock().unwrap(), vec![vec![batch], vec![batch]]);
+    assert_eq!(rig.messages(stream::DEAD).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_within_the_duplicate_window_publishes_nothing_new() {
+    let rig = Rig::new().await;
+    let input = Resolved { tenant_id: Uuid::nil(), batch_id: schemas::new_id(), lane: Lane::Priority, announcement: GOOD };
+    for id in ["first", "second"] {
+        let publication = Publication::json(subjects::resolved(Lane::Priority), id.to_owned(), &input).unwrap();
+        rig.bus.publish_all(vec![publication]).await.unwrap();
+    }
+    rig.start(1);
+    rig.holds(stream::RESOLVED, 0).await;
+    assert_eq!(rig.toy.finished.load(Ordering::SeqCst), 2, "handled twice");
+    assert_eq!(rig.messages(stream::CLEARED).await, 1, "output ids derive from the input");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_deleted_under_a_worker_is_made_again_and_work_goes_on() {
+    let rig = Rig::new().await;
+    rig.start(1);
+    rig.publish(GOOD).await;
+    rig.holds(stream::CLEARED, 1).await;
+    rig.bus.jetstream().delete_stream(rig.bus.prefixed(stream::RESOLVED)).await.unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::RESOLVED)).await.is_err() {
+        assert!(tokio::time::Instant::now() < deadline, "the worker makes the stream again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    rig.publish(GOOD).await;
+    rig.holds(stream::CLEARED, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_finishes_and_acknowledges_what_is_in_hand() {
+    let rig = Rig::new().await;
+    rig.publish(SLOW).await;
+    rig.start(1);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while rig.toy.seen.lock().unwrap().is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "the work is taken");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    rig.shutdown.cancel();
+    assert!(rig.runner.drained(Duration::from_secs(10)).await);
+    assert_eq!(rig.toy.finished.load(Ordering::SeqCst), 1);
+    assert_eq!((rig.messages(stream::RESOLVED).await, rig.messages(stream::CLEARED).await), (0, 1));
+}
