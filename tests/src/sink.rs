@@ -35,21 +35,22 @@ impl SinkClient {
     pub async fn counts(&self, addresses: &[String]) -> Vec<u64> {
         let mut counts = Vec::with_capacity(addresses.len());
         for part in addresses.chunks(10_000) {
-            let answer: Value =
-                self.http.post(format!("{}/counts", self.url)).json(&part).send().await.unwrap().json().await.unwrap();
-            for address in part {
-                let found = &answer[address];
-                counts.push(found.as_u64().or_else(|| found["count"].as_u64()).unwrap_or(0));
-            }
+            counts.extend(self.ask_counts(part).await.iter().map(|found| found["count"].as_u64().unwrap()));
         }
+        counts
+    }
+
+    async fn ask_counts(&self, addresses: &[String]) -> Vec<Value> {
+        let answer: Value =
+            self.http.post(format!("{}/counts", self.url)).json(&addresses).send().await.unwrap().json().await.unwrap();
+        let counts = answer["counts"].as_array().cloned().unwrap_or_default();
+        assert_eq!(counts.len(), addresses.len(), "{answer}");
         counts
     }
 
     /// When each address got its first mail, in microseconds since 1970.
     pub async fn first_accepted_us(&self, addresses: &[String]) -> Vec<Option<u64>> {
-        let answer: Value =
-            self.http.post(format!("{}/counts", self.url)).json(&addresses).send().await.unwrap().json().await.unwrap();
-        addresses.iter().map(|address| answer[address]["first_at_us"].as_u64()).collect()
+        self.ask_counts(addresses).await.iter().map(|found| found["first_at_us"].as_u64()).collect()
     }
 
     /// The newest messages to an address, parsed.

@@ -36,6 +36,18 @@ pub struct AddressesFile {
     pub addresses_file: Option<PathBuf>,
 }
 
+impl AddressesFile {
+    /// Writes the file, if one is asked for.
+    pub fn write(&self, addresses: &serde_json::Value) -> anyhow::Result<()> {
+        let Some(path) = &self.addresses_file else { return Ok(()) };
+        // Renamed into place, so that nobody reads half of it.
+        let partial = path.with_extension("partial");
+        std::fs::write(&partial, addresses.to_string())
+            .and_then(|()| std::fs::rename(&partial, path))
+            .context("addresses-file")
+    }
+}
+
 /// `postrider all`
 #[derive(Debug, clap::Args)]
 pub struct AllSettings {
@@ -98,17 +110,17 @@ struct Process {
 pub async fn run_all(settings: AllSettings) -> anyhow::Result<()> {
     let process = Process::start(&settings.core, "all").await?;
     start_stages(&process.deps, &settings.stages, StageName::value_variants()).await?;
-    let http_addr = start_ingress(&settings.core, settings.ingress, &process).await?;
-    process.announce(&settings.addresses, Some(http_addr))?;
-    process.serve().await;
+    let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
+    process.announce(&settings.addresses, Some(serving.address))?;
+    process.serve(Some(serving)).await;
     Ok(())
 }
 
 pub async fn run_ingress(settings: IngressProcess) -> anyhow::Result<()> {
     let process = Process::start(&settings.core, "ingress").await?;
-    let http_addr = start_ingress(&settings.core, settings.ingress, &process).await?;
-    process.announce(&settings.addresses, Some(http_addr))?;
-    process.serve().await;
+    let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
+    process.announce(&settings.addresses, Some(serving.address))?;
+    process.serve(Some(serving)).await;
     Ok(())
 }
 
@@ -123,7 +135,7 @@ pub async fn run_stages(settings: StageProcess) -> anyhow::Result<()> {
     let process = Process::start(&settings.core, &name).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.announce(&settings.addresses, None)?;
-    process.serve().await;
+    process.serve(None).await;
     Ok(())
 }
 
@@ -160,18 +172,18 @@ impl Process {
 
     fn announce(&self, file: &AddressesFile, http_addr: Option<SocketAddr>) -> anyhow::Result<()> {
         tracing::info!(admin_addr = %self.admin_addr, http_addr = http_addr.map(|addr| addr.to_string()), "ready");
-        let Some(path) = &file.addresses_file else { return Ok(()) };
-        let text = json!({"admin_addr": self.admin_addr, "http_addr": http_addr, "pid": std::process::id()}).to_string();
-        // Renamed into place, so that nobody reads half of it.
-        let partial = path.with_extension("partial");
-        std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).context("addresses-file")
+        file.write(&json!({"admin_addr": self.admin_addr, "http_addr": http_addr, "pid": std::process::id()}))
     }
 
     /// Runs until SIGTERM or Ctrl-C, then drains.
-    async fn serve(self) {
+    async fn serve(self, ingress: Option<ingress::Serving>) {
         stop_signal().await;
         tracing::info!("stopping: no new work, finishing what is in hand");
         self.deps.shutdown.cancel();
+        if let Some(ingress) = ingress {
+            // What is accepted is answered; a client that never ends does not keep us.
+            let _ = tokio::time::timeout(DRAIN_GRACE, ingress.finished()).await;
+        }
         if !self.deps.runner.drained(DRAIN_GRACE).await {
             tracing::warn!("not everything was finished in time; it comes again elsewhere");
         }
@@ -216,14 +228,13 @@ async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[St
     Ok(())
 }
 
-async fn start_ingress(core: &CoreSettings, settings: ingress::Settings, process: &Process) -> anyhow::Result<SocketAddr> {
+async fn start_ingress(core: &CoreSettings, settings: ingress::Settings, process: &Process) -> anyhow::Result<ingress::Serving> {
+    let address = settings.http_addr;
     let deps = ingress::Deps {
         pool: Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?,
         bus: process.deps.bus.clone(),
-        tokens: process.deps.tokens.clone(),
-        vault: process.deps.vault.clone(),
         master_keys: core.master_keys()?,
-        shutdown: process.deps.shutdown.clone(),
     };
-    Ok(ingress::serve(deps, settings).await?)
+    let ingress = ingress::Ingress::new(deps, settings)?;
+    ingress::serve(ingress, process.deps.shutdown.clone()).await.with_context(|| format!("http-addr {address}"))
 }
