@@ -6,6 +6,9 @@ pub mod domain;
 pub mod pace;
 pub mod schedule;
 pub mod smtp;
+mod stage;
+
+pub use stage::{Delivery, Settings, bounced_send, return_path, start};
 
 #[cfg(test)]
 mod testing;

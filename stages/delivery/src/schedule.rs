@@ -41,6 +41,15 @@ pub fn next_attempt(attempt: u32, age: Duration, patience: Patience, seed: u64) 
     Some((base + jitter).min(left))
 }
 
+/// How long after the first attempt this attempt (from 1) is made, by the schedule and without jitter.
+#[must_use]
+pub fn elapsed_before(attempt: u32) -> Duration {
+    let waits = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX);
+    let listed: u64 = WAITS.iter().take(waits).sum();
+    let repeated = u64::try_from(waits.saturating_sub(WAITS.len())).unwrap_or(u64::MAX);
+    Duration::from_secs(listed.saturating_add(repeated.saturating_mul(WAITS[WAITS.len() - 1])))
+}
+
 /// A number in 0..1 from a seed: the same send and attempt always get the same jitter. SplitMix64's finaliser.
 fn fraction(seed: u64, attempt: u32) -> f64 {
     let mut mixed = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -101,6 +110,12 @@ mod tests {
         fn later_attempts_never_wait_less(seed: u64) {
             let waits: Vec<_> = (1..=8).map(|attempt| next_attempt(attempt, Duration::ZERO, Patience::Bulk, seed).unwrap()).collect();
             prop_assert!(waits.is_sorted());
+        }
+
+        #[test]
+        fn counting_time_in_attempts_ends_as_well(seed: u64) {
+            let attempts = (1u32..).take_while(|&attempt| next_attempt(attempt, elapsed_before(attempt), Patience::Bulk, seed).is_some()).count();
+            prop_assert!((15..25).contains(&attempts), "{}", attempts);
         }
 
         #[test]

@@ -1,0 +1,38 @@
+-- Moves sends from the state their holder believes them in to the next, with the holder's token, and writes the facts.
+-- A row that is elsewhere by now is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT.
+with asked as (
+    select *
+    from unnest(
+        $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
+        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[]
+    ) as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
+            wait_seconds, attempts, doubtful, bounced, event, event_id)
+), moved as (
+    update sends s
+    set state = a.to_state,
+        reason = a.reason,
+        claim_token = case when a.to_state in ('fenced', 'unknown') then s.claim_token end,
+        lease_until = case when a.to_state = 'fenced' then now() + make_interval(secs => $17) end,
+        fenced_at = case when a.to_state = 'fenced' then now() when a.to_state <> 'queued' then s.fenced_at end,
+        next_attempt_at = now() + make_interval(secs => a.wait_seconds),
+        attempts = s.attempts + a.attempts,
+        doubtful = s.doubtful + a.doubtful,
+        decided_at = case when a.to_state not in ('queued', 'fenced', 'deferred') then now() end,
+        smtp_code = coalesce(a.smtp_code, s.smtp_code),
+        enhanced_code = case when a.smtp_code is null then s.enhanced_code else a.enhanced_code end,
+        response = coalesce(a.response, s.response),
+        bounced_at = case when a.bounced then now() else s.bounced_at end
+    from asked a
+    where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state and s.claim_token = a.token
+    returning s.tenant_id, s.id, a.from_state, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response
+), facts as (
+    insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+    select m.tenant_id, m.id, m.event_id, $16, m.event, now(),
+           jsonb_strip_nulls(jsonb_build_object(
+               'attempt', m.attempts, 'reason', m.reason, 'smtp_code', m.smtp_code, 'enhanced_code', m.enhanced_code,
+               'response', m.response))
+    from moved m
+    where m.event is not null
+    on conflict do nothing
+)
+select id as "id!", from_state as "from_state!: SendState" from moved

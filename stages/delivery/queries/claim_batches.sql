@@ -1,0 +1,14 @@
+-- Locks the batches of a message and reads what decides whether and how they are sent. Primary keys.
+select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind", b.lane as "lane!: Lane",
+       b.classification as "classification!: Classification", b.campaign_id, b.created_at as "created_at!",
+       c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
+       t.status as "tenant_status!", t.environment as "environment!: Environment",
+       s.status as "sender_status!", d.status as "domain_status!: DomainStatus"
+from batches b
+join unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id) on b.tenant_id = u.tenant_id and b.id = u.id
+join tenants t on t.id = b.tenant_id
+join senders s on s.tenant_id = b.tenant_id and s.id = b.sender_id
+join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
+order by b.tenant_id, b.id
+for no key update of b

@@ -1,0 +1,17 @@
+-- Leases that ran out after a fence: the body may have left. What is not campaign mail gets one more attempt with the same bytes.
+with doubted as (
+    update sends s
+    set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,
+        doubtful = s.doubtful + 1,
+        claim_token = case when u.again and s.doubtful = 0 then null else s.claim_token end,
+        lease_until = null, next_attempt_at = null,
+        decided_at = case when u.again and s.doubtful = 0 then null else now() end
+    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $5::bool[]) as u (tenant_id, first, last, again)
+    where s.tenant_id = u.tenant_id and s.id between u.first and u.last and s.month = $4 and s.state = 'fenced' and s.lease_until < now()
+    returning s.tenant_id, s.id, s.state, s.attempts
+), facts as (
+    insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+    select d.tenant_id, d.id, gen_random_uuid(), $4, 'unknown', now(), jsonb_build_object('attempt', d.attempts, 'reason', 'lease_over')
+    from doubted d
+)
+select id as "id!", state as "state!: SendState" from doubted

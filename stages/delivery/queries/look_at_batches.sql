@@ -1,0 +1,9 @@
+-- What may have stopped these batches since they were claimed.
+select b.id as "id!", c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
+       t.status as "tenant_status!", d.status as "domain_status!: DomainStatus", s.status as "sender_status!"
+from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
+join batches b on b.tenant_id = u.tenant_id and b.id = u.id
+join tenants t on t.id = b.tenant_id
+join senders s on s.tenant_id = b.tenant_id and s.id = b.sender_id
+join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id

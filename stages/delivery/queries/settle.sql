@@ -1,0 +1,42 @@
+-- Books what was moved on the batches, in the transaction that moved it, and says what becomes of each batch. The rows are
+-- locked; the sends are read after they were moved. ring: null nothing, else seconds after which it is announced again.
+with booked as (
+    select b.tenant_id, b.id, d.last, b.month, b.state, d.ring, d.hold, d.lease_seconds,
+           b.queued + d.queued as queued, b.claimed + d.claimed as claimed, b.fenced + d.fenced as fenced,
+           b.deferred + d.deferred as deferred, b.sent + d.sent as sent, b.failed + d.failed as failed,
+           b.unknown + d.unknown as unknown, b.skipped + d.skipped as skipped, b.cancelled + d.cancelled as cancelled,
+           b.expired + d.expired as expired, b.bounced + d.bounced as bounced
+    from unnest(
+        $1::uuid[], $2::uuid[], $17::uuid[], $3::int4[], $4::int4[], $5::int4[], $6::int4[], $7::int4[], $8::int4[], $9::int4[], $10::int4[],
+        $11::int4[], $12::int4[], $13::int4[], $14::float8[], $15::bool[], $16::float8[]
+    ) as d (tenant_id, id, last, queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired, bounced,
+            ring, hold, lease_seconds)
+    join batches b on b.tenant_id = d.tenant_id and b.id = d.id
+), judged as (
+    select n.*,
+           case
+               when n.queued + n.claimed + n.fenced + n.deferred = 0 then 'done'
+               when n.hold and n.state <> 'done' then 'waiting'
+               when n.queued + n.claimed + n.fenced = 0 then 'resting'
+               when n.state = 'waiting' then 'waiting'
+               else 'announced'
+           end as next_state
+    from booked n
+)
+update batches b
+set queued = j.queued, claimed = j.claimed, fenced = j.fenced, deferred = j.deferred, sent = j.sent, failed = j.failed,
+    unknown = j.unknown, skipped = j.skipped, cancelled = j.cancelled, expired = j.expired, bounced = j.bounced,
+    state = j.next_state,
+    announce_after = case j.next_state
+        when 'done' then null
+        when 'waiting' then null
+        when 'resting' then (
+            select min(s.next_attempt_at) from sends s
+            where s.tenant_id = j.tenant_id and s.month = j.month and s.state = 'deferred'
+              and s.id between j.id and j.last)
+        else coalesce(now() + make_interval(secs => j.ring), b.announce_after, now() + interval '60 seconds')
+    end,
+    done_at = case when j.next_state = 'done' then coalesce(b.done_at, now()) end,
+    lease_until = case when j.lease_seconds > 0 then greatest(b.lease_until, now() + make_interval(secs => j.lease_seconds)) else b.lease_until end
+from judged j
+where b.tenant_id = j.tenant_id and b.id = j.id

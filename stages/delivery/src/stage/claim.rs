@@ -1,0 +1,171 @@
+//! Claiming: one transaction per message, set-based.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use chrono::{NaiveDate, Utc};
+use runner::StageError;
+use schemas::{
+    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, Rendered, SendId, SendState,
+};
+use sqlx::{Connection, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::ledger::{
+    Answer, BatchContext, BatchStanding, Change, Held, Ring, Verdict,
+    sql::{self, BatchKey, Booking},
+};
+use crate::schedule::Patience;
+
+/// A claimed send and where its slots are.
+#[derive(Debug, Clone)]
+pub(crate) struct Sendable {
+    pub send: Held,
+    /// Index of the message.
+    pub input: usize,
+    /// Index of the recipient in it.
+    pub recipient: usize,
+}
+
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub sendable: Vec<Sendable>,
+    /// Claimed and not to be sent: their changes, to be recorded.
+    pub withheld: Vec<Change>,
+}
+
+/// A batch as the claim found it.
+struct Found {
+    context: Arc<BatchContext>,
+    standing: BatchStanding,
+}
+
+/// Claims what is to do in these messages. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
+/// go back to waiting.
+///
+/// # Errors
+/// Rejects messages of batches that do not exist; otherwise the ledger's own.
+pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -> Result<Claimed, StageError> {
+    let mut connection = pool.acquire().await?;
+    let mut tx = connection.begin_with(sql::BEGIN).await?;
+    let batches = find_batches(&mut tx, inputs).await?;
+    let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
+    let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
+    let mut places: HashMap<Uuid, (usize, usize)> = HashMap::new();
+    for (number, input) in inputs.iter().enumerate() {
+        let found = batches
+            .get(&(input.tenant_id, input.batch_id))
+            .ok_or_else(|| StageError::rejected("unknown_batch", input.batch_id))?;
+        match found.standing.verdict() {
+            Verdict::Cancel => continue,
+            Verdict::Hold => {
+                bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::Hold);
+                continue;
+            }
+            Verdict::Pass | Verdict::Skip(_) => {}
+        }
+        for (position, recipient) in input.recipients.iter().enumerate() {
+            let id = SendId::of(input.batch_id, recipient.ordinal).0;
+            places.insert(id, (number, position));
+            asked.entry(found.context.month).or_default().push((input.tenant_id, id));
+        }
+    }
+    let mut claimed = Claimed::default();
+    let token = Uuid::new_v4();
+    for (month, mut sends) in asked {
+        sends.sort_unstable_by_key(|(_, id)| *id);
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.into_iter().unzip();
+        let rows = sqlx::query_file!("queries/claim.sql", &tenants, &ids, month, token, lease.as_secs_f64())
+            .fetch_all(&mut *tx)
+            .await?;
+        for row in rows {
+            let Some(&(input, recipient)) = places.get(&row.id) else { continue };
+            let key = (inputs[input].tenant_id, inputs[input].batch_id);
+            let Some(found) = batches.get(&key) else { continue };
+            let booking = bookings.entry(key).or_default();
+            booking.moved(if row.was_deferred { SendState::Deferred } else { SendState::Queued }, SendState::Claimed);
+            booking.lease(lease.as_secs_f64());
+            let send = Held {
+                id: row.id,
+                contact_id: row.contact_id,
+                token,
+                attempt: row.attempts,
+                doubtful: row.doubtful,
+                batch: found.context.clone(),
+            };
+            match withheld(&send, &found.standing) {
+                Some(change) => claimed.withheld.push(change),
+                None => claimed.sendable.push(Sendable { send, input, recipient }),
+            }
+        }
+    }
+    sql::settle(&mut tx, &bookings).await?;
+    tx.commit().await?;
+    // In the order of the batch: contacts that stand together are locked together.
+    claimed.sendable.sort_by_key(|sendable| sendable.send.id);
+    Ok(claimed)
+}
+
+/// Why a claimed send is not sent at all.
+fn withheld(send: &Held, standing: &BatchStanding) -> Option<Change> {
+    if let Verdict::Skip(reason) = standing.verdict() {
+        return Some(Change::skipped(send.clone(), reason));
+    }
+    let age = (Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
+    let patience = patience(send.batch.kind);
+    // A password reset of yesterday only confuses. Campaigns may rest for days, paused; their own time counts in attempts.
+    (patience == Patience::Prompt && age >= patience.limit())
+        .then(|| Change::expired(send.clone(), SendState::Claimed, "expired", Answer::default()))
+}
+
+/// How long a kind of message is worth trying.
+pub(crate) fn patience(kind: MessageKind) -> Patience {
+    match kind {
+        MessageKind::Campaign => Patience::Bulk,
+        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff => Patience::Prompt,
+    }
+}
+
+async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Result<HashMap<BatchKey, Found>> {
+    let (tenants, ids) = distinct_batches(inputs);
+    let rows = sqlx::query_file!("queries/claim_batches.sql", &tenants, &ids).fetch_all(db).await?;
+    let found = rows.into_iter().map(|row| {
+        let context = BatchContext {
+            tenant_id: row.tenant_id,
+            batch_id: row.id,
+            month: row.month,
+            kind: row.kind,
+            lane: row.lane,
+            classification: row.classification,
+            sandbox: row.environment == Environment::Sandbox,
+            created_at: row.created_at,
+        };
+        let standing = BatchStanding {
+            campaign: row.campaign_status,
+            paused: row.paused,
+            tenant_active: row.tenant_status == "active",
+            sender_active: row.sender_status == "active",
+            domain: row.domain_status,
+        };
+        ((row.tenant_id, row.id), Found { context: Arc::new(context), standing })
+    });
+    Ok(found.collect())
+}
+
+fn distinct_batches(inputs: &[Rendered]) -> (Vec<Uuid>, Vec<Uuid>) {
+    let mut keys: Vec<BatchKey> = inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().unzip()
+}
+
+/// The relay is away: the batches are announced again when it may be back, and nothing is claimed.
+pub(crate) async fn postpone(pool: &PgPool, inputs: &[Rendered], wait: Duration) -> Result<(), StageError> {
+    let (tenants, ids) = distinct_batches(inputs);
+    sqlx::query_file!("queries/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;
+    Ok(())
+}

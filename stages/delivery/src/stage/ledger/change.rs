@@ -1,0 +1,208 @@
+//! What the stage asks of the ledger: one send from one state to another.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
+use uuid::Uuid;
+
+/// What a claim read about a batch.
+#[derive(Debug)]
+pub(crate) struct BatchContext {
+    pub tenant_id: Uuid,
+    pub batch_id: Uuid,
+    /// The partition of its sends.
+    pub month: NaiveDate,
+    pub kind: MessageKind,
+    pub lane: Lane,
+    pub classification: Classification,
+    /// Nothing leaves: the capture provider takes it.
+    pub sandbox: bool,
+    pub created_at: DateTime<Utc>,
+}
+
+/// A send this process has claimed.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub id: Uuid,
+    pub contact_id: Uuid,
+    /// Proves that the claim is still ours.
+    pub token: Uuid,
+    /// Which attempt this is, from 1.
+    pub attempt: i16,
+    /// How often it has ended in doubt before.
+    pub doubtful: i16,
+    pub batch: Arc<BatchContext>,
+}
+
+/// A server's words, as the ledger keeps them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub code: Option<i16>,
+    pub enhanced: Option<String>,
+    /// At most 500 characters.
+    pub text: Option<String>,
+}
+
+/// When the batch is announced again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Ring {
+    /// As it would be anyway.
+    AsPlanned,
+    /// After this time.
+    After(Duration),
+    /// Not before it is handed on again: the campaign is paused.
+    Hold,
+}
+
+/// One send from one state to another.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub send: Held,
+    pub from: SendState,
+    pub to: SendState,
+    /// Skip reason or failure class.
+    pub reason: Option<&'static str>,
+    pub answer: Answer,
+    /// For `deferred`: until the next attempt.
+    pub wait: Option<Duration>,
+    /// The attempt did not take place and does not count.
+    pub uncounted: bool,
+    /// The outcome is in doubt.
+    pub doubted: bool,
+    /// The fact to record.
+    pub event: Option<&'static str>,
+    /// The address does not exist: suppress it.
+    pub suppress: Option<String>,
+    pub ring: Ring,
+}
+
+impl Change {
+    fn new(send: Held, from: SendState, to: SendState) -> Self {
+        Self {
+            send,
+            from,
+            to,
+            reason: None,
+            answer: Answer::default(),
+            wait: None,
+            uncounted: false,
+            doubted: false,
+            event: None,
+            suppress: None,
+            ring: Ring::AsPlanned,
+        }
+    }
+
+    /// The last gate is passed.
+    pub fn fenced(send: Held) -> Self {
+        Self::new(send, SendState::Claimed, SendState::Fenced)
+    }
+
+    /// The server took it.
+    pub fn sent(send: Held, answer: Answer) -> Self {
+        Self { answer, event: Some("sent"), ..Self::new(send, SendState::Fenced, SendState::Sent) }
+    }
+
+    /// The server said "later".
+    pub fn deferred(send: Held, from: SendState, class: &'static str, answer: Answer, wait: Duration) -> Self {
+        Self {
+            reason: Some(class),
+            answer,
+            wait: Some(wait),
+            event: Some("deferred"),
+            ..Self::new(send, from, SendState::Deferred)
+        }
+    }
+
+    /// Nothing was tried, by our own choice; the next attempt is due after `wait`.
+    pub fn paced(send: Held, wait: Duration) -> Self {
+        Self {
+            reason: Some("paced"),
+            wait: Some(wait),
+            uncounted: true,
+            ..Self::new(send, SendState::Claimed, SendState::Deferred)
+        }
+    }
+
+    /// Permanently refused. `suppress` is the address, when it certainly does not exist.
+    pub fn failed(send: Held, from: SendState, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
+        Self {
+            reason: Some(class),
+            answer,
+            event: Some("failed"),
+            suppress,
+            ..Self::new(send, from, SendState::Failed)
+        }
+    }
+
+    /// Its time ran out.
+    pub fn expired(send: Held, from: SendState, class: &'static str, answer: Answer) -> Self {
+        Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, from, SendState::Expired) }
+    }
+
+    /// Nobody can say whether the server took it. Campaign mail stays unknown for good; other mail gets one more attempt with
+    /// the same bytes and Message-ID.
+    pub fn unknown(send: Held, reason: &'static str) -> Self {
+        let again = send.batch.kind != MessageKind::Campaign && send.doubtful == 0;
+        let (to, ring) = if again {
+            (SendState::Queued, Ring::After(Duration::from_secs(5)))
+        } else {
+            (SendState::Unknown, Ring::AsPlanned)
+        };
+        Self {
+            reason: Some(reason),
+            doubted: true,
+            event: Some("unknown"),
+            ring,
+            ..Self::new(send, SendState::Fenced, to)
+        }
+    }
+
+    /// Certainly not sent and still owed: back to the queue, rung again after `wait`.
+    pub fn released(send: Held, from: SendState, wait: Duration) -> Self {
+        Self { uncounted: true, ring: Ring::After(wait), ..Self::new(send, from, SendState::Queued) }
+    }
+
+    /// Back to the queue until the campaign goes on.
+    pub fn held_back(send: Held) -> Self {
+        Self { uncounted: true, ring: Ring::Hold, ..Self::new(send, SendState::Claimed, SendState::Queued) }
+    }
+
+    /// Withheld on purpose.
+    pub fn skipped(send: Held, reason: SkipReason) -> Self {
+        Self {
+            reason: Some(reason.as_str()),
+            uncounted: true,
+            ..Self::new(send, SendState::Claimed, SendState::Skipped)
+        }
+    }
+
+    /// The campaign was cancelled first.
+    pub fn cancelled(send: Held) -> Self {
+        Self { uncounted: true, ..Self::new(send, SendState::Claimed, SendState::Cancelled) }
+    }
+
+    /// A hard refusal is a bounce as well.
+    pub fn is_bounce(&self) -> bool {
+        self.suppress.is_some()
+    }
+
+    /// The totals this change adds to, when it takes place.
+    pub fn rollups(&self) -> impl Iterator<Item = &'static str> {
+        let state = match self.to {
+            SendState::Sent => Some("sent"),
+            SendState::Failed | SendState::Expired => Some("failed"),
+            SendState::Skipped => Some("skipped"),
+            SendState::Unknown => Some("unknown"),
+            _ => None,
+        };
+        state.into_iter().chain(self.is_bounce().then_some("bounced"))
+    }
+
+    /// A fact's id: the same fact of the same attempt has the same one.
+    pub fn event_id(&self) -> Uuid {
+        let name = [self.event.unwrap_or("").as_bytes(), &self.send.attempt.to_be_bytes()].concat();
+        Uuid::new_v5(&self.send.id, &name)
+    }
+}

@@ -1,0 +1,200 @@
+//! One group commit.
+//!
+//! Locks in the order everybody keeps: batches, contacts, sends, rollups. The contacts of the fences are locked first and
+//! looked at in a later statement, so that a suppression that was answered before is always seen.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use chrono::NaiveDate;
+use runtime::{Counter, Histogram};
+use schemas::SendState;
+use sqlx::{Connection, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{
+    Change, Fence, Held, Verdict,
+    gate::{self, BatchStanding},
+    sql::{self, BatchKey, Booking, Totals},
+};
+
+/// How many shards a total has.
+const SHARDS: u8 = 16;
+
+/// Commits groups, one after the other.
+pub(super) struct Commits {
+    pool: PgPool,
+    fence_lease_seconds: f64,
+    shard: i16,
+}
+
+/// What moved, by send and the state it was in.
+type Moved = HashSet<(Uuid, SendState)>;
+
+impl Commits {
+    pub fn new(pool: PgPool, fence_lease: Duration) -> Self {
+        let shard = i16::from(rand::random::<u8>() % SHARDS);
+        Self { pool, fence_lease_seconds: fence_lease.as_secs_f64(), shard }
+    }
+
+    /// Commits fences and changes together; answers each fence. On an error nothing is known to be written.
+    pub async fn commit(&self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Fence>> {
+        let started = Instant::now();
+        let mut connection = self.pool.acquire().await?;
+        let mut tx = connection.begin_with(sql::BEGIN).await?;
+        let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
+        sql::lock_batches(&mut tx, &keys).await?;
+        let suppressing: Vec<&Change> = changes.iter().filter(|change| change.suppress.is_some()).collect();
+        if !suppressing.is_empty() {
+            let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send));
+            sql::lock_for_suppression(&mut tx, &tenants, &contacts).await?;
+        }
+        let gated = self.gate(&mut tx, fences).await?;
+        let all: Vec<&Change> = gated.iter().chain(changes).collect();
+        let (moved, late) = self.apply(&mut tx, &all).await?;
+        let all_moved = || all.iter().copied().filter(|change| moved.contains(&(change.send.id, change.from)));
+        sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
+        sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
+        if !suppressing.is_empty() {
+            sql::suppress(&mut tx, &suppressing).await?;
+        }
+        let committing = Instant::now();
+        tx.commit().await?;
+        Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, changes))]);
+        count(all_moved());
+        let passed = |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
+        Ok(gated.iter().map(|change| if passed(change) { Fence::Passed(committing) } else { Fence::Refused }).collect())
+    }
+
+    /// Decides each fence: the change it leads to.
+    async fn gate(&self, db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<Vec<Change>> {
+        if fences.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (tenants, contacts) = contact_keys(fences.iter());
+        sql::lock_for_fence(db, &tenants, &contacts).await?;
+        let standings = sql::look_at_contacts(db, &tenants, &contacts).await?;
+        let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
+        Ok(fences.iter().map(|send| gated(send, batches.get(&send.batch.batch_id), &standings)).collect())
+    }
+
+    /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
+    /// send is looked for in `unknown`, and the second set answers which of them moved from there.
+    async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
+        let (mut moved, mut late) = (Moved::new(), Moved::new());
+        for (month, changes) in by_month(all) {
+            let now = sql::apply(db, month, &changes, self.fence_lease_seconds).await?;
+            let evidence: Vec<Change> = changes
+                .iter()
+                .filter(|change| is_evidence(change) && !now.contains(&(change.send.id, change.from)))
+                .map(|change| Change { from: SendState::Unknown, ..(*change).clone() })
+                .collect();
+            if !evidence.is_empty() {
+                let refs: Vec<&Change> = evidence.iter().collect();
+                late.extend(sql::apply(db, month, &refs, self.fence_lease_seconds).await?);
+            }
+            moved.extend(now);
+        }
+        Ok((moved, late))
+    }
+
+    fn bookings(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, Booking> {
+        let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
+        for change in all {
+            let Some(from) = came_from(change, moved, late) else { continue };
+            let booking = bookings.entry((change.send.batch.tenant_id, change.send.batch.batch_id)).or_default();
+            booking.moved(from, change.to);
+            booking.ring(change.ring);
+            if change.is_bounce() {
+                booking.bounced();
+            }
+            if change.to == SendState::Fenced {
+                booking.lease(self.fence_lease_seconds);
+            }
+        }
+        bookings
+    }
+}
+
+/// The change a fence leads to.
+fn gated(send: &Held, batch: Option<&BatchStanding>, standings: &HashMap<Uuid, schemas::gate::Standing>) -> Change {
+    let send = send.clone();
+    match gate::verdict(batch, standings.get(&send.contact_id), send.batch.classification) {
+        Verdict::Pass => Change::fenced(send),
+        Verdict::Skip(reason) => Change::skipped(send, reason),
+        Verdict::Cancel => Change::cancelled(send),
+        Verdict::Hold => Change::held_back(send),
+    }
+}
+
+/// A definite answer of the server to a fenced send.
+fn is_evidence(change: &Change) -> bool {
+    change.from == SendState::Fenced && matches!(change.to, SendState::Sent | SendState::Failed)
+}
+
+/// The state a change really came from, if it took place.
+fn came_from(change: &Change, moved: &Moved, late: &Moved) -> Option<SendState> {
+    if moved.contains(&(change.send.id, change.from)) {
+        return Some(change.from);
+    }
+    (is_evidence(change) && late.contains(&(change.send.id, SendState::Unknown))).then_some(SendState::Unknown)
+}
+
+fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
+    let mut totals = Totals::new();
+    for change in all.iter().filter(|change| came_from(change, moved, late).is_some()) {
+        for event in change.rollups() {
+            *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
+        }
+    }
+    totals
+}
+
+fn batch_keys<'a>(sends: impl Iterator<Item = &'a Held>) -> Vec<BatchKey> {
+    let mut keys: Vec<BatchKey> = sends.map(|send| (send.batch.tenant_id, send.batch.batch_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn contact_keys<'a>(sends: impl Iterator<Item = &'a Held>) -> (Vec<Uuid>, Vec<Uuid>) {
+    let mut keys: Vec<(Uuid, Uuid)> = sends.map(|send| (send.contact_id, send.batch.tenant_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().map(|(contact, tenant)| (tenant, contact)).unzip()
+}
+
+fn by_month<'a>(all: &[&'a Change]) -> BTreeMap<NaiveDate, Vec<&'a Change>> {
+    let mut months: BTreeMap<NaiveDate, Vec<&Change>> = BTreeMap::new();
+    for change in all {
+        months.entry(change.send.batch.month).or_default().push(change);
+    }
+    for changes in months.values_mut() {
+        changes.sort_by_key(|change| change.send.id);
+    }
+    months
+}
+
+fn kind(fences: &[Held], changes: &[Change]) -> &'static str {
+    match (fences.is_empty(), changes.is_empty()) {
+        (false, true) => "fence",
+        (true, _) => "result",
+        (false, false) => "both",
+    }
+}
+
+/// Counts what was committed, by lane and state; skips also by reason.
+fn count<'a>(moved: impl Iterator<Item = &'a Change>) {
+    let mut states: HashMap<(&'static str, &'static str), u64> = HashMap::new();
+    for change in moved.filter(|change| !matches!(change.to, SendState::Fenced | SendState::Queued)) {
+        *states.entry((change.send.batch.lane.as_str(), change.to.as_str())).or_default() += 1;
+        if let (SendState::Skipped, Some(reason)) = (change.to, change.reason) {
+            Counter::SendsWithheldTotal.add(1, [("stage", "delivery"), ("reason", reason)]);
+        }
+    }
+    for ((lane, state), count) in states {
+        Counter::SendsTotal.add(count, [("lane", lane), ("state", state)]);
+    }
+}

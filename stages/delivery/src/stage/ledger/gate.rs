@@ -1,0 +1,108 @@
+//! The last gate, as one pure decision.
+
+use schemas::{
+    CampaignStatus, Classification, DomainStatus, SkipReason,
+    gate::{Standing, judge},
+};
+
+/// What may have stopped a batch since it was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BatchStanding {
+    pub campaign: Option<CampaignStatus>,
+    pub paused: bool,
+    pub tenant_active: bool,
+    pub sender_active: bool,
+    pub domain: DomainStatus,
+}
+
+/// The gate's verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The body may leave.
+    Pass,
+    /// Withheld, for this reason.
+    Skip(SkipReason),
+    /// The campaign was cancelled.
+    Cancel,
+    /// The campaign is paused: not now.
+    Hold,
+}
+
+impl BatchStanding {
+    /// The verdict on every send of the batch, before its recipient is looked at.
+    pub fn verdict(&self) -> Verdict {
+        if self.campaign == Some(CampaignStatus::Cancelled) {
+            return Verdict::Cancel;
+        }
+        if !self.tenant_active || !self.sender_active || !self.domain.may_send() {
+            return Verdict::Skip(SkipReason::DomainUnverified);
+        }
+        if self.paused { Verdict::Hold } else { Verdict::Pass }
+    }
+}
+
+/// The verdict on one send. A contact that cannot be found is not mailed.
+pub(crate) fn verdict(
+    batch: Option<&BatchStanding>,
+    contact: Option<&Standing>,
+    classification: Classification,
+) -> Verdict {
+    let Some(batch) = batch else { return Verdict::Hold };
+    match batch.verdict() {
+        Verdict::Pass => {}
+        stopped => return stopped,
+    }
+    match contact.map(|standing| judge(standing, classification)) {
+        None => Verdict::Skip(SkipReason::ContactArchived),
+        Some(Some(reason)) => Verdict::Skip(reason),
+        Some(None) => Verdict::Pass,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const OPEN: BatchStanding = BatchStanding {
+        campaign: Some(CampaignStatus::Sending),
+        paused: false,
+        tenant_active: true,
+        sender_active: true,
+        domain: DomainStatus::Verified,
+    };
+
+    #[rstest]
+    #[case::open(OPEN, Verdict::Pass)]
+    #[case::no_campaign(BatchStanding { campaign: None, ..OPEN }, Verdict::Pass)]
+    #[case::degraded(BatchStanding { domain: DomainStatus::Degraded, ..OPEN }, Verdict::Pass)]
+    #[case::cancelled(BatchStanding { campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
+    #[case::cancelled_while_paused(BatchStanding { campaign: Some(CampaignStatus::Cancelled), paused: true, ..OPEN }, Verdict::Cancel)]
+    #[case::paused(BatchStanding { paused: true, ..OPEN }, Verdict::Hold)]
+    #[case::tenant(BatchStanding { tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::sender(BatchStanding { sender_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::domain_failed(BatchStanding { domain: DomainStatus::Failed, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::domain_suspended(BatchStanding { domain: DomainStatus::Suspended, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    fn what_stops_a_batch_stops_its_sends(#[case] batch: BatchStanding, #[case] expected: Verdict) {
+        assert_eq!(verdict(Some(&batch), Some(&Standing::CLEAN), Classification::Marketing), expected);
+    }
+
+    #[test]
+    fn the_recipients_standing_is_judged_as_everywhere() {
+        let left = Standing { unsubscribed: true, ..Standing::CLEAN };
+        assert_eq!(
+            verdict(Some(&OPEN), Some(&left), Classification::Marketing),
+            Verdict::Skip(SkipReason::Unsubscribed)
+        );
+        assert_eq!(verdict(Some(&OPEN), Some(&left), Classification::Transactional), Verdict::Pass);
+    }
+
+    #[test]
+    fn what_cannot_be_found_is_not_mailed() {
+        assert_eq!(
+            verdict(Some(&OPEN), None, Classification::Transactional),
+            Verdict::Skip(SkipReason::ContactArchived)
+        );
+        assert_eq!(verdict(None, Some(&Standing::CLEAN), Classification::Transactional), Verdict::Hold);
+    }
+}

@@ -1,0 +1,179 @@
+//! The ledger writer: one task per process collects fences and results of all connections and commits them together.
+//!
+//! Under load a group is what arrived while the group before was committed, plus a short window; an idle writer commits at
+//! once. Results are never given up: the mail has left, so they are written again until Postgres takes them, and a
+//! repetition finds its rows moved already. Fences are never repeated: whoever waited for one abandons his connection.
+
+mod change;
+mod commit;
+mod gate;
+pub(crate) mod sql;
+
+use std::time::{Duration, Instant};
+
+use runner::StageError;
+use sqlx::PgPool;
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use change::{Answer, BatchContext, Change, Held, Ring};
+pub(crate) use gate::{BatchStanding, Verdict};
+
+use commit::Commits;
+
+/// The most entries of one commit. Above every sensible number of connections.
+const GROUP_MAX: usize = 512;
+/// Entries waiting for the writer; more wait their turn.
+const QUEUE: usize = 4_096;
+/// Pause before results are written again.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const RETRY_LONGEST: Duration = Duration::from_secs(5);
+
+/// The answer to a fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fence {
+    /// Committed, at the latest at this time. The body may leave.
+    Passed(Instant),
+    /// Not passed, and the ledger says why. The body must not leave.
+    Refused,
+    /// Nobody knows whether it was committed. The body must not leave; the send is to be released.
+    Failed,
+}
+
+enum Entry {
+    Fence(Held, oneshot::Sender<Fence>),
+    Change(Box<Change>, oneshot::Sender<()>),
+}
+
+/// Hands entries to the writer. Cheap to clone; the writer ends when the last one is gone and all is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Ledger {
+    entries: mpsc::Sender<Entry>,
+}
+
+/// A change on its way: await it to know that it is committed.
+#[derive(Debug)]
+pub(crate) struct Recorded(Option<oneshot::Receiver<()>>);
+
+impl std::future::IntoFuture for Recorded {
+    type Output = Result<(), StageError>;
+    type IntoFuture = futures::future::BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let lost = StageError::Deferred { reason: "ledger_writer_stopped" };
+            match self.0 {
+                Some(receiver) => receiver.await.map_err(|_| lost),
+                None => Err(lost),
+            }
+        })
+    }
+}
+
+impl Ledger {
+    /// Starts the writer.
+    pub fn start(pool: PgPool, window: Duration, fence_lease: Duration) -> Self {
+        let (entries, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(write(queue, Commits::new(pool, fence_lease), window));
+        Self { entries }
+    }
+
+    /// Asks for the last gate; answers when the commit is done.
+    pub async fn fence(&self, send: Held) -> Fence {
+        let (answer, receiver) = oneshot::channel();
+        if self.entries.send(Entry::Fence(send, answer)).await.is_err() {
+            return Fence::Failed;
+        }
+        receiver.await.unwrap_or(Fence::Failed)
+    }
+
+    /// Hands a change over; it will be written even if nobody awaits it.
+    pub async fn record(&self, change: Change) -> Recorded {
+        let (done, receiver) = oneshot::channel();
+        let handed_over = self.entries.send(Entry::Change(Box::new(change), done)).await.is_ok();
+        Recorded(handed_over.then_some(receiver))
+    }
+}
+
+async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
+    let mut group = Vec::with_capacity(GROUP_MAX);
+    let mut busy_until = Instant::now();
+    while queue.recv_many(&mut group, GROUP_MAX).await > 0 {
+        if Instant::now() < busy_until {
+            gather(&mut queue, &mut group, window).await;
+        }
+        commit_group(&mut commits, std::mem::take(&mut group)).await;
+        busy_until = Instant::now() + window;
+    }
+}
+
+/// Collects for one window more: under load the connections that were just answered come back within it.
+async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, window: Duration) {
+    let end = tokio::time::Instant::now() + window;
+    while group.len() < GROUP_MAX {
+        match tokio::time::timeout_at(end, queue.recv_many(group, GROUP_MAX - group.len())).await {
+            Ok(received) if received > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+async fn commit_group(commits: &mut Commits, group: Vec<Entry>) {
+    let (mut fences, mut fence_answers, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for entry in group {
+        match entry {
+            Entry::Fence(send, answer) => {
+                fences.push(send);
+                fence_answers.push(answer);
+            }
+            Entry::Change(change, receiver) => {
+                changes.push(*change);
+                done.push(receiver);
+            }
+        }
+    }
+    match commits.commit(&fences, &changes).await {
+        Ok(answers) => {
+            for (answer, receiver) in answers.into_iter().zip(fence_answers) {
+                // Nobody waiting means that the worker is gone: the lease will tell.
+                let _ = receiver.send(answer);
+            }
+        }
+        Err(error) => {
+            tracing::warn!(stage = "delivery", fences = fences.len(), results = changes.len(), %error, "ledger commit failed");
+            for receiver in fence_answers {
+                let _ = receiver.send(Fence::Failed);
+            }
+            write_until_taken(commits, &changes).await;
+        }
+    }
+    for receiver in done {
+        let _ = receiver.send(());
+    }
+}
+
+/// Writes results again until Postgres takes them. If it refuses the group itself, each is written alone, and one that
+/// is refused alone is left to its lease, which turns it into `unknown`: one poisonous result costs itself only.
+async fn write_until_taken(commits: &mut Commits, changes: &[Change]) {
+    let mut pause = RETRY_FIRST;
+    while !changes.is_empty() {
+        match commits.commit(&[], changes).await {
+            Ok(_) => return,
+            Err(error) if runtime::db::is_transient(&error) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_LONGEST);
+            }
+            Err(error) if changes.len() == 1 => {
+                let send_id = changes[0].send.id;
+                tracing::error!(stage = "delivery", %send_id, %error, "the ledger refuses this result; its lease will end it");
+                return;
+            }
+            Err(_) => {
+                for change in changes {
+                    Box::pin(write_until_taken(commits, std::slice::from_ref(change))).await;
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The statements of one commit. Arrays in, a few rows out; nothing per send.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use chrono::NaiveDate;
+use schemas::{
+    CampaignStatus, DomainStatus, SendId, SendState,
+    gate::{MarketingStatus, Standing},
+};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{
+    change::{Change, Ring},
+    gate::BatchStanding,
+};
+
+/// Begins a transaction whose plans are index lookups, whatever the statistics of a young partition say: every statement
+/// here touches a bounded number of rows by primary key.
+pub(crate) const BEGIN: &str = "begin; set local enable_seqscan = off; set local enable_hashjoin = off; \
+     set local enable_mergejoin = off; set local plan_cache_mode = force_generic_plan";
+
+/// A batch's key. Sorted, it is the order batches are locked in.
+pub(crate) type BatchKey = (Uuid, Uuid);
+
+/// What is booked on a batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Booking {
+    counts: [i32; 10],
+    bounced: i32,
+    ring: Option<f64>,
+    hold: bool,
+    lease_seconds: f64,
+}
+
+impl Booking {
+    /// One send went from one state to another.
+    pub fn moved(&mut self, from: SendState, to: SendState) {
+        self.counts[index(from)] -= 1;
+        self.counts[index(to)] += 1;
+    }
+
+    /// A hard bounce.
+    pub fn bounced(&mut self) {
+        self.bounced += 1;
+    }
+
+    /// The earliest wish for another announcement wins, and a hold beats all.
+    pub fn ring(&mut self, ring: Ring) {
+        match ring {
+            Ring::AsPlanned => {}
+            Ring::After(wait) => {
+                let wait = wait.as_secs_f64();
+                self.ring = Some(self.ring.map_or(wait, |other| other.min(wait)));
+            }
+            Ring::Hold => self.hold = true,
+        }
+    }
+
+    /// Sends are held until this far ahead.
+    pub fn lease(&mut self, seconds: f64) {
+        self.lease_seconds = self.lease_seconds.max(seconds);
+    }
+}
+
+/// Where a state stands in a booking: the order of `settle.sql`.
+fn index(state: SendState) -> usize {
+    match state {
+        SendState::Queued => 0,
+        SendState::Claimed => 1,
+        SendState::Fenced => 2,
+        SendState::Deferred => 3,
+        SendState::Sent => 4,
+        SendState::Failed => 5,
+        SendState::Unknown => 6,
+        SendState::Skipped => 7,
+        SendState::Cancelled => 8,
+        SendState::Expired => 9,
+    }
+}
+
+pub(crate) async fn lock_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<()> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    sqlx::query_file!("queries/lock_batches.sql", &tenants, &ids).fetch_all(db).await.map(drop)
+}
+
+pub(super) async fn lock_for_suppression(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/lock_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await.map(drop)
+}
+
+pub(super) async fn lock_for_fence(db: &mut PgConnection, tenants: &[Uuid], contacts: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/lock_contacts_for_fence.sql", tenants, contacts).fetch_all(db).await.map(drop)
+}
+
+/// What is known of the contacts, by contact.
+pub(super) async fn look_at_contacts(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashMap<Uuid, Standing>> {
+    let rows = sqlx::query_file!("queries/look_at_contacts.sql", tenants, contacts).fetch_all(db).await?;
+    let standing = rows.into_iter().map(|row| {
+        let standing = Standing {
+            contact_active: row.contact_active,
+            marketing: MarketingStatus::from_column(&row.marketing_status),
+            hard_bounced: row.hard_bounced,
+            complained: row.complained,
+            unsubscribed: row.unsubscribed,
+            invalid: row.invalid,
+            suppressed_all: row.suppressed_all,
+            suppressed_marketing: row.suppressed_marketing,
+        };
+        (row.contact_id, standing)
+    });
+    Ok(standing.collect())
+}
+
+/// What may have stopped the batches, by batch.
+pub(super) async fn look_at_batches(
+    db: &mut PgConnection,
+    keys: &[BatchKey],
+) -> sqlx::Result<HashMap<Uuid, BatchStanding>> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    let rows = sqlx::query_file!("queries/look_at_batches.sql", &tenants, &ids).fetch_all(db).await?;
+    let standing = rows.into_iter().map(|row| {
+        let standing = BatchStanding {
+            campaign: row.campaign_status,
+            paused: row.paused,
+            tenant_active: row.tenant_status == "active",
+            sender_active: row.sender_status == "active",
+            domain: row.domain_status,
+        };
+        (row.id, standing)
+    });
+    Ok(standing.collect())
+}
+
+/// Moves the sends and writes their facts; answers which moved. The changes must be of one month, in order of send id.
+pub(super) async fn apply(
+    db: &mut PgConnection,
+    month: NaiveDate,
+    changes: &[&Change],
+    fence_lease_seconds: f64,
+) -> sqlx::Result<HashSet<(Uuid, SendState)>> {
+    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
+    let words = |value: fn(&Change) -> Option<&'static str>| {
+        changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
+    };
+    let tenants = each(|change| change.send.batch.tenant_id);
+    let ids = each(|change| change.send.id);
+    let tokens = each(|change| change.send.token);
+    let event_ids = each(Change::event_id);
+    let from: Vec<SendState> = changes.iter().map(|change| change.from).collect();
+    let to: Vec<SendState> = changes.iter().map(|change| change.to).collect();
+    let reasons = words(|change| change.reason);
+    let events = words(|change| change.event);
+    let codes: Vec<Option<i16>> = changes.iter().map(|change| change.answer.code).collect();
+    let enhanced: Vec<Option<String>> = changes.iter().map(|change| change.answer.enhanced.clone()).collect();
+    let texts: Vec<Option<String>> = changes.iter().map(|change| change.answer.text.clone()).collect();
+    let waits: Vec<Option<f64>> = changes.iter().map(|change| change.wait.map(|wait| wait.as_secs_f64())).collect();
+    let attempts: Vec<i16> = changes.iter().map(|change| -i16::from(change.uncounted)).collect();
+    let doubtful: Vec<i16> = changes.iter().map(|change| i16::from(change.doubted)).collect();
+    let bounced: Vec<bool> = changes.iter().map(|change| change.is_bounce()).collect();
+    let moved = sqlx::query_file!(
+        "queries/apply.sql",
+        &tenants,
+        &ids,
+        &tokens,
+        &from as &[SendState],
+        &to as &[SendState],
+        &reasons as &[Option<String>],
+        &codes as &[Option<i16>],
+        &enhanced as &[Option<String>],
+        &texts as &[Option<String>],
+        &waits as &[Option<f64>],
+        &attempts,
+        &doubtful,
+        &bounced,
+        &events as &[Option<String>],
+        &event_ids,
+        month,
+        fence_lease_seconds
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(moved.into_iter().map(|row| (row.id, row.from_state)).collect())
+}
+
+/// Books on the batches, which must be locked.
+pub(crate) async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, Booking>) -> sqlx::Result<()> {
+    if bookings.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = bookings.keys().copied().unzip();
+    let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
+    let count = |state| bookings.values().map(|booking| booking.counts[index(state)]).collect::<Vec<i32>>();
+    let bounced: Vec<i32> = bookings.values().map(|booking| booking.bounced).collect();
+    let rings: Vec<Option<f64>> = bookings.values().map(|booking| booking.ring).collect();
+    let holds: Vec<bool> = bookings.values().map(|booking| booking.hold).collect();
+    let leases: Vec<f64> = bookings.values().map(|booking| booking.lease_seconds).collect();
+    sqlx::query_file!(
+        "queries/settle.sql",
+        &tenants,
+        &ids,
+        &count(SendState::Queued),
+        &count(SendState::Claimed),
+        &count(SendState::Fenced),
+        &count(SendState::Deferred),
+        &count(SendState::Sent),
+        &count(SendState::Failed),
+        &count(SendState::Unknown),
+        &count(SendState::Skipped),
+        &count(SendState::Cancelled),
+        &count(SendState::Expired),
+        &bounced,
+        &rings as &[Option<f64>],
+        &holds,
+        &leases,
+        &last
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Totals to add, by tenant, kind and event: sorted, the order rows are locked in.
+pub(crate) type Totals = BTreeMap<(Uuid, &'static str, &'static str), i64>;
+
+pub(crate) async fn add_rollups(db: &mut PgConnection, totals: &Totals, shard: i16) -> sqlx::Result<()> {
+    if totals.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = totals.keys().map(|key| key.0).collect();
+    let kinds: Vec<String> = totals.keys().map(|key| key.1.to_owned()).collect();
+    let events: Vec<String> = totals.keys().map(|key| key.2.to_owned()).collect();
+    let counts: Vec<i64> = totals.values().copied().collect();
+    sqlx::query_file!("queries/rollups.sql", &tenants, &kinds, &events, &counts, shard).execute(db).await.map(drop)
+}
+
+pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = changes.iter().map(|change| change.send.batch.tenant_id).collect();
+    let ids: Vec<Uuid> = changes.iter().map(|_| schemas::new_id()).collect();
+    let addresses: Vec<String> = changes.iter().filter_map(|change| change.suppress.clone()).collect();
+    let sends: Vec<Uuid> = changes.iter().map(|change| change.send.id).collect();
+    sqlx::query_file!("queries/suppress.sql", &tenants, &ids, &addresses, &sends).execute(db).await.map(drop)
+}

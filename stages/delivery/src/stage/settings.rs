@@ -1,0 +1,152 @@
+//! The stage's settings.
+
+use std::{path::PathBuf, time::Duration};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
+
+/// How mail leaves.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Delivery")]
+pub struct Settings {
+    /// The relay mail is handed to: `smtp://[user:password@]host[:port][?tls=none|opportunistic|required]` or `smtps://…`.
+    #[arg(
+        long,
+        env = "POSTRIDER_SMTP_URL",
+        hide_env_values = true,
+        default_value = "smtp://127.0.0.1:25?tls=opportunistic"
+    )]
+    pub smtp_url: SecretString,
+    /// Certificate authorities (PEM) to trust beside Mozilla's, for a relay with a certificate of your own.
+    #[arg(long, env = "POSTRIDER_SMTP_CA_FILE")]
+    pub smtp_ca_file: Option<PathBuf>,
+    /// The name said in EHLO. The host's name if not set; large receivers want one that resolves back to this machine.
+    #[arg(long, env = "POSTRIDER_SMTP_HELLO_NAME")]
+    pub smtp_hello_name: Option<String>,
+    /// Connections campaigns may hold to the relay. More raise the rate until the relay or the ledger is the limit.
+    #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 64)]
+    pub smtp_connections: usize,
+    /// Connections kept for transactional mail, beside those of campaigns.
+    #[arg(long, env = "POSTRIDER_SMTP_PRIORITY_CONNECTIONS", default_value_t = 16)]
+    pub smtp_priority_connections: usize,
+    /// Messages after which a connection is closed and replaced.
+    #[arg(long, env = "POSTRIDER_SMTP_MESSAGES_PER_CONNECTION", default_value_t = 1_000)]
+    pub smtp_messages_per_connection: u32,
+    /// An idle connection is closed after this time.
+    #[arg(long, env = "POSTRIDER_SMTP_IDLE_TIMEOUT", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub smtp_idle_timeout: Duration,
+    /// Longest wait for a connection to the relay and for its TLS handshake.
+    #[arg(long, env = "POSTRIDER_SMTP_CONNECT_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub smtp_connect_timeout: Duration,
+    /// Longest wait for the answer to a command before the message's body.
+    #[arg(long, env = "POSTRIDER_SMTP_COMMAND_TIMEOUT", default_value = "2m", value_parser = humantime::parse_duration)]
+    pub smtp_command_timeout: Duration,
+    /// Longest wait for the body to be taken and answered, each. Giving up here leaves a send in state `unknown`, and a send that
+    /// a crash left fenced is called `unknown` only after twice this time. RFC 5321 asks for ten minutes.
+    #[arg(long, env = "POSTRIDER_SMTP_FINAL_TIMEOUT", default_value = "10m", value_parser = humantime::parse_duration)]
+    pub smtp_final_timeout: Duration,
+    /// Most transactions at once to one recipient domain.
+    #[arg(long, env = "POSTRIDER_DOMAIN_CONNECTIONS", default_value_t = 1_000)]
+    pub domain_connections: usize,
+    /// Whether mail is signed here (DKIM). Set it to false where the relay signs: it saves most of the CPU of a mail.
+    #[arg(long, env = "POSTRIDER_DKIM_SIGN", default_value_t = true, action = clap::ArgAction::Set)]
+    pub dkim_sign: bool,
+    /// How long a worker may hold a send it has not begun. After a crash its sends wait this long.
+    #[arg(long, env = "POSTRIDER_CLAIM_LEASE", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub claim_lease: Duration,
+    /// Under load, how long fences and results are collected into one commit, in milliseconds. A lone send never waits.
+    #[arg(long, env = "POSTRIDER_LEDGER_WINDOW_MS", default_value_t = 3)]
+    pub ledger_window_ms: u64,
+    /// Batches of campaigns worked on at once.
+    #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 4)]
+    pub delivery_workers: usize,
+    /// Groups of transactional messages worked on at once.
+    #[arg(long, env = "POSTRIDER_DELIVERY_PRIORITY_WORKERS", default_value_t = 4)]
+    pub delivery_priority_workers: usize,
+}
+
+/// What a fence's lease allows beyond the time the relay has for body and answer: the commit of the result.
+const LEDGER_MARGIN: Duration = Duration::from_secs(20);
+
+impl Settings {
+    /// Checks the rules between fields.
+    pub(super) fn check(&self) -> Result<(), SettingsError> {
+        if self.delivery_workers == 0 || self.delivery_priority_workers == 0 {
+            return Err(SettingsError::Value("delivery needs at least one worker in each lane"));
+        }
+        if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
+            return Err(SettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
+        }
+        Ok(())
+    }
+
+    /// The SMTP pool of one lane.
+    pub(super) fn smtp(&self, connections: usize) -> Result<SmtpSettings, SettingsError> {
+        let relay: Relay = self.smtp_url.expose_secret().parse()?;
+        let mut smtp = SmtpSettings::new(relay, self.smtp_hello_name.clone().unwrap_or_else(host_name));
+        smtp.max_connections = connections;
+        smtp.max_messages_per_connection = self.smtp_messages_per_connection;
+        smtp.idle_timeout = self.smtp_idle_timeout;
+        smtp.ca_file.clone_from(&self.smtp_ca_file);
+        smtp.timeouts = SmtpTimeouts {
+            connect: self.smtp_connect_timeout,
+            command: self.smtp_command_timeout,
+            data: self.smtp_command_timeout,
+            body: self.smtp_final_timeout,
+            last: self.smtp_final_timeout,
+            ..SmtpTimeouts::default()
+        };
+        Ok(smtp)
+    }
+
+    /// How long a fenced send may stay without a result before it counts as doubtful: never while its worker still waits.
+    pub(super) fn fence_lease(&self) -> Duration {
+        self.smtp_final_timeout * 2 + LEDGER_MARGIN
+    }
+
+    pub(super) fn ledger_window(&self) -> Duration {
+        Duration::from_millis(self.ledger_window_ms)
+    }
+}
+
+/// This host's name, or an address literal, which RFC 5321 §4.1.4 takes from a host without one.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    let fits = !name.is_empty()
+        && name.len() <= 253
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    if fits { name.to_owned() } else { "[127.0.0.1]".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    fn settings(arguments: &[&str]) -> Settings {
+        let command = Settings::augment_args(Command::new("test"));
+        let matches = command.get_matches_from(std::iter::once("test").chain(arguments.iter().copied()));
+        Settings::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn the_defaults_work() {
+        let settings = settings(&["--smtp-url", "smtp://127.0.0.1:2525?tls=none"]);
+        assert!(settings.check().is_ok());
+        assert!(settings.smtp(4).unwrap().check().is_ok());
+    }
+
+    #[test]
+    fn a_fence_outlives_the_longest_transaction() {
+        let settings = settings(&["--smtp-final-timeout", "5s"]);
+        assert!(settings.fence_lease() > Duration::from_secs(10));
+    }
+
+    #[test]
+    fn the_relays_password_does_not_print() {
+        assert!(!format!("{:?}", settings(&["--smtp-url", "smtp://u:secret@relay"])).contains("secret"));
+    }
+}

@@ -1,0 +1,109 @@
+//! What a message needs beside its slots, loaded once and kept: skeletons and DKIM keys.
+
+use std::{sync::Arc, time::Duration};
+
+use moka::future::Cache;
+use runner::StageError;
+use runtime::Vault;
+use schemas::{Rendered, Skeleton, SkeletonId};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::dkim::{DkimKey, DkimSigner, SigningThreads};
+
+/// Skeletons kept, in bytes of text.
+const SKELETON_BYTES: u64 = 48 * 1024 * 1024;
+/// Signers kept.
+const SIGNERS: u64 = 2_000;
+/// A rotated key is in use after this time at the latest.
+const SIGNER_LIFE: Duration = Duration::from_secs(300);
+
+/// What one message needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub skeleton: Arc<Skeleton>,
+    /// `None`: the relay signs.
+    pub signer: Option<Arc<DkimSigner>>,
+}
+
+/// Loads and keeps.
+pub(crate) struct Sources {
+    pool: PgPool,
+    vault: Arc<Vault>,
+    sign: bool,
+    pub threads: SigningThreads,
+    skeletons: Cache<(Uuid, SkeletonId), Arc<Skeleton>>,
+    signers: Cache<(Uuid, String), Arc<DkimSigner>>,
+}
+
+impl Sources {
+    pub fn new(pool: PgPool, vault: Arc<Vault>, sign: bool, threads: SigningThreads) -> Self {
+        let weight = |_: &(Uuid, SkeletonId), skeleton: &Arc<Skeleton>| {
+            let text = skeleton.pieces.iter().map(|piece| match piece {
+                schemas::Piece::Text(text) => text.len() + 32,
+                schemas::Piece::Slot(_) => 32,
+            });
+            u32::try_from(text.sum::<usize>()).unwrap_or(u32::MAX)
+        };
+        Self {
+            pool,
+            vault,
+            sign,
+            threads,
+            skeletons: Cache::builder().max_capacity(SKELETON_BYTES).weigher(weight).build(),
+            signers: Cache::builder().max_capacity(SIGNERS).time_to_live(SIGNER_LIFE).build(),
+        }
+    }
+
+    /// One part per message, in order.
+    ///
+    /// # Errors
+    /// Rejects a message whose skeleton or key cannot be had: a person must look.
+    pub async fn parts(&self, inputs: &[Rendered]) -> Result<Vec<Part>, StageError> {
+        let mut parts = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let skeleton = self.skeleton(input.tenant_id, &input.skeleton).await?;
+            let signer =
+                if self.sign { Some(self.signer(input.tenant_id, &input.sending_domain).await?) } else { None };
+            parts.push(Part { skeleton, signer });
+        }
+        Ok(parts)
+    }
+
+    async fn skeleton(&self, tenant: Uuid, id: &SkeletonId) -> Result<Arc<Skeleton>, StageError> {
+        let key = (tenant, id.clone());
+        if let Some(skeleton) = self.skeletons.get(&key).await {
+            return Ok(skeleton);
+        }
+        let body = sqlx::query_scalar!("select body from skeletons where tenant_id = $1 and id = $2", tenant, id.0)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StageError::rejected("unknown_skeleton", &id.0))?;
+        let skeleton: Arc<Skeleton> = Arc::new(serde_json::from_value(body)?);
+        self.skeletons.insert(key, skeleton.clone()).await;
+        Ok(skeleton)
+    }
+
+    async fn signer(&self, tenant: Uuid, domain: &str) -> Result<Arc<DkimSigner>, StageError> {
+        let key = (tenant, domain.to_owned());
+        if let Some(signer) = self.signers.get(&key).await {
+            return Ok(signer);
+        }
+        let row = sqlx::query!(
+            "select selector, dkim_private from domains where tenant_id = $1 and domain = $2",
+            tenant,
+            domain
+        )
+        .fetch_optional(&self.pool)
+        .await?
+        .ok_or_else(|| StageError::rejected("unknown_domain", "no such sending domain"))?;
+        let private = self
+            .vault
+            .open(tenant, "dkim", &row.dkim_private)
+            .map_err(|error| StageError::rejected("dkim_key", error))?;
+        let dkim = DkimKey::from_pkcs8(&private).map_err(|error| StageError::rejected("dkim_key", error))?;
+        let signer = Arc::new(DkimSigner::new(domain, row.selector, dkim));
+        self.signers.insert(key, signer.clone()).await;
+        Ok(signer)
+    }
+}

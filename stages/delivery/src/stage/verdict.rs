@@ -1,0 +1,63 @@
+//! From a server's answer to a change in the ledger.
+
+use std::time::Duration;
+
+use chrono::Utc;
+use schemas::SendState;
+
+use super::{
+    claim::patience,
+    ledger::{Answer, Change, Held},
+};
+use crate::{
+    classify::{Decision, Outcome, Scope},
+    schedule::{Patience, elapsed_before, next_attempt},
+    smtp::Reply,
+};
+
+/// A reply as the ledger keeps it.
+pub(super) fn answer(reply: Option<&Reply>) -> Answer {
+    let Some(reply) = reply else { return Answer::default() };
+    Answer {
+        code: i16::try_from(reply.code).ok(),
+        enhanced: reply.enhanced.map(|code| code.to_string()),
+        text: Some(reply.text.chars().take(500).collect()).filter(|text: &String| !text.is_empty()),
+    }
+}
+
+/// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the
+/// relay itself is at fault: the send then goes back to the queue and its attempt does not count.
+pub(super) fn change(
+    send: Held,
+    from: SendState,
+    decision: Decision,
+    answer: Answer,
+    address: &str,
+    relay_wait: Duration,
+) -> Change {
+    match decision.outcome {
+        Outcome::Sent => Change::sent(send, answer),
+        Outcome::Unknown => Change::unknown(send, "no_answer"),
+        Outcome::Fail { class, suppress } => {
+            Change::failed(send, from, class.as_str(), answer, suppress.then(|| address.to_owned()))
+        }
+        Outcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, from, relay_wait),
+        Outcome::Defer(class) => match wait(&send) {
+            Some(wait) => Change::deferred(send, from, class.as_str(), answer, wait),
+            None => Change::expired(send, from, class.as_str(), answer),
+        },
+    }
+}
+
+/// The wait before the next attempt, or none when the send's time is over.
+fn wait(send: &Held) -> Option<Duration> {
+    let attempt = u32::try_from(send.attempt).unwrap_or(1);
+    let patience = patience(send.batch.kind);
+    // A campaign's batch may have waited for days, scheduled or paused: its time counts from the first attempt.
+    let age = match patience {
+        Patience::Bulk => elapsed_before(attempt),
+        Patience::Prompt => (Utc::now() - send.batch.created_at).to_std().unwrap_or_default(),
+    };
+    let seed = u64::try_from(send.id.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
+    next_attempt(attempt, age, patience, seed)
+}
