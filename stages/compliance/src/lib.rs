@@ -1,1 +1,118 @@
-//! compliance
+//! Compliance: resolved → cleared. Who must not be mailed is withheld, with the reason in the ledger; the rest goes on.
+//!
+//! The verdict is `schemas::gate::judge`, the same that the claim and the fence pass again later. Here most withheld
+//! recipients are found, set-based and before any rendering is paid for.
+
+mod facts;
+mod withhold;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use runner::{Deps, Intake, Stage, StageError};
+use runtime::Publication;
+use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, gate, subjects};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use facts::{BatchFacts, OwedSend, Road};
+
+/// Settings of the compliance stage.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Settings {
+    /// Batches judged at the same time, per lane.
+    #[arg(long, env = "POSTRIDER_COMPLIANCE_WORKERS", default_value_t = 2)]
+    pub compliance_workers: usize,
+}
+
+/// Priority batches are of one send: as many as are waiting are judged together.
+const PRIORITY_COALESCE: usize = 64;
+
+struct Compliance {
+    pool: PgPool,
+}
+
+/// Starts the stage's workers.
+///
+/// # Errors
+/// None today; the signature is every stage's.
+pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+    let intake = |lane: Lane, coalesce| Intake {
+        lane,
+        stream: subjects::stream::RESOLVED,
+        durable: format!("compliance-{lane}"),
+        subjects: vec![subjects::resolved(lane)],
+        workers: settings.compliance_workers.max(1),
+        coalesce,
+    };
+    let stage = Arc::new(Compliance { pool: deps.pool.clone() });
+    deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
+    Ok(())
+}
+
+#[async_trait]
+impl Stage for Compliance {
+    const NAME: &'static str = "compliance";
+    type Input = Resolved;
+
+    async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
+        let batches = facts::batches(&self.pool, inputs).await?;
+        let resting: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Paused).collect();
+        if !resting.is_empty() {
+            withhold::put_back(&self.pool, &resting).await?;
+        }
+        let moving: Vec<&BatchFacts> =
+            batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld)).collect();
+        let owed = facts::owed_sends(&self.pool, &moving).await?;
+        let mut outputs = Vec::with_capacity(moving.len());
+        for batch in moving {
+            let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
+            let (cleared, withheld) = judge_batch(batch, sends);
+            if !withheld.is_empty() {
+                withhold::withhold(&self.pool, batch, &withheld).await?;
+            }
+            if !cleared.is_empty() {
+                let message = message(batch, announcement(inputs, batch.batch_id), cleared);
+                outputs.push(Publication::json(subjects::cleared(batch.lane), message.message_id(), &message)?);
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+/// Splits a batch's owed sends into those that may be mailed and those that are withheld.
+fn judge_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>, Vec<(Uuid, SkipReason)>) {
+    let mut cleared = Vec::with_capacity(sends.len());
+    let mut withheld = Vec::new();
+    for send in sends {
+        let verdict = match batch.road() {
+            Road::Withheld => Some(SkipReason::DomainUnverified),
+            _ => gate::judge(&send.standing, batch.classification),
+        };
+        match verdict {
+            Some(reason) => withheld.push((send.send_id, reason)),
+            None => cleared
+                .push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id }),
+        }
+    }
+    (cleared, withheld)
+}
+
+fn announcement(inputs: &[Resolved], batch_id: Uuid) -> i32 {
+    inputs.iter().filter(|input| input.batch_id == batch_id).map(|input| input.announcement).max().unwrap_or(1)
+}
+
+fn message(batch: &BatchFacts, announcement: i32, recipients: Vec<ClearedRecipient>) -> Cleared {
+    Cleared {
+        tenant_id: batch.tenant_id,
+        batch_id: batch.batch_id,
+        lane: batch.lane,
+        announcement,
+        kind: batch.kind,
+        classification: batch.classification,
+        campaign_id: batch.campaign_id,
+        content_id: batch.content_id,
+        sender_id: batch.sender_id,
+        recipients,
+    }
+}

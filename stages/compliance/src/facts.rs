@@ -1,0 +1,180 @@
+//! What the verdicts rest on, read set-based: a statement for all batches in hand, one for their sends, one per tenant for
+//! the recipients' standings.
+
+use std::collections::HashMap;
+
+use schemas::{
+    Classification, DomainStatus, Lane, MessageKind, Resolved, SendId,
+    gate::{MarketingStatus, Standing},
+    month_of,
+};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+/// A batch, and what decides about it as a whole.
+#[derive(Debug, Clone)]
+pub(crate) struct BatchFacts {
+    pub tenant_id: Uuid,
+    pub batch_id: Uuid,
+    pub lane: Lane,
+    pub kind: MessageKind,
+    pub classification: Classification,
+    pub campaign_id: Option<Uuid>,
+    pub content_id: Uuid,
+    pub sender_id: Uuid,
+    pub is_done: bool,
+    pub campaign_sending: bool,
+    pub campaign_paused: bool,
+    pub tenant_active: bool,
+    pub sender_active: bool,
+    pub domain_status: DomainStatus,
+}
+
+/// Which way a batch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Road {
+    /// Its recipients are judged one by one.
+    Open,
+    /// Its sender may not send: every recipient is withheld.
+    Withheld,
+    /// Its campaign is paused: back to waiting.
+    Paused,
+    /// Nothing is owed, or the cancel sweep has it.
+    Over,
+}
+
+impl BatchFacts {
+    pub(crate) fn road(&self) -> Road {
+        if self.is_done || !self.campaign_sending {
+            Road::Over
+        } else if self.campaign_paused {
+            Road::Paused
+        } else if !self.tenant_active || !self.sender_active || !self.domain_status.may_send() {
+            Road::Withheld
+        } else {
+            Road::Open
+        }
+    }
+}
+
+/// A send that is to do: queued, or deferred and due.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwedSend {
+    pub send_id: Uuid,
+    pub contact_id: Uuid,
+    pub standing: Standing,
+}
+
+/// The batches of these messages. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
+pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
+    let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
+    let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
+    let rows = sqlx::query!(
+        r#"select distinct b.tenant_id, b.id, b.lane as "lane: Lane", b.kind as "kind: MessageKind",
+                  b.classification as "classification: Classification", b.campaign_id, b.content_id, b.sender_id,
+                  b.state = 'done' as "is_done!", coalesce(c.status = 'sending', true) as "campaign_sending!",
+                  coalesce(c.paused, false) as "campaign_paused!", t.status = 'active' as "tenant_active!",
+                  s.status = 'active' as "sender_active!", d.status as "domain_status: DomainStatus"
+           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+           join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+           join tenants t on t.id = b.tenant_id
+           join senders s on s.tenant_id = b.tenant_id and s.id = b.sender_id
+           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id"#,
+        &tenants,
+        &ids
+    )
+    .fetch_all(pool)
+    .await?;
+    let facts = rows.into_iter().map(|row| BatchFacts {
+        tenant_id: row.tenant_id,
+        batch_id: row.id,
+        lane: row.lane,
+        kind: row.kind,
+        classification: row.classification,
+        campaign_id: row.campaign_id,
+        content_id: row.content_id,
+        sender_id: row.sender_id,
+        is_done: row.is_done,
+        campaign_sending: row.campaign_sending,
+        campaign_paused: row.campaign_paused,
+        tenant_active: row.tenant_active,
+        sender_active: row.sender_active,
+        domain_status: row.domain_status,
+    });
+    Ok(facts.collect())
+}
+
+/// The sends to do of these batches with their recipients' standings, by tenant and batch.
+pub(crate) async fn owed_sends(
+    pool: &PgPool,
+    batches: &[&BatchFacts],
+) -> sqlx::Result<HashMap<(Uuid, Uuid), Vec<OwedSend>>> {
+    let mut owed: HashMap<(Uuid, Uuid), Vec<OwedSend>> = HashMap::with_capacity(batches.len());
+    if batches.is_empty() {
+        return Ok(owed);
+    }
+    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
+    let first: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    let last: Vec<Uuid> = first.iter().map(|batch| SendId::last_of(*batch)).collect();
+    let months: Vec<_> = first.iter().map(|batch| month_of(*batch)).collect();
+    let sends = sqlx::query!(
+        "select s.tenant_id, s.id, s.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) as w (tenant_id, first, last, month)
+         join sends s on s.tenant_id = w.tenant_id and s.id between w.first and w.last and s.month = w.month
+         where s.state = 'queued' or (s.state = 'deferred' and s.next_attempt_at <= now())
+         order by s.tenant_id, s.id",
+        &tenants,
+        &first,
+        &last,
+        &months
+    )
+    .fetch_all(pool)
+    .await?;
+    let mut contacts: HashMap<Uuid, Vec<Uuid>> = HashMap::new();
+    for send in &sends {
+        contacts.entry(send.tenant_id).or_default().push(send.contact_id);
+    }
+    let mut standings = HashMap::with_capacity(sends.len());
+    for (tenant, contacts) in contacts {
+        standings.extend(standings_of(pool, tenant, &contacts).await?);
+    }
+    for send in sends {
+        // A contact that is gone from the table is no recipient.
+        let gone = Standing { contact_active: false, ..Standing::CLEAN };
+        let standing = standings.get(&(send.tenant_id, send.contact_id)).copied().unwrap_or(gone);
+        owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
+            send_id: send.id,
+            contact_id: send.contact_id,
+            standing,
+        });
+    }
+    Ok(owed)
+}
+
+async fn standings_of(pool: &PgPool, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<((Uuid, Uuid), Standing)>> {
+    let rows = sqlx::query!(
+        r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
+                  hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
+                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
+           from standings($1, $2)"#,
+        tenant,
+        contacts
+    )
+    .fetch_all(pool)
+    .await?;
+    let standings = rows.into_iter().map(|row| {
+        let standing = Standing {
+            contact_active: row.contact_active,
+            marketing: MarketingStatus::from_column(&row.marketing_status),
+            hard_bounced: row.hard_bounced,
+            complained: row.complained,
+            unsubscribed: row.unsubscribed,
+            invalid: row.invalid,
+            suppressed_all: row.suppressed_all,
+            suppressed_marketing: row.suppressed_marketing,
+        };
+        ((tenant, row.contact_id), standing)
+    });
+    Ok(standings.collect())
+}

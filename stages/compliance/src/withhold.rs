@@ -1,0 +1,65 @@
+//! Writing verdicts: a withheld recipient has its reason in the ledger, and the batch's counters say so in the same transaction.
+
+use runtime::Counter;
+use schemas::{SendId, SkipReason, month_of};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::facts::BatchFacts;
+
+/// Skips these sends, unless somebody else has them by now.
+pub(crate) async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
+    let ids: Vec<Uuid> = withheld.iter().map(|(id, _)| *id).collect();
+    let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
+    let mut tx = pool.begin().await?;
+    // Batch before sends: the lock order of the whole ledger.
+    sqlx::query!("select 1 as one from batches where tenant_id = $1 and id = $2 for update", batch.tenant_id, batch.batch_id)
+        .fetch_one(&mut *tx)
+        .await?;
+    let skipped = sqlx::query_file!(
+        "queries/withhold.sql",
+        batch.tenant_id,
+        batch.batch_id,
+        SendId::last_of(batch.batch_id),
+        month_of(batch.batch_id),
+        &ids,
+        &reasons
+    )
+    .fetch_one(&mut *tx)
+    .await?
+    .skipped;
+    if skipped > 0 {
+        sqlx::query!(
+            "insert into rollups (tenant_id, day, kind, event, shard, count)
+             values ($1, (now() at time zone 'utc')::date, $2, 'skipped', 0, $3)
+             on conflict (tenant_id, day, kind, event, shard) do update set count = rollups.count + excluded.count",
+            batch.tenant_id,
+            batch.kind.as_str(),
+            skipped
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    tx.commit().await?;
+    for (_, reason) in withheld {
+        Counter::SendsWithheldTotal.add(1, [("stage", "compliance"), ("reason", reason.as_str())]);
+    }
+    Ok(())
+}
+
+/// A paused campaign's batches wait to be handed on again.
+pub(crate) async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
+    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    sqlx::query!(
+        "update batches b set state = 'waiting', announce_after = null
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         where b.tenant_id = w.tenant_id and b.id = w.id and b.state in ('announced', 'resting')
+           and b.claimed + b.fenced = 0",
+        &tenants,
+        &ids
+    )
+    .execute(pool)
+    .await
+    .map(drop)
+}
