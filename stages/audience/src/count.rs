@@ -1,0 +1,142 @@
+//! How many an audience is, and how many of them would be mailed: what a launch is answered with.
+
+use std::collections::BTreeMap;
+
+use schemas::{
+    Classification, SkipReason,
+    gate::{self, MarketingStatus, Standing},
+};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::AudienceSelector;
+
+/// Memory the count's hash tables may take before they spill to disk: enough for a million contacts.
+const WORK_MEM: &str = "64MB";
+
+/// An audience at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AudienceCount {
+    /// Active contacts in it.
+    pub total: i64,
+    /// Those that would be mailed.
+    pub queued: i64,
+    /// Those that would be withheld, by reason; no zeros, each reason once, in order.
+    pub skipped: Vec<(SkipReason, i64)>,
+    /// Changes when a contact joins or leaves the audience, or the verdict on one changes; 32 hex digits.
+    pub digest: String,
+}
+
+/// Contacts that stand alike.
+struct Alike {
+    standing: Standing,
+    contacts: i64,
+    fingerprint: i64,
+}
+
+/// Counts an audience as the compliance gate would judge it now: the same rules ([`gate::judge`]) over the same facts.
+///
+/// Takes under a second for a million contacts. Works in either role; raises `work_mem` until the transaction ends.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn count(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    selector: &AudienceSelector,
+    classification: Classification,
+) -> sqlx::Result<AudienceCount> {
+    sqlx::query_scalar!("select set_config('work_mem', $1, true)", WORK_MEM).fetch_one(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/count.sql", tenant, selector.audiences()).fetch_all(db).await?;
+    let alike = rows.into_iter().map(|row| Alike {
+        standing: standing_of(row.standing, &row.marketing_status),
+        contacts: row.contacts,
+        fingerprint: row.fingerprint,
+    });
+    Ok(judge_all(alike, classification))
+}
+
+fn standing_of(bits: i32, marketing_status: &str) -> Standing {
+    Standing {
+        contact_active: true,
+        marketing: MarketingStatus::from_column(marketing_status),
+        hard_bounced: bits & 1 != 0,
+        complained: bits & 2 != 0,
+        invalid: bits & 4 != 0,
+        unsubscribed: bits & 8 != 0,
+        suppressed_all: bits & 16 != 0,
+        suppressed_marketing: bits & 32 != 0,
+    }
+}
+
+fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification) -> AudienceCount {
+    let mut verdicts: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
+    for group in alike {
+        let (contacts, fingerprint) = verdicts.entry(gate::judge(&group.standing, classification)).or_default();
+        *contacts += group.contacts;
+        *fingerprint ^= group.fingerprint;
+    }
+    let mut words = String::new();
+    for (verdict, (contacts, fingerprint)) in &verdicts {
+        words.push_str(verdict.map_or("mail", SkipReason::as_str));
+        words.push_str(&format!(" {contacts} {fingerprint:016x}\n"));
+    }
+    let queued = verdicts.get(&None).map_or(0, |(contacts, _)| *contacts);
+    let skipped: Vec<_> =
+        verdicts.iter().filter_map(|(verdict, (contacts, _))| verdict.map(|reason| (reason, *contacts))).collect();
+    AudienceCount {
+        total: queued + skipped.iter().map(|(_, contacts)| contacts).sum::<i64>(),
+        queued,
+        skipped,
+        digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, words.as_bytes()).simple().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn groups() -> impl Strategy<Value = Vec<(i32, &'static str, i64, i64)>> {
+        let status = prop_oneof![Just("subscribed"), Just("unsubscribed"), Just("pending")];
+        proptest::collection::vec((0..64_i32, status, 1..1_000_i64, any::<i64>()), 0..20)
+    }
+
+    fn counted(groups: &[(i32, &'static str, i64, i64)], classification: Classification) -> AudienceCount {
+        let alike = groups.iter().map(|&(bits, status, contacts, fingerprint)| Alike {
+            standing: standing_of(bits, status),
+            contacts,
+            fingerprint,
+        });
+        judge_all(alike, classification)
+    }
+
+    proptest! {
+        #[test]
+        fn every_contact_is_counted_once(groups in groups(), which in 0..3_usize) {
+            let count = counted(&groups, Classification::ALL[which]);
+            let all: i64 = groups.iter().map(|group| group.2).sum();
+            prop_assert_eq!(count.total, all);
+            prop_assert_eq!(count.queued + count.skipped.iter().map(|(_, n)| n).sum::<i64>(), all);
+        }
+
+        #[test]
+        fn the_order_of_rows_does_not_change_the_digest(groups in groups()) {
+            let reversed: Vec<_> = groups.iter().rev().copied().collect();
+            prop_assert_eq!(
+                counted(&groups, Classification::Marketing),
+                counted(&reversed, Classification::Marketing)
+            );
+        }
+
+        #[test]
+        fn another_contact_changes_the_digest(groups in groups(), fingerprint in 1..i64::MAX) {
+            let mut more = groups.clone();
+            more.push((0, "subscribed", 1, fingerprint));
+            prop_assert_ne!(
+                counted(&groups, Classification::Marketing).digest,
+                counted(&more, Classification::Marketing).digest
+            );
+        }
+    }
+}

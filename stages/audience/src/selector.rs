@@ -1,0 +1,58 @@
+//! Whom a campaign names as its audience.
+
+use uuid::Uuid;
+
+/// Whom a campaign names as its audience.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AudienceSelector {
+    /// The members of one list.
+    List(Uuid),
+    /// Whoever has at least one of these tags.
+    Tags(Vec<Uuid>),
+}
+
+impl AudienceSelector {
+    /// From a campaign's columns. `None` when they name no audience that can be looked up: an unknown mode, a list mode
+    /// without a list, no tags.
+    #[must_use]
+    pub fn from_columns(audience_mode: &str, list_id: Option<Uuid>, tag_ids: &[Uuid]) -> Option<Self> {
+        match audience_mode {
+            "list" => list_id.map(Self::List),
+            "tags" if !tag_ids.is_empty() => Some(Self::Tags(tag_ids.to_vec())),
+            _ => None,
+        }
+    }
+
+    /// The rows of `audiences` whose members make up the audience.
+    pub(crate) fn audiences(&self) -> &[Uuid] {
+        match self {
+            Self::List(list) => std::slice::from_ref(list),
+            Self::Tags(tags) => tags,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const LIST: Uuid = Uuid::from_u128(1);
+    const TAG: Uuid = Uuid::from_u128(2);
+
+    #[rstest]
+    #[case("list", Some(LIST), &[TAG], Some(AudienceSelector::List(LIST)))]
+    #[case("tags", Some(LIST), &[TAG], Some(AudienceSelector::Tags(vec![TAG])))]
+    #[case("list", None, &[TAG], None)]
+    #[case("tags", Some(LIST), &[], None)]
+    #[case("segment", Some(LIST), &[TAG], None)]
+    #[case("", None, &[], None)]
+    fn the_mode_says_which_column_counts(
+        #[case] mode: &str,
+        #[case] list: Option<Uuid>,
+        #[case] tags: &[Uuid],
+        #[case] selector: Option<AudienceSelector>,
+    ) {
+        assert_eq!(AudienceSelector::from_columns(mode, list, tags), selector);
+    }
+}
