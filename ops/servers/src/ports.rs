@@ -26,9 +26,5 @@ fn quiet_ports() -> Range<u16> {
         .and_then(|range| range.split_whitespace().next()?.parse().ok())
         .unwrap_or(HIGHEST);
     // A system that hands out nearly everything leaves no quiet range; then any port is as good.
-    if first_outgoing < LOWEST + 1_000 {
-        LOWEST..HIGHEST
-    } else {
-        LOWEST..first_outgoing.min(HIGHEST)
-    }
+    if first_outgoing < LOWEST + 1_000 { LOWEST..HIGHEST } else { LOWEST..first_outgoing.min(HIGHEST) }
 }

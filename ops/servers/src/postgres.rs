@@ -92,10 +92,7 @@ impl Server<PostgresProgram> {
     /// `postgres://…/<database>` as the superuser; the same after every restart. Contains the password.
     pub fn database_url(&self, database: &str) -> String {
         let program = self.program();
-        format!(
-            "postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}",
-            program.password.0, program.port
-        )
+        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", program.password.0, program.port)
     }
 
     /// Creates a database; `false` means that it was there already.
@@ -117,16 +114,9 @@ pub(crate) async fn create_database(
     let name = checked_name(name)?;
     let template = checked_name(template.unwrap_or("template0"))?;
     let statement = format!(r#"create database "{name}" template "{template}""#);
-    match sqlx::raw_sql(AssertSqlSafe(statement))
-        .execute(connection)
-        .await
-    {
+    match sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await {
         Ok(_) => Ok(true),
-        Err(sqlx::Error::Database(error))
-            if error.code().as_deref() == Some(DUPLICATE_DATABASE) =>
-        {
-            Ok(false)
-        }
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(DUPLICATE_DATABASE) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -134,14 +124,8 @@ pub(crate) async fn create_database(
 /// A name that may stand between double quotes: identifiers cannot be bound parameters.
 pub(crate) fn checked_name(name: &str) -> Result<&str, ServersError> {
     let fits = (1..=63).contains(&name.len())
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-    if fits {
-        Ok(name)
-    } else {
-        Err(ServersError::DatabaseName)
-    }
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    if fits { Ok(name) } else { Err(ServersError::DatabaseName) }
 }
 
 impl Program for PostgresProgram {
@@ -149,10 +133,7 @@ impl Program for PostgresProgram {
 
     fn command(&self) -> Command {
         let mut command = command_as(self.run_as, &self.programs.postgres);
-        command
-            .arg("-D")
-            .arg(&self.data_dir)
-            .args(["-c", &format!("port={}", self.port)]);
+        command.arg("-D").arg(&self.data_dir).args(["-c", &format!("port={}", self.port)]);
         for (name, value) in SETTINGS {
             command.args(["-c", &format!("{name}={value}")]);
         }
@@ -182,9 +163,7 @@ impl Program for PostgresProgram {
 
 /// Starts the server on `place`, with a new cluster when there is none.
 pub(crate) fn start(programs: &Programs, place: &Place) -> Result<PostgresServer, ServersError> {
-    let run_as = (sys::effective_user() == 0)
-        .then(user_for_root)
-        .transpose()?;
+    let run_as = (sys::effective_user() == 0).then(user_for_root).transpose()?;
     let home = match run_as {
         Some(_) => place.reachable_directory("postgres")?,
         None => place.directory("postgres")?,
@@ -199,8 +178,7 @@ pub(crate) fn start(programs: &Programs, place: &Place) -> Result<PostgresServer
     } else {
         initialise(programs, run_as, &data_dir, &password_file)?;
     }
-    let password = fs::read_to_string(&password_file)
-        .during(|| format!("reading {}", password_file.display()))?;
+    let password = fs::read_to_string(&password_file).during(|| format!("reading {}", password_file.display()))?;
     let log = place.root().join("postgres.log");
     process::clear_log(&log)?;
     Server::launch(|| {
@@ -227,14 +205,9 @@ fn initialise(
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished).during(|| format!("deleting {}", unfinished.display()))?;
     }
-    write_password(run_as, password_file)
-        .during(|| format!("writing {}", password_file.display()))?;
+    write_password(run_as, password_file).during(|| format!("writing {}", password_file.display()))?;
     // The same order of text on every machine, and letters beyond ASCII still have a lower case.
-    let character_type = if cfg!(target_os = "macos") {
-        "UTF-8"
-    } else {
-        "C.UTF-8"
-    };
+    let character_type = if cfg!(target_os = "macos") { "UTF-8" } else { "C.UTF-8" };
     run(command_as(run_as, &programs.initdb)
         .arg("-D")
         .arg(&unfinished)
@@ -249,12 +222,7 @@ fn initialise(
 }
 
 fn write_password(run_as: Option<User>, path: &Path) -> std::io::Result<()> {
-    let mut file = fs::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)?;
+    let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
     writeln!(file, "{}", hex::encode(rand::random::<[u8; 16]>()))?;
     give_to(run_as, path)
 }
@@ -294,13 +262,7 @@ fn user_for_root() -> Result<User, ServersError> {
 fn user_named(name: &str) -> Result<User, ServersError> {
     let number = |option: &str| -> Result<u32, ServersError> {
         let printed = run(Command::new("id").args([option, name]))?;
-        printed.trim().parse().map_err(|_| ServersError::Command {
-            command: "id".to_owned(),
-            output: printed,
-        })
+        printed.trim().parse().map_err(|_| ServersError::Command { command: "id".to_owned(), output: printed })
     };
-    Ok(User {
-        id: number("-u")?,
-        group: number("-g")?,
-    })
+    Ok(User { id: number("-u")?, group: number("-g")? })
 }

@@ -50,9 +50,7 @@ struct Inner<P: Program> {
 
 impl<P: Program> Clone for Server<P> {
     fn clone(&self) -> Self {
-        Self {
-            inner: Arc::clone(&self.inner),
-        }
+        Self { inner: Arc::clone(&self.inner) }
     }
 }
 
@@ -68,16 +66,11 @@ impl<P: Program> Server<P> {
         const ATTEMPTS: u32 = 20;
         let mut attempt = 1;
         loop {
-            let inner = Inner {
-                program: make()?,
-                child: Mutex::new(None),
-            };
+            let inner = Inner { program: make()?, child: Mutex::new(None) };
             let started = inner.start_once(&mut inner.child());
             match started {
                 Ok(()) => {
-                    return Ok(Self {
-                        inner: Arc::new(inner),
-                    });
+                    return Ok(Self { inner: Arc::new(inner) });
                 }
                 Err(ServersError::Busy { .. }) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
@@ -158,10 +151,7 @@ impl<P: Program> Inner<P> {
             .open(log_file)
             .during(|| format!("opening {}", log_file.display()))?;
         let log_start = log.metadata().map_or(0, |metadata| metadata.len());
-        let again = |file: &File| {
-            file.try_clone()
-                .during(|| format!("preparing the files of {}", P::NAME))
-        };
+        let again = |file: &File| file.try_clone().during(|| format!("preparing the files of {}", P::NAME));
         let mut command = self.program.command();
         command
             // Holding the lock of the data directory open, the server keeps it locked until it is gone, also
@@ -188,22 +178,13 @@ impl<P: Program> Inner<P> {
     fn wait_until_ready(&self, child: &mut Child, log_start: u64) -> Result<(), ServersError> {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            let ended = child
-                .try_wait()
-                .during(|| format!("looking at {}", P::NAME))?;
+            let ended = child.try_wait().during(|| format!("looking at {}", P::NAME))?;
             if let Some(status) = ended {
                 let log = log_tail(self.program.log_file(), log_start);
                 return Err(if is_busy(&log) {
-                    ServersError::Busy {
-                        server: P::NAME,
-                        log,
-                    }
+                    ServersError::Busy { server: P::NAME, log }
                 } else {
-                    ServersError::NotReady {
-                        server: P::NAME,
-                        what: format!("ended at start ({status})"),
-                        log,
-                    }
+                    ServersError::NotReady { server: P::NAME, what: format!("ended at start ({status})"), log }
                 });
             }
             if self.program.is_ready(child.id()) {
@@ -238,11 +219,7 @@ impl<P: Program> Inner<P> {
     }
 
     fn stop_signal(&self) -> Signal {
-        if self.program.stops_on_interrupt() {
-            Signal::Interrupt
-        } else {
-            Signal::Terminate
-        }
+        if self.program.stops_on_interrupt() { Signal::Interrupt } else { Signal::Terminate }
     }
 }
 
@@ -277,13 +254,9 @@ fn end(child: &mut Child, signal: Signal, name: &str) -> Result<(), ServersError
 /// Whether the log names something that is only in use for now: a port, or what a killed Postgres left to its children.
 fn is_busy(log: &str) -> bool {
     let log = log.to_lowercase();
-    [
-        "address already in use",
-        "pre-existing shared memory block",
-        "lock file \"postmaster.pid\" already exists",
-    ]
-    .iter()
-    .any(|sign| log.contains(sign))
+    ["address already in use", "pre-existing shared memory block", "lock file \"postmaster.pid\" already exists"]
+        .iter()
+        .any(|sign| log.contains(sign))
 }
 
 fn log_tail(path: &Path, from: u64) -> String {
@@ -324,25 +297,20 @@ fn spawn(command: Command) -> std::io::Result<Child> {
             Some(jobs) => jobs,
             None => spawner.insert(start_spawner()?),
         };
-        jobs.send((command, answer))
-            .map_err(|_| std::io::Error::other("the spawning thread ended"))?;
+        jobs.send((command, answer)).map_err(|_| std::io::Error::other("the spawning thread ended"))?;
     }
-    answered
-        .recv()
-        .map_err(|_| std::io::Error::other("the spawning thread ended"))?
+    answered.recv().map_err(|_| std::io::Error::other("the spawning thread ended"))?
 }
 
 fn start_spawner() -> std::io::Result<mpsc::Sender<SpawnJob>> {
     let (jobs, received) = mpsc::channel::<SpawnJob>();
-    thread::Builder::new()
-        .name("server-spawner".to_owned())
-        .spawn(move || {
-            for (mut command, answer) in received {
-                // A caller that left does not read the answer; the child is then killed by no one but the
-                // parent-died signal, which is what we want.
-                let _ = answer.send(command.spawn());
-            }
-        })?;
+    thread::Builder::new().name("server-spawner".to_owned()).spawn(move || {
+        for (mut command, answer) in received {
+            // A caller that left does not read the answer; the child is then killed by no one but the
+            // parent-died signal, which is what we want.
+            let _ = answer.send(command.spawn());
+        }
+    })?;
     Ok(jobs)
 }
 
@@ -350,7 +318,5 @@ fn start_spawner() -> std::io::Result<mpsc::Sender<SpawnJob>> {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ServersError> + Send + 'static,
 ) -> Result<T, ServersError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| ServersError::Interrupted)?
+    tokio::task::spawn_blocking(work).await.map_err(|_| ServersError::Interrupted)?
 }

@@ -30,9 +30,7 @@ pub struct SharedServers {
 impl std::fmt::Debug for SharedServers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The database's URL has a password.
-        f.debug_struct("SharedServers")
-            .field("nats_url", &self.nats_url)
-            .finish_non_exhaustive()
+        f.debug_struct("SharedServers").field("nats_url", &self.nats_url).finish_non_exhaustive()
     }
 }
 
@@ -59,10 +57,7 @@ impl SharedServers {
 
     fn from_environment() -> Result<Option<Self>, ServersError> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        match (
-            variable(TEST_NATS_URL_VARIABLE),
-            variable(TEST_DATABASE_URL_VARIABLE),
-        ) {
+        match (variable(TEST_NATS_URL_VARIABLE), variable(TEST_DATABASE_URL_VARIABLE)) {
             (None, None) => Ok(None),
             (Some(nats_url), Some(database_url)) => Ok(Some(Self {
                 nats_url,
@@ -84,8 +79,7 @@ impl SharedServers {
         };
         Ok(Self {
             nats_url: servers.nats_url(),
-            database_url: Url::parse(&servers.database_url("postgres"))
-                .map_err(|_| ServersError::TestAddresses)?,
+            database_url: Url::parse(&servers.database_url("postgres")).map_err(|_| ServersError::TestAddresses)?,
         })
     }
 }
@@ -98,9 +92,7 @@ pub struct TestDatabase {
 
 impl std::fmt::Debug for TestDatabase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TestDatabase")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("TestDatabase").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -117,10 +109,8 @@ impl TestDatabase {
     }
 
     async fn from_template(template: Option<&str>) -> Result<Self, ServersError> {
-        let database = Self {
-            name: format!("test_{}", hex::encode(rand::random::<[u8; 8]>())),
-            servers: shared().await?,
-        };
+        let database =
+            Self { name: format!("test_{}", hex::encode(rand::random::<[u8; 8]>())), servers: shared().await? };
         let mut connection = maintenance(&database.servers).await?;
         create_database(&mut connection, &database.name, template).await?;
         connection.close().await?;
@@ -147,9 +137,7 @@ impl TestDatabase {
         let mut connection = maintenance(&self.servers).await?;
         let name = checked_name(&self.name)?;
         let statement = format!(r#"drop database "{name}" with (force)"#);
-        sqlx::raw_sql(AssertSqlSafe(statement))
-            .execute(&mut connection)
-            .await?;
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
 }
@@ -173,15 +161,11 @@ async fn template_of(migrator: &Migrator) -> Result<String, ServersError> {
 
     let mut connection = maintenance(&servers).await?;
     // Released with the connection, also when something fails half-way.
-    sqlx::query("select pg_advisory_lock($1)")
-        .bind(MAKING_A_TEMPLATE)
-        .execute(&mut connection)
+    sqlx::query("select pg_advisory_lock($1)").bind(MAKING_A_TEMPLATE).execute(&mut connection).await?;
+    let exists: bool = sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
+        .bind(&name)
+        .fetch_one(&mut connection)
         .await?;
-    let exists: bool =
-        sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
-            .bind(&name)
-            .fetch_one(&mut connection)
-            .await?;
     if !exists {
         make_template(&servers, &mut connection, migrator, &name).await?;
     }
@@ -201,13 +185,7 @@ async fn make_template(
     let mut database = PgConnection::connect(&servers.database_url(&unfinished)).await?;
     migrator.run(&mut database).await?;
     database.close().await?;
-    let statement = format!(
-        r#"alter database "{}" rename to "{}""#,
-        checked_name(&unfinished)?,
-        checked_name(name)?
-    );
-    sqlx::raw_sql(AssertSqlSafe(statement))
-        .execute(connection)
-        .await?;
+    let statement = format!(r#"alter database "{}" rename to "{}""#, checked_name(&unfinished)?, checked_name(name)?);
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await?;
     Ok(())
 }

@@ -1,8 +1,5 @@
 //! The system calls the standard library has no safe form of.
-#![allow(
-    unsafe_code,
-    reason = "kill, geteuid and prctl have no safe form in the standard library"
-)]
+#![allow(unsafe_code, reason = "kill, geteuid and prctl have no safe form in the standard library")]
 
 use std::io;
 use std::process::Command;
@@ -38,11 +35,7 @@ pub(crate) fn effective_user() -> u32 {
 pub(crate) fn send(child: &std::process::Child, signal: Signal) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     // SAFETY: plain integers in, nothing is dereferenced.
-    if unsafe { libc::kill(pid, signal.number()) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if unsafe { libc::kill(pid, signal.number()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Makes the child receive `signal` when the *thread* that spawns it ends: spawn from one that lives as long

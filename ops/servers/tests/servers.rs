@@ -43,11 +43,7 @@ async fn publish_one(servers: &Servers) {
     })
     .await
     .unwrap();
-    bus.publish("kept", "one".into())
-        .await
-        .unwrap()
-        .await
-        .unwrap();
+    bus.publish("kept", "one".into()).await.unwrap().await.unwrap();
 }
 
 async fn write_row(servers: &Servers) {
@@ -57,24 +53,14 @@ async fn write_row(servers: &Servers) {
 }
 
 async fn execute(servers: &Servers, statement: &'static str) {
-    let mut connection = PgConnection::connect(&servers.database_url("ledger"))
-        .await
-        .unwrap();
-    sqlx::query(statement)
-        .execute(&mut connection)
-        .await
-        .unwrap();
+    let mut connection = PgConnection::connect(&servers.database_url("ledger")).await.unwrap();
+    sqlx::query(statement).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
 }
 
 async fn rows(servers: &Servers) -> i64 {
-    let mut connection = PgConnection::connect(&servers.database_url("ledger"))
-        .await
-        .unwrap();
-    sqlx::query_scalar("select count(*) from kept")
-        .fetch_one(&mut connection)
-        .await
-        .unwrap()
+    let mut connection = PgConnection::connect(&servers.database_url("ledger")).await.unwrap();
+    sqlx::query_scalar("select count(*) from kept").fetch_one(&mut connection).await.unwrap()
 }
 
 async fn messages(servers: &Servers) -> u64 {
@@ -101,10 +87,7 @@ async fn a_restart_and_a_crash_keep_ports_and_data() {
 
     servers.nats().kill9().await.unwrap();
     servers.postgres().kill9().await.unwrap();
-    assert_eq!(
-        (servers.nats().pid(), servers.postgres().pid()),
-        (None, None)
-    );
+    assert_eq!((servers.nats().pid(), servers.postgres().pid()), (None, None));
     assert!(async_nats::connect(servers.nats_url()).await.is_err());
     servers.nats().start().await.unwrap();
     servers.postgres().start().await.unwrap();
@@ -138,19 +121,13 @@ async fn two_pairs_run_side_by_side() {
     assert!(!one.create_database("mine").await.unwrap(), "there already");
 
     assert_eq!(bus(&two).await.query_account().await.unwrap().streams, 0);
-    assert!(
-        two.create_database("mine").await.unwrap(),
-        "another cluster"
-    );
+    assert!(two.create_database("mine").await.unwrap(), "another cluster");
 }
 
 #[tokio::test]
 async fn everything_ephemeral_is_gone_afterwards() {
     let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
-    let pids = [
-        servers.nats().pid().unwrap(),
-        servers.postgres().pid().unwrap(),
-    ];
+    let pids = [servers.nats().pid().unwrap(), servers.postgres().pid().unwrap()];
     let directory = servers.data_dir().to_path_buf();
     assert!(directory.exists() && pids.into_iter().all(is_running));
 
@@ -169,10 +146,7 @@ async fn a_kept_data_directory_has_one_owner_and_is_found_again() {
     write_row(&servers).await;
 
     let second = Servers::start(&options).await;
-    assert!(
-        matches!(second, Err(ServersError::DataInUse(_))),
-        "{second:?}"
-    );
+    assert!(matches!(second, Err(ServersError::DataInUse(_))), "{second:?}");
 
     servers.stop_all().await.unwrap();
     drop(servers);
@@ -195,31 +169,19 @@ async fn a_server_that_cannot_start_shows_its_log() {
 
 #[tokio::test]
 async fn each_test_database_is_its_own_and_a_template_is_made_once() {
-    let migrator = sqlx::migrate::Migrator::new(Path::new("tests/migrations"))
-        .await
-        .unwrap();
-    let (one, two) = tokio::join!(
-        TestDatabase::migrated(&migrator),
-        TestDatabase::migrated(&migrator)
-    );
+    let migrator = sqlx::migrate::Migrator::new(Path::new("tests/migrations")).await.unwrap();
+    let (one, two) = tokio::join!(TestDatabase::migrated(&migrator), TestDatabase::migrated(&migrator));
     let (one, two) = (one.unwrap(), two.unwrap());
 
     let mut connection = PgConnection::connect(&one.url()).await.unwrap();
-    sqlx::query("insert into notes values ('mine')")
-        .execute(&mut connection)
-        .await
-        .unwrap();
+    sqlx::query("insert into notes values ('mine')").execute(&mut connection).await.unwrap();
     let mut other = PgConnection::connect(&two.url()).await.unwrap();
-    let notes: i64 = sqlx::query_scalar("select count(*) from notes")
+    let notes: i64 = sqlx::query_scalar("select count(*) from notes").fetch_one(&mut other).await.unwrap();
+    assert_eq!(notes, 0);
+    let templates: i64 = sqlx::query_scalar("select count(*) from pg_database where datname like 'template\\__%'")
         .fetch_one(&mut other)
         .await
         .unwrap();
-    assert_eq!(notes, 0);
-    let templates: i64 =
-        sqlx::query_scalar("select count(*) from pg_database where datname like 'template\\__%'")
-            .fetch_one(&mut other)
-            .await
-            .unwrap();
     assert!(templates >= 1);
 
     one.delete().await.unwrap();

@@ -23,13 +23,12 @@ fn the_exit_status_of_the_command_is_passed_on() {
 #[cfg(target_os = "linux")]
 fn the_servers_end_with_a_parent_that_is_killed() {
     // `cat` ends when its input is closed, so that the test leaves nothing behind either.
-    let mut parent = with_servers(
-        r#"echo "${POSTRIDER_TEST_NATS_URL##*/}"; echo "${POSTRIDER_TEST_DATABASE_URL##*@}"; exec cat"#,
-    )
-    .stdin(Stdio::piped())
-    .stdout(Stdio::piped())
-    .spawn()
-    .unwrap();
+    let mut parent =
+        with_servers(r#"echo "${POSTRIDER_TEST_NATS_URL##*/}"; echo "${POSTRIDER_TEST_DATABASE_URL##*@}"; exec cat"#)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
     let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
     let mut address = || {
         let line = lines.next().unwrap().unwrap();

@@ -13,9 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<ExitCode> {
     let mut words = std::env::args_os().skip(1);
-    let program = words
-        .next()
-        .context("usage: with-servers <command> [argument…]")?;
+    let program = words.next().context("usage: with-servers <command> [argument…]")?;
 
     // A terminal's Ctrl-C reaches the command too. It ends first, then we clean up after it.
     let mut interrupt = signal(SignalKind::interrupt())?;

