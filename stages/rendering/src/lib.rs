@@ -1,6 +1,57 @@
 //! The rendering stage: cleared batches in, rendered batches out.
 //!
 //! [`template`] is its pure part: what a template may contain, how it is compiled and rendered. The HTTP API uses it to
-//! check templates when they are saved.
+//! check templates when they are saved. The rest loads what a batch needs, renders it, and hands on the slots.
 
+mod stage;
 pub mod template;
+
+use std::sync::Arc;
+
+use runner::{Deps, Intake, StageError};
+use schemas::{Lane, subjects, subjects::stream};
+
+pub use stage::Rendering;
+
+/// Settings of the rendering stage.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Rendering")]
+pub struct Settings {
+    /// Where recipients reach us, for the links and the pixel in mail: `https://link.example.com`. Mail that was sent keeps the
+    /// address it was sent with.
+    #[arg(long, env = "POSTRIDER_PUBLIC_URL", default_value = "http://localhost:8080")]
+    pub public_url: url::Url,
+    /// Campaign batches rendered at the same time.
+    #[arg(long, env = "POSTRIDER_RENDERING_WORKERS", default_value_t = 2)]
+    pub rendering_workers: usize,
+    /// Workers for transactional mail; each takes up to 64 messages at once.
+    #[arg(long, env = "POSTRIDER_RENDERING_PRIORITY_WORKERS", default_value_t = 2)]
+    pub rendering_priority_workers: usize,
+    /// Memory for compiled templates, in megabytes. Too little shows as higher processing times, nothing else.
+    #[arg(long, env = "POSTRIDER_RENDERING_CACHE_MB", default_value_t = 128)]
+    pub rendering_cache_mb: u64,
+}
+
+/// Starts the stage's workers.
+///
+/// # Errors
+/// When the settings make no sense.
+pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+    let stage = Arc::new(Rendering::new(deps.pool.clone(), deps.tokens.clone(), settings)?);
+    let intake = |lane: Lane, workers, coalesce| Intake {
+        lane,
+        stream: stream::CLEARED,
+        durable: format!("rendering-{lane}"),
+        subjects: vec![subjects::cleared(lane)],
+        workers,
+        coalesce,
+    };
+    deps.runner.start(
+        stage,
+        vec![
+            intake(Lane::Priority, settings.rendering_priority_workers, 64),
+            intake(Lane::Bulk, settings.rendering_workers, 1),
+        ],
+    );
+    Ok(())
+}

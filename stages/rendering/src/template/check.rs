@@ -53,6 +53,7 @@ fn placeholder_options(limits: Limits) -> MessageOptions {
         sender: Sender { name: String::new(), email: "sender@example.com".to_owned(), reply_to: None },
         sending_domain: "example.com".to_owned(),
         physical_address: Some("1 Main Street".to_owned()),
+        fallbacks: std::collections::HashMap::new(),
         opt_out: true,
         track_links: true,
         track_opens: true,

@@ -1,5 +1,6 @@
 //! A whole message: compiled into a skeleton and the programs of its slots; rendered slot by slot.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use schemas::{Piece, Skeleton};
@@ -24,6 +25,7 @@ pub(super) struct Fixed {
     pub(super) tenant: Named,
     pub(super) campaign: Option<Named>,
     pub(super) physical_address: Option<String>,
+    pub(super) fallbacks: HashMap<String, String>,
 }
 
 impl Fixed {
@@ -35,6 +37,7 @@ impl Fixed {
             tenant: options.tenant.clone(),
             campaign: options.campaign.clone(),
             physical_address: options.physical_address.clone(),
+            fallbacks: options.fallbacks.clone(),
         }
     }
 }
@@ -101,6 +104,17 @@ impl Compiled {
     #[must_use]
     pub fn skeleton(&self) -> &Skeleton {
         &self.skeleton
+    }
+
+    /// Roughly how much memory it takes, in bytes: for caches.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let pieces = self.skeleton.pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => text.len() + 32,
+            Piece::Slot(_) => 32,
+        });
+        // Programs keep the static text inside blocks; an estimate of a kilobyte each covers ordinary ones.
+        pieces.sum::<usize>() + self.programs.len() * 1024 + 4096
     }
 
     /// One recipient's slot values, in slot order, encoded for where they stand.

@@ -1,5 +1,7 @@
 //! From source to the items of each part, with everything the engine adds already in them.
 
+use std::collections::HashMap;
+
 use super::TemplateSource;
 use super::escape;
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
@@ -55,6 +57,8 @@ pub struct MessageOptions {
     pub sending_domain: String,
     /// The postal address for the footer; lines as given.
     pub physical_address: Option<String>,
+    /// What `contact.fields.<key>` prints for contacts without a value, by key.
+    pub fallbacks: HashMap<String, String>,
     /// Whether recipients can opt out of this mail: adds the footer and the RFC 8058 headers. True for marketing.
     pub opt_out: bool,
     /// Whether links are replaced by tracked ones.

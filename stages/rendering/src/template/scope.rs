@@ -140,9 +140,11 @@ impl<'a> Scope<'a> {
         let name = name.to_kstr();
         if name == "fields" {
             let Some((key, rest)) = rest.split_first() else { return missing() };
-            return match self.data.contact.fields.get(key.to_kstr().as_str()) {
+            let key = key.to_kstr();
+            let own = self.data.contact.fields.get(key.as_str()).filter(|value| !is_empty(value));
+            return match own {
                 Some(value) => json_at(value, rest),
-                None => missing(),
+                None => borrowed(self.fixed.fallbacks.get(key.as_str()).map(String::as_str), rest),
             };
         }
         borrowed(contact_field(&self.data.contact, &name), rest)
@@ -211,6 +213,14 @@ fn contact_field<'a>(contact: &'a Contact, name: &str) -> Option<&'a str> {
         "lifecycle_stage" => contact.lifecycle_stage.as_deref(),
         "dot_number" => contact.dot_number.as_deref(),
         _ => None,
+    }
+}
+
+fn is_empty(value: &Json) -> bool {
+    match value {
+        Json::Null => true,
+        Json::String(text) => text.is_empty(),
+        _ => false,
     }
 }
 

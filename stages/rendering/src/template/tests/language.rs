@@ -115,3 +115,8 @@ fn names_set_in_one_part_are_unknown_in_the_next() {
     let shown = preview(&source, &bare(), &data(), &TestLinks).unwrap();
     assert_eq!((shown.text.as_str(), shown.html.as_str()), ("text", "[]"));
 }
+
+#[test]
+fn a_custom_field_without_a_value_prints_its_fallback() {
+    assert_eq!(render_html("{{ contact.fields.plan }} {{ contact.fields.colour | upcase }}"), "pro BLUE");
+}

@@ -56,6 +56,7 @@ fn bare() -> MessageOptions {
         },
         sending_domain: "example.com".to_owned(),
         physical_address: Some("1 Main Street\nSpringfield".to_owned()),
+        fallbacks: [("plan".to_owned(), "free".to_owned()), ("colour".to_owned(), "blue".to_owned())].into(),
         opt_out: false,
         track_links: false,
         track_opens: false,

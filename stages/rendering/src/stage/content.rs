@@ -1,0 +1,153 @@
+//! Loads and compiles what a batch is rendered from, and keeps it for a while. Contents never change; senders, campaign names
+//! and field fallbacks may, so what is kept is made anew after a minute.
+
+use std::{sync::Arc, time::Duration};
+
+use moka::future::Cache;
+use runner::StageError;
+use schemas::{Classification, Cleared, SkeletonId};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::template::{Compiled, Limits, MessageOptions, Named, Sender, TemplateKind, TemplateSource, compile};
+
+/// How old a change to a sender, a campaign's name or a field's fallback may be before mail shows it.
+const KEPT: Duration = Duration::from_secs(60);
+/// The label of the return path's domain (API.md §6, records).
+const RETURN_PATH_LABEL: &str = "send";
+
+/// What decides a compiled message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    tenant_id: Uuid,
+    content_id: Uuid,
+    sender_id: Uuid,
+    campaign_id: Option<Uuid>,
+    classification: Classification,
+}
+
+/// A message that can be rendered.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) compiled: Compiled,
+    pub(super) skeleton: SkeletonId,
+    pub(super) sending_domain: String,
+    pub(super) return_path_domain: String,
+}
+
+/// A content: ready, or one that does not compile. That one is final for everybody it was meant for.
+pub(super) type Content = Option<Arc<Ready>>;
+
+/// Compiled contents.
+#[derive(Debug, Clone)]
+pub(super) struct Contents {
+    pool: PgPool,
+    cache: Cache<Key, Content>,
+}
+
+impl Contents {
+    pub(super) fn new(pool: PgPool, cache_mb: u64) -> Self {
+        let weigh = |_: &Key, content: &Content| {
+            let bytes = content.as_ref().map_or(1_024, |ready| ready.compiled.size_bytes());
+            u32::try_from(bytes).unwrap_or(u32::MAX)
+        };
+        let cache = Cache::builder().max_capacity(cache_mb * 1024 * 1024).weigher(weigh).time_to_live(KEPT).build();
+        Self { pool, cache }
+    }
+
+    /// The content of a batch. Its skeleton stands in the ledger when this answers.
+    pub(super) async fn of(&self, batch: &Cleared) -> Result<Content, StageError> {
+        let key = Key {
+            tenant_id: batch.tenant_id,
+            content_id: batch.content_id,
+            sender_id: batch.sender_id,
+            campaign_id: batch.campaign_id,
+            classification: batch.classification,
+        };
+        if let Some(kept) = self.cache.get(&key).await {
+            return Ok(kept);
+        }
+        let made = self.make(key).await?;
+        self.cache.insert(key, made.clone()).await;
+        Ok(made)
+    }
+
+    async fn make(&self, key: Key) -> Result<Content, StageError> {
+        let (source, options) = self.load(key).await?;
+        let sending_domain = options.sending_domain.clone();
+        // A large template takes a while, and a fault of the HTML or template library would panic: neither on the reactor.
+        let compiled = tokio::task::spawn_blocking(move || compile(&source, &options)).await;
+        let compiled = match compiled {
+            Ok(Ok(compiled)) => compiled,
+            Ok(Err(faults)) => {
+                let code = faults.first().map_or("too_large", |fault| fault.code.as_str());
+                tracing::warn!(tenant_id = %key.tenant_id, content_id = %key.content_id, code, "content does not compile");
+                return Ok(None);
+            }
+            // Cancelled: the process stops. That says nothing about the content.
+            Err(error) if !error.is_panic() => return Err(StageError::Deferred { reason: "stopping" }),
+            Err(_) => {
+                tracing::error!(tenant_id = %key.tenant_id, content_id = %key.content_id, "compiling a content panicked");
+                return Ok(None);
+            }
+        };
+        let skeleton = self.store(key.tenant_id, &compiled).await?;
+        let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
+        Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
+    }
+
+    async fn store(&self, tenant_id: Uuid, compiled: &Compiled) -> Result<SkeletonId, StageError> {
+        let id = compiled.skeleton().id();
+        let body = serde_json::to_value(compiled.skeleton())?;
+        sqlx::query!(
+            "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
+            tenant_id,
+            id.0,
+            body
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(id)
+    }
+
+    async fn load(&self, key: Key) -> Result<(TemplateSource, MessageOptions), StageError> {
+        let row =
+            sqlx::query_file!("queries/content.sql", key.tenant_id, key.content_id, key.sender_id, key.campaign_id)
+                .fetch_optional(&self.pool)
+                .await?
+                .ok_or_else(|| StageError::rejected("unknown_content", format!("content {}", key.content_id)))?;
+        let fallbacks = sqlx::query!(
+            r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
+            key.tenant_id
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let kind = match row.kind.as_str() {
+            "transactional" => TemplateKind::Transactional,
+            "sequence" => TemplateKind::Sequence,
+            _ => TemplateKind::Marketing,
+        };
+        let source = TemplateSource {
+            subject: row.subject,
+            preheader: row.preheader,
+            body_html: row.body_html,
+            body_text: row.body_text,
+            kind,
+        };
+        let options = MessageOptions {
+            tenant: Named { id: key.tenant_id.to_string(), name: row.tenant_name.unwrap_or_default() },
+            campaign: key
+                .campaign_id
+                .map(|id| Named { id: id.to_string(), name: row.campaign_name.unwrap_or_default() }),
+            sender: Sender { name: row.sender_name, email: row.sender_email, reply_to: row.reply_to },
+            sending_domain: row.sending_domain,
+            physical_address: row.physical_address,
+            fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect(),
+            opt_out: key.classification == Classification::Marketing,
+            track_links: true,
+            track_opens: true,
+            limits: Limits::default(),
+        };
+        Ok((source, options))
+    }
+}

@@ -1,0 +1,202 @@
+//! The stage: load for all batches in hand, render on a thread for it, record who failed, hand on the rest.
+
+mod content;
+mod cut;
+mod failures;
+mod links;
+mod people;
+mod renditions;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use runner::{Stage, StageError};
+use runtime::Publication;
+use schemas::{Cleared, Lane, RenderedRecipient, token::TokenKeys};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    Settings,
+    template::{MergeData, RenderFault},
+};
+use content::{Content, Contents};
+use failures::Failure;
+use links::SendLinks;
+use people::Owed;
+use renditions::Rendition;
+
+/// Fault code of a content that does not compile.
+const CONTENT_INVALID: &str = "render_content_invalid";
+/// Fault code of a contact that is gone.
+const CONTACT_GONE: &str = "render_contact_gone";
+/// `rollups` spreads a tenant's counters over this many rows.
+const ROLLUP_SHARDS: i16 = 16;
+
+/// The rendering stage.
+#[derive(Debug)]
+pub struct Rendering {
+    pool: PgPool,
+    tokens: Arc<TokenKeys>,
+    public_url: Arc<str>,
+    contents: Contents,
+    shard: i16,
+}
+
+/// What rendering made of the sends in hand.
+#[derive(Default)]
+struct Outcome {
+    rendered: Vec<(Owed, Rendition)>,
+    failures: Vec<Failure>,
+}
+
+impl Rendering {
+    /// Builds the stage.
+    ///
+    /// # Errors
+    /// When the public address is not a web address.
+    pub fn new(pool: PgPool, tokens: Arc<TokenKeys>, settings: &Settings) -> Result<Self, StageError> {
+        let url = &settings.public_url;
+        if !matches!(url.scheme(), "http" | "https")
+            || url.host().is_none()
+            || url.query().is_some()
+            || url.fragment().is_some()
+        {
+            return Err(StageError::rejected(
+                "settings",
+                "public-url must be http or https, without query or fragment",
+            ));
+        }
+        let shard = Uuid::new_v4().as_bytes()[0];
+        Ok(Self {
+            contents: Contents::new(pool.clone(), settings.rendering_cache_mb),
+            pool,
+            tokens,
+            public_url: url.as_str().trim_end_matches('/').into(),
+            shard: i16::from(shard) % ROLLUP_SHARDS,
+        })
+    }
+
+    async fn contents(&self, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
+        let mut contents = Vec::with_capacity(inputs.len());
+        for batch in inputs {
+            contents.push(self.contents.of(batch).await?);
+        }
+        Ok(contents)
+    }
+
+    /// Renders sends that were not rendered before.
+    async fn render(&self, inputs: &[Cleared], sends: Vec<Owed>) -> Result<Outcome, StageError> {
+        if sends.is_empty() {
+            return Ok(Outcome::default());
+        }
+        let contents = self.contents(inputs).await?;
+        let people = people::load(&self.pool, inputs, &sends).await?;
+        let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
+        // Templates are a stranger's: up to 200 ms each, and none of it on the reactor.
+        let work = move || {
+            let mut outcome = Outcome::default();
+            for (send, person) in sends.into_iter().zip(people) {
+                let content = contents.get(send.input).and_then(Option::as_ref);
+                let rendered = match (content, person) {
+                    (Some(content), Some(person)) => {
+                        let links = SendLinks {
+                            tokens: &tokens,
+                            public_url: &public_url,
+                            tenant_id: send.tenant_id,
+                            send_id: send.send_id.0,
+                        };
+                        rendition(content, send, &person, &links)
+                    }
+                    (None, _) => Err(CONTENT_INVALID),
+                    (Some(_), None) => Err(CONTACT_GONE),
+                };
+                match rendered {
+                    Ok(rendition) => outcome.rendered.push((send, rendition)),
+                    Err(code) => outcome.failures.push((send, code)),
+                }
+            }
+            outcome
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|error| {
+            if error.is_panic() {
+                StageError::rejected("panicked", "rendering panicked")
+            } else {
+                StageError::Deferred { reason: "stopping" }
+            }
+        })
+    }
+}
+
+fn rendition(
+    content: &content::Ready,
+    send: Owed,
+    person: &MergeData,
+    links: &SendLinks<'_>,
+) -> Result<Rendition, &'static str> {
+    let slots = match content.compiled.render(person, links) {
+        // The deadline is wall time. Once more, lest a machine that stood still for a moment cost a recipient the message.
+        Err(RenderFault::DeadlineExceeded) => content.compiled.render(person, links),
+        rendered => rendered,
+    }
+    .map_err(RenderFault::code)?;
+    Ok(Rendition {
+        skeleton: content.skeleton.clone(),
+        sending_domain: content.sending_domain.clone(),
+        return_path_domain: content.return_path_domain.clone(),
+        recipient: RenderedRecipient { ordinal: send.send_id.ordinal(), address: person.contact.email.clone(), slots },
+    })
+}
+
+#[async_trait]
+impl Stage for Rendering {
+    const NAME: &'static str = "rendering";
+    type Input = Cleared;
+
+    async fn handle(&self, inputs: &[Cleared]) -> Result<Vec<Publication>, StageError> {
+        let sends = people::owed(inputs);
+        let is_kept = |send: &Owed| inputs.get(send.input).is_some_and(|batch| batch.lane == Lane::Priority);
+        let (priority, bulk): (Vec<Owed>, Vec<Owed>) = sends.into_iter().partition(is_kept);
+        let mut kept: HashMap<Uuid, Rendition> =
+            if priority.is_empty() { HashMap::new() } else { renditions::kept(&self.pool, &priority).await? };
+        let mut all: Vec<(Owed, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
+        let mut fresh = bulk;
+        for send in priority {
+            match kept.remove(&send.send_id.0) {
+                Some(rendition) => all.push((send, rendition)),
+                None => fresh.push(send),
+            }
+        }
+        let outcome = self.render(inputs, fresh).await?;
+        let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
+        renditions::keep(&self.pool, &mut to_keep).await?;
+        failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
+        all.extend(to_keep);
+        all.extend(bulk);
+        self.publications(inputs, all)
+    }
+}
+
+impl Rendering {
+    fn publications(
+        &self,
+        inputs: &[Cleared],
+        rendered: Vec<(Owed, Rendition)>,
+    ) -> Result<Vec<Publication>, StageError> {
+        let mut by_input: Vec<Vec<Rendition>> = inputs.iter().map(|_| Vec::new()).collect();
+        for (send, rendition) in rendered {
+            if let Some(renditions) = by_input.get_mut(send.input) {
+                renditions.push(rendition);
+            }
+        }
+        let mut publications = Vec::new();
+        for (batch, mut renditions) in inputs.iter().zip(by_input) {
+            // In one order, so that a repeat makes the same messages.
+            renditions.sort_by_key(|rendition| rendition.recipient.ordinal);
+            publications.extend(cut::publications(batch, renditions)?);
+        }
+        Ok(publications)
+    }
+}

@@ -1,0 +1,123 @@
+//! Who the recipients are: their merge data, loaded for all batches in hand with one statement each.
+
+use chrono::{DateTime, Utc};
+use runner::StageError;
+use schemas::{Cleared, MessageKind, SendId, month_of};
+use serde_json::Value;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::template::{Contact, MergeData};
+
+/// A contact's own fields.
+type Fields = sqlx::types::Json<serde_json::Map<String, Value>>;
+
+/// One send to render.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owed {
+    /// Which of the batches in hand.
+    pub(super) input: usize,
+    pub(super) tenant_id: Uuid,
+    pub(super) send_id: SendId,
+    pub(super) contact_id: Uuid,
+}
+
+/// All sends of the batches in hand.
+pub(super) fn owed(inputs: &[Cleared]) -> Vec<Owed> {
+    let sends = inputs.iter().enumerate().flat_map(|(input, batch)| {
+        batch.recipients.iter().map(move |recipient| Owed {
+            input,
+            tenant_id: batch.tenant_id,
+            send_id: SendId::of(batch.batch_id, recipient.ordinal),
+            contact_id: recipient.contact_id,
+        })
+    });
+    sends.collect()
+}
+
+/// The merge data of each send, in order. `None`: the contact is gone.
+pub(super) async fn load(
+    pool: &PgPool,
+    inputs: &[Cleared],
+    sends: &[Owed],
+) -> Result<Vec<Option<MergeData>>, StageError> {
+    let dates = dates(pool, inputs).await?;
+    let mut people: Vec<Option<MergeData>> = vec![None; sends.len()];
+    let tenants: Vec<Uuid> = sends.iter().map(|send| send.tenant_id).collect();
+    let contacts: Vec<Uuid> = sends.iter().map(|send| send.contact_id).collect();
+    let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &contacts).fetch_all(pool).await?;
+    for row in rows {
+        let Some(at) = index(row.place) else { continue };
+        let (Some(send), Some(person)) = (sends.get(at), people.get_mut(at)) else { continue };
+        let contact = Contact {
+            email: row.address,
+            first_name: row.first_name,
+            last_name: row.last_name,
+            title: row.title,
+            phone: row.phone,
+            company: row.company,
+            timezone: row.timezone,
+            locale: row.locale,
+            lifecycle_stage: row.lifecycle_stage,
+            dot_number: row.dot_number.map(|number| number.to_string()),
+            fields: row.fields.0,
+        };
+        let date = dates.get(send.input).copied().flatten().unwrap_or_else(Utc::now);
+        *person = Some(MergeData { send_id: send.send_id.0, date, contact, data: Value::Null });
+    }
+    fill_data(pool, inputs, sends, &mut people).await?;
+    Ok(people)
+}
+
+/// When each batch was made: the Date of its mail, so that a repeat has the same.
+async fn dates(pool: &PgPool, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<Utc>>>, StageError> {
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) =
+        inputs.iter().map(|batch| (batch.tenant_id, batch.batch_id)).unzip();
+    let rows = sqlx::query!(
+        r#"select w.place as "place!", b.created_at
+           from unnest($1::uuid[], $2::uuid[]) with ordinality as w (tenant_id, batch_id, place)
+           join batches b on b.tenant_id = w.tenant_id and b.id = w.batch_id"#,
+        &tenants,
+        &batches
+    )
+    .fetch_all(pool)
+    .await?;
+    let mut dates = vec![None; inputs.len()];
+    for row in rows {
+        if let Some(date) = index(row.place).and_then(|at| dates.get_mut(at)) {
+            *date = Some(row.created_at);
+        }
+    }
+    Ok(dates)
+}
+
+/// `data` of transactional requests.
+async fn fill_data(
+    pool: &PgPool,
+    inputs: &[Cleared],
+    sends: &[Owed],
+    people: &mut [Option<MergeData>],
+) -> Result<(), StageError> {
+    let is_transactional =
+        |send: &Owed| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Transactional);
+    let wanted: Vec<(usize, &Owed)> = sends.iter().enumerate().filter(|(_, send)| is_transactional(send)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
+    let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
+    let months: Vec<chrono::NaiveDate> = ids.iter().map(|id| month_of(*id)).collect();
+    let rows = sqlx::query_file!("queries/request_data.sql", &tenants, &ids, &months).fetch_all(pool).await?;
+    for row in rows {
+        let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
+        if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {
+            person.data = row.data.unwrap_or(Value::Null);
+        }
+    }
+    Ok(())
+}
+
+/// An array index from a position as `with ordinality` counts it, from 1.
+fn index(place: i64) -> Option<usize> {
+    usize::try_from(place - 1).ok()
+}

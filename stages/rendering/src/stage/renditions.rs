@@ -1,0 +1,72 @@
+//! What was rendered for a priority send is kept until it is decided: a second attempt has the same bytes, whatever happened
+//! to template, sender or contact meanwhile.
+
+use std::collections::HashMap;
+
+use runner::StageError;
+use schemas::{RenderedRecipient, SkeletonId};
+use serde::{Deserialize, Serialize};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::people::Owed;
+
+/// One send as it was rendered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Rendition {
+    pub(super) skeleton: SkeletonId,
+    pub(super) sending_domain: String,
+    pub(super) return_path_domain: String,
+    pub(super) recipient: RenderedRecipient,
+}
+
+/// Those of these sends that were rendered before, by send.
+pub(super) async fn kept(pool: &PgPool, sends: &[Owed]) -> Result<HashMap<Uuid, Rendition>, StageError> {
+    let (tenants, ids) = keys(sends.iter());
+    let rows = sqlx::query!(
+        r#"select r.send_id, r.rendered as "rendered: sqlx::types::Json<Rendition>"
+           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, send_id)
+           join renditions r on r.tenant_id = w.tenant_id and r.send_id = w.send_id"#,
+        &tenants,
+        &ids
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.send_id, row.rendered.0)).collect())
+}
+
+/// Keeps what was rendered now. Where another worker was first, its rendition replaces ours.
+pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> Result<(), StageError> {
+    if rendered.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
+    let bodies =
+        rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
+    let stored = sqlx::query!(
+        "insert into renditions (tenant_id, send_id, rendered)
+         select * from unnest($1::uuid[], $2::uuid[], $3::jsonb[])
+         order by 1, 2
+         on conflict do nothing",
+        &tenants,
+        &ids,
+        &bodies
+    )
+    .execute(pool)
+    .await?;
+    if stored.rows_affected() == rendered.len() as u64 {
+        return Ok(());
+    }
+    let sends: Vec<Owed> = rendered.iter().map(|(send, _)| *send).collect();
+    let mut first = kept(pool, &sends).await?;
+    for (send, rendition) in rendered {
+        if let Some(theirs) = first.remove(&send.send_id.0) {
+            *rendition = theirs;
+        }
+    }
+    Ok(())
+}
+
+fn keys<'a>(sends: impl Iterator<Item = &'a Owed>) -> (Vec<Uuid>, Vec<Uuid>) {
+    sends.map(|send| (send.tenant_id, send.send_id.0)).unzip()
+}

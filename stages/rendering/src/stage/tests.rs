@@ -1,0 +1,418 @@
+//! The stage on a database of its own.
+#![allow(clippy::unwrap_used)]
+
+use mail_parser::MessageParser;
+use runtime::{
+    Database,
+    db::{MIGRATIONS, Role},
+};
+use schemas::{
+    Classification, ClearedRecipient, MessageKind, Rendered, SendId, Skeleton, month_of, new_batch_id, new_id,
+};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use servers::TestDatabase;
+use sqlx::Row;
+
+use super::*;
+
+/// A tenant with a sender, and the stage in the stages' role.
+struct World {
+    pool: PgPool,
+    stage: Rendering,
+    tenant: Uuid,
+    sender: Uuid,
+    _database: TestDatabase,
+}
+
+const STATES: &str = "queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired";
+
+impl World {
+    async fn new() -> Self {
+        let database = TestDatabase::migrated(&MIGRATIONS).await.unwrap();
+        let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
+        let settings = Settings {
+            public_url: "https://link.test/".parse().unwrap(),
+            rendering_workers: 1,
+            rendering_priority_workers: 1,
+            rendering_cache_mb: 8,
+        };
+        let stage = Rendering::new(pool.clone(), Arc::new(TokenKeys::derive(&[[1; 32]])), &settings).unwrap();
+        let (tenant, sender, domain) = (new_id(), new_id(), new_id());
+        sqlx::query("insert into tenants (id, environment, org_name, owner_email, physical_address) values ($1, 'production', 'Acme', 'o@acme.test', '1 Main Street')")
+            .bind(tenant).execute(&pool).await.unwrap();
+        sqlx::query("insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token) values ($1, $2, 'acme.test', 'verified', 's', '', '', '')")
+            .bind(tenant).bind(domain).execute(&pool).await.unwrap();
+        sqlx::query(
+            "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'ann@acme.test', 'Ann')",
+        )
+        .bind(tenant)
+        .bind(sender)
+        .bind(domain)
+        .execute(&pool)
+        .await
+        .unwrap();
+        Self { pool, stage, tenant, sender, _database: database }
+    }
+
+    async fn content(&self, subject: &str, html: &str) -> Uuid {
+        let id = new_id();
+        sqlx::query(
+            "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'transactional', $3, $4)",
+        )
+        .bind(self.tenant)
+        .bind(id)
+        .bind(subject)
+        .bind(html)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        id
+    }
+
+    async fn contact(&self, first_name: &str, fields: Value) -> Uuid {
+        let id = new_id();
+        sqlx::query("insert into contacts (tenant_id, id, address, first_name, fields) values ($1, $2, $3, $4, $5)")
+            .bind(self.tenant)
+            .bind(id)
+            .bind(format!("{}@example.org", id.simple()))
+            .bind(first_name)
+            .bind(fields)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        id
+    }
+
+    /// A batch of queued sends to these contacts, announced once.
+    async fn batch(&self, lane: Lane, content: Uuid, contacts: &[Uuid]) -> Cleared {
+        let id = new_batch_id();
+        let (kind, classification) = match lane {
+            Lane::Priority => (MessageKind::Transactional, Classification::Transactional),
+            Lane::Bulk => (MessageKind::Campaign, Classification::Marketing),
+        };
+        let size = i32::try_from(contacts.len()).unwrap();
+        sqlx::query("insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announcement, announce_after, size, queued) values ($1, $2, $3, $4, $5, $6, $7, $8, 'announced', 1, now() + interval '1 minute', $9, $9)")
+            .bind(self.tenant).bind(id).bind(month_of(id)).bind(kind.as_str()).bind(lane.as_str()).bind(classification.as_str())
+            .bind(content).bind(self.sender).bind(size).execute(&self.pool).await.unwrap();
+        let mut recipients = Vec::new();
+        for (ordinal, contact_id) in (0..).zip(contacts) {
+            sqlx::query("insert into sends (tenant_id, id, month, contact_id) values ($1, $2, $3, $4)")
+                .bind(self.tenant)
+                .bind(SendId::of(id, ordinal).0)
+                .bind(month_of(id))
+                .bind(contact_id)
+                .execute(&self.pool)
+                .await
+                .unwrap();
+            recipients.push(ClearedRecipient { ordinal, contact_id: *contact_id });
+        }
+        Cleared {
+            tenant_id: self.tenant,
+            batch_id: id,
+            lane,
+            announcement: 1,
+            kind,
+            classification,
+            campaign_id: None,
+            content_id: content,
+            sender_id: self.sender,
+            recipients,
+        }
+    }
+
+    async fn render(&self, batches: &[Cleared]) -> Vec<Rendered> {
+        let publications = self.stage.handle(batches).await.unwrap();
+        publications.iter().map(|publication| serde_json::from_slice(&publication.body).unwrap()).collect()
+    }
+
+    /// The bytes delivery would send.
+    async fn message(&self, rendered: &Rendered, at: usize) -> Vec<u8> {
+        let body: Value = sqlx::query_scalar("select body from skeletons where tenant_id = $1 and id = $2")
+            .bind(self.tenant)
+            .bind(&rendered.skeleton.0)
+            .fetch_one(&self.pool)
+            .await
+            .unwrap();
+        let skeleton: Skeleton = serde_json::from_value(body).unwrap();
+        skeleton.splice(&rendered.recipients[at].slots).unwrap()
+    }
+
+    /// Batch state, whether it is due again, and its counters that are not zero.
+    async fn ledger(&self, batch: Uuid) -> (String, bool, Value) {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "select state, announce_after is not null as due, jsonb_strip_nulls((select jsonb_object_agg(key, nullif(value::int, 0)) from jsonb_each_text(to_jsonb(c)))) as counts, \
+             (select count(*) from sends s where s.tenant_id = b.tenant_id and s.id between b.id and $3 and s.month = b.month and s.state = 'failed') = b.failed as recounted \
+             from batches b, lateral (select {STATES}) c where b.tenant_id = $1 and b.id = $2"
+        )))
+        .bind(self.tenant).bind(batch).bind(SendId::last_of(batch)).fetch_one(&self.pool).await.unwrap();
+        assert!(row.get::<bool, _>("recounted"), "the counters differ from a recount");
+        (row.get("state"), row.get("due"), row.get("counts"))
+    }
+
+    async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).bind(self.tenant).fetch_one(&self.pool).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_batch_becomes_messages_that_delivery_can_splice() {
+    let world = World::new().await;
+    let content = world
+        .content(
+            "Hi {{ first_name }}",
+            "<body><a href=\"https://x.test\">{{ sender.name }} {{ tenant.name }}</a></body>",
+        )
+        .await;
+    let contacts = [world.contact("Ada", json!({})).await, world.contact("Bob", json!({})).await];
+    let batch = world.batch(Lane::Bulk, content, &contacts).await;
+    let rendered = world.render(std::slice::from_ref(&batch)).await;
+    assert_eq!(rendered.len(), 1);
+    assert_eq!(
+        (rendered[0].sending_domain.as_str(), rendered[0].return_path_domain.as_str()),
+        ("acme.test", "send.acme.test")
+    );
+    for (at, name) in [(0, "Ada"), (1, "Bob")] {
+        let message = world.message(&rendered[0], at).await;
+        let parsed = MessageParser::default().parse(&message).unwrap();
+        let send = SendId::of(batch.batch_id, u16::try_from(at).unwrap());
+        assert_eq!(parsed.subject(), Some(format!("Hi {name}").as_str()));
+        assert_eq!(parsed.message_id(), Some(format!("{}@acme.test", send.0).as_str()));
+        assert_eq!(parsed.from().unwrap().first().unwrap().address(), Some("ann@acme.test"));
+        assert_eq!(parsed.to().unwrap().first().unwrap().address(), Some(rendered[0].recipients[at].address.as_str()));
+        let html = parsed.body_html(0).unwrap();
+        assert!(html.contains("Ann Acme") && html.contains("1 Main Street"));
+        let click = html.split("https://link.test/t/c/").nth(1).unwrap().split('"').next().unwrap();
+        let claims = world.stage.tokens.open(schemas::token::Purpose::Click, click).unwrap();
+        assert_eq!(
+            (claims.tenant_id, claims.send_id, claims.click()),
+            (world.tenant, send.0, Some((0, "https://x.test")))
+        );
+        let unsubscribe = html.split("https://link.test/u/").nth(1).unwrap().split('"').next().unwrap();
+        assert!(world.stage.tokens.open(schemas::token::Purpose::Unsubscribe, unsubscribe).is_ok());
+        assert!(html.contains("https://link.test/t/o/v1."));
+    }
+}
+
+#[tokio::test]
+async fn a_recipient_that_cannot_be_rendered_fails_alone_and_once() {
+    let world = World::new().await;
+    let content = world.content("s", "{{ 10 | divided_by: contact.fields.n }}").await;
+    let contacts = [
+        world.contact("a", json!({"n": 5})).await,
+        world.contact("b", json!({"n": 0})).await,
+        world.contact("c", json!({"n": 2})).await,
+    ];
+    let batch = world.batch(Lane::Bulk, content, &contacts).await;
+    for _ in 0..2 {
+        let rendered = world.render(std::slice::from_ref(&batch)).await;
+        let ordinals: Vec<u16> = rendered[0].recipients.iter().map(|recipient| recipient.ordinal).collect();
+        assert_eq!(ordinals, [0, 2]);
+        assert_eq!(
+            world.ledger(batch.batch_id).await,
+            ("announced".to_owned(), true, json!({"queued": 2, "failed": 1}))
+        );
+    }
+    let send = sqlx::query(
+        "select state, reason, response, decided_at is not null as decided from sends where tenant_id = $1 and id = $2",
+    )
+    .bind(world.tenant)
+    .bind(SendId::of(batch.batch_id, 1).0)
+    .fetch_one(&world.pool)
+    .await
+    .unwrap();
+    assert_eq!(
+        (send.get::<&str, _>(0), send.get::<&str, _>(1), send.get::<&str, _>(2), send.get::<bool, _>(3)),
+        ("failed", "render", "render_filter_failed", true)
+    );
+    assert_eq!(world.count("select count(*) from events where tenant_id = $1 and type = 'failed'").await, 1);
+    assert_eq!(
+        world
+            .count(
+                "select sum(count)::bigint from rollups where tenant_id = $1 and event = 'failed' and kind = 'campaign'"
+            )
+            .await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_content_that_does_not_compile_fails_its_whole_batch() {
+    let world = World::new().await;
+    let content = world.content("s", "{% if %}").await;
+    let contacts = [world.contact("a", json!({})).await, world.contact("b", json!({})).await];
+    let batch = world.batch(Lane::Bulk, content, &contacts).await;
+    assert!(world.render(std::slice::from_ref(&batch)).await.is_empty());
+    assert_eq!(world.ledger(batch.batch_id).await, ("done".to_owned(), false, json!({"failed": 2})));
+}
+
+#[tokio::test]
+async fn a_batch_left_with_deferred_sends_rests_until_the_first_is_due() {
+    let world = World::new().await;
+    let content = world.content("s", "{{ 10 | divided_by: contact.fields.n }}").await;
+    let contacts = [world.contact("a", json!({"n": 0})).await, world.contact("b", json!({"n": 1})).await];
+    let batch = world.batch(Lane::Bulk, content, &contacts).await;
+    sqlx::query(
+        "update sends set state = 'deferred', next_attempt_at = '2100-01-01Z' where tenant_id = $1 and id = $2",
+    )
+    .bind(world.tenant)
+    .bind(SendId::of(batch.batch_id, 1).0)
+    .execute(&world.pool)
+    .await
+    .unwrap();
+    sqlx::query("update batches set queued = 1, deferred = 1 where tenant_id = $1")
+        .bind(world.tenant)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let only_queued = Cleared { recipients: batch.recipients[..1].to_vec(), ..batch.clone() };
+    assert!(world.render(&[only_queued]).await.is_empty());
+    assert_eq!(world.ledger(batch.batch_id).await, ("resting".to_owned(), true, json!({"deferred": 1, "failed": 1})));
+    assert_eq!(
+        world.count("select count(*) from batches where tenant_id = $1 and announce_after = '2100-01-01Z'").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn sends_that_moved_on_are_not_failed() {
+    let world = World::new().await;
+    let content = world.content("s", "{% if %}").await;
+    let batch = world.batch(Lane::Bulk, content, &[world.contact("a", json!({})).await]).await;
+    sqlx::query("update sends set state = 'sent' where tenant_id = $1")
+        .bind(world.tenant)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    sqlx::query("update batches set queued = 0, sent = 1 where tenant_id = $1")
+        .bind(world.tenant)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    assert!(world.render(std::slice::from_ref(&batch)).await.is_empty());
+    assert_eq!(world.ledger(batch.batch_id).await.2, json!({"sent": 1}));
+}
+
+#[tokio::test]
+async fn a_priority_send_has_the_same_bytes_on_every_announcement() {
+    let world = World::new().await;
+    let content = world.content("Hi {{ first_name }}", "<p>{{ first_name }}</p>").await;
+    let contacts = [world.contact("Ada", json!({})).await];
+    let batch = world.batch(Lane::Priority, content, &contacts).await;
+    let first = world.render(std::slice::from_ref(&batch)).await;
+    sqlx::query("update contacts set first_name = 'Eve' where tenant_id = $1")
+        .bind(world.tenant)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    sqlx::query("update senders set name = 'Other' where tenant_id = $1")
+        .bind(world.tenant)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let restarted = Rendering::new(
+        world.pool.clone(),
+        world.stage.tokens.clone(),
+        &Settings {
+            public_url: "https://elsewhere.test".parse().unwrap(),
+            rendering_workers: 1,
+            rendering_priority_workers: 1,
+            rendering_cache_mb: 8,
+        },
+    )
+    .unwrap();
+    let publications = restarted.handle(&[Cleared { announcement: 2, ..batch.clone() }]).await.unwrap();
+    assert_eq!(publications[0].message_id, format!("rendered-{}-2-0", batch.batch_id.simple()));
+    let second: Rendered = serde_json::from_slice(&publications[0].body).unwrap();
+    assert_eq!(second, first[0]);
+    assert!(String::from_utf8(world.message(&second, 0).await).unwrap().contains("Subject: Hi Ada\r\n"));
+}
+
+#[tokio::test]
+async fn of_two_workers_that_render_a_priority_send_the_first_to_keep_it_wins() {
+    let world = World::new().await;
+    let content = world.content("s", "x").await;
+    let batch = world.batch(Lane::Priority, content, &[world.contact("a", json!({})).await]).await;
+    let rendition = |slot: &str| Rendition {
+        skeleton: schemas::SkeletonId("s".to_owned()),
+        sending_domain: "d".to_owned(),
+        return_path_domain: "r".to_owned(),
+        recipient: RenderedRecipient { ordinal: 0, address: "a@b.test".to_owned(), slots: vec![slot.to_owned()] },
+    };
+    let send = people::owed(&[batch])[0];
+    let (mut ours, mut theirs) = (vec![(send, rendition("first"))], vec![(send, rendition("second"))]);
+    renditions::keep(&world.pool, &mut ours).await.unwrap();
+    renditions::keep(&world.pool, &mut theirs).await.unwrap();
+    assert_eq!((&ours[0].1, &theirs[0].1), (&rendition("first"), &rendition("first")));
+}
+
+#[tokio::test]
+async fn batches_in_hand_together_keep_their_own_data() {
+    let world = World::new().await;
+    let content = world.content("{{ data.code }}", "{{ first_name }}").await;
+    let mut batches = Vec::new();
+    for code in ["one", "two"] {
+        let contact = world.contact(code, json!({})).await;
+        let batch = world.batch(Lane::Priority, content, &[contact]).await;
+        let request = new_id();
+        sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload) values ($1, $2, 'p', 'production', 'transactional', $3)")
+            .bind(world.tenant).bind(request).bind(json!({"data": {"code": code}})).execute(&world.pool).await.unwrap();
+        sqlx::query("update sends set request_id = $3 where tenant_id = $1 and id = $2")
+            .bind(world.tenant)
+            .bind(batch.batch_id)
+            .bind(request)
+            .execute(&world.pool)
+            .await
+            .unwrap();
+        batches.push(batch);
+    }
+    let rendered = world.render(&batches).await;
+    assert_eq!(
+        rendered.iter().map(|message| message.batch_id).collect::<Vec<_>>(),
+        [batches[0].batch_id, batches[1].batch_id]
+    );
+    for (message, code) in rendered.iter().zip(["one", "two"]) {
+        let bytes = world.message(message, 0).await;
+        let parsed = MessageParser::default().parse(&bytes).unwrap();
+        assert_eq!((parsed.subject(), parsed.body_text(0).unwrap().trim_end()), (Some(code), code));
+    }
+}
+
+#[tokio::test]
+async fn a_field_without_a_value_prints_the_tenant_s_fallback() {
+    let world = World::new().await;
+    sqlx::query("insert into fields (tenant_id, id, key, label, type, fallback) values ($1, $2, 'plan', 'Plan', 'string', 'free')")
+        .bind(world.tenant).bind(new_id()).execute(&world.pool).await.unwrap();
+    let content = world.content("{{ contact.fields.plan }}", "x").await;
+    let batch = world.batch(Lane::Bulk, content, &[world.contact("a", json!({})).await]).await;
+    let rendered = world.render(&[batch]).await;
+    assert!(String::from_utf8(world.message(&rendered[0], 0).await).unwrap().contains("Subject: free\r\n"));
+}
+
+#[tokio::test]
+async fn another_tenant_s_content_is_unknown() {
+    let world = World::new().await;
+    let content = world.content("s", "x").await;
+    let batch = world.batch(Lane::Bulk, content, &[world.contact("a", json!({})).await]).await;
+    let error = world.stage.handle(&[Cleared { tenant_id: new_id(), ..batch }]).await.unwrap_err();
+    assert!(!error.is_transient());
+    assert_eq!(error.code(), "unknown_content");
+}
+
+#[test]
+fn the_public_address_must_be_a_web_address() {
+    let settings = |url: &str| Settings {
+        public_url: url.parse().unwrap(),
+        rendering_workers: 1,
+        rendering_priority_workers: 1,
+        rendering_cache_mb: 1,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _guard = runtime.enter();
+    let pool = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
+    let build = |url: &str| Rendering::new(pool.clone(), Arc::new(TokenKeys::derive(&[[1; 32]])), &settings(url));
+    assert!(build("https://link.test/base").is_ok());
+    for url in ["ftp://link.test", "https://link.test/?a=1", "https://link.test/#x", "mailto:a@b.test"] {
+        assert!(build(url).is_err(), "{url}");
+    }
+}
