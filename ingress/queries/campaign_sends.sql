@@ -1,7 +1,7 @@
--- Sends of a campaign, newest first. $1 tenant, $2 campaign, $3 month partition, $4 state or null, $5 contact or null,
--- $6 the last id of the page before or null, $7 how many.
+-- Sends of a campaign, newest first. $1 tenant, $2 campaign, $3 month partition, $4 state or null, $5 the last id of the page
+-- before or null, $6 how many.
 -- Batches come from `batches_by_campaign`, newest first; those without a send in the state are passed over by their counters.
--- A batch's sends are one range of the primary key, `batch` to `batch | 511`. One contact has at most one send.
+-- A batch's sends are one range of the primary key, `batch` to `batch | 511`.
 select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "state: _", s.reason, s.attempts, s.next_attempt_at,
        s.decided_at, s.smtp_code, s.enhanced_code, s.response, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
        s.clicked_at, s.unsubscribed_at, b.kind as "message_kind: _", b.classification as "classification: _",
@@ -15,18 +15,17 @@ cross join lateral (
       and sends.id >= b.id
       and sends.id <= overlay(b.id::text placing lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0') from 34)::uuid
       and ($4::text is null or sends.state = $4)
-      and ($5::uuid is null or sends.contact_id = $5)
-      and ($6::uuid is null or sends.id < $6)
+      and ($5::uuid is null or sends.id < $5)
     order by sends.id desc
-    limit $7
+    limit $6
 ) s
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
 where b.tenant_id = $1
   and b.campaign_id = $2
-  and ($6::uuid is null or b.id < $6)
+  and ($5::uuid is null or b.id < $5)
   and ($4::text is null or 0 < case $4::text
         when 'queued' then b.queued when 'claimed' then b.claimed when 'fenced' then b.fenced when 'deferred' then b.deferred
         when 'sent' then b.sent when 'failed' then b.failed when 'unknown' then b.unknown when 'skipped' then b.skipped
         when 'cancelled' then b.cancelled when 'expired' then b.expired end)
 order by b.id desc, s.id desc
-limit $7
+limit $6

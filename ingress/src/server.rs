@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -21,9 +21,10 @@ use hyper_util::{
 use runtime::{Counter, Histogram};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::Layer;
 use uuid::Uuid;
 
-use crate::{Ingress, auth, error::ApiError};
+use crate::{Ingress, auth, error::ApiError, routes::tracking::peer::Peer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_CHARS: usize = 100;
@@ -106,7 +107,8 @@ async fn converse(stream: TcpStream, router: Router, header_timeout: Duration, s
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(header_timeout)).max_concurrent_streams(100);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let service = Extension(Peer::of(&stream)).layer(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

@@ -4,6 +4,8 @@ use std::{net::{IpAddr, SocketAddr}, time::Duration};
 
 use clap::Args;
 
+use crate::routes::domains::DomainTargets;
+
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ingress settings")]
@@ -29,6 +31,9 @@ pub struct Settings {
     /// Longest a caller may take to send its headers, and then its body, before it is answered 408.
     #[arg(long, env = "POSTRIDER_HTTP_BODY_TIMEOUT", default_value = "20s", value_parser = humantime::parse_duration)]
     pub http_body_timeout: Duration,
+    /// Names of this installation that tenants' DNS records point to.
+    #[command(flatten)]
+    pub domain_targets: DomainTargets,
 }
 
 fn dns_server(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {

@@ -5,17 +5,13 @@ use serde::Deserialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::store::{CampaignRow, Draft};
+use super::{
+    store::{CampaignRow, Draft},
+    words::{self, Words},
+};
 use crate::{
-    act::{
-        json::{Id, Patch},
-        validate::Faults,
-    },
+    act::{Faults, Id, Patch},
     error::ApiError,
-    routes::templates::{
-        content::{self, Parts},
-        store as templates,
-    },
 };
 
 /// Most tags one campaign may name.
@@ -71,8 +67,10 @@ pub(crate) struct CampaignBody {
     urgency: Patch<String>,
     #[serde(default)]
     audience_reason: Patch<String>,
-    pub(crate) status: Option<String>,
-    pub(crate) paused: Option<bool>,
+    #[serde(default)]
+    pub(crate) status: Patch<String>,
+    #[serde(default)]
+    pub(crate) paused: Patch<bool>,
 }
 
 impl CampaignBody {
@@ -188,7 +186,13 @@ impl Wish {
             return Err(ApiError::not_found("sender_profile"));
         }
         if draft.content_id.is_nil() {
-            draft.content_id = compose(db, tenant, &draft).await?;
+            let words = Words {
+                template_id: draft.template_id,
+                subject: draft.subject.as_deref(),
+                preheader: draft.preheader.as_deref(),
+                body_html: draft.body_html.as_deref(),
+            };
+            draft.content_id = words::compose(db, tenant, &words).await?;
         }
         Ok(draft)
     }
@@ -291,60 +295,6 @@ async fn check_audience(
     Ok(())
 }
 
-/// What the campaign says now: its template's current content, or a content of its own where it has words of its own.
-///
-/// # Errors
-/// 404 `template_not_found` (also for an archived one); 400 for faults in its words, or in a template that needs what only a
-/// transactional message has.
-async fn compose(db: &mut PgConnection, tenant: Uuid, draft: &Draft) -> Result<Uuid, ApiError> {
-    let template = match draft.template_id {
-        Some(id) => Some(
-            templates::get(db, tenant, id)
-                .await?
-                .filter(|template| template.status != "archived")
-                .ok_or_else(|| ApiError::not_found("template"))?,
-        ),
-        None => None,
-    };
-    let own_words = draft.subject.is_some() || draft.preheader.is_some() || draft.body_html.is_some();
-    if let Some(template) = template.as_ref().filter(|_| !own_words) {
-        if template.template_type == "transactional" {
-            let known = content::known_fields(db, tenant).await?;
-            content::check(&template.parts, content::kind("marketing"), known, Some("template_id")).await?;
-        }
-        return Ok(template.content_id);
-    }
-    let parts = merged(template.map(|template| template.parts), draft.subject.as_deref(), draft.preheader.as_deref(), draft.body_html.as_deref());
-    let mut faults = Faults::default();
-    parts.check_lines(&mut faults);
-    faults.finish()?;
-    let known = content::known_fields(db, tenant).await?;
-    let variables = content::check(&parts, content::kind("marketing"), known, None).await?;
-    Ok(templates::insert_content(db, tenant, "marketing", &parts, &variables).await?)
-}
-
-/// A template's parts with the campaign's own words in their place. Own HTML drops the template's text part: it would say
-/// something else; rendering makes one from the HTML.
-pub(crate) fn merged(
-    template: Option<Parts>,
-    subject: Option<&str>,
-    preheader: Option<&str>,
-    body_html: Option<&str>,
-) -> Parts {
-    let base = template.unwrap_or_else(|| Parts {
-        subject: String::new(),
-        preheader: None,
-        body_html: String::new(),
-        body_text: None,
-    });
-    Parts {
-        subject: subject.map_or(base.subject, str::to_owned),
-        preheader: preheader.map(str::to_owned).or(base.preheader),
-        body_text: if body_html.is_some() { None } else { base.body_text },
-        body_html: body_html.map_or(base.body_html, str::to_owned),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -406,19 +356,5 @@ mod tests {
         let tag = Uuid::max().to_string();
         let (draft, _) = Wish::new(body(json!({"audience_mode": "tags", "tag_ids": [tag, tag]}))).validate().unwrap();
         assert_eq!(draft.tag_ids.len(), 1);
-    }
-
-    #[test]
-    fn own_words_replace_the_templates_and_own_html_drops_its_text() {
-        let template = Parts {
-            subject: "T".into(),
-            preheader: Some("P".into()),
-            body_html: "<p>T</p>".into(),
-            body_text: Some("T".into()),
-        };
-        let parts = merged(Some(template.clone()), Some("Own"), None, None);
-        assert_eq!((parts.subject.as_str(), parts.preheader.as_deref(), parts.body_text.as_deref()), ("Own", Some("P"), Some("T")));
-        let parts = merged(Some(template), None, None, Some("<p>Own</p>"));
-        assert_eq!((parts.body_html.as_str(), parts.body_text), ("<p>Own</p>", None));
     }
 }

@@ -60,7 +60,6 @@ pub(crate) struct PendingRow {
 pub(crate) struct Slice {
     pub(crate) campaign: Uuid,
     pub(crate) state: Option<SendState>,
-    pub(crate) contact: Option<Uuid>,
     pub(crate) before_id: Option<Uuid>,
     pub(crate) fetch: i64,
 }
@@ -118,6 +117,29 @@ pub(crate) async fn campaign_month(
         .await
 }
 
+/// The campaign's send to a contact; there is at most one. Served by `sends_once_per_campaign`.
+pub(crate) async fn to_contact(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    month: NaiveDate,
+    campaign: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<SendRow>> {
+    let id = sqlx::query_scalar!(
+        "select id from sends where tenant_id = $1 and campaign_id = $2 and contact_id = $3 and month = $4",
+        tenant,
+        campaign,
+        contact,
+        month,
+    )
+    .fetch_optional(&mut *db)
+    .await?;
+    match id {
+        Some(id) => get(db, tenant, id).await,
+        None => Ok(None),
+    }
+}
+
 /// Sends of a campaign, newest first. With a state, whole batches that have none in it are passed over: no index could serve
 /// that, because an index on the state would cost every update its cheapness.
 pub(crate) async fn of_campaign(
@@ -133,7 +155,6 @@ pub(crate) async fn of_campaign(
         slice.campaign,
         month,
         slice.state.map(SendState::as_str),
-        slice.contact,
         slice.before_id,
         slice.fetch,
     )

@@ -7,9 +7,6 @@ use uuid::Uuid;
 use super::content::Parts;
 use crate::act::page::Page;
 
-/// What a message says, and what it may use: the same words as `contents.kind`.
-pub(crate) const KINDS: [&str; 3] = ["marketing", "transactional", "sequence"];
-
 /// A template with its current content.
 #[derive(Debug, Clone)]
 pub(crate) struct TemplateRow {
@@ -64,6 +61,18 @@ pub(crate) async fn insert_content(
     .execute(db)
     .await?;
     Ok(id)
+}
+
+/// The parts of a content.
+pub(crate) async fn parts_of(db: &mut PgConnection, tenant: Uuid, content: Uuid) -> sqlx::Result<Option<Parts>> {
+    sqlx::query_as!(
+        Parts,
+        "select subject, preheader, body_html, body_text from contents where tenant_id = $1 and id = $2",
+        tenant,
+        content
+    )
+    .fetch_optional(db)
+    .await
 }
 
 /// Stores a template with its first version.

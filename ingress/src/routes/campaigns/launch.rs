@@ -1,0 +1,193 @@
+//! `POST /v1/campaigns/{id}/launch`: the audience is counted, the draft becomes scheduled or sending, and the audience stage is
+//! told. One of many launches at the same time wins; the others hear 409.
+
+use std::sync::Arc;
+
+use audience::{AudienceCount, AudienceSelector};
+use chrono::{DateTime, TimeDelta, Utc};
+use runtime::Publication;
+use schemas::{CampaignStatus, RequestAnnounced, RequestKind, SkipReason, subjects};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::{
+    already, sample,
+    store::{self, Held},
+    words::{self, Words},
+};
+use crate::{
+    act::{Act, Reply, time},
+    error::ApiError,
+    routes::senders::store as senders,
+};
+
+/// How far `schedule_for` may be in the past: clocks differ, and requests are repeated.
+const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
+/// How far ahead it may be.
+const AHEAD_MAX: TimeDelta = TimeDelta::days(366);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LaunchBody {
+    schedule_for: Option<String>,
+    dry_run: Option<bool>,
+    digest: Option<String>,
+}
+
+pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
+    let dry_run = body.dry_run.unwrap_or(false);
+    if !dry_run {
+        hold(act, id).await?;
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    if row.status != CampaignStatus::Draft {
+        return Err(already(row.status));
+    }
+    let sender = senders::readiness(act.db(), tenant, Some(row.sender_profile_id)).await?;
+    if !sender.is_some_and(|sender| sender.may_send()) {
+        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
+    }
+    // No draft names what cannot be looked up; should one do so, it names nobody.
+    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, &row.tag_ids)
+        .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
+    let count = audience::count(act.db(), tenant, &selector, row.classification).await?;
+    check(&count, body.digest.as_deref())?;
+    let words = Words {
+        template_id: row.template_id,
+        subject: row.subject.as_deref(),
+        preheader: row.preheader.as_deref(),
+        body_html: row.body_html.as_deref(),
+    };
+    let content_id = words::refresh(act.db(), tenant, &words, row.content_id).await?;
+    let mut answer = json!({
+        "ok": true,
+        "campaign_id": id,
+        "queued": count.queued,
+        "skipped": count.total - count.queued,
+        "scheduled_for": scheduled_for.map(time),
+        "ab_variants": [],
+    });
+    if dry_run {
+        let sample = sample::render(act, &row, content_id).await?;
+        answer["dry_run"] = json!(true);
+        answer["skipped_by_reason"] = reasons(&count.skipped);
+        answer["digest"] = json!(count.digest);
+        answer["sampled"] = json!(sample.size);
+        answer["render_faults"] = json!(sample.faults);
+        return Reply::ok(&answer);
+    }
+    commit_to_it(act, id, content_id, scheduled_for).await?;
+    Reply::accepted(&answer)
+}
+
+/// Takes the campaign for this transaction.
+async fn hold(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
+    let tenant = act.tenant;
+    match store::try_lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))? {
+        Held::Ours => Ok(()),
+        // Still a draft, and somebody is at it: most likely another launch, which is counting the audience.
+        Held::Elsewhere(CampaignStatus::Draft) => Err(already(CampaignStatus::Preflight)),
+        Held::Elsewhere(status) => Err(already(status)),
+    }
+}
+
+/// When to send: `None` is now. A time that has just passed is now, too.
+fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
+    let fault = |code, detail: &str| Err(ApiError::invalid("schedule_for", code, detail));
+    let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
+        return fault("invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
+    };
+    if at < now - PAST_MAX {
+        return fault("in_the_past", "is more than five minutes past");
+    }
+    if at > now + AHEAD_MAX {
+        return fault("too_far_ahead", "is more than a year ahead");
+    }
+    Ok(Some(at).filter(|at| *at > now))
+}
+
+fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
+    if count.total == 0 {
+        return Err(ApiError::unprocessable("audience_resolved_to_zero_contacts"));
+    }
+    if count.queued == 0 {
+        return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced"));
+    }
+    if digest.is_some_and(|digest| digest != count.digest) {
+        return Err(ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for"));
+    }
+    Ok(())
+}
+
+fn reasons(skipped: &[(SkipReason, i64)]) -> Value {
+    Value::Object(skipped.iter().map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect::<Map<_, _>>())
+}
+
+/// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep.
+async fn commit_to_it(
+    act: &mut Act,
+    id: Uuid,
+    content_id: Uuid,
+    scheduled_for: Option<DateTime<Utc>>,
+) -> Result<(), ApiError> {
+    let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
+    if !store::launch(act.db(), tenant, id, content_id, scheduled_for).await? {
+        let status = store::get(act.db(), tenant, id).await?.map_or(CampaignStatus::Sending, |row| row.status);
+        return Err(already(status));
+    }
+    let request_id =
+        store::request_launch(act.db(), tenant, &caller.product, caller.environment, id, scheduled_for).await?;
+    act.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
+    if scheduled_for.is_none() {
+        let kind = RequestKind::CampaignLaunch;
+        let ring = RequestAnnounced { tenant_id: tenant, request_id, kind };
+        let subject = subjects::request(&caller.product, caller.environment, kind);
+        let ring = Publication::json(subject, format!("request-{}", request_id.simple()), &ring);
+        act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::omitted(None, Ok(None))]
+    #[case::ahead(Some("2026-03-01T12:00:01Z"), Ok(Some("2026-03-01T12:00:01Z")))]
+    #[case::in_a_zone(Some("2026-03-01T14:30:00+02:00"), Ok(Some("2026-03-01T12:30:00Z")))]
+    #[case::just_past(Some("2026-03-01T11:55:00Z"), Ok(None))]
+    #[case::past(Some("2026-03-01T11:54:59Z"), Err("in_the_past"))]
+    #[case::a_year(Some("2027-03-01T12:00:00Z"), Ok(Some("2027-03-01T12:00:00Z")))]
+    #[case::too_far(Some("2027-03-03T12:00:00Z"), Err("too_far_ahead"))]
+    #[case::no_zone(Some("2026-03-01T12:30:00"), Err("invalid"))]
+    #[case::words(Some("tomorrow"), Err("invalid"))]
+    fn a_launch_is_scheduled_within_a_year(#[case] text: Option<&str>, #[case] expected: Result<Option<&str>, &str>) {
+        let now = "2026-03-01T12:00:00Z".parse().unwrap();
+        let found = due_at(text, now);
+        let expected = expected.map(|at| at.map(|at| at.parse::<DateTime<Utc>>().unwrap()));
+        assert_eq!(found.map_err(|error| error.fields[0].code.to_string()), expected.map_err(str::to_owned));
+    }
+
+    #[rstest]
+    #[case(0, 0, None, Some("audience_resolved_to_zero_contacts"))]
+    #[case(3, 0, None, Some("all_contacts_suppressed_or_bounced"))]
+    #[case(3, 1, None, None)]
+    #[case(3, 1, Some("d"), None)]
+    #[case(3, 1, Some("other"), Some("audience_changed"))]
+    fn an_audience_must_be_there_and_be_the_one_that_was_seen(
+        #[case] total: i64,
+        #[case] queued: i64,
+        #[case] digest: Option<&str>,
+        #[case] code: Option<&str>,
+    ) {
+        let count = AudienceCount { total, queued, skipped: Vec::new(), digest: "d".to_owned() };
+        assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
+    }
+}

@@ -1,0 +1,229 @@
+//! `/v1/campaigns`: drafts, launches, and what became of them.
+
+mod draft;
+mod launch;
+mod sample;
+mod sends;
+pub(crate) mod store;
+mod words;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use schemas::CampaignStatus;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::{
+    draft::{CampaignBody, Wish},
+    store::CampaignRow,
+};
+use crate::{
+    Ingress,
+    act::{Act, Faults, NoParameters, Page, Reply, read, time, write},
+    error::ApiError,
+};
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new()
+        .route("/v1/campaigns", get(read("campaigns:read", list)).post(write("campaigns:write", create)))
+        .route("/v1/campaigns/{id}", get(read("campaigns:read", one)).patch(write("campaigns:write", change)))
+        .route("/v1/campaigns/{id}/launch", post(write("campaigns:launch", launch::launch)))
+        .route("/v1/campaigns/{id}/sends", get(read("campaigns:read", sends::list)))
+}
+
+async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    for (path, given) in [("status", body.status.is_given()), ("paused", body.paused.is_given())] {
+        faults.require(!given, path, "unknown_field", "is not a field of this request");
+    }
+    faults.finish()?;
+    let tenant = act.tenant;
+    let draft = Wish::new(body).settle(act.db(), tenant).await?;
+    let caller = Arc::clone(&act.caller);
+    let id = store::insert(act.db(), tenant, &caller.product, caller.environment, &draft).await?;
+    Reply::created(&json!({
+        "ok": true, "campaign_id": id, "status": CampaignStatus::Draft, "email_type": draft.classification,
+    }))
+}
+
+/// 409: the campaign's status does not allow it.
+fn already(status: CampaignStatus) -> ApiError {
+    ApiError::conflict(format!("campaign_already_{status}"))
+}
+
+/// What a PATCH asks for; one thing at a time, so that no answer has to say which half was done.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    Fields,
+    Cancel,
+    Pause(bool),
+}
+
+fn kind_of_change(body: &CampaignBody) -> Result<Change, ApiError> {
+    let mut faults = Faults::default();
+    let status = body.status.clone().into_option();
+    let paused = body.paused.clone().into_option();
+    let given = [status.is_some(), paused.is_some(), body.has_fields()].into_iter().filter(|given| *given).count();
+    faults.require(given <= 1, "", "ambiguous", "change fields, cancel or pause: one at a time");
+    if let Some(status) = &status {
+        faults.one_of("status", status.as_deref().unwrap_or_default(), &["cancelled"]);
+    }
+    faults.require(paused != Some(None), "paused", "wrong_type", "must be true or false");
+    faults.finish()?;
+    Ok(match (status, paused.flatten()) {
+        (Some(_), _) => Change::Cancel,
+        (None, Some(paused)) => Change::Pause(paused),
+        (None, None) if body.has_fields() => Change::Fields,
+        (None, None) => Change::Nothing,
+    })
+}
+
+/// Whether a campaign may be changed like this (API.md §4).
+fn allows(status: CampaignStatus, change: &Change) -> bool {
+    use CampaignStatus::{Draft, Preflight, Scheduled, Sending};
+    match change {
+        Change::Nothing => true,
+        Change::Fields => status == Draft,
+        Change::Cancel => matches!(status, Draft | Preflight | Scheduled | Sending),
+        Change::Pause(_) => matches!(status, Scheduled | Sending),
+    }
+}
+
+async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let change = kind_of_change(&body)?;
+    let not_found = || ApiError::not_found("campaign");
+    if !store::lock(act.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    if !allows(row.status, &change) {
+        return Err(already(row.status));
+    }
+    match change {
+        Change::Nothing => {}
+        Change::Fields => {
+            let draft = Wish::of(row, body).settle(act.db(), tenant).await?;
+            store::update(act.db(), tenant, id, &draft).await?;
+        }
+        Change::Cancel => {
+            store::cancel(act.db(), tenant, id).await?;
+            act.audit("campaign.cancel", &id.to_string(), json!({"from": row.status})).await?;
+        }
+        Change::Pause(paused) => {
+            store::pause(act.db(), tenant, id, paused).await?;
+            act.audit("campaign.pause", &id.to_string(), json!({"paused": paused})).await?;
+        }
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    Reply::ok(&json!({
+        "ok": true, "campaign_id": id, "status": row.status, "paused": row.paused, "email_type": row.classification,
+    }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    status: Option<String>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let status = query.status.map(|text| {
+        let words = || CampaignStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
+        CampaignStatus::parse(&text)
+            .ok_or_else(|| ApiError::invalid("status", "not_allowed", format!("must be one of {}", words())))
+    });
+    let tenant = act.tenant;
+    let mut rows = store::list(act.db(), tenant, status.transpose()?, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    let campaigns: Vec<Value> = rows.iter().map(list_record).collect();
+    Reply::ok(&json!({"ok": true, "campaigns": campaigns, "next_cursor": next_cursor}))
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let counts = store::counts(act.db(), tenant, id).await?;
+    Reply::ok(&json!({"ok": true, "campaign": record(&row), "send_counts": counts}))
+}
+
+fn record(row: &CampaignRow) -> Value {
+    let mut record = list_record(row);
+    record["body_html"] = json!(row.body_html);
+    record
+}
+
+/// A campaign in a list: without its body, which may have half a megabyte.
+fn list_record(row: &CampaignRow) -> Value {
+    json!({
+        "campaign_id": row.id,
+        "name": row.name,
+        "status": row.status,
+        "paused": row.paused,
+        "pause_reason": row.pause_reason,
+        "email_type": row.classification,
+        "sender_profile_id": row.sender_profile_id,
+        "template_id": row.template_id,
+        "subject": row.subject,
+        "preheader": row.preheader,
+        "campaign_goal": row.campaign_goal,
+        "audience_mode": row.audience_mode,
+        "list_id": row.list_id,
+        "segment_id": row.segment_id,
+        "tag_ids": row.tag_ids,
+        "message_purpose": row.message_purpose,
+        "urgency": row.urgency,
+        "audience_reason": row.audience_reason,
+        "scheduled_for": row.scheduled_for.map(time),
+        "launched_at": row.launched_at.map(time),
+        "completed_at": row.completed_at.map(time),
+        "created_at": time(row.created_at),
+        "updated_at": time(row.updated_at),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(json!({}), Ok(Change::Nothing))]
+    #[case(json!({"name": "x"}), Ok(Change::Fields))]
+    #[case(json!({"preheader": null}), Ok(Change::Fields))]
+    #[case(json!({"status": "cancelled"}), Ok(Change::Cancel))]
+    #[case(json!({"paused": true}), Ok(Change::Pause(true)))]
+    #[case(json!({"paused": false}), Ok(Change::Pause(false)))]
+    #[case(json!({"paused": null}), Err("wrong_type"))]
+    #[case(json!({"status": "sending"}), Err("not_allowed"))]
+    #[case(json!({"status": null}), Err("not_allowed"))]
+    #[case(json!({"status": "cancelled", "paused": true}), Err("ambiguous"))]
+    #[case(json!({"status": "cancelled", "name": "x"}), Err("ambiguous"))]
+    fn a_patch_asks_for_one_thing(#[case] body: Value, #[case] expected: Result<Change, &str>) {
+        let found = kind_of_change(&serde_json::from_value(body).unwrap());
+        assert_eq!(found.as_ref().map_err(|error| error.fields[0].code.as_ref()), expected.as_ref().map_err(|code| *code));
+    }
+
+    /// Which statuses allow what: fields, cancel, pause.
+    #[rstest]
+    #[case(CampaignStatus::Draft, [true, true, false])]
+    #[case(CampaignStatus::Preflight, [false, true, false])]
+    #[case(CampaignStatus::Scheduled, [false, true, true])]
+    #[case(CampaignStatus::Sending, [false, true, true])]
+    #[case(CampaignStatus::Sent, [false, false, false])]
+    #[case(CampaignStatus::Cancelled, [false, false, false])]
+    fn the_status_decides_what_may_change(#[case] status: CampaignStatus, #[case] expected: [bool; 3]) {
+        let found = [Change::Fields, Change::Cancel, Change::Pause(true)].map(|change| allows(status, &change));
+        assert_eq!(found, expected);
+    }
+}

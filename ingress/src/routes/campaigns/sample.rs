@@ -1,0 +1,161 @@
+//! Rendering for a few recipients before a launch: faults that only real data shows.
+
+use chrono::Utc;
+use rendering::template::{
+    self, Contact, Limits, Links, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource,
+};
+use schemas::{Classification, new_id};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::store::CampaignRow;
+use crate::{act::Act, error::ApiError, routes::templates::store as templates};
+
+/// Recipients rendered for a dry run.
+const SAMPLE_MAX: i64 = 20;
+
+/// What a sample showed.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// How many recipients were rendered for.
+    pub(super) size: usize,
+    /// What failed.
+    pub(super) faults: Vec<Fault>,
+}
+
+/// One recipient whose message cannot be rendered; without a contact: nobody's can.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Fault {
+    contact_id: Option<Uuid>,
+    code: &'static str,
+    detail: String,
+}
+
+/// Renders the content for some of the campaign's audience.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
+    let tenant = act.tenant;
+    let parts = templates::parts_of(act.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
+    let options = options(act.db(), tenant, row).await?;
+    let contacts = contacts(act.db(), tenant, row).await?;
+    let source = parts.source(TemplateKind::Marketing);
+    tokio::task::spawn_blocking(move || render_all(&source, &options, contacts))
+        .await
+        .map_err(|error| ApiError::unexpected(&error))
+}
+
+fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {
+    let compiled = match template::compile(source, options) {
+        Ok(compiled) => compiled,
+        Err(faults) => {
+            let fault = |fault: &template::TemplateFault| Fault {
+                contact_id: None,
+                code: fault.code.as_str(),
+                detail: fault.to_string(),
+            };
+            return Sample { size: 0, faults: faults.iter().map(fault).collect() };
+        }
+    };
+    let size = contacts.len();
+    let render = |(contact_id, contact)| {
+        let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data: Value::Null };
+        let fault = compiled.render(&data, &Nowhere).err()?;
+        Some(Fault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
+    };
+    Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
+}
+
+/// Links of a message that is never sent.
+struct Nowhere;
+
+const NOWHERE: &str = "https://example.com/";
+
+impl Links for Nowhere {
+    fn click(&self, _: u16, url: &str) -> String {
+        url.to_owned()
+    }
+    fn open_pixel(&self) -> String {
+        NOWHERE.to_owned()
+    }
+    fn unsubscribe(&self) -> String {
+        NOWHERE.to_owned()
+    }
+    fn preferences(&self) -> String {
+        NOWHERE.to_owned()
+    }
+}
+
+async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<MessageOptions, ApiError> {
+    let from = sqlx::query!(
+        r#"select s.name, s.email, s.reply_to, d.domain, coalesce(s.physical_address, t.physical_address) as physical_address,
+                  coalesce(t.org_name, '') as "org_name!"
+           from senders s
+           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           join tenants t on t.id = s.tenant_id
+           where s.tenant_id = $1 and s.id = $2"#,
+        tenant,
+        row.sender_profile_id,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    let fallbacks = sqlx::query!(r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#, tenant)
+        .fetch_all(db)
+        .await?;
+    Ok(MessageOptions {
+        tenant: Named { id: tenant.to_string(), name: from.org_name },
+        campaign: Some(Named { id: row.id.to_string(), name: row.name.clone() }),
+        sender: Sender { name: from.name, email: from.email, reply_to: from.reply_to },
+        sending_domain: from.domain,
+        physical_address: from.physical_address,
+        fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect(),
+        opt_out: row.classification == Classification::Marketing,
+        track_links: true,
+        track_opens: true,
+        limits: Limits::default(),
+    })
+}
+
+/// Some active contacts of the audience. Served by the key of `audience_members`: it does not sort a million rows for twenty.
+async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<Vec<(Uuid, Contact)>, ApiError> {
+    let list = row.list_id.filter(|_| row.audience_mode == "list");
+    let audiences = list.map_or_else(|| row.tag_ids.clone(), |list| vec![list]);
+    let rows = sqlx::query!(
+        "select distinct on (c.id) c.id, c.address, c.first_name, c.last_name, c.title, c.phone, c.company, c.timezone, c.locale,
+                c.lifecycle_stage, c.dot_number, c.fields
+         from (select contact_id from audience_members where tenant_id = $1 and audience_id = any ($2) limit $3) m
+         join contacts c on c.tenant_id = $1 and c.id = m.contact_id and c.status = 'active'
+         order by c.id",
+        tenant,
+        &audiences,
+        SAMPLE_MAX,
+    )
+    .fetch_all(db)
+    .await?;
+    let contact = |fields: Value| match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let merge = Contact {
+                email: row.address,
+                first_name: row.first_name,
+                last_name: row.last_name,
+                title: row.title,
+                phone: row.phone,
+                company: row.company,
+                timezone: row.timezone,
+                locale: row.locale,
+                lifecycle_stage: row.lifecycle_stage,
+                dot_number: row.dot_number.map(|number| number.to_string()),
+                fields: contact(row.fields),
+            };
+            (row.id, merge)
+        })
+        .collect())
+}

@@ -1,0 +1,58 @@
+//! `GET /v1/campaigns/{id}/sends`: the ledger of a campaign, recipient by recipient.
+
+use schemas::{Address, SendState};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    act::{Act, Page, Reply},
+    error::ApiError,
+    routes::sends::{
+        list_record,
+        store::{self, SendRow, Slice},
+    },
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    state: Option<String>,
+    email: Option<String>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let (tenant, campaign) = (act.tenant, act.id("campaign")?);
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let state = query.state.as_deref().map(parse_state).transpose()?;
+    let address = query.email.as_deref().map(parse_address).transpose()?;
+    let month = store::campaign_month(act.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let mut rows = match (month, address) {
+        (None, _) => Vec::new(),
+        (Some(month), Some(address)) => {
+            let contact = store::contact_by_address(act.db(), tenant, address.as_str()).await?;
+            let send = match contact {
+                Some(contact) => store::to_contact(act.db(), tenant, month, campaign, contact).await?,
+                None => None,
+            };
+            send.into_iter().filter(|send| state.is_none_or(|state| state == send.state)).collect()
+        }
+        (Some(month), None) => {
+            let slice = Slice { campaign, state, before_id: page.before_id, fetch: page.fetch() };
+            store::of_campaign(act.db(), tenant, month, &slice).await?
+        }
+    };
+    let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));
+    let sends: Vec<Value> = rows.iter().map(list_record).collect();
+    Reply::ok(&json!({"ok": true, "sends": sends, "next_cursor": next_cursor}))
+}
+
+fn parse_state(text: &str) -> Result<SendState, ApiError> {
+    let words = || SendState::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
+    SendState::parse(text).ok_or_else(|| ApiError::invalid("state", "not_allowed", format!("must be one of {}", words())))
+}
+
+fn parse_address(text: &str) -> Result<Address, ApiError> {
+    Address::parse(text).map_err(|error| ApiError::invalid("email", error.code(), error.to_string()))
+}

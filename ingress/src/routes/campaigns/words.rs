@@ -1,0 +1,134 @@
+//! What a campaign says: its template's current content, or a content of its own where it has words of its own.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    act::Faults,
+    error::ApiError,
+    routes::templates::{
+        content::{self, Parts},
+        store::{self as templates, TemplateRow},
+    },
+};
+
+/// A campaign's template, and the words it puts in the template's place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words<'a> {
+    pub(super) template_id: Option<Uuid>,
+    pub(super) subject: Option<&'a str>,
+    pub(super) preheader: Option<&'a str>,
+    pub(super) body_html: Option<&'a str>,
+}
+
+impl Words<'_> {
+    fn are_own(&self) -> bool {
+        self.subject.is_some() || self.preheader.is_some() || self.body_html.is_some()
+    }
+
+    /// A template's parts with these words in their place. Own HTML drops the template's text part: it would say something
+    /// else; rendering makes one from the HTML.
+    fn over(&self, template: Option<&Parts>) -> Parts {
+        let own = |words: Option<&str>, part: Option<&String>| words.map(str::to_owned).or_else(|| part.cloned());
+        Parts {
+            subject: own(self.subject, template.map(|parts| &parts.subject)).unwrap_or_default(),
+            preheader: own(self.preheader, template.and_then(|parts| parts.preheader.as_ref())),
+            body_html: own(self.body_html, template.map(|parts| &parts.body_html)).unwrap_or_default(),
+            body_text: template.filter(|_| self.body_html.is_none()).and_then(|parts| parts.body_text.clone()),
+        }
+    }
+}
+
+/// The content of a draft.
+///
+/// # Errors
+/// 404 `template_not_found`, also for an archived one; 400 for faults in the campaign's words, or in a template that needs what
+/// only a transactional message has.
+pub(super) async fn compose(db: &mut PgConnection, tenant: Uuid, words: &Words<'_>) -> Result<Uuid, ApiError> {
+    let template = template_of(db, tenant, words.template_id).await?;
+    if template.as_ref().is_some_and(|template| template.status == "archived") {
+        return Err(ApiError::not_found("template"));
+    }
+    match template {
+        Some(template) if !words.are_own() => as_it_is(db, tenant, &template).await,
+        template => as_own(db, tenant, &words.over(template.as_ref().map(|template| &template.parts)), None).await,
+    }
+}
+
+/// The content of a campaign at its launch: its template may have a new version since the draft, or be archived.
+///
+/// # Errors
+/// 400 for faults that the new version brings.
+pub(super) async fn refresh(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    words: &Words<'_>,
+    standing: Uuid,
+) -> Result<Uuid, ApiError> {
+    let Some(template) = template_of(db, tenant, words.template_id).await? else { return Ok(standing) };
+    if !words.are_own() {
+        return if template.content_id == standing { Ok(standing) } else { as_it_is(db, tenant, &template).await };
+    }
+    let parts = words.over(Some(&template.parts));
+    if templates::parts_of(db, tenant, standing).await?.as_ref() == Some(&parts) {
+        return Ok(standing);
+    }
+    as_own(db, tenant, &parts, Some("template_id")).await
+}
+
+async fn template_of(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> Result<Option<TemplateRow>, ApiError> {
+    let Some(id) = id else { return Ok(None) };
+    templates::get(db, tenant, id).await?.map(Some).ok_or_else(|| ApiError::not_found("template"))
+}
+
+/// A template's content. A transactional one may use `data.*`, which a campaign has none of.
+async fn as_it_is(db: &mut PgConnection, tenant: Uuid, template: &TemplateRow) -> Result<Uuid, ApiError> {
+    if template.template_type == "transactional" {
+        let known = content::known_fields(db, tenant).await?;
+        content::check(&template.parts, content::kind("marketing"), known, Some("template_id")).await?;
+    }
+    Ok(template.content_id)
+}
+
+async fn as_own(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    parts: &Parts,
+    path: Option<&'static str>,
+) -> Result<Uuid, ApiError> {
+    let mut faults = Faults::default();
+    parts.check_lines(&mut faults);
+    faults.finish()?;
+    let known = content::known_fields(db, tenant).await?;
+    let variables = content::check(parts, content::kind("marketing"), known, path).await?;
+    Ok(templates::insert_content(db, tenant, "marketing", parts, &variables).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Words<'static> = Words { template_id: None, subject: None, preheader: None, body_html: None };
+
+    fn template() -> Parts {
+        Parts {
+            subject: "T".into(),
+            preheader: Some("P".into()),
+            body_html: "<p>T</p>".into(),
+            body_text: Some("T".into()),
+        }
+    }
+
+    #[test]
+    fn own_words_replace_the_templates() {
+        let parts = Words { subject: Some("Own"), ..NONE }.over(Some(&template()));
+        assert_eq!(parts, Parts { subject: "Own".into(), ..template() });
+        assert_eq!(NONE.over(Some(&template())), template());
+    }
+
+    #[test]
+    fn own_html_drops_the_templates_text_part() {
+        let parts = Words { body_html: Some("<p>Own</p>"), ..NONE }.over(Some(&template()));
+        assert_eq!(parts, Parts { body_html: "<p>Own</p>".into(), body_text: None, ..template() });
+    }
+}

@@ -1,0 +1,191 @@
+//! `/v1/domains`: a tenant sends from domains it owns and has proven, and from nothing else.
+
+mod check;
+pub(crate) mod records;
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use clap::Args;
+use delivery::{
+    dkim::{DkimKey, GeneratedKey},
+    domain::DomainSettings,
+};
+use schemas::{address::canonical_domain, freemail};
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::store::{DomainRow, NewDomain};
+use crate::{
+    Ingress,
+    act::{Act, Faults, Page, Reply, read, time, write},
+    error::ApiError,
+};
+
+/// The vault's purpose for private DKIM keys.
+const DKIM_PURPOSE: &str = "dkim";
+/// The selector of a domain's first key. Another key gets another selector, so that old mail still verifies.
+const FIRST_SELECTOR: &str = "pr1";
+/// Randomness in an ownership token, in bytes.
+const TOKEN_BYTES: usize = 24;
+
+/// Where the names of this installation are that tenants' DNS records point to.
+#[derive(Debug, Clone, Args)]
+pub struct DomainTargets {
+    /// What tenants' `send.<domain>` points to: a name with an MX for bounces and an SPF record. Changing it makes domains fail
+    /// their next check.
+    #[arg(long, env = "POSTRIDER_RETURN_PATH_TARGET", default_value = "return.postrider.dev")]
+    pub return_path_target: String,
+    /// What tenants' SPF records include.
+    #[arg(long, env = "POSTRIDER_SPF_INCLUDE", default_value = "spf.postrider.dev")]
+    pub spf_include: String,
+    /// What tenants' `link.<domain>` points to: this ingress, as recipients reach it.
+    #[arg(long, env = "POSTRIDER_TRACKING_TARGET", default_value = "link.postrider.dev")]
+    pub tracking_target: String,
+}
+
+impl DomainTargets {
+    fn settings(&self) -> DomainSettings {
+        DomainSettings {
+            return_path_target: self.return_path_target.clone(),
+            spf_include: self.spf_include.clone(),
+            tracking_target: self.tracking_target.clone(),
+        }
+    }
+}
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new()
+        .route("/v1/domains", get(read("domains:manage", list)).post(write("domains:manage", create)))
+        .route("/v1/domains/{id}/verify", post(write("domains:manage", check::verify)))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateBody {
+    domain: Option<String>,
+}
+
+/// Reads the name in its canonical form, and refuses names no tenant can own.
+fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String, ApiError> {
+    let mut faults = Faults::default();
+    let text = faults.required("domain", text);
+    let name = text.as_deref().and_then(canonical_domain);
+    faults.require(text.is_none() || name.is_some(), "domain", "invalid", "must be a domain name with a dot, not an address");
+    let public_suffix = name.as_deref().is_some_and(|name| freemail::registrable(name).is_none());
+    faults.require(!public_suffix, "domain", "public_suffix", "is a public suffix, under which others register domains");
+    faults.finish()?;
+    let name = name.ok_or_else(ApiError::internal)?;
+    if freemail::is_platform(&name, platform_domains) {
+        return Err(ApiError::unprocessable("platform_domain_not_allowed"));
+    }
+    if freemail::is_freemail(&name) {
+        return Err(ApiError::unprocessable("freemail_domain_not_allowed"));
+    }
+    Ok(name)
+}
+
+/// Idempotent on (tenant, domain): a domain that is there is answered with its records.
+async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+    let name = own_name(body.domain, &act.ingress.settings.platform_domains)?;
+    let tenant = act.tenant;
+    if let Some(row) = store::by_name(act.db(), tenant, &name).await? {
+        return created(act, &row, true);
+    }
+    if store::proven_elsewhere(act.db(), tenant, &name).await? {
+        return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
+    }
+    let key = generate_key().await?;
+    let private = act.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
+    let private = private.map_err(|error| ApiError::unexpected(&error))?;
+    let new = NewDomain {
+        domain: &name,
+        selector: FIRST_SELECTOR,
+        dkim_private: &private,
+        dkim_public: &key.public,
+        ownership_token: &URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
+    };
+    let already_existed = !store::insert(act.db(), tenant, &new).await?;
+    let row = store::by_name(act.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
+    created(act, &row, already_existed)
+}
+
+fn created(act: &Act, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
+    Reply::ok(&json!({
+        "ok": true,
+        "domain_id": row.id,
+        "status": row.status,
+        "dns_records": records::view(row, &act.ingress.settings.domain_targets.settings()),
+        "already_existed": already_existed,
+    }))
+}
+
+/// An RSA key takes tens of milliseconds of a core, sometimes far more: not on the reactor.
+async fn generate_key() -> Result<GeneratedKey, ApiError> {
+    match tokio::task::spawn_blocking(DkimKey::generate_rsa).await {
+        Ok(Ok(key)) => Ok(key),
+        Ok(Err(error)) => Err(ApiError::unexpected(&error)),
+        Err(error) => Err(ApiError::unexpected(&error)),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let tenant = act.tenant;
+    let mut rows = store::list(act.db(), tenant, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    let settings = act.ingress.settings.domain_targets.settings();
+    let domains: Vec<Value> = rows.iter().map(|row| record(row, &settings)).collect();
+    Reply::ok(&json!({"ok": true, "domains": domains, "next_cursor": next_cursor}))
+}
+
+fn record(row: &DomainRow, settings: &DomainSettings) -> Value {
+    json!({
+        "domain_id": row.id,
+        "domain": row.domain,
+        "status": row.status,
+        "verified_at": row.verified_at.map(time),
+        "last_checked_at": row.last_checked_at.map(time),
+        "degraded_since": row.degraded_since.map(time),
+        "records": records::view(row, settings),
+        "created_at": time(row.created_at),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("Mail.Acme.com.", Ok("mail.acme.com"))]
+    #[case("bücher.de", Ok("xn--bcher-kva.de"))]
+    #[case("acme", Err("validation_failed"))]
+    #[case("127.0.0.1", Err("validation_failed"))]
+    #[case("ann@acme.com", Err("validation_failed"))]
+    #[case("https://acme.com", Err("validation_failed"))]
+    #[case("co.uk", Err("validation_failed"))]
+    #[case("gmail.com", Err("freemail_domain_not_allowed"))]
+    #[case("mail.gmail.com", Err("freemail_domain_not_allowed"))]
+    #[case("postrider.dev", Err("platform_domain_not_allowed"))]
+    #[case("a.b.POSTRIDER.dev", Err("platform_domain_not_allowed"))]
+    fn a_tenant_names_a_domain_it_could_own(#[case] text: &str, #[case] expected: Result<&str, &str>) {
+        let found = own_name(Some(text.to_owned()), &["postrider.dev".to_owned()]);
+        assert_eq!(found.as_deref().map_err(|error| error.code.as_ref()), expected);
+    }
+}

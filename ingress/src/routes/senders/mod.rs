@@ -1,0 +1,115 @@
+//! `/v1/senders`: the identities a tenant sends from. Each belongs to a domain the tenant has proven; there is no other way to send.
+
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use axum::{Router, routing::get};
+use schemas::Address;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::store::{NewSender, SenderRow};
+use crate::{
+    Ingress,
+    act::{Act, Faults, Page, Reply, read, time, write},
+    error::ApiError,
+    routes::domains::store as domains,
+};
+
+/// Longest postal address, in characters.
+const PHYSICAL_ADDRESS_MAX: usize = 500;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new().route("/v1/senders", get(read("senders:manage", list)).post(write("senders:manage", create)))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateBody {
+    email: Option<String>,
+    name: Option<String>,
+    reply_to: Option<String>,
+    physical_address: Option<String>,
+}
+
+/// A sender as asked for, checked by its own words.
+struct Wish {
+    email: Address,
+    name: String,
+    reply_to: Option<Address>,
+    physical_address: Option<String>,
+}
+
+fn validate(body: CreateBody) -> Result<Wish, ApiError> {
+    let mut faults = Faults::default();
+    let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
+    let name = faults.name("name", body.name);
+    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text));
+    let physical_address = body.physical_address.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    faults.optional("physical_address", physical_address.as_deref(), PHYSICAL_ADDRESS_MAX);
+    // Line breaks are part of an address; other control characters are not.
+    let odd = physical_address.iter().flat_map(|text| text.chars()).any(|c| c.is_control() && !matches!(c, '\n' | '\r'));
+    faults.require(!odd, "physical_address", "control_character", "must not contain control characters");
+    faults.finish()?;
+    let email = email.ok_or_else(ApiError::internal)?;
+    Ok(Wish { email, name, reply_to, physical_address })
+}
+
+/// Idempotent on (tenant, domain, local part): an identity that is there stays as it is.
+async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+    let wish = validate(body)?;
+    let tenant = act.tenant;
+    let profile_address = store::lock_profile_address(act.db(), tenant).await?;
+    if let Some(id) = store::id_by_email(act.db(), tenant, wish.email.as_str()).await? {
+        return Reply::ok(&json!({"ok": true, "sender_id": id, "already_existed": true}));
+    }
+    let domain = domains::by_name(act.db(), tenant, wish.email.domain()).await?;
+    let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
+    if !domain.status.may_send() {
+        return Err(ApiError::unprocessable("domain_not_verified"));
+    }
+    if wish.physical_address.is_none() && profile_address.is_none_or(|text| text.trim().is_empty()) {
+        return Err(ApiError::unprocessable("physical_address_required"));
+    }
+    let new = NewSender {
+        domain_id: domain.id,
+        email: wish.email.as_str(),
+        name: &wish.name,
+        reply_to: wish.reply_to.as_ref().map(Address::as_str),
+        physical_address: wish.physical_address.as_deref(),
+    };
+    let id = store::insert(act.db(), tenant, &new).await?;
+    Reply::ok(&json!({"ok": true, "sender_id": id, "already_existed": false}))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let tenant = act.tenant;
+    let mut rows = store::list(act.db(), tenant, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    let senders: Vec<Value> = rows.iter().map(record).collect();
+    Reply::ok(&json!({"ok": true, "senders": senders, "next_cursor": next_cursor}))
+}
+
+fn record(row: &SenderRow) -> Value {
+    json!({
+        "sender_id": row.id,
+        "email": row.email,
+        "name": row.name,
+        "reply_to": row.reply_to,
+        "physical_address": row.physical_address,
+        "status": row.status,
+        "is_default": row.is_default,
+        "domain_status": row.domain_status,
+        "created_at": time(row.created_at),
+    })
+}

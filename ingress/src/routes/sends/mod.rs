@@ -1,0 +1,136 @@
+//! `GET /v1/sends/{id}`: what became of one message to one recipient, and why.
+
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use axum::{Router, routing::get};
+use schemas::{SendId, SendState};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use self::store::{EventRow, PendingRow, SendRow};
+use crate::{
+    Ingress,
+    act::{Act, NoParameters, Reply, read, time},
+    error::ApiError,
+};
+
+/// Event types that are attempts: the server's answer, or its silence.
+const ATTEMPTS: [&str; 4] = ["sent", "deferred", "failed", "unknown"];
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new().route("/v1/sends/{id}", get(read("sends:read", one)))
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("send")?);
+    if let Some(row) = store::get(act.db(), tenant, id).await? {
+        let events = store::events(act.db(), tenant, id).await?;
+        return Reply::ok(&json!({"ok": true, "send": record(&row, &events)}));
+    }
+    // Accepted and not resolved yet: the caller has its id, so it is there.
+    let pending = match SendId(id).ordinal() {
+        0 => store::pending(act.db(), tenant, id).await?,
+        _ => None,
+    };
+    let pending = pending.ok_or_else(|| ApiError::not_found("send"))?;
+    Reply::ok(&json!({"ok": true, "send": pending_record(id, &pending)}))
+}
+
+/// A send in a list.
+pub(crate) fn list_record(row: &SendRow) -> Value {
+    json!({
+        "send_id": row.id,
+        "message_kind": row.message_kind,
+        "campaign_id": row.campaign_id,
+        "contact_id": row.contact_id,
+        "email": row.email,
+        "state": row.state,
+        "skip_reason": row.reason.as_ref().filter(|_| row.state == SendState::Skipped),
+        "failure_reason": row.reason.as_ref().filter(|_| row.state != SendState::Skipped),
+        "attempt_count": row.attempts,
+        "smtp_code": row.smtp_code,
+        "enhanced_code": row.enhanced_code,
+        "response": row.response,
+        "next_attempt_at": row.next_attempt_at.map(time).filter(|_| row.state == SendState::Deferred),
+        "decided_at": row.decided_at.map(time),
+        "facts": {
+            "delivered_at": row.delivered_at.map(time),
+            "bounced_at": row.bounced_at.map(time),
+            "complained_at": row.complained_at.map(time),
+            "opened_at": row.opened_at.map(time),
+            "clicked_at": row.clicked_at.map(time),
+            "unsubscribed_at": row.unsubscribed_at.map(time),
+        },
+        "created_at": time(row.created_at),
+    })
+}
+
+fn record(row: &SendRow, events: &[EventRow]) -> Value {
+    let mut record = list_record(row);
+    record["email_type"] = json!(row.classification);
+    record["lane"] = json!(row.lane);
+    record["content_id"] = json!(row.content_id);
+    record["sender_id"] = json!(row.sender_id);
+    record["attempts"] = events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect();
+    record["timeline"] = timeline(row, events);
+    record
+}
+
+/// One attempt: the event's detail (SMTP code, enhanced code, response, number) with its outcome and time.
+fn attempt(event: &EventRow) -> Value {
+    let mut attempt = match &event.detail {
+        Value::Object(detail) => detail.clone(),
+        _ => serde_json::Map::new(),
+    };
+    attempt.insert("outcome".to_owned(), json!(event.kind));
+    attempt.insert("at".to_owned(), json!(time(event.occurred_at)));
+    Value::Object(attempt)
+}
+
+/// Everything that happened, in order. Withholding and cancelling are states, not events; they come last, because nothing follows.
+fn timeline(row: &SendRow, events: &[EventRow]) -> Value {
+    let entry = |kind: &str, at, detail: &Value| json!({"type": kind, "at": time(at), "detail": detail});
+    let queued = entry("queued", row.created_at, &json!({}));
+    let facts = events.iter().map(|event| entry(&event.kind, event.occurred_at, &event.detail));
+    let quiet_end = matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired);
+    let end = row.decided_at.filter(|_| quiet_end).map(|at| entry(row.state.as_str(), at, &json!({"reason": row.reason})));
+    std::iter::once(queued).chain(facts).chain(end).collect()
+}
+
+fn pending_record(id: Uuid, row: &PendingRow) -> Value {
+    let state = if row.rejected { SendState::Failed } else { SendState::Queued };
+    let mut timeline = vec![json!({"type": "queued", "at": time(row.received_at), "detail": {}})];
+    if let Some(at) = row.handled_at.filter(|_| row.rejected) {
+        timeline.push(json!({"type": "failed", "at": time(at), "detail": {"reason": row.outcome}}));
+    }
+    json!({
+        "send_id": id,
+        "message_kind": "transactional",
+        "campaign_id": null,
+        "contact_id": null,
+        "email": row.email,
+        "state": state,
+        "skip_reason": null,
+        "failure_reason": row.outcome.as_ref().filter(|_| row.rejected),
+        "attempt_count": 0,
+        "smtp_code": null,
+        "enhanced_code": null,
+        "response": null,
+        "next_attempt_at": null,
+        "decided_at": row.handled_at.map(time).filter(|_| row.rejected),
+        "facts": {
+            "delivered_at": null, "bounced_at": null, "complained_at": null,
+            "opened_at": null, "clicked_at": null, "unsubscribed_at": null,
+        },
+        "created_at": time(row.received_at),
+        "email_type": "transactional",
+        "lane": "priority",
+        "content_id": row.content_id,
+        "sender_id": row.sender_id,
+        "attempts": [],
+        "timeline": timeline,
+    })
+}
