@@ -170,7 +170,8 @@ fn temporary(phase: Phase, reply: &Reply, class: Class) -> Decision {
     let class = match class {
         // "No such user" with a 4xx is a directory that is away, or a grey answer: not a fact yet.
         Class::Hard | Class::Inactive | Class::Content | Class::Policy => Class::Temporary,
-        // A site that answers 4xx for reputation wants us to come back slower.
+        // 4.7.1 to RCPT is greylisting, whatever its words; to the other commands it is about us: come back slower.
+        Class::Block if phase == Phase::Rcpt => Class::Temporary,
         Class::Block => Class::Throttled,
         other => other,
     };

@@ -72,6 +72,8 @@ const OVERRIDING: &[Rule] = &[
     rule("receiving mail at a rate", Class::Throttled, "Gmail 450-4.2.1: the user is receiving mail at a rate that …"),
     rule("too many connections", Class::Throttled, "421 4.7.0, 4.3.2, 4.4.5"),
     rule("too many messages", Class::Throttled, "as above"),
+    rule("too many errors", Class::Throttled, "Postfix 421 4.7.0: unknown users from one connection"),
+    rule("server busy", Class::Throttled, "Outlook 451 4.7.500"),
     rule("rate limit", Class::Throttled, "421, 450, 451 with 4.7.1, 4.2.1, 4.3.2"),
     rule("ratelimit", Class::Throttled, "as above"),
     rule("sending limit", Class::Throttled, "relays: the account's limit; 550 5.4.5 and 5.7.x"),

@@ -15,6 +15,9 @@ mod sweep;
 mod transmit;
 mod verdict;
 
+#[cfg(test)]
+mod tests;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;

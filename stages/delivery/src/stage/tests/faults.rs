@@ -1,0 +1,129 @@
+//! Crashes, outages, doubts.
+
+use std::time::Duration;
+
+use rstest::rstest;
+
+use super::world::{Handle, World, row};
+
+#[rstest]
+#[case::stored_and_not_answered("drop-after-dot@example.com", 1)]
+#[case::not_stored("drop-at-dot@example.com", 0)]
+#[tokio::test]
+async fn a_campaign_send_without_a_final_answer_stays_unknown_for_good(#[case] address: &str, #[case] stored: u64) {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&[address]).await;
+    let stage = world.stage();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 1));
+    assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "done");
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, stored);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_transactional_send_in_doubt_gets_one_more_attempt() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("drop-at-dot@example.com").await;
+    let stage = world.stage();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.state, "queued");
+    assert_eq!(world.number("select count(*) from events where tenant_id = $1 and type = 'unknown'").await, 1);
+    world.assert_counters_are_right().await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
+    assert_eq!(world.number("select count(*) from events where tenant_id = $1 and type = 'unknown'").await, 2);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_relay_that_is_away_costs_nobody_anything() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let stage = world.stage_with(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]);
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.states(&batch).await, ["queued", "queued"]);
+    let wait = "select extract(epoch from announce_after - now())::int8 from batches where tenant_id = $1";
+    assert!((10..=16).contains(&world.number(wait).await));
+    // While it lasts, nothing is claimed at all.
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["queued", "queued"]);
+    world.assert_counters_are_right().await;
+    // Another process, whose relay serves, sends them.
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["sent", "sent"]);
+}
+
+#[tokio::test]
+async fn a_stopping_process_releases_what_it_has_not_begun() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let stage = world.stage();
+    world.shutdown.cancel();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_crash_before_the_fence_leaves_nothing_behind_but_a_lease() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["slow-rcpt-5s@example.com", "ann@example.com"]).await;
+    let stage = world.stage_with(&["--smtp-command-timeout", "30s"]);
+    // Killed in mid-transaction.
+    let killed =
+        tokio::time::timeout(Duration::from_millis(700), runner::Stage::handle(&stage, &[batch.rendered.clone()]))
+            .await;
+    assert!(killed.is_err());
+    assert_eq!(world.states(&batch).await, ["claimed", "sent"]);
+    assert_eq!(world.sweep_leases().await, 0);
+    world
+        .run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1 and lease_until is not null")
+        .await;
+    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.states(&batch).await, ["queued", "sent"]);
+    world.assert_counters_are_right().await;
+    assert!(world.number("select count(*) from batches where tenant_id = $1 and announce_after <= now()").await == 1);
+}
+
+#[tokio::test]
+async fn a_crash_after_the_fence_is_a_doubt_and_late_evidence_settles_it() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["slow-dot-800ms@example.com"]).await;
+    let stage = world.stage();
+    let (delivered, ()) = tokio::join!(async { stage.deliver(&[&batch]).await }, async {
+        // The body is on its way; another process thinks its lease over.
+        while world.states(&batch).await != ["fenced"] {
+            tokio::task::yield_now().await;
+        }
+        world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        assert_eq!(world.sweep_leases().await, 1);
+        assert_eq!(world.states(&batch).await, ["unknown"]);
+        world.assert_counters_are_right().await;
+    });
+    delivered.unwrap();
+    assert_eq!(world.states(&batch).await, ["sent"]);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    let fenced = "update sends set state = 'fenced', claim_token = gen_random_uuid(), attempts = 1, lease_until = now() - interval '1 s'
+                  where tenant_id = $1";
+    let counted =
+        "update batches set queued = 0, fenced = 1, lease_until = now() - interval '1 s' where tenant_id = $1";
+    for state in ["queued", "unknown"] {
+        world.run(fenced).await;
+        world.run(counted).await;
+        assert_eq!(world.sweep_leases().await, 1);
+        assert_eq!(world.row(batch.send(0)).await.state, state);
+        world.assert_counters_are_right().await;
+    }
+}

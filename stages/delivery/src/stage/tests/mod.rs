@@ -1,0 +1,244 @@
+//! The stage on its own database, against the mail sink.
+#![allow(clippy::unwrap_used)]
+
+mod faults;
+mod races;
+mod world;
+
+use rstest::rstest;
+use schemas::token::TokenKeys;
+
+use self::world::{Handle, World, row};
+use super::bounced_send;
+
+#[tokio::test]
+async fn a_campaign_batch_is_sent_signed_and_recorded() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    assert_eq!(world.states(&batch).await, ["sent", "sent"]);
+    assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "done");
+    assert_eq!(world.number("select count(*) from events where tenant_id = $1 and type = 'sent'").await, 2);
+    assert_eq!(
+        world
+            .number(
+                "select sum(count)::int8 from rollups where tenant_id = $1 and event = 'sent' and kind = 'campaign'"
+            )
+            .await,
+        2
+    );
+    world.assert_counters_are_right().await;
+    let mail = world.sink.inbox().messages(1, Some("ann@example.com")).pop().unwrap();
+    let source = String::from_utf8(mail.source.to_vec()).unwrap();
+    assert!(source.contains("DKIM-Signature: v=1; a=ed25519-sha256"), "{source}");
+    assert!(source.contains("Hello you\r\n"));
+}
+
+#[tokio::test]
+async fn the_return_path_names_the_send() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.stage_with(&["--dkim-sign", "false"]).deliver(&[&batch]).await.unwrap();
+    let mail = world.sink.inbox().messages(1, None).pop().unwrap();
+    let (local, domain) = mail.from.split_once('@').unwrap();
+    assert_eq!(domain, "send.acme.example");
+    assert_eq!(bounced_send(&TokenKeys::derive(world.keys.bytes()), local), Some(batch.send(0)));
+    assert!(!String::from_utf8_lossy(&mail.source).contains("DKIM-Signature"));
+}
+
+#[tokio::test]
+async fn a_batch_announced_twice_is_sent_once() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let stage = world.stage();
+    let (one, two) = tokio::join!(async { stage.deliver(&[&batch]).await }, async { stage.deliver(&[&batch]).await });
+    one.and(two).unwrap();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 2);
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_hard_refusal_fails_bounces_and_suppresses() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["reject-550-5.1.1@example.com", "ann@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("failed", Some("hard"), 1));
+    assert_eq!(world.row(batch.send(1)).await, row("sent", None, 1));
+    let suppressed =
+        "select reason || ' ' || scope || ' ' || source || ' ' || address from suppressions where tenant_id = $1";
+    assert_eq!(world.text(suppressed).await.unwrap(), "hard_bounce all delivery reject-550-5.1.1@example.com");
+    assert_eq!(world.number("select bounced::int8 from batches where tenant_id = $1").await, 1);
+    assert_eq!(world.number("select count(*) from sends where tenant_id = $1 and bounced_at is not null").await, 1);
+    assert_eq!(
+        world
+            .text("select detail->>'enhanced_code' from events where tenant_id = $1 and type = 'failed'")
+            .await
+            .unwrap(),
+        "5.1.1"
+    );
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::policy("reject-550-5.7.1@example.com", "block")]
+#[case::at_the_dot("reject-554-5.6.0-at-dot@example.com", "content")]
+#[tokio::test]
+async fn a_refusal_that_is_not_about_the_person_suppresses_nobody(#[case] address: &str, #[case] class: &str) {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&[address]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("failed", Some(class), 1));
+    assert_eq!(world.number("select count(*) from suppressions where tenant_id = $1").await, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_deferred_send_rests_until_it_is_due_and_then_goes_out() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["greylist@example.com", "ann@example.com"]).await;
+    let stage = world.stage();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["deferred", "sent"]);
+    assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "resting");
+    let wait = "select extract(epoch from announce_after - now())::int8 from batches where tenant_id = $1";
+    assert!((50..=72).contains(&world.number(wait).await));
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("deferred", Some("temporary"), 1));
+    world.assert_counters_are_right().await;
+
+    world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 2));
+    assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "done");
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn the_attempt_after_the_last_expires_a_send() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["defer-451@example.com"]).await;
+    world.run("update sends set attempts = 40 where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("expired", Some("temporary"), 41));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_transactional_message_of_yesterday_is_not_sent() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    world.run("update batches set created_at = now() - interval '25 hours' where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.state, "expired");
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::unsubscribed("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1", "unsubscribed")]
+#[case::archived("update contacts set status = 'archived' where tenant_id = $1", "contact_archived")]
+#[case::bounced(
+    "insert into suppressions (tenant_id, id, address, reason, scope, source)
+     select tenant_id, id, address, 'hard_bounce', 'all', 'api' from contacts where tenant_id = $1",
+    "hard_bounced"
+)]
+#[case::domain("update domains set status = 'failed' where tenant_id = $1", "domain_unverified")]
+#[case::tenant("update tenants set status = 'suspended' where id = $1", "domain_unverified")]
+#[tokio::test]
+async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change: &'static str, #[case] reason: &str) {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.run(change).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("skipped", Some(reason), 0));
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+    assert_eq!(
+        world.number("select sum(count)::int8 from rollups where tenant_id = $1 and event = 'skipped'").await,
+        1
+    );
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_marketing_opt_out_does_not_stop_transactional_mail() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    world.run("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+}
+
+#[tokio::test]
+async fn a_cancelled_campaign_is_left_to_the_cancel_sweep() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.run("update campaigns set status = 'cancelled' where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_paused_campaigns_batch_goes_back_to_waiting() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.run("update campaigns set paused = true where tenant_id = $1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "waiting");
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_tenants_mail_is_captured_and_never_leaves() {
+    let world = World::of_environment("sandbox").await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    assert_eq!(world.text("select response from sends where tenant_id = $1").await.unwrap(), "captured");
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+}
+
+#[tokio::test]
+async fn a_recipient_that_does_not_fit_its_skeleton_fails_alone() {
+    let world = World::new().await;
+    let (_, mut batch) = world.campaign_batch(&["ann@example.com", "bob@example.net", "eve@example.org"]).await;
+    batch.rendered.recipients[0].slots.pop();
+    batch.rendered.recipients[1].slots[1] = "a\nb".into();
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.reason.as_deref(), Some("render"));
+    assert_eq!(world.states(&batch).await, ["failed", "failed", "sent"]);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn an_unknown_skeleton_or_batch_is_rejected_and_claims_nothing() {
+    let world = World::new().await;
+    let (_, mut batch) = world.campaign_batch(&["ann@example.com"]).await;
+    batch.rendered.skeleton.0 = "00".into();
+    let stage = world.stage();
+    assert_eq!(stage.deliver(&[&batch]).await.unwrap_err().code(), "unknown_skeleton");
+    batch.rendered.skeleton = world.skeleton.id();
+    batch.rendered.batch_id = schemas::new_batch_id();
+    assert_eq!(stage.deliver(&[&batch]).await.unwrap_err().code(), "unknown_batch");
+    batch.rendered.batch_id = batch.id;
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.number("select claimed::int8 from batches where tenant_id = $1").await, 0);
+}
+
+#[tokio::test]
+async fn transactional_messages_that_wait_together_are_sent_together() {
+    let world = World::new().await;
+    let mut batches = Vec::new();
+    for number in 0..20 {
+        batches.push(world.transactional_batch(&format!("user{number}@example.com")).await);
+    }
+    world.stage().deliver(&batches.iter().collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 20);
+    assert_eq!(world.number("select count(*) from batches where tenant_id = $1 and state = 'done'").await, 20);
+    world.assert_counters_are_right().await;
+}

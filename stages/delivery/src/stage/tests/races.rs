@@ -1,0 +1,112 @@
+//! The fence against those who must win: unsubscribes, cancels, pauses.
+
+use std::{collections::HashSet, sync::Arc};
+
+use schemas::SendId;
+use uuid::Uuid;
+
+use super::world::{Handle, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mail_is_fenced_after_an_unsubscribe_was_answered() {
+    let world = Arc::new(World::new().await);
+    let addresses: Vec<String> = (0..300).map(|number| format!("user{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let contacts: Vec<(Uuid, Uuid)> =
+        sqlx::query_as("select contact_id, id from sends where tenant_id = $1 order by id desc")
+            .bind(world.tenant)
+            .fetch_all(&world.pool)
+            .await
+            .unwrap();
+    let leavers = world.clone();
+    let leaving = tokio::spawn(async move {
+        let mut answered = Vec::new();
+        for (contact, send) in contacts {
+            let mut tx = leavers.pool.begin().await.unwrap();
+            sqlx::query("select 1 from contacts where tenant_id = $1 and id = $2 for no key update")
+                .bind(leavers.tenant)
+                .bind(contact)
+                .execute(&mut *tx)
+                .await
+                .unwrap();
+            sqlx::query("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1 and id = $2")
+                .bind(leavers.tenant)
+                .bind(contact)
+                .execute(&mut *tx)
+                .await
+                .unwrap();
+            tx.commit().await.unwrap();
+            // The database's clock, after the answer.
+            let at: chrono::DateTime<chrono::Utc> =
+                sqlx::query_scalar("select clock_timestamp()").fetch_one(&leavers.pool).await.unwrap();
+            answered.push((send, at));
+        }
+        answered
+    });
+    world.stage().deliver(&[&batch]).await.unwrap();
+    let answered = leaving.await.unwrap();
+    let fenced: Vec<(Uuid, chrono::DateTime<chrono::Utc>)> =
+        sqlx::query_as("select id, fenced_at from sends where tenant_id = $1 and fenced_at is not null")
+            .bind(world.tenant)
+            .fetch_all(&world.pool)
+            .await
+            .unwrap();
+    let late: Vec<_> =
+        answered.iter().filter(|(send, at)| fenced.iter().any(|(id, fence)| id == send && fence > at)).collect();
+    assert!(late.is_empty(), "{} fenced after their opt-out", late.len());
+    let states: HashSet<String> = world.states(&batch).await.into_iter().collect();
+    assert!(
+        states.contains("skipped") && states.is_subset(&HashSet::from(["sent".into(), "skipped".into()])),
+        "{states:?}"
+    );
+    assert_eq!(u64::try_from(fenced.len()).unwrap(), world.sink.inbox().stats().accepted);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_and_a_pause_stop_what_is_not_fenced() {
+    for (change, rest) in [
+        ("update campaigns set status = 'cancelled' where tenant_id = $1", ["cancelled", "queued"]),
+        ("update campaigns set paused = true where tenant_id = $1", ["queued", "queued"]),
+    ] {
+        let world = World::new().await;
+        // All of them are slow, so that the change comes while some are at 354.
+        let addresses: Vec<String> = (0..40).map(|number| format!("slow-data-100ms+{number}@example.com")).collect();
+        let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let stage = world.stage();
+        let (delivered, ()) = tokio::join!(async { stage.deliver(&[&batch]).await }, async {
+            while !world.sink.inbox().wait_for_accepted(1, std::time::Duration::from_secs(5)).await {}
+            world.run(change).await;
+        });
+        delivered.unwrap();
+        let states = world.states(&batch).await;
+        let sent = states.iter().filter(|state| *state == "sent").count();
+        assert!(
+            sent < 40 && states.iter().all(|state| state == "sent" || rest.contains(&state.as_str())),
+            "{states:?}"
+        );
+        assert_eq!(world.sink.inbox().stats().accepted, sent as u64);
+        world.assert_counters_are_right().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_processes_share_the_work_and_nobody_is_mailed_twice() {
+    let world = World::new().await;
+    let mut batches = Vec::new();
+    for group in 0..4 {
+        let addresses: Vec<String> = (0..50).map(|number| format!("user{group}x{number}@example.com")).collect();
+        batches.push(world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await.1);
+    }
+    let (one, two) = (world.stage(), world.stage());
+    let all = batches.iter().flat_map(|batch| [(&one, batch), (&two, batch)]);
+    let all = all.map(|(stage, batch)| async move { stage.deliver(&[batch]).await });
+    futures::future::try_join_all(all).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 200);
+    for batch in &batches {
+        for ordinal in 0..50 {
+            assert_eq!(world.row(SendId::of(batch.id, ordinal).0).await.state, "sent");
+        }
+    }
+    world.assert_counters_are_right().await;
+}

@@ -1,0 +1,293 @@
+//! A database, a relay and one tenant for a test.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use clap::{Args, Command, FromArgMatches};
+use runner::{Stage, StageError, Sweep};
+use runtime::{Database, MasterKeys, Role, Vault};
+use schemas::{
+    Lane, MessageKind, Piece, Rendered, RenderedRecipient, SendId, Skeleton, month_of, new_batch_id, new_id,
+};
+use secrecy::ExposeSecret;
+use servers::TestDatabase;
+use sink::{Sink, SinkOptions};
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::super::{Delivery, Settings, sweep::Leases};
+use crate::dkim::DkimKey;
+
+pub const DOMAIN: &str = "acme.example";
+
+pub struct World {
+    pub pool: PgPool,
+    pub sink: Sink,
+    pub tenant: Uuid,
+    pub sender: Uuid,
+    pub content: Uuid,
+    pub skeleton: Skeleton,
+    pub keys: MasterKeys,
+    pub shutdown: CancellationToken,
+    _database: TestDatabase,
+}
+
+/// A batch and its message.
+pub struct Batch {
+    pub id: Uuid,
+    pub rendered: Rendered,
+}
+
+impl Batch {
+    pub fn send(&self, ordinal: u16) -> Uuid {
+        SendId::of(self.id, ordinal).0
+    }
+}
+
+/// A row of `sends`, as tests look at it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Row {
+    pub state: String,
+    pub reason: Option<String>,
+    pub attempts: i16,
+}
+
+pub fn row(state: &str, reason: Option<&str>, attempts: i16) -> Row {
+    Row { state: state.into(), reason: reason.map(Into::into), attempts }
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::of_environment("production").await
+    }
+
+    pub async fn of_environment(environment: &str) -> Self {
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let pool = Database::pool(&database.url().into(), Role::Stages, 8).unwrap();
+        let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
+        let [tenant, domain, sender, content] = [new_id(), new_id(), new_id(), new_id()];
+        let dkim = DkimKey::generate_ed25519().unwrap();
+        let sealed = Vault::new(&keys).unwrap().seal(tenant, "dkim", dkim.private_pkcs8.expose_secret()).unwrap();
+        let skeleton = Skeleton {
+            pieces: vec![
+                Piece::Text("From: Acme <news@acme.example>\r\nTo: ".into()),
+                Piece::Slot(0),
+                Piece::Text("\r\nSubject: Hello\r\nMIME-Version: 1.0\r\n\r\nHello ".into()),
+                Piece::Slot(1),
+                Piece::Text("\r\n".into()),
+            ],
+            slots: 2,
+        };
+        sqlx::query("insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@acme.example')")
+            .bind(tenant)
+            .bind(environment)
+            .execute(&pool)
+            .await
+            .unwrap();
+        sqlx::query(
+            "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
+             values ($1, $2, $3, 'verified', 'pr1', $4, $5, 't')",
+        )
+        .bind(tenant)
+        .bind(domain)
+        .bind(DOMAIN)
+        .bind(sealed)
+        .bind(dkim.public)
+        .execute(&pool)
+        .await
+        .unwrap();
+        sqlx::query("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@acme.example', 'Acme')")
+            .bind(tenant).bind(sender).bind(domain).execute(&pool).await.unwrap();
+        sqlx::query("insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>')")
+            .bind(tenant).bind(content).execute(&pool).await.unwrap();
+        sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3)")
+            .bind(tenant)
+            .bind(skeleton.id().0)
+            .bind(serde_json::to_value(&skeleton).unwrap())
+            .execute(&pool)
+            .await
+            .unwrap();
+        let sink = Sink::start(SinkOptions::default()).await.unwrap();
+        Self {
+            pool,
+            sink,
+            tenant,
+            sender,
+            content,
+            skeleton,
+            keys,
+            shutdown: CancellationToken::new(),
+            _database: database,
+        }
+    }
+
+    /// The stage, with short times.
+    pub fn stage(&self) -> Delivery {
+        self.stage_with(&[])
+    }
+
+    pub fn stage_with(&self, more: &[&str]) -> Delivery {
+        let url = format!("{}?tls=none", self.sink.smtp_url());
+        let mut arguments =
+            vec!["test", "--smtp-url", &url, "--smtp-final-timeout", "1s", "--smtp-command-timeout", "2s"];
+        arguments.extend(["--smtp-connections", "8", "--smtp-priority-connections", "2"]);
+        arguments.extend(more);
+        let command = Settings::augment_args(Command::new("test")).args_override_self(true);
+        let settings = Settings::from_arg_matches(&command.get_matches_from(arguments)).unwrap();
+        let vault = Arc::new(Vault::new(&self.keys).unwrap());
+        let tokens = Arc::new(self.keys.tokens());
+        Delivery::new(self.pool.clone(), vault, &tokens, self.shutdown.clone(), &settings).unwrap()
+    }
+
+    pub async fn contact(&self, address: &str) -> Uuid {
+        let id = new_id();
+        sqlx::query("insert into contacts (tenant_id, id, address) values ($1, $2, $3)")
+            .bind(self.tenant)
+            .bind(id)
+            .bind(address)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        id
+    }
+
+    pub async fn campaign(&self) -> Uuid {
+        let id = new_id();
+        sqlx::query(
+            "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode,
+                                    message_purpose, classification, status)
+             values ($1, $2, 'p', 'production', 'n', $3, $4, 'tags', 'newsletter', 'marketing', 'sending')",
+        )
+        .bind(self.tenant).bind(id).bind(self.sender).bind(self.content).execute(&self.pool).await.unwrap();
+        id
+    }
+
+    /// A campaign's batch to these addresses, announced and queued.
+    pub async fn campaign_batch(&self, addresses: &[&str]) -> (Uuid, Batch) {
+        let campaign = self.campaign().await;
+        (campaign, self.batch(Some(campaign), MessageKind::Campaign, Lane::Bulk, addresses).await)
+    }
+
+    pub async fn transactional_batch(&self, address: &str) -> Batch {
+        self.batch(None, MessageKind::Transactional, Lane::Priority, &[address]).await
+    }
+
+    async fn batch(&self, campaign: Option<Uuid>, kind: MessageKind, lane: Lane, addresses: &[&str]) -> Batch {
+        let id = new_batch_id();
+        let size = i32::try_from(addresses.len()).unwrap();
+        let classification = if kind == MessageKind::Campaign { "marketing" } else { "transactional" };
+        sqlx::query(
+            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state,
+                                  announce_after, announcement, size, queued)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'announced', now() + interval '60 s', 1, $10, $10)",
+        )
+        .bind(self.tenant).bind(id).bind(month_of(id)).bind(kind.as_str()).bind(lane.as_str()).bind(classification)
+        .bind(campaign).bind(self.content).bind(self.sender).bind(size).execute(&self.pool).await.unwrap();
+        let mut recipients = Vec::new();
+        for (ordinal, address) in addresses.iter().enumerate() {
+            let ordinal = u16::try_from(ordinal).unwrap();
+            let contact = self.contact(address).await;
+            let request = campaign.is_none().then(new_id);
+            sqlx::query("insert into sends (tenant_id, id, month, campaign_id, request_id, contact_id) values ($1, $2, $3, $4, $5, $6)")
+                .bind(self.tenant).bind(SendId::of(id, ordinal).0).bind(month_of(id)).bind(campaign).bind(request).bind(contact)
+                .execute(&self.pool).await.unwrap();
+            recipients.push(RenderedRecipient {
+                ordinal,
+                address: (*address).to_owned(),
+                slots: vec![(*address).to_owned(), "you".into()],
+            });
+        }
+        let rendered = Rendered {
+            tenant_id: self.tenant,
+            batch_id: id,
+            campaign_id: campaign,
+            kind,
+            lane,
+            part: 0,
+            skeleton: self.skeleton.id(),
+            sending_domain: DOMAIN.into(),
+            return_path_domain: format!("send.{DOMAIN}"),
+            recipients,
+        };
+        Batch { id, rendered }
+    }
+
+    pub async fn row(&self, send: Uuid) -> Row {
+        let (state, reason, attempts) =
+            sqlx::query_as("select state, reason, attempts from sends where tenant_id = $1 and id = $2")
+                .bind(self.tenant)
+                .bind(send)
+                .fetch_one(&self.pool)
+                .await
+                .unwrap();
+        Row { state, reason, attempts }
+    }
+
+    /// The rows of a batch, in order.
+    pub async fn states(&self, batch: &Batch) -> Vec<String> {
+        sqlx::query_scalar("select state from sends where tenant_id = $1 and id between $2 and $3 order by id")
+            .bind(self.tenant)
+            .bind(batch.id)
+            .bind(SendId::last_of(batch.id))
+            .fetch_all(&self.pool)
+            .await
+            .unwrap()
+    }
+
+    pub async fn text(&self, sql: &'static str) -> Option<String> {
+        sqlx::query_scalar(sql).bind(self.tenant).fetch_one(&self.pool).await.unwrap()
+    }
+
+    pub async fn number(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).bind(self.tenant).fetch_one(&self.pool).await.unwrap()
+    }
+
+    pub async fn run(&self, sql: &'static str) {
+        sqlx::query(sql).bind(self.tenant).execute(&self.pool).await.unwrap();
+    }
+
+    pub async fn sweep_leases(&self) -> u64 {
+        Leases::new(self.pool.clone()).sweep().await.unwrap()
+    }
+
+    /// Every batch's counters equal a recount of its sends, and its state follows from them.
+    pub async fn assert_counters_are_right(&self) {
+        let wrong: Vec<(Uuid, String)> = sqlx::query_as(
+            "select b.id, b.state from batches b cross join lateral (
+                 select count(*) filter (where state = 'queued') as queued, count(*) filter (where state = 'claimed') as claimed,
+                        count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
+                        count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
+                        count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
+                        count(*) filter (where state = 'cancelled') as cancelled, count(*) filter (where state = 'expired') as expired,
+                        count(*) filter (where bounced_at is not null) as bounced
+                 from sends s where s.tenant_id = b.tenant_id
+                   and s.id between b.id and (substr(b.id::text, 1, 33) || to_hex(('x' || substr(b.id::text, 34))::bit(12)::int | 511))::uuid) n
+             where b.tenant_id = $1 and (
+                 row(b.queued, b.claimed, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired, b.bounced)
+                     <> row(n.queued, n.claimed, n.fenced, n.deferred, n.sent, n.failed, n.unknown, n.skipped, n.cancelled, n.expired, n.bounced)
+                 or (b.state = 'done') <> (b.queued + b.claimed + b.fenced + b.deferred = 0)
+                 or (b.state = 'done') <> (b.done_at is not null)
+                 or (b.state in ('done', 'waiting')) <> (b.announce_after is null))",
+        )
+        .bind(self.tenant)
+        .fetch_all(&self.pool)
+        .await
+        .unwrap();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}
+
+/// Handles messages as the runner does.
+#[async_trait]
+pub trait Handle {
+    async fn deliver(&self, batches: &[&Batch]) -> Result<(), StageError>;
+}
+
+#[async_trait]
+impl Handle for Delivery {
+    async fn deliver(&self, batches: &[&Batch]) -> Result<(), StageError> {
+        let inputs: Vec<Rendered> = batches.iter().map(|batch| batch.rendered.clone()).collect();
+        tokio::time::timeout(Duration::from_secs(30), self.handle(&inputs)).await.unwrap().map(drop)
+    }
+}
