@@ -1,5 +1,72 @@
 //! The engagement stage: what recipients do with a mail, recorded once however often and in whatever order it is told.
+//!
+//! Facts fold to the same state in any order, any number of times: a repeat is refused by the key of `events`, the times on the
+//! send are the earliest, and a unique open is counted by the transaction that sets its first time.
 
+mod fold;
 mod opt_out;
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use runner::{Deps, Intake, Stage, StageError};
+use runtime::{Counter, Publication};
+use schemas::{Lane, Signal, subjects};
+use sqlx::PgPool;
+
 pub use opt_out::{OptOut, opt_out};
+
+/// Settings of the engagement stage.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Settings {
+    /// Groups of signals recorded at the same time.
+    #[arg(long, env = "POSTRIDER_ENGAGEMENT_WORKERS", default_value_t = 2)]
+    pub engagement_workers: usize,
+}
+
+/// Signals one transaction records at most.
+const COALESCE: usize = 500;
+
+struct Engagement {
+    pool: PgPool,
+    shard: i16,
+}
+
+/// Starts the stage's workers.
+///
+/// # Errors
+/// None today; the signature is every stage's.
+pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+    let intake = Intake {
+        lane: Lane::Priority,
+        stream: subjects::stream::SIGNALS,
+        durable: "engagement-priority".to_owned(),
+        subjects: vec![subjects::signal("*")],
+        workers: settings.engagement_workers.max(1),
+        coalesce: COALESCE,
+    };
+    let stage = Engagement { pool: deps.pool.clone(), shard: fold::random_shard() };
+    deps.runner.start(Arc::new(stage), vec![intake]);
+    Ok(())
+}
+
+#[async_trait]
+impl Stage for Engagement {
+    const NAME: &'static str = "engagement";
+    type Input = Signal;
+
+    async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
+        let unknown = fold::unknown_sends(&self.pool, inputs).await?;
+        if let Some(send) = unknown.first() {
+            // Several inputs: the runner hands them in alone, and only the signal of this send is set aside.
+            return Err(StageError::rejected("unknown_send", send));
+        }
+        fold::leave(&self.pool, inputs).await?;
+        let fresh = fold::record(&self.pool, inputs, self.shard).await?;
+        for (kind, count) in fresh.by_kind() {
+            Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
+        }
+        Counter::SignalsTotal.add((inputs.len() - fresh.len()) as u64, [("kind", "any"), ("outcome", "repeated")]);
+        Ok(Vec::new())
+    }
+}

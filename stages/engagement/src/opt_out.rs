@@ -1,6 +1,5 @@
 //! A recipient leaves.
 
-use chrono::{DateTime, Utc};
 use schemas::SendId;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -24,16 +23,6 @@ pub enum OptOut {
 /// # Errors
 /// When Postgres is away.
 pub async fn opt_out(db: &mut PgConnection, tenant: Uuid, send_id: Uuid) -> sqlx::Result<OptOut> {
-    opt_out_unless_back(db, tenant, send_id, None).await
-}
-
-/// [`opt_out`] for one that happened at `left_at`: a contact that opted in again later stays in.
-pub(crate) async fn opt_out_unless_back(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    send_id: Uuid,
-    left_at: Option<DateTime<Utc>>,
-) -> sqlx::Result<OptOut> {
     let Some(contact_id) = sqlx::query_scalar!(
         "select contact_id from sends where tenant_id = $1 and id = $2 and month = $3",
         tenant,
@@ -46,7 +35,7 @@ pub(crate) async fn opt_out_unless_back(
         return Ok(OptOut::UnknownSend);
     };
     let Some(contact) = sqlx::query!(
-        "select address, consent_at from contacts where tenant_id = $1 and id = $2 for no key update",
+        "select address from contacts where tenant_id = $1 and id = $2 for no key update",
         tenant,
         contact_id,
     )
@@ -55,9 +44,6 @@ pub(crate) async fn opt_out_unless_back(
     else {
         return Ok(OptOut::UnknownSend);
     };
-    if left_at.is_some_and(|left| contact.consent_at.is_some_and(|back| back > left)) {
-        return Ok(OptOut::Already);
-    }
     let changed = sqlx::query!(
         "update contacts set marketing_status = 'unsubscribed', updated_at = now()
          where tenant_id = $1 and id = $2 and marketing_status <> 'unsubscribed'",

@@ -1,0 +1,20 @@
+-- Recipients of unsubscribe signals leave: the contact, and a suppression that outlives it. Harmless to repeat. One that has
+-- opted in again since (`consent_at`) stays. $1 tenants, $2 sends, $3 months, $4 when, $5 ids for new suppressions.
+with who as (
+    select distinct on (c.tenant_id, c.id) c.tenant_id, c.id, c.address, w.id as send_id, w.suppression_id
+    from unnest($1::uuid[], $2::uuid[], $3::date[], $4::timestamptz[], $5::uuid[]) as w (tenant_id, id, month, left_at, suppression_id)
+    join sends s on s.tenant_id = w.tenant_id and s.id = w.id and s.month = w.month
+    join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id
+    where c.consent_at is null or c.consent_at <= w.left_at
+    order by c.tenant_id, c.id
+), left_now as (
+    update contacts c
+    set marketing_status = 'unsubscribed', updated_at = now()
+    from who
+    where c.tenant_id = who.tenant_id and c.id = who.id and c.marketing_status <> 'unsubscribed'
+)
+insert into suppressions (tenant_id, id, address, reason, scope, source, send_id)
+select tenant_id, suppression_id, address, 'unsubscribe', 'marketing', 'recipient', send_id from who
+on conflict (tenant_id, address, reason) do update
+set scope = 'marketing', source = 'recipient', send_id = excluded.send_id, expires_at = null
+where suppressions.source <> 'recipient' or suppressions.expires_at is not null
