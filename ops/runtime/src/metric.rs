@@ -1,4 +1,5 @@
 //! Every metric's name and meaning, in one list. Labels are bounded sets: never a tenant, an address, an id.
+#![allow(clippy::disallowed_macros, reason = "this is the list they are to be emitted through")]
 
 use metrics::{SharedString, Unit};
 

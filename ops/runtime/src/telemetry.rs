@@ -52,6 +52,7 @@ pub fn init_logs(filter: &str) -> Result<(), TelemetryError> {
 pub fn init_metrics(processes: &str) -> Result<PrometheusHandle, TelemetryError> {
     let handle = PrometheusBuilder::new().set_buckets(SECONDS_BUCKETS)?.install_recorder()?;
     crate::metric::describe();
+    #[allow(clippy::disallowed_macros, reason = "its version label is known at compile time, the other only now")]
     metrics::gauge!(crate::Gauge::BuildInfo.name(), "version" => env!("CARGO_PKG_VERSION"), "processes" => processes.to_owned())
         .set(1.0);
     let upkeep = handle.clone();
