@@ -32,7 +32,9 @@ pub fn family(pid: u32) -> BTreeSet<u32> {
         .collect();
     loop {
         let before = found.len();
-        found.extend(parents.iter().filter(|(_, parent)| found.contains(parent)).map(|(pid, _)| *pid).collect::<Vec<_>>());
+        found.extend(
+            parents.iter().filter(|(_, parent)| found.contains(parent)).map(|(pid, _)| *pid).collect::<Vec<_>>(),
+        );
         if found.len() == before {
             return found;
         }

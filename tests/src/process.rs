@@ -24,7 +24,9 @@ pub fn binary() -> &'static Path {
             .to_owned();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // The whole workspace's features, so that nothing is compiled a second time.
-        build.args(["build", "--quiet", "--workspace", "--bins"]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        build
+            .args(["build", "--quiet", "--workspace", "--bins"])
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         if profile_dir.ends_with("release") {
             build.arg("--release");
         }
@@ -122,10 +124,6 @@ impl Drop for Process {
 /// Runs `postrider <args>` to its end and answers what it printed.
 pub fn run(args: &[&str], env: &BTreeMap<String, String>) -> String {
     let output = Command::new(binary()).args(args).envs(env).stdin(Stdio::null()).output().unwrap();
-    assert!(
-        output.status.success(),
-        "postrider {args:?} failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "postrider {args:?} failed: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

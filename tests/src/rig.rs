@@ -84,8 +84,7 @@ impl Rig {
         let mut sink_process = Process::start("sink", &["sink"], &BTreeMap::new(), dir.path());
         let addresses = sink_process.addresses().await;
         set("SMTP_URL", &format!("smtp://{}", addresses["smtp_addr"].as_str().unwrap()));
-        let client =
-            Client::new(&base_url, "demo", "production", seeded["live_key"].as_str().unwrap(), "demo-tenant");
+        let client = Client::new(&base_url, "demo", "production", seeded["live_key"].as_str().unwrap(), "demo-tenant");
         let pool = PgPool::connect(&database_url).await.unwrap();
         let id = |name: &str| seeded[name].as_str().unwrap().parse().unwrap();
         Self {
@@ -207,6 +206,10 @@ impl Rig {
 
     /// Checks the books: every batch's counters equal a recount.
     pub async fn books_balance(&self) {
-        assert_eq!(ledger::batches_off_the_books(&self.pool).await, Vec::<Uuid>::new(), "batch counters differ from a recount");
+        assert_eq!(
+            ledger::batches_off_the_books(&self.pool).await,
+            Vec::<Uuid>::new(),
+            "batch counters differ from a recount"
+        );
     }
 }

@@ -8,7 +8,11 @@ use tokio::time::Instant;
 ///
 /// # Panics
 /// With what was waited for, when it does not come.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, within: Duration, mut ask: impl FnMut() -> F) -> T {
+pub async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    within: Duration,
+    mut ask: impl FnMut() -> F,
+) -> T {
     let deadline = Instant::now() + within;
     let mut pause = Duration::from_millis(10);
     loop {

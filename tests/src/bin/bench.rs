@@ -74,16 +74,31 @@ async fn main() {
 /// About 10 KB of HTML with ten merge fields, three links and a table, as newsletters have.
 fn newsletter() -> String {
     let fields = [
-        "first_name", "last_name", "email", "company", "title", "phone", "contact.timezone", "contact.locale",
-        "contact.lifecycle_stage", "sender.name",
+        "first_name",
+        "last_name",
+        "email",
+        "company",
+        "title",
+        "phone",
+        "contact.timezone",
+        "contact.locale",
+        "contact.lifecycle_stage",
+        "sender.name",
     ];
     let mut html = String::from("<html><body><table width=\"600\"><tr><td><h1>News for {{ first_name }}</h1>");
     for (n, field) in fields.iter().enumerate().skip(1) {
-        html.push_str(&format!("<p style=\"margin:0 0 16px;font-family:Helvetica,Arial,sans-serif\">{n}: {{{{ {field} }}}}</p>"));
-        html.push_str(&"<p>A paragraph of the letter, with enough words in it to look like one that somebody wrote.</p>".repeat(10));
+        html.push_str(&format!(
+            "<p style=\"margin:0 0 16px;font-family:Helvetica,Arial,sans-serif\">{n}: {{{{ {field} }}}}</p>"
+        ));
+        html.push_str(
+            &"<p>A paragraph of the letter, with enough words in it to look like one that somebody wrote.</p>"
+                .repeat(10),
+        );
     }
     for n in 0..3 {
-        html.push_str(&format!("<p><a href=\"https://shop.example/offer/{n}?campaign=spring&amp;n={n}\">Offer {n}</a></p>"));
+        html.push_str(&format!(
+            "<p><a href=\"https://shop.example/offer/{n}?campaign=spring&amp;n={n}\">Offer {n}</a></p>"
+        ));
     }
     html.push_str("</td></tr></table></body></html>");
     html
@@ -172,12 +187,17 @@ impl Watch {
             let peak = if name == "postgres" { *self.postgres_peak.lock().unwrap() } else { measure::peak_mib(*pid) };
             memory.push_str(&format!(" {name} {peak:.0}"));
         }
-        format!("{cpu} total {:.0} (= cpu_s/1000 mails {:.3})  {memory}", total * 1e6 / mails as f64, total * 1e3 / mails as f64)
+        format!(
+            "{cpu} total {:.0} (= cpu_s/1000 mails {:.3})  {memory}",
+            total * 1e6 / mails as f64,
+            total * 1e3 / mails as f64
+        )
     }
 }
 
 async fn campaign(recipients: usize, relay_signs: bool, separate: bool) {
-    let mut rig = Rig::private().await.with("DKIM_SIGN", if relay_signs { "false" } else { "true" }).with("LOG", "warn");
+    let mut rig =
+        Rig::private().await.with("DKIM_SIGN", if relay_signs { "false" } else { "true" }).with("LOG", "warn");
     if separate {
         rig.start_separate().await;
     } else {
@@ -192,7 +212,10 @@ async fn campaign(recipients: usize, relay_signs: bool, separate: bool) {
     let mut reached = 0;
     let mut first = None;
     while reached < recipients as u64 {
-        let now = rig.sink.wait((reached + 1).max(recipients as u64 / 20 * (reached * 20 / recipients as u64 + 1)), 2_000).await;
+        let now = rig
+            .sink
+            .wait((reached + 1).max(recipients as u64 / 20 * (reached * 20 / recipients as u64 + 1)), 2_000)
+            .await;
         if now > 0 && first.is_none() {
             first = Some(started.elapsed());
         }

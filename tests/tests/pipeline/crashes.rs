@@ -12,12 +12,14 @@ const CONNECTIONS: usize = 16;
 async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_nobody_twice() {
     let mut rig = Rig::private()
         .await
-        .with("SMTP_MAX_CONNECTIONS", &CONNECTIONS.to_string())
-        .with("DELIVERY_LEASE", "10s")
+        .with("SMTP_CONNECTIONS", &CONNECTIONS.to_string())
+        .with("CLAIM_LEASE", "10s")
+        .with("SMTP_FINAL_TIMEOUT", "5s")
         .with("AUDIENCE_REANNOUNCE", "5s");
     rig.start_separate().await;
     let (list, addresses) = rig.list_of(RECIPIENTS, "crash", "example.com").await;
-    let campaign = rig.campaign(list, "Still here, {{ first_name }}", "<p>Hello {{ first_name }} {{ last_name }}</p>").await;
+    let campaign =
+        rig.campaign(list, "Still here, {{ first_name }}", "<p>Hello {{ first_name }} {{ last_name }}</p>").await;
     rig.launch(campaign).await;
 
     let step = RECIPIENTS as u64 / 10;
@@ -55,7 +57,7 @@ async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_no
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_so_that_nothing_is_in_doubt() {
-    let mut rig = Rig::shared().await.with("DELIVERY_LEASE", "30s").with("AUDIENCE_REANNOUNCE", "5s");
+    let mut rig = Rig::shared().await.with("CLAIM_LEASE", "30s").with("AUDIENCE_REANNOUNCE", "5s");
     rig.start_all().await;
     let (list, addresses) = rig.list_of(3_000, "drain", "example.com").await;
     let campaign = rig.campaign(list, "Hi", "<p>Hello {{ first_name }}</p>").await;

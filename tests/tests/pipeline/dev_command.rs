@@ -16,8 +16,20 @@ async fn dev_starts_everything_says_where_it_is_and_leaves_nothing_running() {
     })
     .await;
     for name in [
-        "base_url", "admin_url", "nats_url", "database_url", "inbox_url", "smtp_url", "product", "environment",
-        "product_tenant_id", "engine_tenant_id", "sender_id", "domain", "live_key", "test_key",
+        "base_url",
+        "admin_url",
+        "nats_url",
+        "database_url",
+        "inbox_url",
+        "smtp_url",
+        "product",
+        "environment",
+        "product_tenant_id",
+        "engine_tenant_id",
+        "sender_id",
+        "domain",
+        "live_key",
+        "test_key",
     ] {
         assert!(facts[name].as_str().is_some_and(|text| !text.is_empty()), "{name} is missing: {facts}");
     }
@@ -31,7 +43,8 @@ async fn dev_starts_everything_says_where_it_is_and_leaves_nothing_running() {
         text("product_tenant_id"),
     );
     client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.expect(201);
-    let metrics = client.http().get(format!("{}/metrics", text("admin_url"))).send().await.unwrap().text().await.unwrap();
+    let metrics =
+        client.http().get(format!("{}/metrics", text("admin_url"))).send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("mail_build_info"));
 
     let family = measure::family(process.pid());

@@ -77,7 +77,10 @@ async fn a_csv_of_a_thousand_people_is_mailed_to_exactly_those_who_may_be_mailed
     rig.start_all().await;
     let people = people();
     for address in &people.suppressed {
-        rig.client.post("/v1/suppressions", json!({"email": address, "reason": "manual", "scope": "all"})).await.expect(201);
+        rig.client
+            .post("/v1/suppressions", json!({"email": address, "reason": "manual", "scope": "all"}))
+            .await
+            .expect(201);
     }
 
     let import = rig.client.post("/v1/imports", json!({"csv": people.csv, "name": "thousand"})).await.expect(200);
@@ -131,7 +134,7 @@ async fn the_mail_is_merged_and_its_links_work(rig: &Rig, campaign: Uuid) {
     assert!(html.contains("Hello First7") && html.contains("You work at Company, 7."), "{html}");
     assert!(html.contains("1 Example Street"), "the postal address stands in the footer: {html}");
     let text = messages[0]["text"].as_str().unwrap();
-    assert!(text.contains("Hello First7") && text.contains("/t/c/"), "{text}");
+    assert!(text.contains("Hello First7") && text.contains("https://shop.example/offer"), "{text}");
 
     let http = rig.client.http();
     let pixel = http.get(url_in(html, "/t/o/")).send().await.unwrap();
@@ -191,7 +194,8 @@ async fn a_scheduled_campaign_waits_a_paused_one_rests_and_a_cancelled_one_stops
 
     let scheduled = rig.campaign(list, "Later", HTML).await;
     let at = (chrono::Utc::now() + chrono::Duration::seconds(4)).to_rfc3339();
-    let answer = rig.client.post(&format!("/v1/campaigns/{scheduled}/launch"), json!({"schedule_for": at})).await.expect(202);
+    let answer =
+        rig.client.post(&format!("/v1/campaigns/{scheduled}/launch"), json!({"schedule_for": at})).await.expect(202);
     assert!(answer["scheduled_for"].is_string(), "{answer}");
     rig.status(scheduled, "scheduled", Duration::from_secs(1)).await;
     assert_eq!(rig.sink.accepted().await, 0);
@@ -202,15 +206,19 @@ async fn a_scheduled_campaign_waits_a_paused_one_rests_and_a_cancelled_one_stops
     rig.client.patch(&format!("/v1/campaigns/{cancelled}"), json!({"status": "cancelled"})).await.expect(200);
 
     rig.status(scheduled, "sent", Duration::from_secs(60)).await;
-    let sent_at: chrono::DateTime<chrono::Utc> = sqlx::query_scalar("select min(fenced_at) from sends where campaign_id = $1")
-        .bind(scheduled)
+    let sent_at: chrono::DateTime<chrono::Utc> =
+        sqlx::query_scalar("select min(fenced_at) from sends where campaign_id = $1")
+            .bind(scheduled)
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    assert!(sent_at >= chrono::DateTime::parse_from_rfc3339(&at).unwrap(), "not before its time");
+    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 50]);
+    let status: String = sqlx::query_scalar("select status from campaigns where id = $1")
+        .bind(cancelled)
         .fetch_one(&rig.pool)
         .await
         .unwrap();
-    assert!(sent_at >= chrono::DateTime::parse_from_rfc3339(&at).unwrap(), "not before its time");
-    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 50]);
-    let status: String =
-        sqlx::query_scalar("select status from campaigns where id = $1").bind(cancelled).fetch_one(&rig.pool).await.unwrap();
     assert_eq!(status, "cancelled");
     rig.books_balance().await;
 }

@@ -7,7 +7,11 @@ use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_restarted_under_load_gives_503_with_retry_after_and_then_recovers_by_itself() {
-    let mut rig = Rig::private().await.with("AUDIENCE_REANNOUNCE", "5s").with("DELIVERY_LEASE", "10s");
+    let mut rig = Rig::private()
+        .await
+        .with("AUDIENCE_REANNOUNCE", "5s")
+        .with("CLAIM_LEASE", "10s")
+        .with("SMTP_FINAL_TIMEOUT", "5s");
     rig.start_all().await;
     let (list, addresses) = rig.list_of(5_000, "pg", "example.com").await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;
@@ -42,7 +46,10 @@ async fn requests_accepted_while_nats_is_down_go_out_when_it_is_back() {
     rig.start_all().await;
     let template = rig
         .client
-        .post("/v1/templates", json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}))
+        .post(
+            "/v1/templates",
+            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
+        )
         .await
         .expect(201);
     rig.servers().nats().stop().await.unwrap();

@@ -53,11 +53,17 @@ async fn a_bounced_address_gets_no_transactional_mail_and_an_opted_out_one_does(
     for (address, reason, scope) in
         [("bounced@example.com", "hard_bounce", "all"), ("left@example.com", "manual", "marketing")]
     {
-        rig.client.post("/v1/suppressions", json!({"email": address, "reason": reason, "scope": scope})).await.expect(201);
+        rig.client
+            .post("/v1/suppressions", json!({"email": address, "reason": reason, "scope": scope}))
+            .await
+            .expect(201);
     }
     let template = rig
         .client
-        .post("/v1/templates", json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}))
+        .post(
+            "/v1/templates",
+            json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"}),
+        )
         .await
         .expect(201);
     let mut sends = Vec::new();

@@ -20,7 +20,7 @@ struct Raced {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races() {
-    let mut rig = Rig::shared().await.with("SMTP_MAX_CONNECTIONS", "8");
+    let mut rig = Rig::shared().await.with("SMTP_CONNECTIONS", "8");
     rig.start_all().await;
     let (list, _) = rig.list_of(RACERS, "race", "example.com").await;
     let html = "<p>Hello {{ first_name }}</p>";
@@ -48,8 +48,7 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races
         .map(|(contact, link)| {
             let rig = rig.clone();
             async move {
-                let answer =
-                    rig.client.http().post(link).body("List-Unsubscribe=One-Click").send().await.unwrap();
+                let answer = rig.client.http().post(link).body("List-Unsubscribe=One-Click").send().await.unwrap();
                 let answered_at = Utc::now();
                 assert_eq!(answer.status().as_u16(), 200);
                 let state: Option<String> =
@@ -79,7 +78,11 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered_in_a_thousand_races
             (row.get(0), row.get(1), row.get(2));
         assert!(fenced_at.is_none_or(|fenced| fenced <= race.answered_at), "fenced after the answer");
         if matches!(race.state_after.as_str(), "absent" | "queued" | "claimed" | "skipped") {
-            assert_eq!((state.as_str(), reason.as_deref()), ("skipped", Some("unsubscribed")), "mailed after the answer");
+            assert_eq!(
+                (state.as_str(), reason.as_deref()),
+                ("skipped", Some("unsubscribed")),
+                "mailed after the answer"
+            );
             withheld += 1;
         }
     }

@@ -1,0 +1,360 @@
+//! What a person installs, held against the program: `docker-compose.yml`, the image, Prometheus, Grafana, NATS, the runbooks
+//! and the settings the README lists. No container is started: the files must agree with each other and with the binary.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use pipeline::process::run;
+use runtime::{Counter, Gauge, Histogram, streams::STREAMS};
+use serde_json::{Map, Value};
+
+const ADMIN_PORT: &str = "9100";
+/// What Prometheus itself says of a target.
+const OF_PROMETHEUS: &[&str] = &["up"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn yaml(path: &str) -> Value {
+    serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn services() -> Map<String, Value> {
+    yaml("docker-compose.yml")["services"].as_object().unwrap().clone()
+}
+
+/// The strings of a list; empty when there is none.
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The subcommand our image runs in a service; `None` for other images.
+fn subcommand(service: &Value) -> Option<Vec<String>> {
+    service["image"].as_str().unwrap().starts_with("postrider:").then(|| strings(&service["command"]))
+}
+
+/// What `postrider <command> --help` says.
+fn help(command: &[&str]) -> String {
+    run(&[command, &["--help"]].concat(), &BTreeMap::new())
+}
+
+/// The words of a text that begin so, each once.
+fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with(prefix) && word.len() > prefix.len())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The environment variables a subcommand reads.
+fn settings_of(command: &[&str]) -> BTreeSet<String> {
+    let text = help(command);
+    // Each stands in its own brackets: `[env: POSTRIDER_LOG=]`; lines may be wrapped between the words.
+    let bracketed: String =
+        text.split("[env:").skip(1).filter_map(|rest| rest.split(']').next()).collect::<Vec<_>>().join(" ");
+    words_with_prefix(&bracketed, "POSTRIDER_")
+}
+
+/// The stages `postrider stage --help` lists.
+fn stages() -> BTreeSet<String> {
+    let text = help(&["stage"]);
+    let listed = text.split("Possible values:").nth(1).expect("the stages are listed with their meaning");
+    listed
+        .lines()
+        .skip(1)
+        .map_while(|line| line.trim().strip_prefix("- "))
+        .filter_map(|line| line.split(':').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Name and help of every metric the program has.
+fn metrics() -> BTreeMap<&'static str, &'static str> {
+    let counters = Counter::ALL.iter().map(|counter| (counter.name(), counter.help()));
+    let gauges = Gauge::ALL.iter().map(|gauge| (gauge.name(), gauge.help()));
+    let histograms = Histogram::ALL.iter().map(|histogram| (histogram.name(), histogram.help()));
+    counters.chain(gauges).chain(histograms).collect()
+}
+
+/// Every PromQL expression a person would install, with where it stands.
+fn expressions() -> Vec<(String, String)> {
+    let rules = yaml("ops/prometheus/rules.yml");
+    let alerts = rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
+    let of_rules =
+        alerts.map(|rule| (rule["alert"].as_str().unwrap().to_owned(), rule["expr"].as_str().unwrap().to_owned()));
+    let dashboard: Value = serde_json::from_str(&text("ops/grafana/dashboards/overview.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().clone();
+    let of_panels = panels.into_iter().flat_map(|panel| {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets.into_iter().map(move |target| (title.clone(), target["expr"].as_str().unwrap().to_owned()))
+    });
+    of_rules.chain(of_panels).collect()
+}
+
+fn alerts() -> Vec<Value> {
+    let groups = yaml("ops/prometheus/rules.yml")["groups"].as_array().unwrap().clone();
+    groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+}
+
+#[test]
+fn every_setting_in_the_compose_file_is_one_its_own_command_reads() {
+    for (name, service) in services() {
+        let Some(command) = subcommand(&service) else {
+            assert!(
+                words_with_prefix(&service["environment"].to_string(), "POSTRIDER_").is_empty(),
+                "{name} is not ours"
+            );
+            continue;
+        };
+        // `streams apply` reads what `streams` reads; `stage <name>` what `stage` reads.
+        let known = settings_of(&[command[0].as_str()]);
+        assert!(!known.is_empty(), "{command:?} lists no setting");
+        let empty = Map::new();
+        for set in service["environment"].as_object().unwrap_or(&empty).keys() {
+            assert!(known.contains(set), "{name}: `postrider {}` does not read {set}", command.join(" "));
+        }
+    }
+}
+
+#[test]
+fn every_setting_a_stage_or_the_ingress_requires_is_set() {
+    for (name, service) in services() {
+        let runs_engine = subcommand(&service).is_some_and(|command| command[0] == "ingress" || command[0] == "stage");
+        if runs_engine {
+            for required in
+                ["POSTRIDER_DATABASE_URL", "POSTRIDER_NATS_URL", "POSTRIDER_MASTER_KEY", "POSTRIDER_ADMIN_ADDR"]
+            {
+                assert!(service["environment"][required].is_string(), "{name} lacks {required}");
+            }
+            let admin = service["environment"]["POSTRIDER_ADMIN_ADDR"].as_str().unwrap();
+            assert!(admin.ends_with(&format!(":{ADMIN_PORT}")), "{name} answers probes on {admin}");
+        }
+    }
+}
+
+#[test]
+fn every_stage_has_a_service_and_no_service_runs_a_stage_there_is_not() {
+    let stages = stages();
+    assert!(stages.contains("delivery"), "{stages:?}");
+    let mut served = BTreeSet::new();
+    for (name, service) in services() {
+        if let Some(command) = subcommand(&service).filter(|command| command[0] == "stage") {
+            assert_eq!(command[1..], [name.clone()], "a stage's service bears its name");
+            served.insert(name);
+        }
+    }
+    assert_eq!(served, stages);
+}
+
+#[test]
+fn every_mounted_file_is_in_the_repository_and_every_volume_declared() {
+    let volumes = yaml("docker-compose.yml")["volumes"].as_object().unwrap().clone();
+    let mut used = BTreeSet::new();
+    for (name, service) in services() {
+        for mount in strings(&service["volumes"]) {
+            let (source, rest) = mount.split_once(':').unwrap();
+            if let Some(path) = source.strip_prefix("./") {
+                assert!(root().join(path).exists(), "{name} mounts {path}, which is not there");
+                assert!(rest.ends_with(":ro"), "{name} may write to {path}");
+            } else {
+                assert!(volumes.contains_key(source), "{name}: volume {source} is not declared");
+                used.insert(source.to_owned());
+            }
+        }
+    }
+    assert_eq!(used, volumes.keys().cloned().collect(), "declared volumes are used");
+}
+
+#[test]
+fn images_are_pinned_and_ours_has_the_version_of_the_program() {
+    let dockerfile = text("ops/deploy/Dockerfile");
+    let bases = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM "))
+        .map(|line| line.split(' ').next().unwrap().to_owned());
+    let images = services().into_iter().map(|(_, service)| service["image"].as_str().unwrap().to_owned());
+    for image in images.chain(bases) {
+        let tag = image.rsplit_once(':').unwrap_or_else(|| panic!("{image} has no tag")).1;
+        let is_a_version = tag.split('.').count() >= 2 && tag.contains(|c: char| c.is_ascii_digit());
+        assert!(is_a_version, "{image} is not pinned to a version");
+        if image.starts_with("postrider:") {
+            assert_eq!(tag, env!("CARGO_PKG_VERSION"));
+        }
+    }
+}
+
+#[test]
+fn the_image_is_built_from_a_file_that_is_there() {
+    for (name, service) in services() {
+        if subcommand(&service).is_some() {
+            assert_eq!(service["build"]["context"], ".", "{name}");
+            assert!(root().join(service["build"]["dockerfile"].as_str().unwrap()).is_file(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_service_has_a_health_check_or_runs_once() {
+    let services = services();
+    let mut waited_for: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (_, service) in &services {
+        for (dependency, how) in service["depends_on"].as_object().into_iter().flatten() {
+            let condition = how["condition"].as_str().unwrap().to_owned();
+            waited_for.entry(dependency.clone()).or_default().insert(condition);
+        }
+    }
+    for (name, service) in &services {
+        let runs_once = service["restart"] == "no";
+        let expected = if runs_once { "service_completed_successfully" } else { "service_healthy" };
+        for condition in waited_for.get(name).into_iter().flatten() {
+            assert_eq!(condition, expected, "what waits for {name}");
+        }
+        assert_eq!(runs_once, service["healthcheck"].is_null(), "{name}: a health check, or restart: \"no\"");
+        assert!(!runs_once || waited_for.contains_key(name), "{name} runs once and nobody waits for it");
+    }
+    assert!(waited_for.keys().all(|name| services.contains_key(name)), "{waited_for:?}");
+}
+
+#[test]
+fn containers_are_read_only_without_rights_and_not_root() {
+    for (name, service) in services() {
+        assert_eq!(service["read_only"], true, "{name}");
+        assert_eq!(strings(&service["cap_drop"]), ["ALL"], "{name}");
+        // Prometheus, Grafana and our own image name an unprivileged user themselves. A new volume needs its owner set once.
+        let sets_owner = name == "nats-volume";
+        assert!(sets_owner || service["user"] != "root", "{name}");
+        assert_eq!(sets_owner, service["cap_add"].is_array(), "{name}");
+    }
+    let user =
+        text("ops/deploy/Dockerfile").lines().find_map(|line| line.strip_prefix("USER ").map(str::to_owned)).unwrap();
+    assert!(!user.starts_with('0') && !user.starts_with("root"), "{user}");
+}
+
+#[test]
+fn no_secret_stands_in_the_compose_file_and_nothing_is_open_to_the_world() {
+    let compose = text("docker-compose.yml");
+    for (name, service) in services() {
+        for (key, value) in service["environment"].as_object().into_iter().flatten() {
+            let is_secret = ["PASSWORD", "MASTER_KEY", "DATABASE_URL"].iter().any(|word| key.ends_with(word));
+            assert!(!is_secret || value.as_str().unwrap().contains(":?"), "{name}: {key} must come from outside");
+        }
+        for port in strings(&service["ports"]) {
+            assert!(port.starts_with("127.0.0.1:"), "{name} publishes {port} beyond this machine");
+        }
+    }
+    assert!(!compose.contains("svc_live_") && !compose.contains("svc_test_"));
+}
+
+#[test]
+fn prometheus_scrapes_every_process_of_the_engine_and_nothing_else_of_ours() {
+    let config = yaml("ops/prometheus/prometheus.yml");
+    let jobs = config["scrape_configs"].as_array().unwrap();
+    let found = jobs.iter().flat_map(|job| job["dns_sd_configs"].as_array().cloned().unwrap_or_default());
+    let mut scraped = BTreeSet::new();
+    for names in found {
+        assert_eq!(names["port"].to_string(), ADMIN_PORT);
+        scraped.extend(strings(&names["names"]));
+    }
+    let engine: BTreeSet<String> = services()
+        .into_iter()
+        .filter(|(_, service)| service["environment"]["POSTRIDER_ADMIN_ADDR"].is_string())
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(scraped, engine);
+    let mounted = strings(&services()["prometheus"]["volumes"]);
+    for file in strings(&config["rule_files"]).iter().map(String::as_str).chain(["prometheus.yml"]) {
+        let target = format!(":/etc/prometheus/{file}:ro");
+        assert!(mounted.iter().any(|mount| mount.ends_with(&target)), "{file} is not mounted where Prometheus looks");
+    }
+}
+
+#[test]
+fn alerts_and_panels_use_metrics_and_labels_the_program_has() {
+    let metrics = metrics();
+    for (place, expression) in expressions() {
+        let names: Vec<String> = words_with_prefix(&expression, "mail_").into_iter().collect();
+        let from_prometheus = OF_PROMETHEUS.iter().any(|name| words_with_prefix(&expression, "u").contains(*name));
+        assert!(!names.is_empty() || from_prometheus, "{place}: no metric in {expression}");
+        for name in names {
+            let base =
+                ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
+            let is_histogram = Histogram::ALL.iter().any(|histogram| histogram.name() == base);
+            assert!(metrics.contains_key(base), "{place}: there is no metric {name}");
+            assert_eq!(base != name, is_histogram, "{place}: {name} is read as what it is not");
+            for label in selectors_of(&expression, &name) {
+                assert!(
+                    words_with_prefix(metrics[base], &label[..1]).contains(&label),
+                    "{place}: {name} has no label {label}"
+                );
+            }
+        }
+    }
+}
+
+/// The label names in the braces behind a metric's name.
+fn selectors_of(expression: &str, metric: &str) -> BTreeSet<String> {
+    let behind = |at: usize| expression[at + metric.len()..].strip_prefix('{').and_then(|rest| rest.split('}').next());
+    expression
+        .match_indices(metric)
+        .filter_map(|(at, _)| behind(at))
+        .flat_map(|braces| braces.split("\",").filter_map(|pair| pair.split(['=', '!']).next()))
+        .map(|label| label.trim().to_owned())
+        .collect()
+}
+
+#[test]
+fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
+    let mut named = BTreeSet::new();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let runbook = alert["annotations"]["runbook"].as_str().unwrap_or_else(|| panic!("{name} has no runbook"));
+        assert!(["page", "ticket"].contains(&alert["labels"]["severity"].as_str().unwrap()), "{name}");
+        assert!(text(runbook).contains(name), "{runbook} does not say that it is for {name}");
+        named.insert(root().join(runbook));
+    }
+    let written: BTreeSet<PathBuf> =
+        fs::read_dir(root().join("ops/runbooks")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(named, written);
+}
+
+#[test]
+fn nats_syncs_always_and_has_room_for_every_stream() {
+    let config = text("ops/nats/nats.conf");
+    let value = |key: &str| {
+        let line =
+            config.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_else(|| panic!("{key} is not set"));
+        line.trim().to_owned()
+    };
+    assert_eq!(value("sync_interval:"), "always");
+    let room: i64 = value("max_file_store:").trim_end_matches("GB").parse().unwrap();
+    let reserved: i64 = STREAMS.iter().map(|stream| stream.max_bytes).sum();
+    assert!(reserved <= room << 30, "the streams may hold {reserved} bytes, the server {room} GB");
+}
+
+#[test]
+fn the_readme_lists_every_setting_and_no_other() {
+    let mut known = BTreeSet::new();
+    for command in [&["all"][..], &["ingress"], &["stage"], &["streams"], &["sink"]] {
+        known.extend(settings_of(command));
+    }
+    let readme = text("README.md");
+    let section = readme.split("\n## Settings\n").nth(1).expect("a section on settings").split("\n## ").next().unwrap();
+    let listed: BTreeSet<String> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .map(|name| format!("POSTRIDER_{}", name.to_uppercase().replace('-', "_")))
+        .collect();
+    let missing: Vec<_> = known.difference(&listed).collect();
+    let made_up: Vec<_> = listed.difference(&known).collect();
+    assert!(missing.is_empty() && made_up.is_empty(), "missing: {missing:?}; there are no: {made_up:?}");
+}
