@@ -53,5 +53,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             intake(Lane::Bulk, settings.rendering_workers, 1),
         ],
     );
+    deps.runner.start_sweep("rendering", Arc::new(stage::Forget::new(deps.pool.clone())));
     Ok(())
 }

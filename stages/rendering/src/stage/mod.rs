@@ -28,6 +28,8 @@ use links::SendLinks;
 use people::Owed;
 use renditions::Rendition;
 
+pub(crate) use renditions::Forget;
+
 /// Fault code of a content that does not compile.
 const CONTENT_INVALID: &str = "render_content_invalid";
 /// Fault code of a contact that is gone.

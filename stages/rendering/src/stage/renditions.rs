@@ -70,3 +70,44 @@ pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> R
 fn keys<'a>(sends: impl Iterator<Item = &'a Owed>) -> (Vec<Uuid>, Vec<Uuid>) {
     sends.map(|send| (send.tenant_id, send.send_id.0)).unzip()
 }
+
+/// Forgets renditions nobody can need any more. Priority mail is decided within a day or two; this is well past it.
+pub(crate) struct Forget {
+    pool: PgPool,
+}
+
+impl Forget {
+    pub(crate) fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+}
+
+/// Renditions one run forgets at most.
+const FORGET_AT_ONCE: i64 = 2_000;
+
+#[async_trait::async_trait]
+impl runner::Sweep for Forget {
+    fn name(&self) -> &'static str {
+        "renditions"
+    }
+
+    fn interval(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(600)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        // Served by renditions_by_age.
+        let forgotten = sqlx::query!(
+            "delete from renditions r using (
+                 select tenant_id, send_id from renditions where created_at < now() - interval '4 days'
+                 order by created_at limit $1 for update skip locked
+             ) as old
+             where r.tenant_id = old.tenant_id and r.send_id = old.send_id",
+            FORGET_AT_ONCE
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected();
+        Ok(forgotten)
+    }
+}
