@@ -1,0 +1,23 @@
+//! Settings of the audience stage.
+
+use std::time::Duration;
+
+/// Settings of the audience stage.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Audience settings")]
+pub struct Settings {
+    /// Transactions of transactional requests at the same time; each takes up to 64 requests that are waiting together.
+    #[arg(long, env = "POSTRIDER_AUDIENCE_WORKERS", default_value_t = 2)]
+    pub audience_workers: usize,
+    /// Campaigns whose audience is looked up at the same time, per process. Each takes one Postgres connection and a processor
+    /// for about six seconds per million contacts.
+    #[arg(long, env = "POSTRIDER_AUDIENCE_LAUNCHES", default_value_t = 1)]
+    pub audience_launches: usize,
+    /// Campaign sends handed on and not yet decided, over all tenants. More keeps more workers busy; fewer make a pause, a cancel
+    /// or another tenant's turn come sooner. Some seconds of work.
+    #[arg(long, env = "POSTRIDER_AUDIENCE_BACKLOG", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub audience_backlog: u32,
+    /// First pause before a batch that was handed on and is still open is announced again; doubles each time, up to 30 times this.
+    #[arg(long, env = "POSTRIDER_AUDIENCE_REANNOUNCE", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub audience_reannounce: Duration,
+}

@@ -1,0 +1,39 @@
+//! Makes the month partitions of `sends` and `events` ahead of time.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use sqlx::PgPool;
+
+const INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// Months that are there before they are needed.
+const MONTHS_AHEAD: i32 = 3;
+
+pub(super) struct Partitions {
+    pool: PgPool,
+}
+
+impl Partitions {
+    pub(super) fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+}
+
+#[async_trait]
+impl Sweep for Partitions {
+    fn name(&self) -> &'static str {
+        "partitions"
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let made = sqlx::query_scalar!(r#"select ensure_partitions($1) as "made!""#, MONTHS_AHEAD)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(u64::try_from(made).unwrap_or(0))
+    }
+}
