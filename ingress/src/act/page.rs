@@ -2,6 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serializer;
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -76,6 +77,25 @@ fn unseal(text: &str) -> Option<(DateTime<Utc>, Uuid)> {
 #[must_use]
 pub fn time(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// For `#[serde(serialize_with)]`: as [`time`].
+///
+/// # Errors
+/// Those of the serializer.
+pub fn as_time<S: Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&time(*at))
+}
+
+/// For `#[serde(serialize_with)]`: as [`time`], or null.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn as_optional_time<S: Serializer>(at: &Option<DateTime<Utc>>, serializer: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => as_time(at, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 #[cfg(test)]

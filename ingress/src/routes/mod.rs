@@ -6,10 +6,12 @@ pub mod contacts;
 pub mod domains;
 pub mod fields;
 pub mod health;
+pub mod imports;
 mod input;
 mod senders;
 mod sends;
 mod templates;
+pub mod suppressions;
 pub mod tenants;
 pub mod tracking;
 mod transactional;
@@ -29,6 +31,8 @@ pub(crate) fn all() -> Router<Arc<Ingress>> {
         .merge(contacts::routes())
         .merge(audiences::routes())
         .merge(fields::routes())
+        .merge(suppressions::routes())
+        .merge(imports::routes())
         .merge(templates::routes())
         .merge(domains::routes())
         .merge(senders::routes())

@@ -1,0 +1,24 @@
+-- The rows of one import, as read and checked. Goes with the transaction.
+create temporary table import_rows (
+    address text not null,
+    new_id uuid not null,
+    suppression_id uuid,
+    first_name text,
+    last_name text,
+    title text,
+    phone text,
+    company text,
+    lifecycle_stage text,
+    dot_number bigint,
+    timezone text,
+    locale text,
+    fields jsonb not null,
+    tags text,                                  -- names, separated by U+001F
+    list text,
+    unsubscribed boolean not null,
+    suppression_reason text,
+    consent_basis text,
+    consent_at timestamptz,
+    contact_id uuid,
+    changed boolean not null default false
+) on commit drop

@@ -1,0 +1,50 @@
+-- Brings known contacts up to date. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed`
+-- only where the import states that marketing is allowed and on what basis ($2). A row that says nothing new changes nothing.
+with told as (
+    select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
+           r.fields, r.consent_basis, r.consent_at,
+           case
+               when r.unsubscribed then 'unsubscribed'
+               when $2 and c.marketing_status = 'pending' then 'subscribed'
+               else c.marketing_status
+           end as marketing_status
+    from import_rows r
+    join contacts c on c.tenant_id = $1 and c.id = r.contact_id
+    where r.contact_id <> r.new_id
+),
+changed as (
+    update contacts c set
+        first_name = coalesce(t.first_name, c.first_name),
+        last_name = coalesce(t.last_name, c.last_name),
+        title = coalesce(t.title, c.title),
+        phone = coalesce(t.phone, c.phone),
+        company = coalesce(t.company, c.company),
+        lifecycle_stage = coalesce(t.lifecycle_stage, c.lifecycle_stage),
+        dot_number = coalesce(t.dot_number, c.dot_number),
+        timezone = coalesce(t.timezone, c.timezone),
+        locale = coalesce(t.locale, c.locale),
+        fields = c.fields || t.fields,
+        marketing_status = t.marketing_status,
+        consent_basis = coalesce(t.consent_basis, c.consent_basis, $3),
+        consent_at = coalesce(t.consent_at, c.consent_at, case when $3::text is not null then now() end),
+        updated_at = now()
+    from told t
+    where c.tenant_id = $1 and c.id = t.id
+      and (
+          (t.first_name is not null and t.first_name is distinct from c.first_name)
+          or (t.last_name is not null and t.last_name is distinct from c.last_name)
+          or (t.title is not null and t.title is distinct from c.title)
+          or (t.phone is not null and t.phone is distinct from c.phone)
+          or (t.company is not null and t.company is distinct from c.company)
+          or (t.lifecycle_stage is not null and t.lifecycle_stage is distinct from c.lifecycle_stage)
+          or (t.dot_number is not null and t.dot_number is distinct from c.dot_number)
+          or (t.timezone is not null and t.timezone is distinct from c.timezone)
+          or (t.locale is not null and t.locale is distinct from c.locale)
+          or not c.fields @> t.fields
+          or t.marketing_status <> c.marketing_status
+          or coalesce(t.consent_basis, c.consent_basis, $3) is distinct from c.consent_basis
+          or (t.consent_at is not null and t.consent_at is distinct from c.consent_at)
+      )
+    returning c.id
+)
+update import_rows r set changed = true from changed where r.contact_id = changed.id

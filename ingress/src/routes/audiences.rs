@@ -1,0 +1,245 @@
+//! `/v1/audiences`: static lists and tags, and who is in them.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use chrono::{DateTime, Utc};
+use schemas::{Address, new_id, parse_id};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    Ingress,
+    act::{Act, Faults, NoParameters, Page, Reply, page::as_time, read, write},
+    error::ApiError,
+};
+
+/// The longest name of a list or tag.
+pub const NAME_MAX_CHARS: usize = 100;
+const DESCRIPTION_MAX_CHARS: usize = 1_000;
+const MEMBERS_MAX: usize = 1_000;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new()
+        .route("/v1/audiences", get(read("audiences:read", list)).post(write("audiences:write", create)))
+        .route("/v1/audiences/{id}", get(read("audiences:read", show)))
+        .route("/v1/audiences/{id}/members", post(write("audiences:write", change_members)))
+}
+
+/// What sort of audience.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AudienceKind {
+    /// Named in `list_id`.
+    List,
+    /// Named in `tag_ids`.
+    Tag,
+}
+
+impl AudienceKind {
+    /// The word, everywhere.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Tag => "tag",
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Audience {
+    audience_id: Uuid,
+    kind: String,
+    name: String,
+    description: Option<String>,
+    member_count: i64,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    kind: Option<AudienceKind>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let tenant = act.tenant;
+    let mut audiences = sqlx::query_as!(
+        Audience,
+        r#"select id as audience_id, kind, name, description, created_at, updated_at,
+                  (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
+           from audiences a
+           where tenant_id = $1 and ($2::text is null or kind = $2)
+             and ($3::timestamptz is null or (created_at, id) < ($3, $4))
+           order by created_at desc, id desc limit $5"#,
+        tenant,
+        query.kind.map(AudienceKind::as_str),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
+    Reply::ok(&json!({"ok": true, "audiences": audiences, "next_cursor": next_cursor}))
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("audience")?);
+    let audience = sqlx::query_as!(
+        Audience,
+        r#"select id as audience_id, kind, name, description, created_at, updated_at,
+                  (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
+           from audiences a where tenant_id = $1 and id = $2"#,
+        tenant,
+        id,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("audience"))?;
+    Reply::ok(&json!({"ok": true, "audience": audience}))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Create {
+    kind: AudienceKind,
+    name: String,
+    #[serde(default)]
+    description: Option<String>,
+}
+
+async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.text("name", &body.name, NAME_MAX_CHARS);
+    faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
+    faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, new_id());
+    let created = sqlx::query!(
+        "insert into audiences (tenant_id, id, kind, name, description) values ($1, $2, $3, $4, $5)
+         on conflict (tenant_id, kind, name) do nothing",
+        tenant,
+        id,
+        body.kind.as_str(),
+        body.name.trim(),
+        body.description,
+    )
+    .execute(act.db())
+    .await?;
+    if created.rows_affected() == 0 {
+        return Err(ApiError::conflict("audience_already_exists").detail("a list or tag of this name exists"));
+    }
+    Reply::created(&json!({"ok": true, "audience_id": id, "kind": body.kind, "name": body.name.trim()}))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Members {
+    #[serde(default)]
+    add: Vec<String>,
+    #[serde(default)]
+    remove: Vec<String>,
+}
+
+/// Adds and removes contacts, named by id or address. Unknown ones are answered, not refused: the rest is done.
+async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.require(
+        body.add.len() + body.remove.len() <= MEMBERS_MAX,
+        "add",
+        "too_many",
+        "add and remove together may name at most 1000 contacts",
+    );
+    let add = Named::read("add", &body.add, &mut faults);
+    let remove = Named::read("remove", &body.remove, &mut faults);
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, act.id("audience")?);
+    let known = sqlx::query_scalar!("select id from audiences where tenant_id = $1 and id = $2", tenant, id);
+    known.fetch_optional(act.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
+
+    let leaving = remove.resolve(act.db(), tenant).await?;
+    let removed = sqlx::query!(
+        "delete from audience_members where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)",
+        tenant,
+        id,
+        &leaving.ids,
+    )
+    .execute(act.db())
+    .await?
+    .rows_affected();
+    let joining = add.resolve(act.db(), tenant).await?;
+    let added = sqlx::query!(
+        "insert into audience_members (tenant_id, audience_id, contact_id)
+         select $1, $2, contact_id from unnest($3::uuid[]) contact_id order by contact_id
+         on conflict do nothing",
+        tenant,
+        id,
+        &joining.ids,
+    )
+    .execute(act.db())
+    .await?
+    .rows_affected();
+    let not_found: Vec<String> = joining.unknown.into_iter().chain(leaving.unknown).collect();
+    Reply::ok(&json!({"ok": true, "audience_id": id, "added": added, "removed": removed, "not_found": not_found}))
+}
+
+/// Contacts as a caller names them.
+#[derive(Debug, Default)]
+struct Named {
+    ids: Vec<Uuid>,
+    addresses: Vec<String>,
+}
+
+/// Which of them there are.
+#[derive(Debug, Default)]
+struct Resolved {
+    ids: Vec<Uuid>,
+    unknown: Vec<String>,
+}
+
+impl Named {
+    fn read(path: &str, texts: &[String], faults: &mut Faults) -> Self {
+        let mut named = Self::default();
+        for (position, text) in texts.iter().enumerate() {
+            match (parse_id(text), Address::parse(text)) {
+                (Ok(id), _) => named.ids.push(id),
+                (_, Ok(address)) => named.addresses.push(address.into_string()),
+                (Err(_), Err(_)) => {
+                    faults.add(format!("{path}[{position}]"), "invalid", "is neither a contact id nor an address");
+                }
+            }
+        }
+        named
+    }
+
+    async fn resolve(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Resolved> {
+        let rows = sqlx::query!(
+            "select id, address from contacts
+             where tenant_id = $1 and (id = any ($2) or address = any ($3)) and status <> 'erased'",
+            tenant,
+            &self.ids,
+            &self.addresses,
+        )
+        .fetch_all(db)
+        .await?;
+        let unknown_ids = self.ids.iter().filter(|id| !rows.iter().any(|row| row.id == **id)).map(Uuid::to_string);
+        let unknown_addresses =
+            self.addresses.iter().filter(|address| !rows.iter().any(|row| row.address == **address)).cloned();
+        let unknown = unknown_ids.chain(unknown_addresses).collect();
+        Ok(Resolved { unknown, ids: rows.iter().map(|row| row.id).collect() })
+    }
+}

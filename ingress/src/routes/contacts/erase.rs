@@ -1,0 +1,99 @@
+//! Erasure: the person goes, the ledger keeps its numbers and a keyed hash, suppressions keep their address.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Erases what is known of a contact. Its row is locked by the caller. A suppression stays: it is what keeps the address from
+/// being mailed again when somebody imports it.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn erase(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contact: Uuid,
+    address: &str,
+    pseudonym: &str,
+) -> sqlx::Result<()> {
+    sqlx::query!("delete from audience_members where tenant_id = $1 and contact_id = $2", tenant, contact)
+        .execute(&mut *db)
+        .await?;
+    erase_requests(&mut *db, tenant, address).await?;
+    erase_ledger(&mut *db, tenant, contact).await?;
+    // The same address may have been erased before, created again and be erased again: the second one takes its id along.
+    sqlx::query!(
+        "update contacts set
+             address = case when exists (select from contacts where tenant_id = $1 and address = 'erased:' || $3)
+                            then 'erased:' || $3 || ':' || $2::uuid::text else 'erased:' || $3 end,
+             first_name = null, last_name = null, title = null, phone = null, company = null, dot_number = null, timezone = null,
+             locale = null, lifecycle_stage = null, fields = '{}', status = 'erased', marketing_status = 'unsubscribed',
+             source = null, consent_basis = null, consent_at = null, consent_source = null, consent_description = null,
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        contact,
+        pseudonym,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Accepted requests name the address: those not handled yet are taken back, the others lose their payload.
+async fn erase_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update requests set
+             payload = '{\"erased\": true}',
+             state = case when state = 'accepted' then 'rejected' else state end,
+             outcome = case when state = 'accepted' then 'contact_erased' else outcome end,
+             handled_at = coalesce(handled_at, now()),
+             announce_after = null
+         where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2",
+        tenant,
+        address,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// What servers and clients said about the contact's sends. There is no index by contact: each campaign and request of the tenant
+/// is looked up by the unique index that ends in the contact.
+async fn erase_ledger(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
+    let sends = sqlx::query!(
+        r#"select s.id as "id!", s.month as "month!" from campaigns c
+           join sends s on s.tenant_id = c.tenant_id and s.campaign_id = c.id and s.contact_id = $2
+           where c.tenant_id = $1
+           union all
+           select s.id, s.month from requests r
+           join sends s on s.tenant_id = r.tenant_id and s.request_id = r.id and s.contact_id = $2
+           where r.tenant_id = $1
+           order by 1"#,
+        tenant,
+        contact,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let (ids, months): (Vec<_>, Vec<_>) = sends.into_iter().map(|send| (send.id, send.month)).unzip();
+    sqlx::query!(
+        "update sends s set response = null from unnest($2::uuid[], $3::date[]) as known (id, month)
+         where s.tenant_id = $1 and s.id = known.id and s.month = known.month and s.response is not null",
+        tenant,
+        &ids,
+        &months,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update events e set detail = e.detail - '{response,ip,user_agent}'::text[]
+         from unnest($2::uuid[], $3::date[]) as known (id, month)
+         where e.tenant_id = $1 and e.send_id = known.id and e.month = known.month
+           and e.detail ?| array['response', 'ip', 'user_agent']",
+        tenant,
+        &ids,
+        &months,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!("delete from renditions where tenant_id = $1 and send_id = any ($2)", tenant, &ids).execute(db).await.map(drop)
+}

@@ -1,0 +1,165 @@
+//! `/v1/contacts`: the people of a tenant (API.md §3).
+
+mod erase;
+mod input;
+mod store;
+
+use std::sync::Arc;
+
+use axum::{Router, routing::get};
+use chrono::{DateTime, Utc};
+use schemas::Address;
+use serde::Deserialize;
+use serde_json::json;
+
+use self::{
+    input::{Change, Create},
+    store::Filter,
+};
+use crate::{
+    Ingress,
+    act::{Act, Faults, Id, NoParameters, Page, Reply, read, write},
+    error::ApiError,
+    routes::{audiences::AudienceKind, fields},
+};
+
+pub(crate) use input::{is_locale, is_timezone};
+pub(crate) use store::ensure_audiences;
+
+const SEARCH_MAX_CHARS: usize = 200;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new()
+        .route("/v1/contacts", get(read("contacts:read", list)).post(write("contacts:write", create)))
+        .route(
+            "/v1/contacts/{id}",
+            get(read("contacts:read", show))
+                .patch(write("contacts:write", change))
+                .delete(write("contacts:write", remove)),
+        )
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    email: Option<String>,
+    q: Option<String>,
+    list_id: Option<Id>,
+    tag_id: Option<Id>,
+    status: Option<ListedStatus>,
+    updated_since: Option<DateTime<Utc>>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// The states a caller can see: an erased contact is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ListedStatus {
+    Active,
+    Archived,
+}
+
+impl ListedStatus {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Archived => "archived",
+        }
+    }
+}
+
+async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let mut faults = Faults::default();
+    let address = query.email.as_deref().and_then(|text| faults.address("email", text));
+    faults.optional("q", query.q.as_deref(), SEARCH_MAX_CHARS);
+    faults.finish()?;
+    let tenant = act.tenant;
+    for (id, kind) in [(query.list_id, AudienceKind::List), (query.tag_id, AudienceKind::Tag)] {
+        if let Some(Id(id)) = id {
+            store::require_audience(act.db(), tenant, id, kind).await?;
+        }
+    }
+    let filter = Filter {
+        id: None,
+        address: address.map(Address::into_string),
+        search: query.q.as_deref().map(containing),
+        list_id: query.list_id.map(|id| id.0),
+        tag_id: query.tag_id.map(|id| id.0),
+        status: query.status.map(ListedStatus::as_str),
+        updated_since: query.updated_since,
+    };
+    let mut contacts = store::list(act.db(), tenant, &filter, &page).await?;
+    let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
+    Reply::ok(&json!({"ok": true, "contacts": contacts, "next_cursor": next_cursor}))
+}
+
+/// A LIKE pattern for "contains this text".
+fn containing(text: &str) -> String {
+    let literal = text.trim().replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
+    format!("%{literal}%")
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("contact")?);
+    let contact = store::one(act.db(), tenant, id).await?;
+    Reply::ok(&json!({"ok": true, "contact": contact}))
+}
+
+/// Finds or creates by address. One that is found keeps what it has; an archived one is active again.
+async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
+    let tenant = act.tenant;
+    let defined = fields::defined(act.db(), tenant).await?;
+    let new = body.validate(&defined)?;
+    let (id, created) = store::find_or_create(act.db(), tenant, &new).await?;
+    if created {
+        store::join(act.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
+        store::join(act.db(), tenant, id, AudienceKind::List, &new.lists).await?;
+    }
+    let body = json!({"ok": true, "contact_id": id, "already_existed": !created});
+    if created { Reply::created(&body) } else { Reply::ok(&body) }
+}
+
+async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("contact")?);
+    let defined = fields::defined(act.db(), tenant).await?;
+    let change = body.validate(&defined)?;
+    let before = store::lock(act.db(), tenant, id).await?;
+    if change.subscribes() && before.left_by_own_hand {
+        return Err(ApiError::conflict("unsubscribed_by_recipient")
+            .detail("the recipient unsubscribed; only the recipient can opt in again"));
+    }
+    store::update(act.db(), tenant, id, &change).await?;
+    if let Some(status) = change.marketing_status
+        && status.as_str() != before.marketing_status
+    {
+        let detail = json!({"from": before.marketing_status, "to": status.as_str()});
+        act.audit("contact.marketing_status", &id.to_string(), detail).await?;
+    }
+    let contact = store::one(act.db(), tenant, id).await?;
+    Reply::ok(&json!({"ok": true, "contact": contact}))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remove {
+    #[serde(default)]
+    erase: bool,
+}
+
+async fn remove(act: &mut Act, body: Remove) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("contact")?);
+    let before = store::lock(act.db(), tenant, id).await?;
+    let status = if body.erase {
+        let pseudonym = hex::encode(act.ingress.master_keys.pseudonym(tenant, &before.address));
+        erase::erase(act.db(), tenant, id, &before.address, &pseudonym).await?;
+        act.audit("contact.erased", &id.to_string(), json!({})).await?;
+        "erased"
+    } else {
+        store::archive(act.db(), tenant, id).await?;
+        "archived"
+    };
+    Reply::ok(&json!({"ok": true, "contact_id": id, "status": status}))
+}

@@ -1,0 +1,330 @@
+//! `/v1/imports`: many contacts from one CSV text, in one transaction (API.md §3).
+
+mod apply;
+mod copy;
+pub mod file;
+pub mod row;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use chrono::{DateTime, Utc};
+use http::StatusCode;
+use schemas::new_id;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use self::{
+    apply::Outcome,
+    file::{File, Header},
+    row::{Row, RowFault},
+};
+use super::fields::{self, FieldType};
+use crate::{
+    Ingress,
+    act::{Act, Faults, NoParameters, Reply, read, time, write_large},
+    error::ApiError,
+};
+
+const NAME_MAX_CHARS: usize = 200;
+const SLUG_MAX_CHARS: usize = 50;
+const TEXT_MAX_CHARS: usize = 1_000;
+const ERRORS_SHOWN: usize = 100;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Ingress>> {
+    Router::new()
+        .route("/v1/imports", post(write_large("imports:write", import)))
+        .route("/v1/imports/{id}", get(read("imports:write", show)))
+}
+
+/// What an import does with its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// New contacts only; known ones are skipped.
+    Create,
+    /// Known contacts only; new ones are skipped.
+    Update,
+    /// Both.
+    #[default]
+    Upsert,
+    /// The addresses become suppressions; contacts stay as they are.
+    SuppressionImport,
+    /// Lists and tags of known contacts only.
+    AudienceOnly,
+    /// Checks the file, writes nothing.
+    VerificationOnly,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Upsert => "upsert",
+            Self::SuppressionImport => "suppression_import",
+            Self::AudienceOnly => "audience_only",
+            Self::VerificationOnly => "verification_only",
+        }
+    }
+}
+
+/// What the caller says about the right to mail these people.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Compliance {
+    consent_basis: Option<String>,
+    marketing_allowed: Option<bool>,
+    require_verification: Option<bool>,
+    source_description: Option<String>,
+}
+
+impl Compliance {
+    /// Without leave to send marketing, or before the address is verified, a new contact has not agreed yet.
+    fn new_contacts_are(&self) -> &'static str {
+        match (self.marketing_allowed, self.require_verification) {
+            (Some(false), _) | (_, Some(true)) => "pending",
+            _ => "subscribed",
+        }
+    }
+
+    /// Whether the import is an agreement that known contacts had not given yet.
+    fn agrees(&self) -> bool {
+        self.marketing_allowed == Some(true) && self.require_verification != Some(true) && self.consent_basis.is_some()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Import {
+    csv: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    operation: Operation,
+    #[serde(default)]
+    source_slug: Option<String>,
+    #[serde(default)]
+    compliance: Compliance,
+}
+
+impl Import {
+    fn check(&self) -> Result<(), ApiError> {
+        let mut faults = Faults::default();
+        faults.optional("name", self.name.as_deref(), NAME_MAX_CHARS);
+        if let Some(slug) = &self.source_slug {
+            let good = (1..=SLUG_MAX_CHARS).contains(&slug.len())
+                && slug.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte));
+            faults.require(good, "source_slug", "invalid", "must be 1 to 50 of a-z, 0-9, _ and -");
+        }
+        faults.optional("compliance.consent_basis", self.compliance.consent_basis.as_deref(), TEXT_MAX_CHARS);
+        faults.optional("compliance.source_description", self.compliance.source_description.as_deref(), TEXT_MAX_CHARS);
+        faults.finish()
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+struct Counts {
+    total_rows: usize,
+    valid: usize,
+    created: i64,
+    updated: i64,
+    unchanged: i64,
+    skipped: i64,
+    duplicates: usize,
+    invalid: usize,
+    suppressed: i64,
+}
+
+/// A file, read.
+struct Parsed {
+    rows: Vec<Row>,
+    total_rows: usize,
+    duplicates: usize,
+    invalid: usize,
+    ignored_columns: Vec<String>,
+    errors: Vec<RowFault>,
+}
+
+/// Reads a whole file. The last of several rows for one address wins.
+fn parse(text: &str, defined: &BTreeMap<String, FieldType>, rows_max: usize) -> Result<Parsed, ApiError> {
+    let file = File::open(text)?;
+    let (names, mut rows) = file.rows()?;
+    let header = Header::read(&names, defined)?;
+    let mut parsed = Parsed {
+        rows: Vec::new(),
+        total_rows: 0,
+        duplicates: 0,
+        invalid: 0,
+        ignored_columns: header.ignored(),
+        errors: Vec::new(),
+    };
+    let mut places: HashMap<String, usize> = HashMap::new();
+    while let Some((number, record)) = rows.next_row()? {
+        parsed.total_rows += 1;
+        if parsed.total_rows > rows_max {
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_rows")
+                .detail(format!("an import may have at most {rows_max} rows; send the rest in another")));
+        }
+        match row::read(number, record, &header) {
+            Err(faults) => {
+                parsed.invalid += 1;
+                let room = ERRORS_SHOWN.saturating_sub(parsed.errors.len());
+                parsed.errors.extend(faults.into_iter().take(room));
+            }
+            Ok(row) => match places.get(&row.address) {
+                Some(place) => {
+                    parsed.duplicates += 1;
+                    parsed.rows[*place] = row;
+                }
+                None => {
+                    places.insert(row.address.clone(), parsed.rows.len());
+                    parsed.rows.push(row);
+                }
+            },
+        }
+    }
+    Ok(parsed)
+}
+
+async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
+    let begun = Instant::now();
+    body.check()?;
+    let tenant = act.tenant;
+    let defined = fields::defined(act.db(), tenant).await?;
+    let rows_max = act.ingress.settings.import_max_rows;
+    let Import { csv, name, operation, source_slug, compliance } = body;
+    // Off the reactor: fifty thousand rows are a good part of a second of work.
+    let parsed = tokio::task::spawn_blocking(move || parse(&csv, &defined, rows_max))
+        .await
+        .map_err(|error| ApiError::unexpected(&error))??;
+    let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
+    let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
+    let valid = parsed.rows.len();
+    let outcome = apply::apply(act.db(), terms, parsed.rows).await?;
+    let Outcome { created, updated, unchanged, skipped, suppressed } = outcome;
+    let counts = Counts {
+        total_rows: parsed.total_rows,
+        valid,
+        created,
+        updated,
+        unchanged,
+        skipped,
+        duplicates: parsed.duplicates,
+        invalid: parsed.invalid,
+        suppressed,
+    };
+    let status = match (valid, parsed.invalid) {
+        (_, 0) => "completed",
+        (0, _) => "failed",
+        _ => "completed_with_errors",
+    };
+    let id = new_id();
+    let duration_ms = i32::try_from(begun.elapsed().as_millis()).unwrap_or(i32::MAX);
+    let summary = json!({"counts": counts, "ignored_columns": parsed.ignored_columns, "errors": parsed.errors});
+    sqlx::query!(
+        "insert into imports (tenant_id, id, name, operation, status, source_slug, summary, duration_ms)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant,
+        id,
+        name,
+        operation.as_str(),
+        status,
+        source_slug,
+        summary,
+        duration_ms,
+    )
+    .execute(act.db())
+    .await?;
+    Reply::ok(&json!({
+        "ok": true,
+        "import_id": id,
+        "name": name,
+        "operation": operation.as_str(),
+        "status": status,
+        "source_slug": source_slug,
+        "counts": counts,
+        "ignored_columns": parsed.ignored_columns,
+        "errors": parsed.errors,
+        "duration_ms": duration_ms,
+    }))
+}
+
+struct Stored {
+    name: Option<String>,
+    operation: String,
+    status: String,
+    source_slug: String,
+    summary: Value,
+    duration_ms: i32,
+    created_at: DateTime<Utc>,
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("import")?);
+    let stored = sqlx::query_as!(
+        Stored,
+        "select name, operation, status, source_slug, summary, duration_ms, created_at from imports
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("import"))?;
+    Reply::ok(&json!({
+        "ok": true,
+        "import": {
+            "import_id": id,
+            "name": stored.name,
+            "operation": stored.operation,
+            "status": stored.status,
+            "source_slug": stored.source_slug,
+            "counts": stored.summary["counts"],
+            "ignored_columns": stored.summary["ignored_columns"],
+            "errors": stored.summary["errors"],
+            "duration_ms": stored.duration_ms,
+            "created_at": time(stored.created_at),
+        },
+    }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_several_good_rows_for_an_address_wins() {
+        let text = "email,first_name,dot_number\nann@example.com,A,1\nANN@example.com,B,2\nann@example.com,C,none\n";
+        let parsed = parse(text, &BTreeMap::new(), 10).unwrap_or_else(|_| unreachable!());
+        assert_eq!((parsed.total_rows, parsed.rows.len(), parsed.duplicates, parsed.invalid), (3, 1, 1, 1));
+        assert_eq!(parsed.rows[0].first_name.as_deref(), Some("B"));
+        assert_eq!((parsed.errors[0].row, parsed.errors[0].code), (4, "not_a_positive_integer"));
+    }
+
+    #[test]
+    fn rows_are_counted_while_reading() {
+        let error = parse("email\na@b.co\nb@b.co\nc@b.co\n", &BTreeMap::new(), 2).err().unwrap();
+        assert_eq!((error.status.as_u16(), error.code.as_ref()), (413, "too_many_rows"));
+    }
+
+    #[test]
+    fn without_leave_for_marketing_new_contacts_have_not_agreed() {
+        let with = |marketing_allowed, require_verification| {
+            Compliance { marketing_allowed, require_verification, ..Compliance::default() }.new_contacts_are()
+        };
+        assert_eq!(with(None, None), "subscribed");
+        assert_eq!(with(Some(true), None), "subscribed");
+        assert_eq!(with(Some(false), None), "pending");
+        assert_eq!(with(Some(true), Some(true)), "pending");
+    }
+}
