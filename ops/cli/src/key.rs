@@ -113,12 +113,13 @@ pub async fn issue_key(
 ) -> anyhow::Result<Uuid> {
     let id = new_id();
     let prefix: String = key.chars().take(key.len().saturating_sub(45)).collect();
+    let hash = key::hash(key);
     let mut tx = pool.begin().await?;
     sqlx::query!(
         "insert into api_keys (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at)
          values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         id,
-        key::hash(key).as_slice(),
+        hash.as_slice(),
         prefix,
         product,
         environment.as_str(),

@@ -69,7 +69,8 @@ fn secrets(data_dir: &Path) -> anyhow::Result<Secrets> {
 }
 
 async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyhow::Result<()> {
-    let known = sqlx::query_scalar!("select id from api_keys where hash = $1", key::hash(text).as_slice())
+    let hash = key::hash(text);
+    let known = sqlx::query_scalar!("select id from api_keys where hash = $1", hash.as_slice())
         .fetch_optional(pool)
         .await?;
     if known.is_none() {
