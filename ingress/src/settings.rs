@@ -9,6 +9,7 @@ use crate::routes::domains::DomainTargets;
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ingress settings")]
+#[group(skip)]
 pub struct Settings {
     /// Where the API, the tracking links and the unsubscribe page listen. Port 0 takes a free one.
     #[arg(long, env = "POSTRIDER_HTTP_ADDR", default_value = "127.0.0.1:8080")]

@@ -87,3 +87,13 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Sink(args) => sink::run(args).await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_has_a_name_of_its_own() {
+        Cli::command().debug_assert();
+    }
+}

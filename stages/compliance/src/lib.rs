@@ -19,6 +19,7 @@ use facts::{BatchFacts, OwedSend, Road};
 
 /// Settings of the compliance stage.
 #[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
 pub struct Settings {
     /// Batches judged at the same time, per lane.
     #[arg(long, env = "POSTRIDER_COMPLIANCE_WORKERS", default_value_t = 2)]

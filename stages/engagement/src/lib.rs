@@ -18,6 +18,7 @@ pub use opt_out::{OptOut, opt_out};
 
 /// Settings of the engagement stage.
 #[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
 pub struct Settings {
     /// Groups of signals recorded at the same time.
     #[arg(long, env = "POSTRIDER_ENGAGEMENT_WORKERS", default_value_t = 2)]

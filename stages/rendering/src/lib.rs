@@ -16,6 +16,7 @@ pub use stage::Rendering;
 /// Settings of the rendering stage.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rendering")]
+#[group(skip)]
 pub struct Settings {
     /// Where recipients reach us, for the links and the pixel in mail: `https://link.example.com`. Mail that was sent keeps the
     /// address it was sent with.

@@ -9,6 +9,7 @@ use crate::smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
 /// How mail leaves.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Delivery")]
+#[group(skip)]
 pub struct Settings {
     /// The relay mail is handed to: `smtp://[user:password@]host[:port][?tls=none|opportunistic|required]` or `smtps://…`.
     #[arg(
@@ -25,7 +26,7 @@ pub struct Settings {
     #[arg(long, env = "POSTRIDER_SMTP_HELLO_NAME")]
     pub smtp_hello_name: Option<String>,
     /// Connections campaigns may hold to the relay. More raise the rate until the relay or the ledger is the limit.
-    #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 64)]
+    #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 128)]
     pub smtp_connections: usize,
     /// Connections kept for transactional mail, beside those of campaigns.
     #[arg(long, env = "POSTRIDER_SMTP_PRIORITY_CONNECTIONS", default_value_t = 16)]
