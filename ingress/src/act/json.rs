@@ -136,6 +136,8 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
         let name = quoted();
         let at = if path == name || path.ends_with(&format!(".{name}")) { path.to_owned() } else { joined(name) };
         FieldFault::new(at, "unknown_field", "is not a field of this request")
+    } else if message.starts_with("duplicate field") {
+        FieldFault::new(joined(quoted()), "duplicate", "is given twice")
     } else if message.starts_with("unknown variant") {
         let allowed = message.split_once("expected").map_or("", |(_, rest)| rest.trim().trim_start_matches("one of "));
         FieldFault::new(path, "not_allowed", format!("must be one of {}", allowed.replace('`', "")))

@@ -1,0 +1,53 @@
+//! `/v1/audiences`
+
+use serde_json::json;
+
+use crate::common::Edge;
+
+#[tokio::test]
+async fn members_are_added_and_removed_by_id_and_address() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    client.post("/v1/contacts", json!({"email": "bob@example.com"})).await;
+    let list = client.post("/v1/audiences", json!({"kind": "list", "name": " News ", "description": "x"})).await;
+    assert_eq!((list.status.as_u16(), &list.body["name"]), (201, &json!("News")));
+    let path = format!("/v1/audiences/{}", list.text("audience_id"));
+    let members = format!("{path}/members");
+    let missing = schemas::new_id().to_string();
+
+    let added = client.post(&members, json!({"add": [ann, "BOB@example.com", "nobody@example.com", missing]})).await;
+    assert_eq!((added.body["added"].as_i64(), added.body["removed"].as_i64()), (Some(2), Some(0)), "{}", added.body);
+    assert_eq!(added.body["not_found"], json!([missing, "nobody@example.com"]));
+    let again = client.post(&members, json!({"add": ["ann@example.com"], "remove": ["bob@example.com"]})).await;
+    assert_eq!((again.body["added"].as_i64(), again.body["removed"].as_i64()), (Some(0), Some(1)));
+    let audience = client.get(&path).await;
+    assert_eq!(audience.body["audience"]["member_count"], 1);
+    assert_eq!(audience.body["audience"]["kind"], "list");
+}
+
+#[tokio::test]
+async fn what_is_neither_id_nor_address_is_a_fault_at_its_place() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let list = client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
+    let members = format!("/v1/audiences/{list}/members");
+    let answer = client.post(&members, json!({"add": ["ann@example.com", "?"], "remove": ["!"]})).await;
+    let expected = [("add[1]", "invalid"), ("remove[0]", "invalid")];
+    assert_eq!(answer.faults(), expected.map(|(path, code)| (path.to_owned(), code.to_owned())));
+    let many: Vec<String> = (0..1001).map(|number| format!("p{number}@example.com")).collect();
+    assert_eq!(client.post(&members, json!({"add": many})).await.faults()[0].1, "too_many");
+}
+
+#[tokio::test]
+async fn a_name_is_used_once_per_kind() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let make = |kind: &'static str| {
+        let client = client.clone();
+        async move { client.post("/v1/audiences", json!({"kind": kind, "name": "News"})).await.refusal().0 }
+    };
+    assert_eq!((make("list").await, make("tag").await, make("list").await), (201, 201, 409));
+    assert_eq!(client.post("/v1/audiences", json!({"kind": "crowd", "name": "x"})).await.faults()[0].1, "not_allowed");
+    assert_eq!(client.post("/v1/audiences", json!({"kind": "list", "name": " "})).await.faults()[0].1, "empty");
+}

@@ -1,0 +1,245 @@
+//! `/v1/imports`
+
+use std::time::Instant;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::common::{Answer, Client, Edge, settings};
+
+const PATH: &str = "/v1/imports";
+
+async fn import(client: &Client, operation: &str, csv: &str) -> Answer {
+    let answer = client.post(PATH, json!({"csv": csv, "operation": operation})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+/// The counts that are not zero.
+fn counts(answer: &Answer) -> Value {
+    let all = answer.body["counts"].as_object().unwrap().clone();
+    all.into_iter().filter(|(_, count)| *count != json!(0)).collect::<serde_json::Map<_, _>>().into()
+}
+
+async fn contact(client: &Client, address: &str) -> Value {
+    client.get(&format!("/v1/contacts?email={address}")).await.body["contacts"][0].clone()
+}
+
+#[tokio::test]
+async fn an_upsert_creates_updates_and_leaves_alone() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await;
+    client.post("/v1/contacts", json!({"email": "old@example.com", "first_name": "Old", "last_name": "Name"})).await;
+    client.post("/v1/contacts", json!({"email": "same@example.com", "first_name": "Same"})).await;
+    let csv = "E-Mail,First Name,last_name,Plan,Tags,List,DOT-Number,Shoe size\n\
+               new@example.com,New,,pro,\"a; b\",News,42,39\n\
+               OLD@example.com,Older,,,a,,,\n\
+               same@example.com,Same,,,,,,\n";
+    let answer = client
+        .post(PATH, json!({"csv": csv, "name": "June", "source_slug": "crm_sync", "compliance": {"consent_basis": "contract"}}))
+        .await;
+    assert_eq!(answer.body["status"], "completed", "{}", answer.body);
+    assert_eq!(counts(&answer), json!({"total_rows": 3, "valid": 3, "created": 1, "updated": 2}));
+    assert_eq!((&answer.body["ignored_columns"], &answer.body["operation"]), (&json!(["Shoe size"]), &json!("upsert")));
+    let new = contact(&client, "new@example.com").await;
+    assert_eq!((&new["first_name"], &new["fields"], &new["dot_number"]), (&json!("New"), &json!({"plan": "pro"}), &json!(42)));
+    assert_eq!((&new["source"], &new["consent"]["basis"]), (&json!("crm_sync"), &json!("contract")));
+    assert_eq!((new["tags"].as_array().unwrap().len(), &new["lists"][0]["name"]), (2, &json!("News")));
+    let old = contact(&client, "old@example.com").await;
+    assert_eq!((&old["first_name"], &old["last_name"]), (&json!("Older"), &json!("Name")), "an empty cell leaves the value");
+
+    let again = client.post(PATH, json!({"csv": csv, "compliance": {"consent_basis": "contract"}})).await;
+    assert_eq!(counts(&again), json!({"total_rows": 3, "valid": 3, "unchanged": 3}));
+
+    let stored = client.get(&format!("{PATH}/{}", answer.text("import_id"))).await;
+    assert_eq!(stored.body["import"]["counts"], answer.body["counts"]);
+    assert_eq!((&stored.body["import"]["name"], &stored.body["import"]["status"]), (&json!("June"), &json!("completed")));
+}
+
+#[tokio::test]
+async fn create_skips_the_known_and_update_the_new() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "old@example.com", "first_name": "Old"})).await;
+    let csv = "email,first_name,list\nold@example.com,X,News\nnew@example.com,New,News\n";
+    let created = import(&client, "create", csv).await;
+    assert_eq!(counts(&created), json!({"total_rows": 2, "valid": 2, "created": 1, "skipped": 1}));
+    let old = contact(&client, "old@example.com").await;
+    assert_eq!((&old["first_name"], &old["lists"]), (&json!("Old"), &json!([])));
+    let updated = import(&client, "update", "email,first_name\nold@example.com,Y\nother@example.com,Z\n").await;
+    assert_eq!(counts(&updated), json!({"total_rows": 2, "valid": 2, "updated": 1, "skipped": 1}));
+    assert_eq!(contact(&client, "old@example.com").await["first_name"], "Y");
+    assert_eq!(contact(&client, "other@example.com").await, Value::Null);
+}
+
+#[tokio::test]
+async fn audience_only_touches_lists_and_tags_of_the_known() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "old@example.com", "first_name": "Old"})).await;
+    let csv = "email,first_name,list,suppression_reason\nold@example.com,X,News,manual\nnew@example.com,New,News,manual\n";
+    let answer = import(&client, "audience_only", csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 2, "valid": 2, "updated": 1, "skipped": 1}));
+    let old = contact(&client, "old@example.com").await;
+    assert_eq!((&old["first_name"], &old["lists"][0]["name"]), (&json!("Old"), &json!("News")));
+    assert_eq!(edge.count("select count(*) from suppressions").await, 0);
+    assert_eq!(edge.count("select count(*) from contacts").await, 1);
+}
+
+#[tokio::test]
+async fn verification_only_writes_nothing() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/suppressions", json!({"email": "held@example.com"})).await;
+    let csv = "email,list,suppression_reason\nnew@example.com,News,manual\nheld@example.com,,\nnobody,,\n";
+    let answer = import(&client, "verification_only", csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 3, "valid": 2, "invalid": 1, "suppressed": 1}));
+    assert_eq!(answer.body["status"], "completed_with_errors");
+    for table in ["select count(*) from contacts", "select count(*) from audiences"] {
+        assert_eq!(edge.count(table).await, 0, "{table}");
+    }
+    assert_eq!(edge.count("select count(*) from suppressions").await, 1);
+}
+
+#[tokio::test]
+async fn a_suppression_import_suppresses_and_makes_no_contacts() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/suppressions", json!({"email": "held@example.com", "reason": "import"})).await;
+    let csv = "email,suppression_reason,unsubscribed\n\
+               a@example.com,,\nb@example.com,hard_bounce,\nc@example.com,,yes\nheld@example.com,,\n";
+    let answer = import(&client, "suppression_import", csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 4, "valid": 4, "created": 3, "unchanged": 1, "suppressed": 4}));
+    assert_eq!(edge.count("select count(*) from contacts").await, 0);
+    let rows: Vec<(String, String, String)> =
+        sqlx::query_as("select address, reason, scope from suppressions order by address").fetch_all(&edge.pool).await.unwrap();
+    let rows: Vec<_> = rows.iter().map(|(address, reason, scope)| (&address[..1], reason.as_str(), scope.as_str())).collect();
+    assert_eq!(
+        rows,
+        [("a", "import", "all"), ("b", "hard_bounce", "all"), ("c", "unsubscribe", "marketing"), ("h", "import", "all")]
+    );
+}
+
+#[tokio::test]
+async fn an_import_never_lifts_a_suppression_or_an_opt_out() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "left@example.com", "marketing_status": "unsubscribed"})).await;
+    client.post("/v1/contacts", json!({"email": "pending@example.com", "marketing_status": "pending"})).await;
+    client.post("/v1/suppressions", json!({"email": "held@example.com", "reason": "complaint"})).await;
+    let csv = "email,unsubscribed\nleft@example.com,no\nheld@example.com,no\npending@example.com,no\nleaves@example.com,yes\n";
+    let body = json!({"csv": csv, "compliance": {"marketing_allowed": true, "consent_basis": "opt_in"}});
+    let answer = client.post(PATH, body).await;
+    assert_eq!(answer.body["counts"]["suppressed"], 1, "{}", answer.body);
+    let status = |address: &'static str| {
+        let client = client.clone();
+        async move { contact(&client, address).await["marketing_status"].as_str().unwrap().to_owned() }
+    };
+    assert_eq!(status("left@example.com").await, "unsubscribed");
+    assert_eq!(status("leaves@example.com").await, "unsubscribed");
+    assert_eq!(status("pending@example.com").await, "subscribed", "an agreement that was not given yet is given now");
+    assert_eq!(contact(&client, "held@example.com").await["suppression"]["reason"], "complaint");
+    client.post(PATH, json!({"csv": "email\nx@example.com\n", "compliance": {"marketing_allowed": false}})).await;
+    assert_eq!(status("x@example.com").await, "pending");
+}
+
+#[tokio::test]
+async fn bad_rows_are_reported_and_skipped_and_the_last_duplicate_wins() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let csv = "\u{feff}email;first_name;timezone\r\n\
+               ann@example.com;Ann;\r\n\
+               nobody;Bob;\r\n\
+               \"cid@example.com\";\"Cid; the first\";Mars\r\n\
+               ANN@example.com;Anna;Europe/Paris\r\n\
+               dan@example.com;Dan;;too many\r\n";
+    let answer = import(&client, "upsert", csv).await;
+    assert_eq!(answer.body["status"], "completed_with_errors");
+    assert_eq!(counts(&answer), json!({"total_rows": 5, "valid": 1, "created": 1, "duplicates": 1, "invalid": 3}));
+    assert_eq!(
+        answer.body["errors"],
+        json!([
+            {"row": 3, "column": "email", "code": "missing_at", "value": "nobody"},
+            {"row": 4, "column": "timezone", "code": "unknown_timezone", "value": "Mars"},
+            {"row": 6, "column": "", "code": "too_many_cells", "value": ""},
+        ])
+    );
+    assert_eq!(contact(&client, "ann@example.com").await["first_name"], "Anna");
+    let failed = import(&client, "upsert", "email\nnobody\n").await;
+    assert_eq!(failed.body["status"], "failed");
+    let empty = import(&client, "upsert", "email\n").await;
+    assert_eq!((empty.body["status"].as_str(), counts(&empty)), (Some("completed"), json!({})));
+}
+
+#[tokio::test]
+async fn at_most_a_hundred_errors_are_shown_and_all_are_counted() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let answer = import(&client, "upsert", &format!("email\n{}", "nobody\n".repeat(150))).await;
+    assert_eq!((answer.body["counts"]["invalid"].as_i64(), answer.body["errors"].as_array().unwrap().len()), (Some(150), 100));
+}
+
+#[rstest]
+#[case::unterminated("email,name\nann@example.com,\"Ann\nbob@example.com,Bob\n", "unterminated_quote", "line 2")]
+#[case::no_email("name,phone\nx,y\n", "missing_column", "line 1")]
+#[case::twice("email,Mail\na@b.co,c@d.co\n", "duplicate_header", "line 1")]
+#[case::empty("", "empty", "line 1")]
+#[tokio::test]
+async fn a_file_that_cannot_be_meant_is_refused_with_the_line(#[case] csv: &str, #[case] code: &str, #[case] line: &str) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let answer = client.post(PATH, json!({"csv": csv})).await;
+    assert_eq!((answer.refusal(), answer.faults()), ((400, "validation_failed"), vec![("csv".to_owned(), code.to_owned())]));
+    assert!(answer.text("detail").contains(line), "{}", answer.body);
+    assert_eq!(edge.count("select count(*) from imports").await, 0);
+}
+
+#[tokio::test]
+async fn the_ceiling_is_a_setting() {
+    let mut settings = settings();
+    settings.import_max_rows = 2;
+    let edge = Edge::with(settings).await;
+    let client = edge.client().await;
+    assert_eq!(client.post(PATH, json!({"csv": "email\na@b.co\nc@d.co\n"})).await.status, 200);
+    assert_eq!(client.post(PATH, json!({"csv": "email\na@b.co\nc@d.co\ne@f.co\n"})).await.refusal(), (413, "too_many_rows"));
+}
+
+#[tokio::test]
+async fn imports_of_the_same_people_at_once_agree() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let line = |number: usize| format!("p{number}@example.com,N{number},all\n");
+    let forward = format!("email,first_name,tags\n{}", (0..500).map(line).collect::<String>());
+    let backward = format!("email,first_name,tags\n{}", (0..500).rev().map(line).collect::<String>());
+    let answers = futures::future::join_all((0..4).map(|number| {
+        let (client, csv) = (client.clone(), if number % 2 == 0 { forward.clone() } else { backward.clone() });
+        async move { client.post(PATH, json!({"csv": csv})).await }
+    }))
+    .await;
+    for answer in &answers {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let created: i64 = answers.iter().map(|answer| answer.body["counts"]["created"].as_i64().unwrap()).sum();
+    assert_eq!(created, 500);
+    assert_eq!(edge.count("select count(*) from contacts").await, 500);
+    assert_eq!(edge.count("select count(*) from audience_members").await, 500);
+}
+
+#[tokio::test]
+#[allow(clippy::print_stdout)]
+async fn fifty_thousand_rows_are_one_request() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let mut csv = String::from("email,first_name,last_name,company,tags,list,timezone\n");
+    for number in 0..50_000 {
+        csv.push_str(&format!("person{number}@example.com,First{number},Last{number},Company {},a;b,News,Europe/Paris\n", number % 100));
+    }
+    for round in ["new", "again"] {
+        let begun = Instant::now();
+        let answer = client.post(PATH, json!({"csv": csv})).await;
+        println!("50,000 rows ({round}): {} ms, of which ours {}", begun.elapsed().as_millis(), answer.body["duration_ms"]);
+        assert_eq!(answer.body["counts"]["valid"], 50_000, "{}", answer.body);
+    }
+    assert_eq!(edge.count("select count(*) from audience_members").await, 150_000);
+}
