@@ -1,0 +1,145 @@
+//! What the tests of a stage stand on: a database and a stream prefix of their own, rows to work on, and the books checked.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+pub mod recount;
+mod seed;
+mod wait;
+
+use std::sync::Arc;
+
+use clap::{Args, Command};
+use runner::{Deps, Runner};
+use runtime::{Bus, Database, MasterKeys, Publication, Role, Vault};
+use schemas::{messages::Message, subjects::stream};
+use servers::TestDatabase;
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+
+pub use seed::{Person, Tenant};
+pub use wait::until;
+
+const STREAMS: [&str; 6] =
+    [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+
+/// A database and streams for one test.
+pub struct Rig {
+    /// In the stages' role.
+    pub pool: PgPool,
+    pub bus: Bus,
+    pub database: TestDatabase,
+    shutdown: CancellationToken,
+}
+
+/// A message set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dead {
+    pub reason: String,
+    pub subject: String,
+}
+
+impl Rig {
+    pub async fn new() -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let pool = Database::pool(&database.url().into(), Role::Stages, 8).unwrap();
+        let prefix = format!("{}_", database.name());
+        let bus = Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap();
+        bus.apply_streams().await.unwrap();
+        Self { pool, bus, database, shutdown: CancellationToken::new() }
+    }
+
+    /// What a process gives its stages. Each call is another process: a runner and a pool of its own.
+    pub fn process(&self) -> Deps {
+        let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
+        Deps {
+            runner: Runner::new(self.bus.clone(), self.shutdown.clone()),
+            bus: self.bus.clone(),
+            pool: Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap(),
+            tokens: Arc::new(keys.tokens()),
+            vault: Arc::new(Vault::new(&keys).unwrap()),
+            shutdown: self.shutdown.clone(),
+        }
+    }
+
+    /// A pool in the ingress' role.
+    pub fn ingress_pool(&self) -> PgPool {
+        Database::pool(&self.database.url().into(), Role::Ingress, 4).unwrap()
+    }
+
+    pub async fn publish(&self, publications: Vec<Publication>) {
+        self.bus.publish_all(publications).await.unwrap();
+    }
+
+    /// The messages a stream holds, in order.
+    pub async fn messages<M: Message>(&self, stream: &str) -> Vec<M> {
+        let mut found = Vec::new();
+        for payload in self.raw(stream).await {
+            found.push(serde_json::from_slice(&payload.payload).unwrap());
+        }
+        found
+    }
+
+    /// How many messages a stream holds; none while it does not exist.
+    pub async fn held(&self, stream: &str) -> u64 {
+        match self.bus.jetstream().get_stream(self.bus.prefixed(stream)).await {
+            Ok(stream) => stream.get_info().await.unwrap().state.messages,
+            Err(_) => 0,
+        }
+    }
+
+    /// The dead letters, in order.
+    pub async fn dead(&self) -> Vec<Dead> {
+        use schemas::subjects::header::{DEAD_REASON, DEAD_SUBJECT};
+        let raw = self.raw(stream::DEAD).await;
+        let header = |message: &async_nats::jetstream::message::StreamMessage, name: &str| {
+            message.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
+        };
+        raw.iter()
+            .map(|message| Dead { reason: header(message, DEAD_REASON), subject: header(message, DEAD_SUBJECT) })
+            .collect()
+    }
+
+    async fn raw(&self, name: &str) -> Vec<async_nats::jetstream::message::StreamMessage> {
+        let stream = self.bus.jetstream().get_stream(self.bus.prefixed(name)).await.unwrap();
+        let state = stream.get_info().await.unwrap().state;
+        let mut found = Vec::new();
+        for sequence in state.first_sequence..=state.last_sequence {
+            // Gone between the two questions: it was acknowledged.
+            if let Ok(message) = stream.get_raw_message(sequence).await {
+                found.push(message);
+            }
+        }
+        found
+    }
+
+    /// Loses the whole stream store, as a failed disk would.
+    pub async fn lose_the_streams(&self) {
+        for name in STREAMS {
+            self.bus.jetstream().delete_stream(self.bus.prefixed(name)).await.unwrap();
+        }
+    }
+
+    /// One number from the ledger.
+    pub async fn number(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Every batch's counters equal a recount of its sends.
+    pub async fn assert_books(&self) {
+        let faults = recount::faults(&self.pool).await.unwrap();
+        assert!(faults.is_empty(), "batches off the books: {faults:?}");
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// A stage's settings from arguments, as the command line would parse them.
+pub fn settings<S: Args>(arguments: &[&str]) -> S {
+    let command = S::augment_args(Command::new("test"));
+    let matches = command.get_matches_from(["test"].iter().chain(arguments));
+    S::from_arg_matches(&matches).unwrap()
+}

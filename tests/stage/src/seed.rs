@@ -1,0 +1,260 @@
+//! Rows to work on, as the ingress would have written them.
+
+use chrono::{DateTime, Utc};
+use runtime::Publication;
+use schemas::{
+    Address, Classification, Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId,
+    messages::TransactionalPayload, month_of, new_batch_id, new_id, subjects,
+};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::Rig;
+
+/// The product all requests of the tests come from.
+const PRODUCT: &str = "shop";
+
+/// A tenant that may send.
+#[derive(Debug, Clone, Copy)]
+pub struct Tenant {
+    pub id: Uuid,
+    pub domain: Uuid,
+    pub sender: Uuid,
+    pub content: Uuid,
+}
+
+/// A contact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    pub id: Uuid,
+    pub address: String,
+}
+
+impl Rig {
+    /// An active tenant with a verified domain, a sender and a content.
+    pub async fn tenant(&self) -> Tenant {
+        let tenant = Tenant { id: new_id(), domain: new_id(), sender: new_id(), content: new_id() };
+        sqlx::query(
+            "insert into tenants (id, environment, owner_email) values ($1, 'production', 'owner@example.com')",
+        )
+        .bind(tenant.id)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        sqlx::query(
+            "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
+             values ($1, $2, 'd' || replace($2::text, '-', '') || '.example.com', 'verified', 's', '\\x00', 'x', 't')",
+        )
+        .bind(tenant.id)
+        .bind(tenant.domain)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        sqlx::query("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@example.com', 'News')")
+            .bind(tenant.id)
+            .bind(tenant.sender)
+            .bind(tenant.domain)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        sqlx::query(
+            "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>Hi</p>')",
+        )
+        .bind(tenant.id)
+        .bind(tenant.content)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        tenant
+    }
+
+    /// Contacts that are subscribed, in the order of their ids.
+    pub async fn people(&self, tenant: &Tenant, count: usize) -> Vec<Person> {
+        let mut people: Vec<Person> = (0..count)
+            .map(|_| new_id())
+            .map(|id| Person { id, address: format!("p{}@example.org", id.simple()) })
+            .collect();
+        people.sort_by_key(|person| person.id);
+        let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+        let addresses: Vec<&str> = people.iter().map(|person| person.address.as_str()).collect();
+        sqlx::query("insert into contacts (tenant_id, id, address) select $1, * from unnest($2::uuid[], $3::text[])")
+            .bind(tenant.id)
+            .bind(&ids)
+            .bind(&addresses)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        people
+    }
+
+    /// Holds something against an address. Scope and expiry as the reason usually has them.
+    pub async fn suppress(&self, tenant: &Tenant, person: &Person, reason: &str, scope: &str) {
+        sqlx::query(
+            "insert into suppressions (tenant_id, id, address, reason, scope, source) values ($1, $2, $3, $4, $5, 'api')",
+        )
+        .bind(tenant.id)
+        .bind(new_id())
+        .bind(&person.address)
+        .bind(reason)
+        .bind(scope)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+    }
+
+    /// A list or tag with these members.
+    pub async fn audience(&self, tenant: &Tenant, kind: &str, members: &[Person]) -> Uuid {
+        let id = new_id();
+        sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $2::text)")
+            .bind(tenant.id)
+            .bind(id)
+            .bind(kind)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        let members: Vec<Uuid> = members.iter().map(|person| person.id).collect();
+        sqlx::query(
+            "insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, unnest($3::uuid[])",
+        )
+        .bind(tenant.id)
+        .bind(id)
+        .bind(&members)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        id
+    }
+
+    /// A marketing campaign to a list, launched: its request is the next thing.
+    pub async fn campaign(&self, tenant: &Tenant, list: Uuid) -> Uuid {
+        let id = new_id();
+        sqlx::query(
+            "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode,
+                                    list_id, message_purpose, classification, status)
+             values ($1, $2, $3, 'production', 'News', $4, $5, 'list', $6, 'newsletter', 'marketing', 'sending')",
+        )
+        .bind(tenant.id)
+        .bind(id)
+        .bind(PRODUCT)
+        .bind(tenant.sender)
+        .bind(tenant.content)
+        .bind(list)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        id
+    }
+
+    /// Writes a request that is due to be rung for at `announce_after`, and answers its announcement.
+    pub async fn request(
+        &self,
+        tenant: &Tenant,
+        kind: RequestKind,
+        id: Uuid,
+        payload: serde_json::Value,
+        announce_after: DateTime<Utc>,
+    ) -> RequestAnnounced {
+        sqlx::query(
+            "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+             values ($1, $2, $3, 'production', $4, $5, $6)",
+        )
+        .bind(tenant.id)
+        .bind(id)
+        .bind(PRODUCT)
+        .bind(kind.as_str())
+        .bind(Json(payload))
+        .bind(announce_after)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        RequestAnnounced { tenant_id: tenant.id, request_id: id, kind }
+    }
+
+    /// A launch request that no sweep rings for while the test runs.
+    pub async fn launch_request(&self, tenant: &Tenant, campaign: Uuid) -> RequestAnnounced {
+        let payload = serde_json::json!({ "campaign_id": campaign });
+        self.request(tenant, RequestKind::CampaignLaunch, new_id(), payload, far_off()).await
+    }
+
+    /// A transactional request, likewise; `edit` may change what it asks for.
+    pub async fn transactional_request(
+        &self,
+        tenant: &Tenant,
+        address: &str,
+        edit: impl FnOnce(&mut TransactionalPayload),
+    ) -> RequestAnnounced {
+        let mut payload = TransactionalPayload {
+            send_id: new_batch_id(),
+            address: Address::parse(address).unwrap(),
+            first_name: None,
+            last_name: None,
+            title: None,
+            phone: None,
+            template_id: new_id(),
+            content_id: tenant.content,
+            sender_id: tenant.sender,
+            data: serde_json::Map::new(),
+        };
+        edit(&mut payload);
+        let json = serde_json::to_value(&payload).unwrap();
+        self.request(tenant, RequestKind::Transactional, payload.send_id, json, far_off()).await
+    }
+
+    /// Rings for requests; `ring` sets repeats apart, which JetStream would otherwise drop.
+    pub async fn ring(&self, requests: &[RequestAnnounced], ring: &str) {
+        let publications = requests.iter().map(|request| {
+            let subject = subjects::request(PRODUCT, Environment::Production, request.kind);
+            Publication::json(subject, format!("{}-{ring}", request.request_id), request).unwrap()
+        });
+        self.publish(publications.collect()).await;
+    }
+
+    /// A batch of queued sends of a campaign, announced for the first time, and its announcement.
+    pub async fn batch(
+        &self,
+        tenant: &Tenant,
+        campaign: Uuid,
+        classification: Classification,
+        people: &[Person],
+    ) -> Resolved {
+        let id = new_batch_id();
+        let sends: Vec<Uuid> = (0..people.len()).map(|at| SendId::of(id, u16::try_from(at).unwrap()).0).collect();
+        let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+        let size = i32::try_from(people.len()).unwrap();
+        let mut tx = self.pool.begin().await.unwrap();
+        sqlx::query(
+            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state,
+                                  announce_after, announcement, size, queued)
+             values ($1, $2, $3, 'campaign', 'bulk', $4, $5, $6, $7, 'announced', now() + interval '60 seconds', 1, $8, $8)",
+        )
+        .bind(tenant.id)
+        .bind(id)
+        .bind(month_of(id))
+        .bind(classification.as_str())
+        .bind(campaign)
+        .bind(tenant.content)
+        .bind(tenant.sender)
+        .bind(size)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        sqlx::query(
+            "insert into sends (tenant_id, id, month, campaign_id, contact_id)
+             select $1, s.id, $2, $3, s.contact_id from unnest($4::uuid[], $5::uuid[]) as s (id, contact_id)",
+        )
+        .bind(tenant.id)
+        .bind(month_of(id))
+        .bind(campaign)
+        .bind(&sends)
+        .bind(&contacts)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        tx.commit().await.unwrap();
+        Resolved { tenant_id: tenant.id, batch_id: id, lane: Lane::Bulk, announcement: 1 }
+    }
+}
+
+fn far_off() -> DateTime<Utc> {
+    Utc::now() + chrono::TimeDelta::days(1)
+}
