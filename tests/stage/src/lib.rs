@@ -7,9 +7,10 @@ mod wait;
 
 use std::sync::Arc;
 
+use async_nats::jetstream::stream::Config;
 use clap::{Args, Command};
 use runner::{Deps, Runner};
-use runtime::{Bus, Database, MasterKeys, Publication, Role, Vault};
+use runtime::{Bus, Database, MasterKeys, Publication, Role, Vault, streams::STREAMS};
 use schemas::{messages::Message, subjects::stream};
 use servers::TestDatabase;
 use sqlx::PgPool;
@@ -18,8 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub use seed::{Person, Tenant};
 pub use wait::until;
 
-const STREAMS: [&str; 6] =
-    [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+const STREAM_BYTES: i64 = 16 * 1024 * 1024;
 
 /// A database and streams for one test.
 pub struct Rig {
@@ -44,7 +44,11 @@ impl Rig {
         let pool = Database::pool(&database.url().into(), Role::Stages, 8).unwrap();
         let prefix = format!("{}_", database.name());
         let bus = Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap();
-        bus.apply_streams().await.unwrap();
+        // The stream table, each stream small: JetStream sets the bytes aside, and many tests share one server.
+        for spec in STREAMS {
+            let config = Config { max_bytes: STREAM_BYTES, ..spec.config(&prefix, 1) };
+            bus.jetstream().create_stream(config).await.unwrap();
+        }
         Self { pool, bus, database, shutdown: CancellationToken::new() }
     }
 
@@ -114,8 +118,8 @@ impl Rig {
 
     /// Loses the whole stream store, as a failed disk would.
     pub async fn lose_the_streams(&self) {
-        for name in STREAMS {
-            self.bus.jetstream().delete_stream(self.bus.prefixed(name)).await.unwrap();
+        for spec in STREAMS {
+            self.bus.jetstream().delete_stream(self.bus.prefixed(spec.name)).await.unwrap();
         }
     }
 

@@ -53,15 +53,24 @@ fn people() -> People {
     people
 }
 
+/// A header's value, unfolded or not as it came.
 fn header<'a>(message: &'a str, name: &str) -> Option<&'a str> {
     let head = message.split("\r\n\r\n").next()?;
-    let at = head.to_ascii_lowercase().find(&format!("\r\n{}:", name.to_ascii_lowercase()))? + 2;
-    let value = &head[at + name.len() + 1..];
-    let end = value
-        .match_indices("\r\n")
-        .find(|(at, _)| !value[at + 2..].starts_with([' ', '\t']))
-        .map_or(value.len(), |(at, _)| at);
-    Some(value[..end].trim())
+    let mut from = 0;
+    while from < head.len() {
+        let rest = &head[from..];
+        // A field ends at the first line end that no white space follows.
+        let end = rest
+            .match_indices("\r\n")
+            .find(|(at, _)| !rest[at + 2..].starts_with([' ', '\t']))
+            .map_or(rest.len(), |(at, _)| at);
+        let (key, value) = rest[..end].split_once(':')?;
+        if key.eq_ignore_ascii_case(name) {
+            return Some(value.trim());
+        }
+        from += end + 2;
+    }
+    None
 }
 
 fn url_in<'a>(text: &'a str, marker: &str) -> &'a str {
