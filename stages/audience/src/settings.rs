@@ -5,6 +5,7 @@ use std::time::Duration;
 /// Settings of the audience stage.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Audience settings")]
+#[group(skip)]
 pub struct Settings {
     /// Transactions of transactional requests at the same time; each takes up to 64 requests that are waiting together.
     #[arg(long, env = "POSTRIDER_AUDIENCE_WORKERS", default_value_t = 2)]

@@ -1,0 +1,167 @@
+//! The count a launch is answered with.
+
+use std::collections::BTreeMap;
+
+use audience::{AudienceSelector, count};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+use schemas::{
+    Classification, SkipReason,
+    gate::{self, MarketingStatus, Standing},
+};
+use stage_rig::{Person, Rig, Tenant};
+use uuid::Uuid;
+
+const REASONS: [&str; 6] = ["hard_bounce", "complaint", "unsubscribe", "manual", "invalid", "import"];
+
+/// What is held against one contact: (reason, scope, whether it has run out).
+type Held = Vec<(&'static str, &'static str, bool)>;
+
+fn standings() -> impl Strategy<Value = (Held, &'static str)> {
+    let held = (proptest::sample::select(REASONS.to_vec()), prop_oneof![Just("all"), Just("marketing")], any::<bool>());
+    let marketing = proptest::sample::select(vec!["subscribed", "unsubscribed", "pending"]);
+    (proptest::collection::vec(held, 0..3), marketing)
+}
+
+/// 300 contacts with whatever may be held against them.
+async fn random_audience(rig: &Rig, tenant: &Tenant) -> Vec<Person> {
+    let people = rig.people(tenant, 300).await;
+    let mut random = TestRunner::deterministic();
+    for person in &people {
+        let (held, marketing) = standings().new_tree(&mut random).unwrap().current();
+        sqlx::query("update contacts set marketing_status = $3 where tenant_id = $1 and id = $2")
+            .bind(tenant.id)
+            .bind(person.id)
+            .bind(marketing)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        for (reason, scope, over) in held {
+            sqlx::query(
+                "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
+                 values ($1, $2, $3, $4, $5, 'api', case when $6 then now() - interval '1 day' end)
+                 on conflict do nothing",
+            )
+            .bind(tenant.id)
+            .bind(schemas::new_id())
+            .bind(&person.address)
+            .bind(reason)
+            .bind(scope)
+            .bind(over)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        }
+    }
+    people
+}
+
+/// What the compliance gate says of each, over the facts it reads.
+async fn judged(
+    rig: &Rig,
+    tenant: &Tenant,
+    people: &[Person],
+    class: Classification,
+) -> BTreeMap<Option<SkipReason>, i64> {
+    type Row = (bool, String, bool, bool, bool, bool, bool, bool);
+    let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+    let rows: Vec<Row> = sqlx::query_as(
+        "select contact_active, marketing_status, hard_bounced, complained, unsubscribed, invalid, suppressed_all,
+                suppressed_marketing from standings($1, $2)",
+    )
+    .bind(tenant.id)
+    .bind(&ids)
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    let mut verdicts = BTreeMap::new();
+    for row in rows {
+        let standing = Standing {
+            contact_active: row.0,
+            marketing: MarketingStatus::from_column(&row.1),
+            hard_bounced: row.2,
+            complained: row.3,
+            unsubscribed: row.4,
+            invalid: row.5,
+            suppressed_all: row.6,
+            suppressed_marketing: row.7,
+        };
+        *verdicts.entry(gate::judge(&standing, class)).or_default() += 1;
+    }
+    verdicts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_count_is_what_the_gate_will_decide() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = random_audience(&rig, &tenant).await;
+    let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
+    for class in Classification::ALL {
+        let verdicts = judged(&rig, &tenant, &people, *class).await;
+        let counted = count(&mut rig.pool.acquire().await.unwrap(), tenant.id, &selector, *class).await.unwrap();
+        assert_eq!(counted.total, 300);
+        assert_eq!(counted.queued, verdicts.get(&None).copied().unwrap_or(0), "{class}");
+        let skipped: Vec<_> = verdicts.iter().filter_map(|(verdict, count)| Some(((*verdict)?, *count))).collect();
+        assert_eq!(counted.skipped, skipped, "{class}");
+        assert!(counted.skipped.len() > 2, "the audience tries several reasons");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_active_members_are_the_audience_and_each_is_counted_once() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 10).await;
+    let tags =
+        vec![rig.audience(&tenant, "tag", &people[..6]).await, rig.audience(&tenant, "tag", &people[4..8]).await];
+    sqlx::query("update contacts set status = 'archived' where id = $1")
+        .bind(people[0].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let selector = AudienceSelector::Tags(tags);
+    let mut db = rig.pool.acquire().await.unwrap();
+    let counted = count(&mut db, tenant.id, &selector, Classification::Marketing).await.unwrap();
+    assert_eq!((counted.total, counted.queued), (7, 7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_digest_changes_when_somebody_joins_or_is_suppressed_and_not_otherwise() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 5).await;
+    let list = rig.audience(&tenant, "list", &people[..4]).await;
+    let selector = AudienceSelector::List(list);
+    let digest = async || {
+        let mut db = rig.pool.acquire().await.unwrap();
+        count(&mut db, tenant.id, &selector, Classification::Marketing).await.unwrap().digest
+    };
+    let first = digest().await;
+    assert_eq!(digest().await, first);
+    // Another verdict, and as many people as before.
+    rig.suppress(&tenant, &people[0], "complaint", "all").await;
+    let suppressed = digest().await;
+    assert_ne!(suppressed, first);
+    sqlx::query("insert into audience_members (tenant_id, audience_id, contact_id) values ($1, $2, $3)")
+        .bind(tenant.id)
+        .bind(list)
+        .bind(people[4].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    assert_ne!(digest().await, suppressed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ingress_role_counts_its_tenant_and_no_other() {
+    let rig = Rig::new().await;
+    let (ours, theirs) = (rig.tenant().await, rig.tenant().await);
+    let people = rig.people(&ours, 3).await;
+    let selector = AudienceSelector::List(rig.audience(&ours, "list", &people).await);
+    let pool = rig.ingress_pool();
+    for (confined_to, asked, expected) in [(ours, ours, 3), (theirs, ours, 0), (theirs, theirs, 0)] {
+        let mut tx = runtime::db::begin_for_tenant(&pool, confined_to.id).await.unwrap();
+        let counted = count(&mut tx, asked.id, &selector, Classification::Marketing).await.unwrap();
+        assert_eq!(counted.total, expected);
+    }
+}

@@ -1,0 +1,148 @@
+//! Handing on: fair between tenants, within the backlog, never for a paused or cancelled campaign.
+
+use std::collections::BTreeMap;
+
+use schemas::{LaunchId, Resolved, month_of, subjects::stream};
+use stage_rig::{Rig, Tenant, until};
+use uuid::Uuid;
+
+use crate::start;
+
+/// A running campaign with this many full batches that wait; their sends are of no concern here.
+async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
+    let list = rig.audience(tenant, "list", &[]).await;
+    let campaign = rig.campaign(tenant, list).await;
+    let launch = LaunchId::fresh();
+    sqlx::query("update campaigns set launch_prefix = $2, month = $3, materialized_at = now() where id = $1")
+        .bind(campaign)
+        .bind(launch.prefix())
+        .bind(launch.month())
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let ids: Vec<Uuid> = (0..batches).map(|number| launch.batch(number)).collect();
+    sqlx::query(
+        "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)
+         select $1, unnest($2::uuid[]), $3, 'campaign', 'bulk', 'marketing', $4, $5, $6, 500, 500",
+    )
+    .bind(tenant.id)
+    .bind(&ids)
+    .bind(month_of(launch.batch(0)))
+    .bind(campaign)
+    .bind(tenant.content)
+    .bind(tenant.sender)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    campaign
+}
+
+async fn announced_by_tenant(rig: &Rig) -> BTreeMap<Uuid, i64> {
+    let rows: Vec<(Uuid, i64)> =
+        sqlx::query_as("select tenant_id, count(*) from batches where state = 'announced' group by tenant_id")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    rows.into_iter().collect()
+}
+
+async fn announced(rig: &Rig) -> i64 {
+    announced_by_tenant(rig).await.values().sum()
+}
+
+/// Delivery does its work on what a tenant has in flight.
+async fn deliver(rig: &Rig, tenant: &Tenant) {
+    sqlx::query(
+        "update batches set state = 'done', queued = 0, sent = 500, done_at = now(), announce_after = null
+         where tenant_id = $1 and state = 'announced'",
+    )
+    .bind(tenant.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_with_a_hundred_batches_does_not_stand_before_nine_with_one() {
+    let rig = Rig::new().await;
+    let big = rig.tenant().await;
+    waiting(&rig, &big, 100).await;
+    let mut small = Vec::new();
+    for _ in 0..9 {
+        let tenant = rig.tenant().await;
+        waiting(&rig, &tenant, 1).await;
+        small.push(tenant);
+    }
+    // Room for one batch of each.
+    for _ in 0..2 {
+        start(&rig, &["--audience-backlog", "5000"]).await;
+    }
+    until("the lane is full", async || announced(&rig).await >= 10).await;
+    let first = announced_by_tenant(&rig).await;
+    assert_eq!(first.values().copied().collect::<Vec<_>>(), [1; 10], "each tenant has one in flight");
+
+    // What the small ones leave is the big one's.
+    for tenant in &small {
+        deliver(&rig, tenant).await;
+    }
+    until("the lane is full again", async || announced(&rig).await >= 10).await;
+    assert_eq!(announced_by_tenant(&rig).await, BTreeMap::from([(big.id, 10)]));
+
+    // One that comes later has its turn as soon as there is room, before the big one's ninety others.
+    let late = rig.tenant().await;
+    waiting(&rig, &late, 2).await;
+    sqlx::query(
+        "update batches set state = 'done', queued = 0, sent = 500, done_at = now(), announce_after = null
+         where (tenant_id, id) in (select tenant_id, id from batches where state = 'announced' order by id limit 2)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    until("the late one is served", async || announced_by_tenant(&rig).await.get(&late.id) == Some(&2)).await;
+    assert_eq!(announced(&rig).await, 10, "and the lane is not overfilled");
+    let rung: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+    assert_eq!(rung.len(), 21, "each hand-on was announced once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_larger_than_the_backlog_is_still_handed_on() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting(&rig, &tenant, 3).await;
+    start(&rig, &["--audience-backlog", "1"]).await;
+    until("one is in flight", async || announced(&rig).await == 1).await;
+    deliver(&rig, &tenant).await;
+    until("the next is in flight", async || {
+        rig.number("select count(*) from batches where state = 'done'").await == 1 && announced(&rig).await == 1
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_campaign_is_handed_on_when_it_is_resumed() {
+    let rig = Rig::new().await;
+    let (paused, running) = (rig.tenant().await, rig.tenant().await);
+    let campaign = waiting(&rig, &paused, 2).await;
+    sqlx::query("update campaigns set paused = true where id = $1").bind(campaign).execute(&rig.pool).await.unwrap();
+    waiting(&rig, &running, 2).await;
+    start(&rig, &[]).await;
+    until("the running one is handed on", async || announced_by_tenant(&rig).await.get(&running.id) == Some(&2)).await;
+    assert_eq!(announced_by_tenant(&rig).await.get(&paused.id), None);
+    sqlx::query("update campaigns set paused = false").execute(&rig.pool).await.unwrap();
+    until("the resumed one is handed on", async || announced_by_tenant(&rig).await.get(&paused.id) == Some(&2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_a_paused_campaign_do_not_keep_the_lane_from_others() {
+    let rig = Rig::new().await;
+    let paused = rig.tenant().await;
+    waiting(&rig, &paused, 2).await;
+    // Nobody hears the announcements, and the campaign is paused with the lane full of them.
+    start(&rig, &["--audience-backlog", "1000", "--audience-reannounce", "1s"]).await;
+    until("the lane is full", async || announced(&rig).await == 2).await;
+    sqlx::query("update campaigns set paused = true").execute(&rig.pool).await.unwrap();
+    let other = rig.tenant().await;
+    waiting(&rig, &other, 2).await;
+    until("the other tenant is served", async || announced_by_tenant(&rig).await == BTreeMap::from([(other.id, 2)]))
+        .await;
+}

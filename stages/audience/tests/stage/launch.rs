@@ -1,0 +1,185 @@
+//! Launches: the audience in the ledger, once.
+
+use chrono::{TimeDelta, Utc};
+use schemas::{LaunchId, RequestKind, SendId, new_id, subjects::stream};
+use stage_rig::{Rig, until};
+use uuid::Uuid;
+
+use crate::start;
+
+async fn request_is(rig: &Rig, request: Uuid, state: &str) -> bool {
+    let found: String = sqlx::query_scalar("select state from requests where id = $1")
+        .bind(request)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    found == state
+}
+
+async fn outcome(rig: &Rig, request: Uuid) -> String {
+    sqlx::query_scalar("select outcome from requests where id = $1").bind(request).fetch_one(&rig.pool).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audience_is_materialized_once_by_two_processes_that_hear_of_it_many_times() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1_203).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let mut requests = Vec::new();
+    for _ in 0..4 {
+        requests.push(rig.launch_request(&tenant, campaign).await);
+    }
+    for ring in 0..5 {
+        rig.ring(&requests, &ring.to_string()).await;
+    }
+    for _ in 0..2 {
+        start(&rig, &["--audience-launches", "2"]).await;
+    }
+    until("all requests are handled and every ring is taken", async || {
+        rig.number("select count(*) from requests where state = 'handled'").await == 4
+            && rig.held(stream::REQUESTS).await == 0
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from sends").await, 1_203);
+    assert_eq!(rig.number("select count(*) from batches").await, 3);
+    assert!(rig.dead().await.is_empty());
+    rig.assert_books().await;
+
+    let sends: Vec<(Uuid, Uuid)> =
+        sqlx::query_as("select id, contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(
+        sends.iter().map(|(_, contact)| *contact).collect::<Vec<_>>(),
+        people.iter().map(|person| person.id).collect::<Vec<_>>(),
+        "sends are in the order of contacts"
+    );
+    let (prefix, size): (String, Vec<i32>) = sqlx::query_as(
+        "select launch_prefix, array(select size from batches order by id) from campaigns where id = $1",
+    )
+    .bind(campaign)
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(size, [500, 500, 203]);
+    assert_eq!(prefix.len(), LaunchId::fresh().prefix().len());
+    assert!(sends.iter().all(|(id, _)| id.simple().to_string().starts_with(&prefix)));
+    assert_eq!(SendId(sends[1_202].0).ordinal(), 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suppressed_are_materialized_for_their_reason_and_the_archived_are_not() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    rig.suppress(&tenant, &people[0], "complaint", "all").await;
+    sqlx::query("update contacts set status = 'archived' where id = $1")
+        .bind(people[1].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let request = rig.launch_request(&tenant, campaign).await;
+    start(&rig, &[]).await;
+    rig.ring(&[request.clone()], "1").await;
+    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    let sends: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(sends, [people[0].id, people[2].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_cancelled_before_its_launch_is_handled_mails_nobody_and_is_completed() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let request = rig.launch_request(&tenant, campaign).await;
+    sqlx::query("update campaigns set status = 'cancelled'").execute(&rig.pool).await.unwrap();
+    start(&rig, &[]).await;
+    rig.ring(&[request.clone()], "1").await;
+    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    assert_eq!(outcome(&rig, request.request_id).await, "not_launched");
+    until("completed", async || {
+        rig.number("select count(*) from campaigns where completed_at is not null and (counts ->> 'sent')::int = 0")
+            .await
+            == 1
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from sends").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_without_an_audience_is_sent_with_zero_counts() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let request = rig.launch_request(&tenant, campaign).await;
+    start(&rig, &[]).await;
+    rig.ring(&[request.clone()], "1").await;
+    until("sent", async || {
+        rig.number(
+            "select count(*) from campaigns where status = 'sent' and completed_at is not null and counts is not null",
+        )
+        .await
+            == 1
+    })
+    .await;
+    assert_eq!(outcome(&rig, request.request_id).await, "audience_empty");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_campaign_starts_when_it_is_due_and_not_before() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 2).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let due = Utc::now() + TimeDelta::milliseconds(1_500);
+    sqlx::query("update campaigns set status = 'scheduled', scheduled_for = $1")
+        .bind(due)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let payload = serde_json::json!({ "campaign_id": campaign });
+    let request = rig.request(&tenant, RequestKind::CampaignLaunch, new_id(), payload, due).await;
+    start(&rig, &[]).await;
+    // Somebody rings too early: the request goes on waiting for its time.
+    rig.ring(&[request.clone()], "early").await;
+    until("materialized", async || {
+        rig.number("select count(*) from campaigns where status = 'sending' and materialized_at is not null").await == 1
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from campaigns where materialized_at < scheduled_for").await, 0);
+    assert_eq!(rig.number("select count(*) from sends").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_of_a_campaign_that_names_no_audience_is_rejected_with_its_reason() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    sqlx::query("update campaigns set audience_mode = 'segment'").execute(&rig.pool).await.unwrap();
+    let request = rig.launch_request(&tenant, campaign).await;
+    start(&rig, &[]).await;
+    rig.ring(&[request.clone()], "1").await;
+    until("rejected", async || request_is(&rig, request.request_id, "rejected").await).await;
+    assert_eq!(outcome(&rig, request.request_id).await, "audience_unknown");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_request_of_an_unknown_campaign_becomes_a_dead_letter_and_is_not_rung_for_again() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.launch_request(&tenant, new_id()).await;
+    start(&rig, &[]).await;
+    rig.ring(&[request.clone()], "1").await;
+    until("set aside", async || rig.held(stream::DEAD).await == 1).await;
+    assert_eq!(rig.dead().await[0].reason, "unknown_campaign");
+    assert!(request_is(&rig, request.request_id, "rejected").await);
+    assert_eq!(rig.number("select count(*) from requests where announce_after is not null").await, 0);
+}

@@ -1,0 +1,19 @@
+//! The audience stage on its own database and streams.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod count;
+mod hand_on;
+mod launch;
+mod sweeps;
+mod transactional;
+
+use audience::Settings;
+use runner::Deps;
+use stage_rig::{Rig, settings};
+
+/// Starts the stage as one process would.
+async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
+    let deps = rig.process();
+    audience::start(&deps, &settings::<Settings>(arguments)).await.unwrap();
+    deps
+}

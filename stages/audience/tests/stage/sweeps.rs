@@ -1,0 +1,207 @@
+//! What has not moved is rung for again; what is cancelled is cancelled; what is over is completed.
+
+use std::collections::BTreeSet;
+
+use chrono::{TimeDelta, Utc};
+use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::stream};
+use stage_rig::{Rig, Tenant, until};
+use uuid::Uuid;
+
+use crate::start;
+
+async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
+    let people = rig.people(tenant, people).await;
+    let list = rig.audience(tenant, "list", &people).await;
+    let campaign = rig.campaign(tenant, list).await;
+    let request = rig.launch_request(tenant, campaign).await;
+    rig.ring(&[request], "1").await;
+    campaign
+}
+
+async fn state_of(rig: &Rig, batch: Uuid) -> (String, i32, bool) {
+    sqlx::query_as(
+        "select state, announcement, announce_after > now() + interval '25 minutes' from batches where id = $1",
+    )
+    .bind(batch)
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_announced_again_when_the_stream_store_is_lost() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    launched(&rig, &tenant, 1_100).await;
+    let mut requests = Vec::new();
+    for at in 0..5 {
+        requests.push(rig.transactional_request(&tenant, &format!("t{at}@example.org"), |_| {}).await);
+    }
+    rig.ring(&requests, "1").await;
+    start(&rig, &["--audience-reannounce", "1s"]).await;
+    until("all is announced", async || rig.held(stream::RESOLVED).await >= 8).await;
+    rig.lose_the_streams().await;
+    // A request that was accepted while nobody could hear of it.
+    let payload = serde_json::json!({"send_id": new_batch_id(), "address": "late@example.org", "template_id": tenant.content,
+        "content_id": tenant.content, "sender_id": tenant.sender});
+    let id = serde_json::from_value(payload["send_id"].clone()).unwrap();
+    rig.request(&tenant, RequestKind::Transactional, id, payload, Utc::now()).await;
+    until("all is announced again, and the late one too", async || {
+        if rig.held(stream::RESOLVED).await < 9 {
+            return false;
+        }
+        let rung: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+        rung.iter().map(|message| message.batch_id).collect::<BTreeSet<_>>().len() == 9
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from sends").await, 1_106);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_stays_open_is_rung_for_with_growing_pauses() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let campaign = launched(&rig, &tenant, 1).await;
+    let people = rig.people(&tenant, 1).await;
+    sqlx::query("update campaigns set materialized_at = now()").execute(&rig.pool).await.unwrap();
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+    sqlx::query("update batches set announcement = 9, announce_after = now() where id = $1")
+        .bind(batch)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    start(&rig, &[]).await;
+    until("rung", async || state_of(&rig, batch).await.1 == 10).await;
+    assert_eq!(
+        state_of(&rig, batch).await,
+        ("announced".to_owned(), 10, true),
+        "thirty times the first pause and no more"
+    );
+    until("announced", async || rig.held(stream::RESOLVED).await == 1).await;
+    let rung: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+    assert_eq!((rung[0].batch_id, rung[0].announcement), (batch, 10));
+}
+
+/// A batch with one deferred send, and one that is decided.
+async fn deferred(rig: &Rig, due: TimeDelta, state: &str) -> Uuid {
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 2).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+    let due = Utc::now() + due;
+    sqlx::query("update sends set state = 'deferred', next_attempt_at = $2 where id = $1")
+        .bind(batch)
+        .bind(due)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update sends set state = 'sent' where id <> $1").bind(batch).execute(&rig.pool).await.unwrap();
+    sqlx::query(
+        "update batches set queued = 0, deferred = 1, sent = 1, state = $2, announce_after = now() where id = $1",
+    )
+    .bind(batch)
+    .bind(state)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    batch
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resting_batch_is_rung_for_when_its_deferred_send_is_due() {
+    let rig = Rig::new().await;
+    let batch = deferred(&rig, TimeDelta::seconds(-1), "resting").await;
+    start(&rig, &[]).await;
+    until("rung", async || state_of(&rig, batch).await.0 == "announced" && rig.held(stream::RESOLVED).await == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_with_nothing_due_is_laid_to_rest_until_it_has() {
+    let rig = Rig::new().await;
+    let batch = deferred(&rig, TimeDelta::minutes(40), "announced").await;
+    start(&rig, &[]).await;
+    until("resting", async || state_of(&rig, batch).await == ("resting".to_owned(), 1, true)).await;
+    rig.assert_books().await;
+    assert_eq!(rig.held(stream::RESOLVED).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let campaign = launched(&rig, &tenant, 1_300).await;
+    let deps = start(&rig, &["--audience-backlog", "500"]).await;
+    until("one batch is handed on", async || {
+        rig.number("select count(*) from batches where state = 'announced'").await == 1
+    })
+    .await;
+    // Of the one in flight, one is sent, one is claimed, one is deferred.
+    sqlx::query(
+        "with picked as (select id, row_number() over (order by id) n from sends where month is not null)
+         update sends s set state = case p.n when 1 then 'sent' when 2 then 'claimed' else 'deferred' end,
+                            next_attempt_at = case p.n when 3 then now() + interval '1 hour' end
+         from picked p where p.id = s.id and p.n <= 3",
+    )
+    .execute(&deps.pool)
+    .await
+    .unwrap();
+    sqlx::query(
+        "update batches set queued = queued - 3, sent = 1, claimed = 1, deferred = 1 where state = 'announced'",
+    )
+    .execute(&deps.pool)
+    .await
+    .unwrap();
+    sqlx::query("update campaigns set status = 'cancelled' where id = $1")
+        .bind(campaign)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    until("all that is not in a worker's hands is cancelled", async || {
+        rig.number("select coalesce(sum(cancelled), 0) from batches").await == 1_298
+    })
+    .await;
+    rig.assert_books().await;
+    assert_eq!(
+        rig.number("select count(*) from campaigns where completed_at is not null").await,
+        0,
+        "one is still claimed"
+    );
+    // The worker gives it back.
+    sqlx::query("update sends set state = 'queued' where state = 'claimed'").execute(&rig.pool).await.unwrap();
+    sqlx::query("update batches set claimed = 0, queued = 1 where claimed = 1").execute(&rig.pool).await.unwrap();
+    until("completed", async || {
+        rig.number("select count(*) from campaigns where completed_at is not null and status = 'cancelled'").await == 1
+    })
+    .await;
+    rig.assert_books().await;
+    let counts: serde_json::Value =
+        sqlx::query_scalar("select counts from campaigns").fetch_one(&rig.pool).await.unwrap();
+    assert_eq!((counts["cancelled"].as_i64(), counts["sent"].as_i64()), (Some(1_299), Some(1)));
+    assert_eq!(
+        rig.number("select count(*) from sends where state = 'cancelled' and reason = 'campaign_cancelled' and decided_at is not null")
+            .await,
+        1_299
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_is_sent_when_nothing_of_it_is_open() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    launched(&rig, &tenant, 700).await;
+    start(&rig, &[]).await;
+    until("handed on", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    let finish = "update batches set state = 'done', announce_after = null, done_at = now(), sent = queued, queued = 0
+                  where id = (select min(id::text)::uuid from batches where state = 'announced')";
+    sqlx::query("update sends set state = 'sent'").execute(&rig.pool).await.unwrap();
+    sqlx::query(finish).execute(&rig.pool).await.unwrap();
+    assert_eq!(rig.number("select count(*) from campaigns where status = 'sending'").await, 1);
+    sqlx::query(finish).execute(&rig.pool).await.unwrap();
+    until("sent", async || {
+        rig.number("select count(*) from campaigns where status = 'sent' and (counts ->> 'sent')::int = 700").await == 1
+    })
+    .await;
+    rig.assert_books().await;
+}

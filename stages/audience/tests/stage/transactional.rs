@@ -1,0 +1,139 @@
+//! Transactional requests.
+
+use std::collections::BTreeSet;
+
+use schemas::{Lane, Resolved, subjects::stream};
+use stage_rig::{Rig, until};
+use uuid::Uuid;
+
+use crate::start;
+
+async fn all_handled(rig: &Rig, count: i64) {
+    until("all requests are handled and every ring is taken", async || {
+        rig.number("select count(*) from requests where state = 'handled'").await == count
+            && rig.held(stream::REQUESTS).await == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_request_becomes_one_announced_send_however_often_and_by_whom_it_is_handled() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let mut requests = Vec::new();
+    for at in 0..100 {
+        // Ten people, ten mails each.
+        requests.push(rig.transactional_request(&tenant, &format!("p{}@example.org", at % 10), |_| {}).await);
+    }
+    for ring in 0..3 {
+        rig.ring(&requests, &ring.to_string()).await;
+    }
+    for _ in 0..2 {
+        start(&rig, &[]).await;
+    }
+    all_handled(&rig, 100).await;
+    assert_eq!(rig.number("select count(*) from contacts").await, 10);
+    assert_eq!(rig.number("select count(*) from sends where request_id = id and state = 'queued'").await, 100);
+    assert_eq!(
+        rig.number("select count(*) from batches where state = 'announced' and announcement = 1 and lane = 'priority'")
+            .await,
+        100
+    );
+    rig.assert_books().await;
+    let announced: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
+    let expected: BTreeSet<Uuid> = requests.iter().map(|request| request.request_id).collect();
+    assert_eq!(announced.len(), 100, "JetStream drops what is announced again");
+    assert_eq!(announced.iter().map(|message| message.batch_id).collect::<BTreeSet<_>>(), expected);
+    assert!(announced.iter().all(|message| message.lane == Lane::Priority && message.announcement == 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_fills_what_is_empty_in_a_contact_and_replaces_nothing() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    sqlx::query("update contacts set first_name = 'Ann'").execute(&rig.pool).await.unwrap();
+    let request = rig
+        .transactional_request(&tenant, &people[0].address.to_uppercase(), |payload| {
+            payload.first_name = Some("Bob".to_owned());
+            payload.last_name = Some("Lee".to_owned());
+        })
+        .await;
+    start(&rig, &[]).await;
+    rig.ring(&[request], "1").await;
+    all_handled(&rig, 1).await;
+    let contact: (Uuid, Option<String>, Option<String>, String) =
+        sqlx::query_as("select id, first_name, last_name, marketing_status from contacts")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(contact, (people[0].id, Some("Ann".to_owned()), Some("Lee".to_owned()), "subscribed".to_owned()));
+    let mailed: Uuid = sqlx::query_scalar("select contact_id from sends").fetch_one(&rig.pool).await.unwrap();
+    assert_eq!(mailed, people[0].id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_new_has_not_agreed_to_marketing() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request =
+        rig.transactional_request(&tenant, "new@example.org", |payload| payload.title = Some("Dr".into())).await;
+    start(&rig, &[]).await;
+    rig.ring(&[request], "1").await;
+    all_handled(&rig, 1).await;
+    let contact: (String, Option<String>, String) =
+        sqlx::query_as("select address, title, marketing_status from contacts").fetch_one(&rig.pool).await.unwrap();
+    assert_eq!(contact, ("new@example.org".to_owned(), Some("Dr".to_owned()), "pending".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_address_in_two_tenants_is_two_contacts() {
+    let rig = Rig::new().await;
+    let (one, other) = (rig.tenant().await, rig.tenant().await);
+    let mut requests = Vec::new();
+    for tenant in [&one, &other] {
+        requests.push(rig.transactional_request(tenant, "both@example.org", |_| {}).await);
+    }
+    rig.ring(&requests, "1").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 2).await;
+    assert_eq!(rig.number("select count(*) from contacts").await, 2);
+    assert_eq!(
+        rig.number("select count(*) from sends s join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id")
+            .await,
+        2
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let mut requests = Vec::new();
+    for at in 0..10 {
+        requests.push(rig.transactional_request(&tenant, &format!("p{at}@example.org"), |_| {}).await);
+    }
+    // Two that can never be: a payload that is none, a content that is not there.
+    sqlx::query("update requests set payload = '{\"address\": \"secret@example.org\"}' where id = $1")
+        .bind(requests[3].request_id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update requests set payload = payload || jsonb_build_object('content_id', id) where id = $1")
+        .bind(requests[5].request_id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    rig.ring(&requests, "1").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 8).await;
+    until("both are set aside", async || rig.held(stream::DEAD).await == 2).await;
+    let reasons: BTreeSet<String> = rig.dead().await.into_iter().map(|dead| dead.reason).collect();
+    assert_eq!(reasons, BTreeSet::from(["ledger".to_owned(), "malformed_request".to_owned()]));
+    assert_eq!(
+        rig.number("select count(*) from requests where state = 'rejected' and announce_after is null").await,
+        2
+    );
+    assert_eq!(rig.number("select count(*) from sends").await, 8);
+    rig.assert_books().await;
+}
