@@ -82,7 +82,11 @@ fn client(server: SocketAddr, connections: usize, message: &Message) {
         futures::stream::iter(0..MAILS).map(send).buffer_unordered(connections).collect::<()>().await;
     });
     let (cpu, wall) = ((thread_cpu() - before).as_secs_f64(), started.elapsed().as_secs_f64());
-    println!("{connections} connections: {:.0} mails/s, client {:.1} µs CPU a mail", MAILS as f64 / wall, cpu * 1e6 / MAILS as f64);
+    println!(
+        "{connections} connections: {:.0} mails/s, client {:.1} µs CPU a mail",
+        MAILS as f64 / wall,
+        cpu * 1e6 / MAILS as f64
+    );
 }
 
 /// A server on a thread of its own that pipelines and takes everything.

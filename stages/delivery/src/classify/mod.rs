@@ -214,7 +214,7 @@ fn by_enhanced_code(code: EnhancedCode) -> Option<Class> {
         (2, 4) => Class::Policy,
         // X.3: system. 1 full, 2 not accepting, 3 not capable, 4 message too big.
         (3, 4) => Class::Content,
-        (3, 1 | 2 | 0) => Class::Temporary,
+        (3, 0..=2) => Class::Temporary,
         (3, 3) => Class::Policy,
         // X.4: network and routing.
         (4, _) => Class::Routing,

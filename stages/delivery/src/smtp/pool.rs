@@ -5,6 +5,7 @@ use std::{
     time::Instant,
 };
 
+use runtime::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 
@@ -93,7 +94,10 @@ impl Pool {
                 }
             }
         }
-        let mut connection = Connection::connect(&self.shared.settings, &self.shared.tls).await?;
+        let connected = Connection::connect(&self.shared.settings, &self.shared.tls).await;
+        let outcome = connected.as_ref().map_or_else(|failure| failure.phase.as_str(), |_| "open");
+        Counter::SmtpConnectionsTotal.add(1, [("outcome", outcome)]);
+        let mut connection = connected?;
         match connection.open(envelope).await {
             Ok(()) => Ok(AtData { lease: Lease::new(self, connection, permit) }),
             Err(failure) => {

@@ -9,6 +9,7 @@ mod ledger;
 mod outage;
 mod prepare;
 mod return_path;
+mod sandbox;
 mod settings;
 mod sources;
 mod sweep;
@@ -23,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Publication, Vault};
+use runtime::{Gauge, Publication, Vault};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -42,7 +43,7 @@ use self::{
 use crate::{
     dkim::SigningThreads,
     pace::DomainPaces,
-    smtp::{Pool, SettingsError},
+    smtp::{Pool, PoolCounts, SettingsError},
 };
 
 pub use return_path::{bounced_send, return_path};
@@ -76,6 +77,7 @@ struct Road {
 /// When the settings cannot work; nothing is started then.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Delivery::new(deps.pool.clone(), deps.vault.clone(), &deps.tokens, deps.shutdown.clone(), settings)?;
+    let pools = [stage.bulk.transmitter.pool.clone(), stage.priority.transmitter.pool.clone()];
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: streams::RENDERED,
@@ -92,7 +94,25 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         ],
     );
     deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Leases::new(deps.pool.clone())));
+    tokio::spawn(show_connections(pools, deps.shutdown.clone()));
     Ok(())
+}
+
+/// How often the connections are counted for the metrics.
+const SHOW_EVERY: Duration = Duration::from_secs(5);
+
+async fn show_connections(pools: [Pool; 2], shutdown: CancellationToken) {
+    while !shutdown.is_cancelled() {
+        let counts = pools.each_ref().map(Pool::counts);
+        let sum = |count: fn(&PoolCounts) -> usize| counts.iter().map(count).sum::<usize>() as f64;
+        Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.in_use), [("state", "busy")]);
+        Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.idle), [("state", "idle")]);
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = tokio::time::sleep(SHOW_EVERY) => {}
+        }
+    }
+    futures::future::join_all(pools.iter().map(Pool::close_idle)).await;
 }
 
 #[async_trait]

@@ -12,6 +12,10 @@ const FIRST: Duration = Duration::from_secs(15);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// So many doubtful outcomes in a row, without any answer in between, are no accident: a relay that takes bodies and answers
+/// nothing would turn a whole campaign into `unknown`.
+const DOUBTS_IN_A_ROW: u32 = 20;
+
 /// Shared by all workers of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
@@ -22,6 +26,7 @@ pub(crate) struct Outage {
 struct State {
     until: Option<Instant>,
     strikes: u32,
+    doubts: u32,
 }
 
 impl Outage {
@@ -61,9 +66,24 @@ impl Outage {
         (wait, true)
     }
 
-    /// The relay brought a transaction to 354: it serves.
+    /// A transaction ended without a final answer.
+    pub fn doubt(&self) {
+        let mut state = self.lock();
+        state.doubts += 1;
+        let too_many = state.doubts >= DOUBTS_IN_A_ROW;
+        if too_many {
+            state.doubts = 0;
+        }
+        drop(state);
+        if too_many {
+            self.report(Class::Unreachable);
+        }
+    }
+
+    /// The relay answered a transaction, yes or no: it serves.
     pub fn over(&self) {
         let mut state = self.lock();
+        state.doubts = 0;
         if state.strikes > 0 {
             *state = State::default();
             drop(state);
@@ -94,6 +114,21 @@ mod tests {
             assert_eq!(outage.remaining_at(now), None);
         }
         assert_eq!(pauses, [15, 30, 60, 120, 240, 300, 300]);
+    }
+
+    #[test]
+    fn many_doubts_in_a_row_stop_the_campaign_and_an_answer_in_between_forgives_them() {
+        let outage = Outage::default();
+        for _ in 0..DOUBTS_IN_A_ROW - 1 {
+            outage.doubt();
+        }
+        outage.over();
+        for _ in 0..DOUBTS_IN_A_ROW - 1 {
+            outage.doubt();
+        }
+        assert_eq!(outage.remaining(), None);
+        outage.doubt();
+        assert!(outage.remaining().is_some());
     }
 
     #[test]

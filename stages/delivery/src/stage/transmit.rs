@@ -14,7 +14,7 @@ use super::{
     outage::Outage,
     prepare::{Ready, Signed},
     return_path::return_path,
-    verdict,
+    sandbox, verdict,
 };
 use crate::{
     classify::{Class, Decision, Outcome, Scope, classify},
@@ -54,7 +54,7 @@ impl Transmitter {
             }
         };
         if send.batch.sandbox {
-            return self.capture(send).await;
+            return self.capture(send, &address).await;
         }
         let Some(envelope) = self.envelope(&send, &address, &return_path_domain, &signed) else {
             return self
@@ -88,15 +88,14 @@ impl Transmitter {
             Ok(at_data) => at_data,
             Err(failure) => return self.failed(send, SendState::Claimed, &failure, envelope, &mut permit).await,
         };
-        self.outage.over();
-        let fenced_at = match self.fence(&send, at_data).await {
+        let (at_data, fenced_at) = match self.fence(&send, at_data).await {
             Ok(fenced) => fenced,
             Err(recorded) => return recorded,
         };
-        let (at_data, fenced_at) = fenced_at;
         let lane = send.batch.lane.as_str();
         let result = match at_data.send(&signed.signature, &signed.message, fenced_at + FENCE_LIFE).await {
             Ok(accepted) => {
+                self.outage.over();
                 Counter::SmtpAnswersTotal.add(1, [("lane", lane), ("class", "accepted")]);
                 let age = (chrono::Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
                 Histogram::SendLatencySeconds.record(age.as_secs_f64(), [("lane", lane)]);
@@ -133,11 +132,11 @@ impl Transmitter {
     }
 
     /// The capture provider: the gate is the same, and then nothing leaves.
-    async fn capture(&self, send: Held) -> Option<Recorded> {
+    async fn capture(&self, send: Held, address: &str) -> Option<Recorded> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed(_) => {
-                let captured = Answer { text: Some("captured".to_owned()), ..Answer::default() };
-                self.record(Change::sent(send, captured)).await
+                let (decision, answer) = sandbox::answer(address);
+                self.record(verdict::change(send, SendState::Fenced, decision, answer, address, SOON)).await
             }
             Fence::Refused => None,
             Fence::Failed => self.release_in_doubt(&send).await,
@@ -158,9 +157,14 @@ impl Transmitter {
             .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);
         let mut relay_wait = SOON;
         match (decision.scope, class) {
+            (_, None) => self.outage.doubt(),
             (Scope::Relay, Some(class)) => relay_wait = self.outage.report(class),
-            (Scope::Domain, _) => permit.throttled(),
-            _ => {}
+            (Scope::Domain, _) => {
+                self.outage.over();
+                permit.throttled();
+            }
+            (Scope::Recipient, _) => self.outage.over(),
+            (Scope::Connection, _) => {}
         }
         let answer = verdict::answer(failure.reply());
         self.record(verdict::change(send, from, decision, answer, envelope.to.as_str(), relay_wait)).await

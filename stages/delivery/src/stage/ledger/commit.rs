@@ -11,7 +11,7 @@ use std::{
 use chrono::NaiveDate;
 use runtime::{Counter, Histogram};
 use schemas::SendState;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
 use super::{
@@ -26,6 +26,9 @@ const SHARDS: u8 = 16;
 /// Commits groups, one after the other.
 pub(super) struct Commits {
     pool: PgPool,
+    /// Kept from commit to commit: taking one from the pool and giving it back costs two round trips more, and the writer
+    /// must not queue behind other users of the pool. Given up after an error.
+    connection: Option<PoolConnection<Postgres>>,
     fence_lease_seconds: f64,
     shard: i16,
 }
@@ -36,13 +39,27 @@ type Moved = HashSet<(Uuid, SendState)>;
 impl Commits {
     pub fn new(pool: PgPool, fence_lease: Duration) -> Self {
         let shard = i16::from(rand::random::<u8>() % SHARDS);
-        Self { pool, fence_lease_seconds: fence_lease.as_secs_f64(), shard }
+        Self { pool, connection: None, fence_lease_seconds: fence_lease.as_secs_f64(), shard }
     }
 
     /// Commits fences and changes together; answers each fence. On an error nothing is known to be written.
-    pub async fn commit(&self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Fence>> {
+    pub async fn commit(&mut self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Fence>> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.pool.acquire().await?,
+        };
+        let answers = self.commit_on(&mut connection, fences, changes).await?;
+        self.connection = Some(connection);
+        Ok(answers)
+    }
+
+    async fn commit_on(
+        &self,
+        connection: &mut PgConnection,
+        fences: &[Held],
+        changes: &[Change],
+    ) -> sqlx::Result<Vec<Fence>> {
         let started = Instant::now();
-        let mut connection = self.pool.acquire().await?;
         let mut tx = connection.begin_with(sql::BEGIN).await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;

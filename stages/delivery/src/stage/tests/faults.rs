@@ -74,9 +74,11 @@ async fn a_crash_before_the_fence_leaves_nothing_behind_but_a_lease() {
     let (_, batch) = world.campaign_batch(&["slow-rcpt-5s@example.com", "ann@example.com"]).await;
     let stage = world.stage_with(&["--smtp-command-timeout", "30s"]);
     // Killed in mid-transaction.
-    let killed =
-        tokio::time::timeout(Duration::from_millis(700), runner::Stage::handle(&stage, &[batch.rendered.clone()]))
-            .await;
+    let killed = tokio::time::timeout(
+        Duration::from_millis(700),
+        runner::Stage::handle(&stage, std::slice::from_ref(&batch.rendered)),
+    )
+    .await;
     assert!(killed.is_err());
     assert_eq!(world.states(&batch).await, ["claimed", "sent"]);
     assert_eq!(world.sweep_leases().await, 0);
@@ -126,4 +128,16 @@ async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
         assert_eq!(world.row(batch.send(0)).await.state, state);
         world.assert_counters_are_right().await;
     }
+}
+
+#[tokio::test]
+async fn a_relay_that_takes_bodies_and_never_answers_is_left_alone_before_it_eats_the_campaign() {
+    let world = World::new().await;
+    let addresses: Vec<String> = (0..200).map(|number| format!("drop-at-dot+{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    let doubted = world.states(&batch).await.iter().filter(|state| *state == "unknown").count();
+    // Twenty, and what was under way at the same time.
+    assert!((20..=40).contains(&doubted), "{doubted}");
+    world.assert_counters_are_right().await;
 }

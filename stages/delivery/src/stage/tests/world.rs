@@ -30,7 +30,7 @@ pub struct World {
     pub skeleton: Skeleton,
     pub keys: MasterKeys,
     pub shutdown: CancellationToken,
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 /// A batch and its message.
@@ -109,17 +109,7 @@ impl World {
             .await
             .unwrap();
         let sink = Sink::start(SinkOptions::default()).await.unwrap();
-        Self {
-            pool,
-            sink,
-            tenant,
-            sender,
-            content,
-            skeleton,
-            keys,
-            shutdown: CancellationToken::new(),
-            _database: database,
-        }
+        Self { pool, sink, tenant, sender, content, skeleton, keys, shutdown: CancellationToken::new(), database }
     }
 
     /// The stage, with short times.
@@ -128,16 +118,24 @@ impl World {
     }
 
     pub fn stage_with(&self, more: &[&str]) -> Delivery {
+        let vault = Arc::new(Vault::new(&self.keys).unwrap());
+        let tokens = Arc::new(self.keys.tokens());
+        Delivery::new(self.pool.clone(), vault, &tokens, self.shutdown.clone(), &self.settings(more)).unwrap()
+    }
+
+    pub fn nats_url(&self) -> &str {
+        self.database.nats_url()
+    }
+
+    /// Short times, few connections.
+    pub fn settings(&self, more: &[&str]) -> Settings {
         let url = format!("{}?tls=none", self.sink.smtp_url());
         let mut arguments =
             vec!["test", "--smtp-url", &url, "--smtp-final-timeout", "1s", "--smtp-command-timeout", "2s"];
         arguments.extend(["--smtp-connections", "8", "--smtp-priority-connections", "2"]);
         arguments.extend(more);
         let command = Settings::augment_args(Command::new("test")).args_override_self(true);
-        let settings = Settings::from_arg_matches(&command.get_matches_from(arguments)).unwrap();
-        let vault = Arc::new(Vault::new(&self.keys).unwrap());
-        let tokens = Arc::new(self.keys.tokens());
-        Delivery::new(self.pool.clone(), vault, &tokens, self.shutdown.clone(), &settings).unwrap()
+        Settings::from_arg_matches(&command.get_matches_from(arguments)).unwrap()
     }
 
     pub async fn contact(&self, address: &str) -> Uuid {

@@ -1,0 +1,39 @@
+//! The stage as a process runs it: from the bus to the relay.
+
+use std::{sync::Arc, time::Duration};
+
+use runner::{Deps, Runner};
+use runtime::{Bus, Publication, Vault};
+use schemas::{Lane, subjects};
+
+use super::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_both_lanes_come_from_the_bus_and_a_drained_stage_has_recorded_all() {
+    let world = World::new().await;
+    let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
+    let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
+    bus.apply_streams().await.unwrap();
+    let runner = Runner::new(bus.clone(), world.shutdown.clone());
+    let deps = Deps {
+        runner: runner.clone(),
+        bus: bus.clone(),
+        pool: world.pool.clone(),
+        tokens: Arc::new(world.keys.tokens()),
+        vault: Arc::new(Vault::new(&world.keys).unwrap()),
+        shutdown: world.shutdown.clone(),
+    };
+    crate::start(&deps, &world.settings(&[])).await.unwrap();
+    let (_, campaign) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let prompt = world.transactional_batch("eve@example.org").await;
+    for (lane, batch) in [(Lane::Bulk, &campaign), (Lane::Priority, &prompt)] {
+        let message = Publication::json(subjects::rendered(lane), batch.id.to_string(), &batch.rendered).unwrap();
+        bus.publish_all(vec![message]).await.unwrap();
+    }
+    assert!(world.sink.inbox().wait_for_accepted(3, Duration::from_secs(20)).await);
+    world.shutdown.cancel();
+    assert!(runner.drained(Duration::from_secs(20)).await);
+    assert_eq!(world.states(&campaign).await, ["sent", "sent"]);
+    assert_eq!(world.states(&prompt).await, ["sent"]);
+    world.assert_counters_are_right().await;
+}
