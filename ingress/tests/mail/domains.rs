@@ -1,0 +1,160 @@
+use schemas::Environment;
+use serde_json::{Value, json};
+
+use crate::{
+    common::{Client, Edge, PRODUCT, settings},
+    dns::Dns,
+    fixtures::domain,
+};
+
+/// An ingress that asks this DNS.
+async fn asking(dns: &Dns) -> (Edge, Client) {
+    let mut settings = settings();
+    settings.dns_servers = vec![dns.address];
+    let edge = Edge::with(settings).await;
+    let client = edge.client().await;
+    (edge, client)
+}
+
+async fn claim(client: &Client, name: &str) -> Value {
+    let answer = client.post("/v1/domains", json!({"domain": name})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+async fn verify(client: &Client, claimed: &Value) -> Value {
+    let answer = client.post(&verify_path(claimed), json!({})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+fn verify_path(claimed: &Value) -> String {
+    format!("/v1/domains/{}/verify", claimed["domain_id"].as_str().unwrap())
+}
+
+fn publish_all(dns: &Dns, claimed: &Value) {
+    claimed["dns_records"].as_array().unwrap().iter().for_each(|record| dns.publish(record));
+}
+
+#[tokio::test]
+async fn a_domain_is_claimed_once_with_a_key_of_its_own() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let first = claim(&client, "Mail.Acme.TEST.").await;
+    assert_eq!((&first["status"], &first["already_existed"]), (&json!("pending"), &json!(false)));
+    let records = first["dns_records"].as_array().unwrap();
+    let record = |purpose: &str| records.iter().find(|record| record["purpose"] == purpose).unwrap().clone();
+    assert_eq!(record("ownership")["host"], json!("_postrider.mail.acme.test"));
+    assert_eq!((record("return_path")["type"].clone(), record("return_path")["value"].clone()), (json!("CNAME"), json!("return.postrider.dev")));
+    assert!(record("dkim")["value"].as_str().unwrap().starts_with("v=DKIM1; k=rsa; p=MII"));
+    assert!(records.iter().all(|record| record["status"] == "pending" && record["valid"] == json!(false)));
+    let again = claim(&client, "mail.acme.test").await;
+    assert_eq!((&again["dns_records"], &again["already_existed"]), (&first["dns_records"], &json!(true)));
+    // The private key is stored sealed: no PKCS#8 header in the clear.
+    assert_eq!(edge.count(r"select count(*) from domains where position('\x308204'::bytea in dkim_private) > 0").await, 0);
+}
+
+#[tokio::test]
+async fn claims_made_at_the_same_time_are_one_domain() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let claims = futures::future::join_all((0..4).map(|_| claim(&client, "acme.test"))).await;
+    assert!(claims.iter().all(|claim| claim["dns_records"] == claims[0]["dns_records"]));
+    assert_eq!(claims.iter().filter(|claim| claim["already_existed"] == json!(false)).count(), 1);
+}
+
+#[tokio::test]
+async fn names_no_tenant_can_own_are_refused() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for (name, status, code) in [
+        ("gmail.com", 422, "freemail_domain_not_allowed"),
+        ("x.postrider.dev", 422, "platform_domain_not_allowed"),
+        ("co.uk", 400, "validation_failed"),
+        ("localhost", 400, "validation_failed"),
+        ("10.0.0.1", 400, "validation_failed"),
+        ("", 400, "validation_failed"),
+    ] {
+        assert_eq!(client.post("/v1/domains", json!({"domain": name})).await.refusal(), (status, code), "{name}");
+    }
+    assert_eq!(client.post("/v1/domains", json!({})).await.faults(), [("domain".to_owned(), "required".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_domain_is_verified_when_the_required_records_stand() {
+    let dns = Dns::start().await;
+    let (_edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    let before = verify(&client, &claimed).await;
+    assert_eq!(before["status"], json!("pending"));
+    assert!(before["dns_records"].as_array().unwrap().iter().all(|record| record["status"] == "invalid"));
+    for record in claimed["dns_records"].as_array().unwrap().iter().filter(|record| record["required"] == json!(true)) {
+        dns.publish(record);
+    }
+    let after = verify(&client, &claimed).await;
+    assert_eq!(after["status"], json!("verified"));
+    for record in after["dns_records"].as_array().unwrap() {
+        assert_eq!(record["valid"], record["required"], "{record}");
+        assert!(record["checked_at"].is_string());
+    }
+    let listed = client.get("/v1/domains").await.body["domains"][0].clone();
+    assert_eq!((&listed["status"], &listed["records"]), (&json!("verified"), &after["dns_records"]));
+    assert!(listed["verified_at"].is_string() && listed["last_checked_at"].is_string());
+}
+
+#[tokio::test]
+async fn a_required_record_that_vanishes_degrades_and_a_silent_dns_changes_nothing() {
+    let dns = Dns::start().await;
+    let (_edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    publish_all(&dns, &claimed);
+    assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
+    dns.fail("_postrider.acme.test");
+    let doubtful = verify(&client, &claimed).await;
+    assert_eq!(doubtful["status"], json!("verified"));
+    assert_eq!(doubtful["dns_records"][0]["status"], json!("undetermined"));
+    dns.remove("_postrider.acme.test");
+    assert_eq!(verify(&client, &claimed).await["status"], json!("degraded"));
+    assert!(client.get("/v1/domains").await.body["domains"][0]["degraded_since"].is_string());
+    publish_all(&dns, &claimed);
+    assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
+    assert_eq!(client.get("/v1/domains").await.body["domains"][0]["degraded_since"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_pending_claim_does_not_lock_a_name_and_a_proven_one_does() {
+    let dns = Dns::start().await;
+    let (edge, client) = asking(&dns).await;
+    let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let (mine, theirs) = (claim(&client, "acme.test").await, claim(&other, "acme.test").await);
+    assert_ne!(mine["dns_records"], theirs["dns_records"]);
+    publish_all(&dns, &theirs);
+    assert_eq!(verify(&other, &theirs).await["status"], json!("verified"));
+    publish_all(&dns, &mine);
+    let refused = client.post(&verify_path(&mine), json!({})).await;
+    assert_eq!(refused.refusal(), (409, "domain_claimed_by_another_tenant"));
+    let third = edge.client_for(PRODUCT, Environment::Production, "tenant-3").await;
+    let refused = third.post("/v1/domains", json!({"domain": "acme.test"})).await;
+    assert_eq!(refused.refusal(), (409, "domain_claimed_by_another_tenant"));
+}
+
+#[tokio::test]
+async fn the_sandbox_verifies_without_dns_unless_the_name_says_not() {
+    let edge = Edge::start().await;
+    let client = edge.client_for(PRODUCT, Environment::Sandbox, "sandbox-1").await;
+    let claimed = claim(&client, "acme.test").await;
+    let verified = verify(&client, &claimed).await;
+    assert_eq!(verified["status"], json!("verified"));
+    assert!(verified["dns_records"].as_array().unwrap().iter().all(|record| record["valid"] == json!(true)));
+    let claimed = claim(&client, "unverified.acme.test").await;
+    assert_eq!(verify(&client, &claimed).await["status"], json!("pending"));
+}
+
+#[tokio::test]
+async fn a_domain_whose_key_cannot_be_opened_does_not_verify() {
+    let edge = Edge::start().await;
+    let client = edge.client_for(PRODUCT, Environment::Sandbox, "sandbox-1").await;
+    let id = domain(&edge.pool, client.tenant, "acme.test", "pending").await;
+    let answer = client.post(&format!("/v1/domains/{id}/verify"), json!({})).await;
+    assert_eq!(answer.refusal(), (409, "domain_missing_provider_record"));
+}

@@ -1,0 +1,325 @@
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rstest::rstest;
+use schemas::{
+    Classification,
+    gate::{MarketingStatus, Standing, judge},
+};
+use serde_json::{Value, json};
+use sqlx::Row;
+
+use crate::fixtures::{Ready, audience, sender};
+
+async fn launch(ready: &Ready, campaign: &str, body: Value) -> crate::common::Answer {
+    ready.client.post(&format!("/v1/campaigns/{campaign}/launch"), body).await
+}
+
+#[tokio::test]
+async fn a_launch_counts_flips_the_draft_and_leaves_a_request() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let answer = launch(&ready, &id, json!({})).await;
+    assert_eq!(answer.status, 202);
+    let expected =
+        json!({"ok": true, "campaign_id": id, "queued": 3, "skipped": 0, "scheduled_for": null, "ab_variants": []});
+    assert_eq!(answer.body, expected);
+    assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"], json!("sending"));
+    let (kind, state, payload, due): (String, String, Value, bool) = sqlx::query_as(
+        "select kind, state, payload, announce_after between now() and now() + interval '6 seconds' from requests",
+    )
+    .fetch_one(&ready.edge.pool)
+    .await
+    .unwrap();
+    assert_eq!((kind.as_str(), state.as_str(), due), ("campaign-launch", "accepted", true));
+    assert_eq!(payload, json!({"campaign_id": id}));
+    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (409, "campaign_already_sending"));
+}
+
+#[tokio::test]
+async fn of_twenty_launches_at_once_one_wins_and_the_others_hear_409() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let answers = futures::future::join_all((0..20).map(|_| launch(&ready, &id, json!({})))).await;
+    let won = answers.iter().filter(|answer| answer.status == 202).count();
+    let lost = answers.iter().filter(|answer| {
+        answer.status == 409 && ["campaign_already_sending", "campaign_already_preflight"].contains(&answer.refusal().1)
+    });
+    assert_eq!((won, lost.count()), (1, 19));
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 1);
+}
+
+#[tokio::test]
+async fn a_launch_and_a_cancel_at_once_leave_one_of_the_two_orders() {
+    let ready = Ready::start().await;
+    for _ in 0..5 {
+        let id = ready.campaign(json!({})).await;
+        let path = format!("/v1/campaigns/{id}");
+        let (launched, cancelled) =
+            tokio::join!(launch(&ready, &id, json!({})), ready.client.patch(&path, json!({"status": "cancelled"})));
+        assert_eq!(cancelled.status, 200);
+        let refused = ["campaign_already_cancelled", "campaign_already_preflight"].contains(&launched.refusal().1);
+        assert!(launched.status == 202 || refused, "{}", launched.body);
+        assert_eq!(ready.client.get(&path).await.body["campaign"]["status"], json!("cancelled"));
+    }
+}
+
+#[tokio::test]
+async fn a_scheduled_launch_waits_for_its_time() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let at = Utc::now() + TimeDelta::hours(2);
+    let answer = launch(&ready, &id, json!({"schedule_for": at.to_rfc3339()})).await;
+    assert_eq!(answer.status, 202);
+    assert!(answer.text("scheduled_for").ends_with('Z'));
+    let campaign = ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"].clone();
+    assert_eq!((&campaign["status"], &campaign["scheduled_for"]), (&json!("scheduled"), &answer.body["scheduled_for"]));
+    let due: DateTime<Utc> = sqlx::query_scalar("select announce_after from requests").fetch_one(&ready.edge.pool).await.unwrap();
+    assert!((due - at).abs() < TimeDelta::milliseconds(1));
+    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (409, "campaign_already_scheduled"));
+}
+
+#[rstest]
+#[case(TimeDelta::minutes(-6), Some("in_the_past"))]
+#[case(TimeDelta::minutes(-4), None)]
+#[case(TimeDelta::days(365), None)]
+#[case(TimeDelta::days(367), Some("too_far_ahead"))]
+#[tokio::test]
+async fn schedule_for_lies_between_five_minutes_ago_and_a_year_ahead(#[case] by: TimeDelta, #[case] code: Option<&str>) {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let answer = launch(&ready, &id, json!({"schedule_for": (Utc::now() + by).to_rfc3339()})).await;
+    let found = answer.faults().first().map(|(path, code)| format!("{path} {code}"));
+    assert_eq!(found, code.map(|code| format!("schedule_for {code}")));
+    let status = ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"].clone();
+    let expected = if code.is_some() { "draft" } else if by < TimeDelta::zero() { "sending" } else { "scheduled" };
+    assert_eq!(status, json!(expected));
+}
+
+#[rstest]
+#[case("preflight")]
+#[case("scheduled")]
+#[case("sending")]
+#[case("sent")]
+#[case("cancelled")]
+#[tokio::test]
+async fn only_a_draft_is_launched(#[case] status: &str) {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    ready.set_status(&id, status).await;
+    for body in [json!({}), json!({"dry_run": true})] {
+        assert_eq!(launch(&ready, &id, body).await.refusal(), (409, format!("campaign_already_{status}").as_str()));
+    }
+}
+
+#[tokio::test]
+async fn an_audience_of_nobody_is_refused_and_so_is_one_that_cannot_be_mailed() {
+    let ready = Ready::start().await;
+    let (pool, tenant) = (&ready.edge.pool, ready.client.tenant);
+    let empty = audience(pool, tenant, "list", "none", 0).await;
+    let id = ready.campaign(json!({"list_id": empty})).await;
+    for body in [json!({}), json!({"dry_run": true})] {
+        assert_eq!(launch(&ready, &id, body).await.refusal(), (422, "audience_resolved_to_zero_contacts"));
+    }
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source)
+         select tenant_id, gen_random_uuid(), address, 'hard_bounce', 'all', 'delivery' from contacts",
+    )
+    .execute(pool)
+    .await
+    .unwrap();
+    let id = ready.campaign(json!({})).await;
+    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (422, "all_contacts_suppressed_or_bounced"));
+    assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"], json!("draft"));
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 0);
+}
+
+#[rstest]
+#[case("pending", 422)]
+#[case("failed", 422)]
+#[case("suspended", 422)]
+#[case("degraded", 202)]
+#[tokio::test]
+async fn a_launch_needs_a_sender_whose_domain_may_send(#[case] domain_status: &str, #[case] status: u16) {
+    let ready = Ready::start().await;
+    let sender = sender(&ready.edge.pool, ready.client.tenant, "other.test", domain_status).await;
+    let id = ready.campaign(json!({"sender_profile_id": sender})).await;
+    let answer = launch(&ready, &id, json!({})).await;
+    assert_eq!(answer.status, status);
+    if status == 422 {
+        assert_eq!(answer.text("error"), "sender_missing_verified_domain");
+    }
+}
+
+#[tokio::test]
+async fn a_disabled_sender_launches_nothing() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    sqlx::query("update senders set status = 'disabled'").execute(&ready.edge.pool).await.unwrap();
+    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (422, "sender_missing_verified_domain"));
+}
+
+#[tokio::test]
+async fn a_dry_run_answers_the_same_counts_and_writes_nothing() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    sqlx::query("update contacts set marketing_status = 'unsubscribed' where address = 'reader1@example.com'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let snapshot = "select md5(string_agg(t, '|' order by t)) from (
+        select c::text as t from campaigns c union all select c::text from contents c union all select r::text from requests r
+        union all select a::text from audit_log a union all select b::text from batches b) all_rows";
+    let before: String = sqlx::query_scalar(snapshot).fetch_one(&ready.edge.pool).await.unwrap();
+    let dry = launch(&ready, &id, json!({"dry_run": true})).await;
+    let after: String = sqlx::query_scalar(snapshot).fetch_one(&ready.edge.pool).await.unwrap();
+    assert_eq!((dry.status.as_u16(), before), (200, after));
+    assert_eq!((&dry.body["queued"], &dry.body["skipped"]), (&json!(2), &json!(1)));
+    assert_eq!((&dry.body["dry_run"], &dry.body["skipped_by_reason"]), (&json!(true), &json!({"unsubscribed": 1})));
+    assert_eq!((&dry.body["sampled"], &dry.body["render_faults"]), (&json!(3), &json!([])));
+    let wet = launch(&ready, &id, json!({"digest": dry.body["digest"]})).await;
+    assert_eq!((wet.status.as_u16(), &wet.body["queued"], &wet.body["skipped"]), (202, &json!(2), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_recipients_that_cannot_be_rendered() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({"subject": "{{ first_name }}"})).await;
+    sqlx::query("update contacts set first_name = repeat('x', 2000) where address = 'reader2@example.com'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let faults = launch(&ready, &id, json!({"dry_run": true})).await.body["render_faults"].clone();
+    assert_eq!((faults.as_array().unwrap().len(), &faults[0]["code"]), (1, &json!("render_subject_too_long")));
+}
+
+#[tokio::test]
+async fn a_launch_with_the_digest_of_another_audience_is_refused() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let digest = launch(&ready, &id, json!({"dry_run": true})).await.text("digest");
+    sqlx::query("update contacts set marketing_status = 'unsubscribed' where address = 'reader1@example.com'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(launch(&ready, &id, json!({"digest": digest})).await.refusal(), (409, "audience_changed"));
+    assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"], json!("draft"));
+}
+
+#[tokio::test]
+async fn a_launch_sends_the_templates_newest_version() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"subject": "Old"})).await;
+    let plain = ready.campaign(json!({"template_id": template, "subject": null, "body_html": null})).await;
+    let own = ready.campaign(json!({"template_id": template, "subject": "Own", "body_html": null})).await;
+    ready.client.patch(&format!("/v1/templates/{template}"), json!({"subject": "New", "body_html": "<p>New</p>"})).await;
+    for (id, subject) in [(plain, "New"), (own, "Own")] {
+        assert_eq!(launch(&ready, &id, json!({})).await.status, 202);
+        let said: (String, String) = sqlx::query_as(
+            "select c.subject, c.body_html from campaigns k join contents c on c.id = k.content_id where k.id = $1::uuid",
+        )
+        .bind(&id)
+        .fetch_one(&ready.edge.pool)
+        .await
+        .unwrap();
+        assert_eq!(said, (subject.to_owned(), "<p>New</p>".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_launch_with_its_idempotency_key_hears_the_same_answer() {
+    let ready = Ready::start().await;
+    let path = format!("/v1/campaigns/{}/launch", ready.campaign(json!({})).await);
+    let first = ready.client.post_once("launch-1", &path, json!({})).await;
+    let again = ready.client.post_once("launch-1", &path, json!({})).await;
+    assert_eq!((first.status.as_u16(), again.status.as_u16()), (202, 202));
+    assert_eq!((first.bytes, again.headers["idempotency-replayed"].to_str().unwrap()), (again.bytes, "true"));
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 1);
+}
+
+/// Contacts in every combination of consent, suppressions (live and run out) and status.
+async fn people_of_every_standing(ready: &Ready) {
+    sqlx::query(
+        "with suppressions_of as (
+             select * from (values ('none', null, null, false), ('hb', 'hard_bounce', 'all', false), ('co', 'complaint', 'all', false),
+                 ('un', 'unsubscribe', 'marketing', false), ('iv', 'invalid', 'all', false), ('ma', 'manual', 'all', false),
+                 ('mm', 'manual', 'marketing', false), ('ia', 'import', 'all', false), ('old', 'hard_bounce', 'all', true))
+                 as s (label, reason, scope, over)
+         ), people as (
+             select gen_random_uuid() as id, m || '-' || c || '-' || a.label || '-' || b.label || '@example.net' as address, m, c,
+                    a.reason as reason1, a.scope as scope1, a.over as over1, b.reason as reason2, b.scope as scope2, b.over as over2
+             from unnest(array['subscribed', 'unsubscribed', 'pending']) m, unnest(array['active', 'archived']) c,
+                  suppressions_of a, suppressions_of b
+         ), inserted as (
+             insert into contacts (tenant_id, id, address, marketing_status, status) select $1, id, address, m, c from people
+         ), suppressed as (
+             insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
+             select distinct on (address, reason) $1, gen_random_uuid(), address, reason, scope, 'test',
+                    case when over then now() - interval '1 day' end
+             from (select address, reason1 as reason, scope1 as scope, over1 as over from people
+                   union all select address, reason2, scope2, over2 from people) s
+             where reason is not null
+         )
+         insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, id from people",
+    )
+    .bind(ready.client.tenant)
+    .bind(ready.list)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+}
+
+#[rstest]
+#[case("newsletter", Classification::Marketing)]
+#[case("service_notice", Classification::Operational)]
+#[case("receipt", Classification::Transactional)]
+#[tokio::test]
+async fn a_launch_counts_what_the_compliance_gate_would_decide(#[case] purpose: &str, #[case] classification: Classification) {
+    let ready = Ready::start().await;
+    people_of_every_standing(&ready).await;
+    let rows = sqlx::query(
+        "select s.* from standings($1, (select array_agg(contact_id) from audience_members where audience_id = $2)) s
+         where s.contact_active",
+    )
+    .bind(ready.client.tenant)
+    .bind(ready.list)
+    .fetch_all(&ready.edge.pool)
+    .await
+    .unwrap();
+    let mut expected: BTreeMap<String, i64> = BTreeMap::new();
+    for row in &rows {
+        let standing = Standing {
+            contact_active: true,
+            marketing: MarketingStatus::from_column(row.get("marketing_status")),
+            hard_bounced: row.get("hard_bounced"),
+            complained: row.get("complained"),
+            unsubscribed: row.get("unsubscribed"),
+            invalid: row.get("invalid"),
+            suppressed_all: row.get("suppressed_all"),
+            suppressed_marketing: row.get("suppressed_marketing"),
+        };
+        let verdict = judge(&standing, classification).map_or("queued", |reason| reason.as_str());
+        *expected.entry(verdict.to_owned()).or_default() += 1;
+    }
+    let id = ready.campaign(json!({"message_purpose": purpose, "audience_reason": "They asked"})).await;
+    let dry = launch(&ready, &id, json!({"dry_run": true})).await.body;
+    let queued = expected.remove("queued").unwrap();
+    assert!(queued > 3 && expected.len() >= 4, "{queued} {expected:?}");
+    assert_eq!((&dry["queued"], &dry["skipped"]), (&json!(queued), &json!(expected.values().sum::<i64>())));
+    assert_eq!(dry["skipped_by_reason"], json!(expected));
+}
+
+#[tokio::test]
+async fn a_contact_with_several_of_the_tags_is_counted_once() {
+    let ready = Ready::start().await;
+    let (pool, tenant) = (&ready.edge.pool, ready.client.tenant);
+    let (a, b) = (audience(pool, tenant, "tag", "a", 2).await, audience(pool, tenant, "tag", "b", 1).await);
+    sqlx::query("insert into audience_members (tenant_id, audience_id, contact_id) select tenant_id, $2, contact_id from audience_members where audience_id = $1")
+        .bind(a)
+        .bind(b)
+        .execute(pool)
+        .await
+        .unwrap();
+    let id = ready.campaign(json!({"audience_mode": "tags", "list_id": null, "tag_ids": [a, b]})).await;
+    assert_eq!(launch(&ready, &id, json!({})).await.body["queued"], json!(3));
+}

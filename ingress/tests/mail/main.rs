@@ -1,0 +1,17 @@
+//! What mail needs: templates, domains, senders, campaigns, transactional mail, and what recipients reach.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod campaigns;
+mod dns;
+mod domains;
+mod fixtures;
+mod foreign;
+mod launches;
+mod recipients;
+mod senders;
+mod sends;
+mod templates;
+mod transactional;

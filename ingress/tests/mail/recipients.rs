@@ -1,0 +1,221 @@
+//! What recipients and their mail programs reach: no credentials, a token only.
+
+use axum::body::Body;
+use http::{Method, Request};
+use rstest::rstest;
+use schemas::{subjects::stream, token::Purpose};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{
+    common::{Answer, send},
+    fixtures::{Ready, first_on, open_streams},
+};
+
+struct Mailed {
+    ready: Ready,
+    send: Uuid,
+}
+
+impl Mailed {
+    async fn start() -> Self {
+        let ready = Ready::start().await;
+        open_streams(&ready.edge).await;
+        let campaign = ready.campaign(json!({})).await;
+        let send = ready.batch(&campaign, &["sent"]).await[0];
+        Self { ready, send }
+    }
+
+    fn token(&self, purpose: Purpose) -> String {
+        self.ready.edge.ingress.tokens.seal(purpose, self.ready.client.tenant, self.send, b"")
+    }
+
+    fn click(&self, url: &str) -> String {
+        self.ready.edge.ingress.tokens.seal_click(self.ready.client.tenant, self.send, 2, url)
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &str) -> Answer {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("user-agent", "Test/1.0")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(Body::from(body.to_owned()))
+            .unwrap();
+        send(&self.ready.client.router, request).await
+    }
+
+    async fn opted_out(&self) -> i64 {
+        self.ready
+            .edge
+            .count(
+                "select count(*) from contacts c join suppressions s on s.address = c.address and s.reason = 'unsubscribe'
+                 where c.marketing_status = 'unsubscribed'",
+            )
+            .await
+    }
+
+    async fn signals(&self) -> u64 {
+        let bus = &self.ready.edge.ingress.bus;
+        let mut stream = bus.jetstream().get_stream(bus.prefixed(stream::SIGNALS)).await.unwrap();
+        stream.info().await.unwrap().state.messages
+    }
+}
+
+#[tokio::test]
+async fn a_pixel_is_an_image_nobody_keeps_and_an_open() {
+    let mailed = Mailed::start().await;
+    let answer = mailed.ask(Method::GET, &format!("/t/o/{}", mailed.token(Purpose::Open)), "").await;
+    assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "image/gif"));
+    assert!(answer.bytes.starts_with(b"GIF89a") && answer.header("cache-control").contains("no-store"));
+    assert!(!answer.headers.contains_key("set-cookie"));
+    let (subject, signal) = first_on(&mailed.ready.edge, stream::SIGNALS).await;
+    assert!(subject.ends_with("mail.v1.signal.tracking"));
+    assert_eq!((&signal["kind"], &signal["send_id"]), (&json!("opened"), &json!(mailed.send)));
+    assert_eq!((&signal["tenant_id"], &signal["user_agent"]), (&json!(mailed.ready.client.tenant), &json!("Test/1.0")));
+}
+
+#[tokio::test]
+async fn a_click_leads_to_the_signed_address_and_is_noted() {
+    let mailed = Mailed::start().await;
+    let url = "https://shop.example/a?b=c&d=%20e#f";
+    let answer = mailed.ask(Method::GET, &format!("/t/c/{}", mailed.click(url)), "").await;
+    assert_eq!((answer.status.as_u16(), answer.header("location")), (302, url));
+    assert_eq!(answer.header("referrer-policy"), "no-referrer");
+    let (_, signal) = first_on(&mailed.ready.edge, stream::SIGNALS).await;
+    assert_eq!((&signal["kind"], &signal["url"], &signal["link"]), (&json!("clicked"), &json!(url), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_head_request_is_answered_alike_and_notes_nothing() {
+    let mailed = Mailed::start().await;
+    let click = format!("/t/c/{}", mailed.click("https://shop.example/"));
+    for (path, status) in [
+        (format!("/t/o/{}", mailed.token(Purpose::Open)), 200),
+        (click.clone(), 302),
+        (format!("/u/{}", mailed.token(Purpose::Unsubscribe)), 200),
+    ] {
+        let answer = mailed.ask(Method::HEAD, &path, "").await;
+        assert_eq!((answer.status.as_u16(), answer.bytes.len()), (status, 0), "{path}");
+    }
+    // The next signal is the first: the ones before left none.
+    mailed.ask(Method::GET, &click, "").await;
+    assert_eq!(first_on(&mailed.ready.edge, stream::SIGNALS).await.1["kind"], json!("clicked"));
+    assert_eq!((mailed.signals().await, mailed.opted_out().await), (1, 0));
+}
+
+#[rstest]
+#[case("/t/o/", Purpose::Open, Purpose::Click)]
+#[case("/t/c/", Purpose::Click, Purpose::Open)]
+#[case("/u/", Purpose::Unsubscribe, Purpose::Open)]
+#[tokio::test]
+async fn a_token_that_is_forged_cut_or_for_another_purpose_is_a_404(
+    #[case] path: &str,
+    #[case] purpose: Purpose,
+    #[case] other: Purpose,
+) {
+    let mailed = Mailed::start().await;
+    let good = if purpose == Purpose::Click { mailed.click("https://shop.example/") } else { mailed.token(purpose) };
+    let strangers = schemas::token::TokenKeys::derive(&[[7; 32]]);
+    let mut bent = good.clone();
+    bent.replace_range(20..21, if &good[20..21] == "A" { "B" } else { "A" });
+    let bad = [
+        strangers.seal(purpose, mailed.ready.client.tenant, mailed.send, b""),
+        good[..good.len() - 1].to_owned(),
+        good[..good.len() / 2].to_owned(),
+        bent,
+        mailed.token(other),
+        "v1".to_owned(),
+        "x".repeat(5_000),
+    ];
+    let methods: &[Method] =
+        if path == "/u/" { &[Method::GET, Method::HEAD, Method::POST] } else { &[Method::GET, Method::HEAD] };
+    for method in methods {
+        for token in &bad {
+            assert_eq!(mailed.ask(method.clone(), &format!("{path}{token}"), "").await.status, 404, "{method} {token}");
+        }
+        assert_ne!(mailed.ask(method.clone(), &format!("{path}{good}"), "").await.status, 404);
+    }
+}
+
+#[rstest]
+#[case("javascript:alert(1)")]
+#[case("/relative")]
+#[case("")]
+#[tokio::test]
+async fn a_signed_target_that_is_no_web_address_is_not_followed(#[case] url: &str) {
+    let mailed = Mailed::start().await;
+    assert_eq!(mailed.ask(Method::GET, &format!("/t/c/{}", mailed.click(url)), "").await.status, 404);
+}
+
+#[tokio::test]
+async fn looking_at_the_unsubscribe_page_changes_nothing() {
+    let mailed = Mailed::start().await;
+    sqlx::query("update tenants set org_name = 'Acme & <Sons>'").execute(&mailed.ready.edge.pool).await.unwrap();
+    let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
+    for query in ["", "?List-Unsubscribe=One-Click", "?confirm=yes"] {
+        let answer = mailed.ask(Method::GET, &format!("{path}{query}"), "").await;
+        let html = String::from_utf8(answer.bytes.clone()).unwrap();
+        assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "text/html; charset=utf-8"));
+        assert!(html.contains("<form method=\"post\">") && html.contains("Acme &amp; &lt;Sons&gt;"), "{html}");
+        assert!(answer.header("content-security-policy").contains("frame-ancestors 'none'"));
+        assert_eq!((answer.header("x-frame-options"), answer.header("referrer-policy")), ("DENY", "no-referrer"));
+        assert!(!answer.headers.contains_key("set-cookie") && !answer.headers.contains_key("ratelimit"));
+    }
+    assert_eq!((mailed.opted_out().await, mailed.signals().await), (0, 0));
+}
+
+#[rstest]
+#[case("List-Unsubscribe=One-Click", "one_click")]
+#[case("confirm=yes", "page")]
+#[case("", "page")]
+#[tokio::test]
+async fn a_post_has_opted_out_before_it_is_answered(#[case] body: &str, #[case] method: &str) {
+    let mailed = Mailed::start().await;
+    let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
+    for _ in 0..2 {
+        let answer = mailed.ask(Method::POST, &path, body).await;
+        assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (200, 1));
+        assert!(String::from_utf8(answer.bytes).unwrap().contains("You are unsubscribed"));
+    }
+    assert_eq!(mailed.ready.edge.count("select count(*) from suppressions").await, 1);
+    let (_, signal) = first_on(&mailed.ready.edge, stream::SIGNALS).await;
+    assert_eq!((&signal["kind"], &signal["method"]), (&json!("unsubscribed"), &json!(method)));
+}
+
+#[tokio::test]
+async fn an_opt_out_is_committed_while_the_bus_is_away() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let send = ready.batch(&campaign, &["sent"]).await[0];
+    let mailed = Mailed { ready, send };
+    let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
+    assert_eq!(mailed.ask(Method::POST, &path, "").await.status, 200);
+    assert_eq!(mailed.opted_out().await, 1);
+}
+
+#[tokio::test]
+async fn an_opt_out_that_cannot_be_stored_is_not_confirmed() {
+    let mailed = Mailed::start().await;
+    sqlx::query("revoke all on suppressions from postrider_ingress").execute(&mailed.ready.edge.pool).await.unwrap();
+    let answer = mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), "").await;
+    assert!(answer.status.is_server_error() && !answer.header("retry-after").is_empty(), "{}", answer.status);
+    assert!(String::from_utf8(answer.bytes).unwrap().contains("not yet"));
+    assert_eq!((mailed.opted_out().await, mailed.signals().await), (0, 0));
+}
+
+#[tokio::test]
+async fn a_token_works_for_its_own_tenant_only() {
+    let mailed = Mailed::start().await;
+    let other = mailed.ready.edge.client_for("crm", mailed.ready.client.environment, "tenant-2").await;
+    let token = mailed.ready.edge.ingress.tokens.seal(Purpose::Unsubscribe, other.tenant, mailed.send, b"");
+    assert_eq!(mailed.ask(Method::POST, &format!("/u/{token}"), "").await.status, 404);
+    assert_eq!(mailed.opted_out().await, 0);
+}
+
+#[tokio::test]
+async fn a_huge_post_is_refused_and_does_nothing() {
+    let mailed = Mailed::start().await;
+    let answer = mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), &"x".repeat(20_000)).await;
+    assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (413, 0));
+}

@@ -1,0 +1,110 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::fixtures::{Ready, audience};
+
+fn ids(body: &Value) -> Vec<Uuid> {
+    body["sends"].as_array().unwrap().iter().map(|send| send["send_id"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_send_shows_its_attempts_facts_and_timeline_in_order() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let send = ready.batch(&campaign, &["sent"]).await[0];
+    sqlx::query("update sends set attempts = 2, smtp_code = 250, enhanced_code = '2.0.0', response = 'ok', opened_at = now()")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    for (kind, minutes, detail) in [
+        ("opened", 9, json!({})),
+        ("sent", 5, json!({"smtp_code": 250, "attempt": 2})),
+        ("deferred", 1, json!({"smtp_code": 451, "enhanced_code": "4.7.1", "response": "later", "attempt": 1})),
+    ] {
+        sqlx::query(
+            "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+             values ($1, $2, gen_random_uuid(), $3, $4, now() + make_interval(mins => $5), $6)",
+        )
+        .bind(ready.client.tenant)
+        .bind(send)
+        .bind(schemas::month_of(send))
+        .bind(kind)
+        .bind(minutes)
+        .bind(detail)
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    }
+    let record = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"].clone();
+    let types = |field: &str, key: &str| -> Vec<Value> {
+        record[field].as_array().unwrap().iter().map(|entry| entry[key].clone()).collect()
+    };
+    assert_eq!(types("timeline", "type"), ["queued", "deferred", "sent", "opened"]);
+    assert_eq!(types("attempts", "outcome"), ["deferred", "sent"]);
+    assert_eq!(types("attempts", "smtp_code"), [451, 250]);
+    assert_eq!((&record["state"], &record["email"]), (&json!("sent"), &json!("reader1@example.com")));
+    assert_eq!((&record["skip_reason"], &record["failure_reason"]), (&Value::Null, &Value::Null));
+    assert_eq!((&record["attempt_count"], &record["campaign_id"]), (&json!(2), &json!(campaign)));
+    assert!(record["facts"]["opened_at"].is_string() && record["facts"]["clicked_at"].is_null());
+}
+
+#[rstest]
+#[case("skipped", json!("unsubscribed"), Value::Null)]
+#[case("failed", Value::Null, json!("hard"))]
+#[tokio::test]
+async fn a_reason_stands_where_its_state_says(#[case] state: &str, #[case] skip: Value, #[case] failure: Value) {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let send = ready.batch(&campaign, &[state]).await[0];
+    let record = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"].clone();
+    assert_eq!((&record["skip_reason"], &record["failure_reason"]), (&skip, &failure));
+    assert_eq!(record["timeline"].as_array().unwrap().iter().any(|entry| entry["type"] == "skipped"), state == "skipped");
+}
+
+#[tokio::test]
+async fn an_erased_recipient_has_no_address_any_more() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let send = ready.batch(&campaign, &["sent"]).await[0];
+    sqlx::query("update contacts set status = 'erased', address = 'erased:' || id").execute(&ready.edge.pool).await.unwrap();
+    assert_eq!(ready.client.get(&format!("/v1/sends/{send}")).await.body["send"]["email"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_campaigns_sends_are_listed_newest_first_over_batches_and_pages() {
+    let ready = Ready::start().await;
+    audience(&ready.edge.pool, ready.client.tenant, "list", "more", 4).await;
+    let campaign = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{campaign}/sends");
+    assert_eq!(ready.client.get(&path).await.body, json!({"ok": true, "sends": [], "next_cursor": null}));
+    let mut all = ready.batch(&campaign, &["sent", "skipped", "sent"]).await;
+    all.extend(ready.batch(&campaign, &["queued", "sent", "failed"]).await);
+    all.reverse();
+    assert_eq!(ids(&ready.client.get(&path).await.body), all);
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..3 {
+        let page = ready.client.get(&format!("{path}?limit=2{cursor}")).await.body;
+        found.extend(ids(&page));
+        cursor = page["next_cursor"].as_str().map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+    }
+    assert_eq!((found, cursor.as_str()), (all, ""));
+}
+
+#[tokio::test]
+async fn a_campaigns_sends_are_filtered_by_state_and_address() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let first = ready.batch(&campaign, &["sent", "skipped"]).await;
+    let second = ready.batch(&campaign, &["sent"]).await;
+    let path = format!("/v1/campaigns/{campaign}/sends");
+    let found = async |query: &str| ids(&ready.client.get(&format!("{path}?{query}")).await.body);
+    assert_eq!(found("state=sent").await, [second[0], first[0]]);
+    assert_eq!(found("state=skipped").await, [first[1]]);
+    assert_eq!(found("state=deferred").await, Vec::<Uuid>::new());
+    assert_eq!(found("email=READER2%40example.com").await, [first[1]]);
+    assert_eq!(found("email=reader2%40example.com&state=sent").await, Vec::<Uuid>::new());
+    assert_eq!(found("email=stranger%40example.com").await, Vec::<Uuid>::new());
+    assert_eq!(ready.client.get(&format!("{path}?state=gone")).await.faults(), [("state".to_owned(), "not_allowed".to_owned())]);
+    assert_eq!(ready.client.get(&format!("{path}?email=x")).await.faults(), [("email".to_owned(), "missing_at".to_owned())]);
+}
