@@ -149,7 +149,7 @@ fn every_stage_has_a_service_and_no_service_runs_a_stage_there_is_not() {
     let mut served = BTreeSet::new();
     for (name, service) in services() {
         if let Some(command) = subcommand(&service).filter(|command| command[0] == "stage") {
-            assert_eq!(command[1..], [name.clone()], "a stage's service bears its name");
+            assert_eq!(command[1..], [name.as_str()], "a stage's service bears its name");
             served.insert(name);
         }
     }
