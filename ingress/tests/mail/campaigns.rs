@@ -61,7 +61,12 @@ async fn a_list_is_no_tag_and_a_tag_is_no_list() {
 async fn a_campaign_with_a_fault_is_refused(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
     let ready = Ready::start().await;
     let answer = ready.client.post("/v1/campaigns", ready.campaign_body(change)).await;
-    assert_eq!((answer.status.as_u16(), answer.faults()), (400, vec![(path.to_owned(), code.to_owned())]), "{}", answer.body);
+    assert_eq!(
+        (answer.status.as_u16(), answer.faults()),
+        (400, vec![(path.to_owned(), code.to_owned())]),
+        "{}",
+        answer.body
+    );
     assert_eq!(ready.edge.count("select count(*) from campaigns").await, 0);
 }
 
@@ -105,7 +110,10 @@ async fn a_draft_may_change_in_any_field() {
     let answer = ready.client.patch(&path, change).await;
     assert_eq!((answer.status.as_u16(), &answer.body["email_type"]), (200, &json!("transactional")));
     let campaign = ready.client.get(&path).await.body["campaign"].clone();
-    assert_eq!((&campaign["name"], &campaign["subject"], &campaign["preheader"]), (&json!("Autumn"), &json!("New"), &Value::Null));
+    assert_eq!(
+        (&campaign["name"], &campaign["subject"], &campaign["preheader"]),
+        (&json!("Autumn"), &json!("New"), &Value::Null)
+    );
     assert_eq!((&campaign["audience_mode"], &campaign["tag_ids"]), (&json!("tags"), &json!([tag])));
     let refused = ready.client.patch(&path, json!({"tag_ids": []})).await;
     assert_eq!(refused.faults(), [("tag_ids".to_owned(), "required".to_owned())]);
@@ -199,5 +207,8 @@ async fn campaigns_are_listed_newest_first_by_status_page_by_page() {
     let cursor = first["next_cursor"].as_str().unwrap();
     let second = ready.client.get(&format!("/v1/campaigns?status=draft&limit=2&cursor={cursor}")).await.body;
     assert_eq!((of(&second), &second["next_cursor"]), (vec![ids[0].clone()], &Value::Null));
-    assert_eq!(ready.client.get("/v1/campaigns?status=gone").await.faults(), [("status".to_owned(), "not_allowed".to_owned())]);
+    assert_eq!(
+        ready.client.get("/v1/campaigns?status=gone").await.faults(),
+        [("status".to_owned(), "not_allowed".to_owned())]
+    );
 }

@@ -45,13 +45,19 @@ async fn a_domain_is_claimed_once_with_a_key_of_its_own() {
     let records = first["dns_records"].as_array().unwrap();
     let record = |purpose: &str| records.iter().find(|record| record["purpose"] == purpose).unwrap().clone();
     assert_eq!(record("ownership")["host"], json!("_postrider.mail.acme.test"));
-    assert_eq!((record("return_path")["type"].clone(), record("return_path")["value"].clone()), (json!("CNAME"), json!("return.postrider.dev")));
+    assert_eq!(
+        (record("return_path")["type"].clone(), record("return_path")["value"].clone()),
+        (json!("CNAME"), json!("return.postrider.dev"))
+    );
     assert!(record("dkim")["value"].as_str().unwrap().starts_with("v=DKIM1; k=rsa; p=MII"));
     assert!(records.iter().all(|record| record["status"] == "pending" && record["valid"] == json!(false)));
     let again = claim(&client, "mail.acme.test").await;
     assert_eq!((&again["dns_records"], &again["already_existed"]), (&first["dns_records"], &json!(true)));
     // The private key is stored sealed: no PKCS#8 header in the clear.
-    assert_eq!(edge.count(r"select count(*) from domains where position('\x308204'::bytea in dkim_private) > 0").await, 0);
+    assert_eq!(
+        edge.count(r"select count(*) from domains where position('\x308204'::bytea in dkim_private) > 0").await,
+        0
+    );
 }
 
 #[tokio::test]

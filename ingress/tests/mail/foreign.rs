@@ -19,7 +19,11 @@ async fn another_tenants_object_looks_like_one_that_never_was() {
     let pending = ready.client.post("/v1/transactional", body).await.text("send_id");
     let before = ledger(&ready).await;
 
-    let requests = |template: &str, campaign: &str, send: &str, domain: &str| -> Vec<(Method, String, Value, &'static str)> {
+    let requests = |template: &str,
+                    campaign: &str,
+                    send: &str,
+                    domain: &str|
+     -> Vec<(Method, String, Value, &'static str)> {
         vec![
             (Method::GET, format!("/v1/templates/{template}"), Value::Null, "template_not_found"),
             (Method::PATCH, format!("/v1/templates/{template}"), json!({"name": "x"}), "template_not_found"),

@@ -74,7 +74,8 @@ async fn a_scheduled_launch_waits_for_its_time() {
     assert!(answer.text("scheduled_for").ends_with('Z'));
     let campaign = ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"].clone();
     assert_eq!((&campaign["status"], &campaign["scheduled_for"]), (&json!("scheduled"), &answer.body["scheduled_for"]));
-    let due: DateTime<Utc> = sqlx::query_scalar("select announce_after from requests").fetch_one(&ready.edge.pool).await.unwrap();
+    let due: DateTime<Utc> =
+        sqlx::query_scalar("select announce_after from requests").fetch_one(&ready.edge.pool).await.unwrap();
     assert!((due - at).abs() < TimeDelta::milliseconds(1));
     assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (409, "campaign_already_scheduled"));
 }
@@ -85,14 +86,23 @@ async fn a_scheduled_launch_waits_for_its_time() {
 #[case(TimeDelta::days(365), None)]
 #[case(TimeDelta::days(367), Some("too_far_ahead"))]
 #[tokio::test]
-async fn schedule_for_lies_between_five_minutes_ago_and_a_year_ahead(#[case] by: TimeDelta, #[case] code: Option<&str>) {
+async fn schedule_for_lies_between_five_minutes_ago_and_a_year_ahead(
+    #[case] by: TimeDelta,
+    #[case] code: Option<&str>,
+) {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;
     let answer = launch(&ready, &id, json!({"schedule_for": (Utc::now() + by).to_rfc3339()})).await;
     let found = answer.faults().first().map(|(path, code)| format!("{path} {code}"));
     assert_eq!(found, code.map(|code| format!("schedule_for {code}")));
     let status = ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"].clone();
-    let expected = if code.is_some() { "draft" } else if by < TimeDelta::zero() { "sending" } else { "scheduled" };
+    let expected = if code.is_some() {
+        "draft"
+    } else if by < TimeDelta::zero() {
+        "sending"
+    } else {
+        "scheduled"
+    };
     assert_eq!(status, json!(expected));
 }
 
@@ -212,7 +222,10 @@ async fn a_launch_sends_the_templates_newest_version() {
     let template = ready.template(json!({"subject": "Old"})).await;
     let plain = ready.campaign(json!({"template_id": template, "subject": null, "body_html": null})).await;
     let own = ready.campaign(json!({"template_id": template, "subject": "Own", "body_html": null})).await;
-    ready.client.patch(&format!("/v1/templates/{template}"), json!({"subject": "New", "body_html": "<p>New</p>"})).await;
+    ready
+        .client
+        .patch(&format!("/v1/templates/{template}"), json!({"subject": "New", "body_html": "<p>New</p>"}))
+        .await;
     for (id, subject) in [(plain, "New"), (own, "Own")] {
         assert_eq!(launch(&ready, &id, json!({})).await.status, 202);
         let said: (String, String) = sqlx::query_as(
@@ -274,7 +287,10 @@ async fn people_of_every_standing(ready: &Ready) {
 #[case("service_notice", Classification::Operational)]
 #[case("receipt", Classification::Transactional)]
 #[tokio::test]
-async fn a_launch_counts_what_the_compliance_gate_would_decide(#[case] purpose: &str, #[case] classification: Classification) {
+async fn a_launch_counts_what_the_compliance_gate_would_decide(
+    #[case] purpose: &str,
+    #[case] classification: Classification,
+) {
     let ready = Ready::start().await;
     people_of_every_standing(&ready).await;
     let rows = sqlx::query(

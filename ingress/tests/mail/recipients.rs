@@ -216,6 +216,7 @@ async fn a_token_works_for_its_own_tenant_only() {
 #[tokio::test]
 async fn a_huge_post_is_refused_and_does_nothing() {
     let mailed = Mailed::start().await;
-    let answer = mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), &"x".repeat(20_000)).await;
+    let answer =
+        mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), &"x".repeat(20_000)).await;
     assert_eq!((answer.status.as_u16(), mailed.opted_out().await), (413, 0));
 }

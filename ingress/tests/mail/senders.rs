@@ -18,7 +18,9 @@ async fn a_sender_is_made_once_and_the_first_is_the_default() {
     assert_eq!((first.status.as_u16(), &first.body["already_existed"]), (200, &json!(false)));
     let again = client.post("/v1/senders", json!({"email": "ann@acme.test", "name": "Another name"})).await;
     assert_eq!(again.body, json!({"ok": true, "sender_id": first.body["sender_id"], "already_existed": true}));
-    client.post("/v1/senders", json!({"email": "bob@acme.test", "name": "Bob", "physical_address": "1 Main Street"})).await;
+    client
+        .post("/v1/senders", json!({"email": "bob@acme.test", "name": "Bob", "physical_address": "1 Main Street"}))
+        .await;
     let list = client.get("/v1/senders").await.body;
     let of = |n: usize, field: &str| list["senders"][n][field].clone();
     assert_eq!((of(0, "email"), of(0, "is_default")), (json!("bob@acme.test"), json!(false)));

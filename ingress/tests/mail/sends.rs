@@ -13,10 +13,12 @@ async fn a_send_shows_its_attempts_facts_and_timeline_in_order() {
     let ready = Ready::start().await;
     let campaign = ready.campaign(json!({})).await;
     let send = ready.batch(&campaign, &["sent"]).await[0];
-    sqlx::query("update sends set attempts = 2, smtp_code = 250, enhanced_code = '2.0.0', response = 'ok', opened_at = now()")
-        .execute(&ready.edge.pool)
-        .await
-        .unwrap();
+    sqlx::query(
+        "update sends set attempts = 2, smtp_code = 250, enhanced_code = '2.0.0', response = 'ok', opened_at = now()",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
     for (kind, minutes, detail) in [
         ("opened", 9, json!({})),
         ("sent", 5, json!({"smtp_code": 250, "attempt": 2})),
@@ -59,7 +61,10 @@ async fn a_reason_stands_where_its_state_says(#[case] state: &str, #[case] skip:
     let send = ready.batch(&campaign, &[state]).await[0];
     let record = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"].clone();
     assert_eq!((&record["skip_reason"], &record["failure_reason"]), (&skip, &failure));
-    assert_eq!(record["timeline"].as_array().unwrap().iter().any(|entry| entry["type"] == "skipped"), state == "skipped");
+    assert_eq!(
+        record["timeline"].as_array().unwrap().iter().any(|entry| entry["type"] == "skipped"),
+        state == "skipped"
+    );
 }
 
 #[tokio::test]
@@ -67,7 +72,10 @@ async fn an_erased_recipient_has_no_address_any_more() {
     let ready = Ready::start().await;
     let campaign = ready.campaign(json!({})).await;
     let send = ready.batch(&campaign, &["sent"]).await[0];
-    sqlx::query("update contacts set status = 'erased', address = 'erased:' || id").execute(&ready.edge.pool).await.unwrap();
+    sqlx::query("update contacts set status = 'erased', address = 'erased:' || id")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
     assert_eq!(ready.client.get(&format!("/v1/sends/{send}")).await.body["send"]["email"], Value::Null);
 }
 
@@ -105,6 +113,12 @@ async fn a_campaigns_sends_are_filtered_by_state_and_address() {
     assert_eq!(found("email=READER2%40example.com").await, [first[1]]);
     assert_eq!(found("email=reader2%40example.com&state=sent").await, Vec::<Uuid>::new());
     assert_eq!(found("email=stranger%40example.com").await, Vec::<Uuid>::new());
-    assert_eq!(ready.client.get(&format!("{path}?state=gone")).await.faults(), [("state".to_owned(), "not_allowed".to_owned())]);
-    assert_eq!(ready.client.get(&format!("{path}?email=x")).await.faults(), [("email".to_owned(), "missing_at".to_owned())]);
+    assert_eq!(
+        ready.client.get(&format!("{path}?state=gone")).await.faults(),
+        [("state".to_owned(), "not_allowed".to_owned())]
+    );
+    assert_eq!(
+        ready.client.get(&format!("{path}?email=x")).await.faults(),
+        [("email".to_owned(), "missing_at".to_owned())]
+    );
 }

@@ -36,7 +36,11 @@ async fn a_template_is_read_back_as_it_was_written() {
 #[case(json!({"body_text": "{{ data.order }}"}), "body_text", "unknown_variable")]
 #[case(json!({"preheader": "{{ contact.fields.plan }}"}), "preheader", "unknown_variable")]
 #[tokio::test]
-async fn a_template_with_a_fault_is_refused_where_the_fault_is(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
+async fn a_template_with_a_fault_is_refused_where_the_fault_is(
+    #[case] change: Value,
+    #[case] path: &str,
+    #[case] code: &str,
+) {
     let ready = Ready::start().await;
     let mut body = json!({"name": "T", "subject": "S", "body_html": "<p>B</p>"});
     body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
@@ -58,11 +62,13 @@ async fn a_fault_names_line_and_column() {
 #[tokio::test]
 async fn a_field_the_tenant_has_defined_may_be_used() {
     let ready = Ready::start().await;
-    sqlx::query("insert into fields (tenant_id, id, key, label, type) values ($1, gen_random_uuid(), 'plan', 'Plan', 'string')")
-        .bind(ready.client.tenant)
-        .execute(&ready.edge.pool)
-        .await
-        .unwrap();
+    sqlx::query(
+        "insert into fields (tenant_id, id, key, label, type) values ($1, gen_random_uuid(), 'plan', 'Plan', 'string')",
+    )
+    .bind(ready.client.tenant)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
     ready.template(json!({"subject": "Your {{ contact.fields.plan }}"})).await;
 }
 
@@ -84,7 +90,10 @@ async fn every_change_of_content_is_a_new_version_and_nothing_else_is() {
         assert_eq!((answer.status.as_u16(), &answer.body["version"]), (200, &json!(version)), "{change}");
     }
     let template = ready.client.get(&path).await.body["template"].clone();
-    assert_eq!((&template["name"], &template["subject"], &template["preheader"]), (&json!("Other"), &json!("Receipt"), &Value::Null));
+    assert_eq!(
+        (&template["name"], &template["subject"], &template["preheader"]),
+        (&json!("Other"), &json!("Receipt"), &Value::Null)
+    );
     assert_eq!(template["status"], json!("draft"));
     // Old versions stay: sends pin them.
     assert_eq!(ready.edge.count("select count(*) from template_versions").await, 4);
@@ -97,7 +106,9 @@ async fn versions_made_at_the_same_time_are_numbered_one_after_the_other() {
     let path = format!("/v1/templates/{}", ready.template(json!({})).await);
     let changes = (0..6).map(|n| {
         let (client, path) = (ready.client.clone(), path.clone());
-        async move { client.patch(&path, json!({"subject": format!("Subject {n}")})).await.body["version"].as_i64().unwrap() }
+        async move {
+            client.patch(&path, json!({"subject": format!("Subject {n}")})).await.body["version"].as_i64().unwrap()
+        }
     });
     let mut versions = futures::future::join_all(changes).await;
     versions.sort_unstable();
@@ -122,7 +133,10 @@ async fn an_archived_template_stays_readable_and_comes_back_by_patch() {
     let path = format!("/v1/templates/{id}");
     for _ in 0..2 {
         let answer = ready.client.delete(&path, json!({})).await;
-        assert_eq!((answer.status.as_u16(), &answer.body), (200, &json!({"ok": true, "template_id": id, "status": "archived"})));
+        assert_eq!(
+            (answer.status.as_u16(), &answer.body),
+            (200, &json!({"ok": true, "template_id": id, "status": "archived"}))
+        );
     }
     assert_eq!(ready.client.get(&path).await.body["template"]["status"], json!("archived"));
     let refused = ready.client.post("/v1/campaigns", ready.campaign_body(json!({"template_id": id}))).await;
@@ -138,7 +152,12 @@ async fn templates_are_listed_newest_first_by_status_page_by_page_without_bodies
         ids.push(ready.template(json!({"status": status})).await);
     }
     let names = |body: &Value| -> Vec<String> {
-        body["templates"].as_array().unwrap().iter().map(|template| template["template_id"].as_str().unwrap().to_owned()).collect()
+        body["templates"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|template| template["template_id"].as_str().unwrap().to_owned())
+            .collect()
     };
     let first = ready.client.get("/v1/templates?status=active&limit=2").await.body;
     assert_eq!(names(&first), [ids[3].clone(), ids[2].clone()]);
@@ -146,7 +165,9 @@ async fn templates_are_listed_newest_first_by_status_page_by_page_without_bodies
     let cursor = first["next_cursor"].as_str().unwrap();
     let second = ready.client.get(&format!("/v1/templates?status=active&limit=2&cursor={cursor}")).await.body;
     assert_eq!((names(&second), &second["next_cursor"]), (vec![ids[0].clone()], &Value::Null));
-    for (query, path) in [("status=old", "status"), ("limit=0", "limit"), ("limit=201", "limit"), ("colour=red", "colour")] {
+    for (query, path) in
+        [("status=old", "status"), ("limit=0", "limit"), ("limit=201", "limit"), ("colour=red", "colour")]
+    {
         let answer = ready.client.get(&format!("/v1/templates?{query}")).await;
         assert_eq!((answer.status.as_u16(), answer.faults()[0].0.as_str()), (400, path));
     }

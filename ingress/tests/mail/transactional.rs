@@ -28,7 +28,10 @@ async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
     assert_eq!((row_id, kind.as_str(), state.as_str()), (id, "transactional", "accepted"));
     let payload: schemas::messages::TransactionalPayload = serde_json::from_value(payload).unwrap();
     assert_eq!((payload.send_id, payload.address.as_str(), payload.sender_id), (id, "ann@example.com", ready.sender));
-    assert_eq!((payload.first_name.as_deref(), payload.last_name, payload.data["order"]["id"].clone()), (Some("Ann"), None, json!(7)));
+    assert_eq!(
+        (payload.first_name.as_deref(), payload.last_name, payload.data["order"]["id"].clone()),
+        (Some("Ann"), None, json!(7))
+    );
 
     let (subject, ring) = first_on(&ready.edge, stream::REQUESTS).await;
     assert!(subject.ends_with("mail.v1.request.crm.production.transactional"), "{subject}");
@@ -54,7 +57,10 @@ async fn a_send_can_be_followed_from_the_first_answer_on() {
     let send_id = ready.client.post("/v1/transactional", body).await.text("send_id");
     let path = format!("/v1/sends/{send_id}");
     let send = ready.client.get(&path).await.body["send"].clone();
-    assert_eq!((&send["state"], &send["email"], &send["message_kind"]), (&json!("queued"), &json!("ann@example.com"), &json!("transactional")));
+    assert_eq!(
+        (&send["state"], &send["email"], &send["message_kind"]),
+        (&json!("queued"), &json!("ann@example.com"), &json!("transactional"))
+    );
     assert_eq!((&send["attempts"], &send["timeline"][0]["type"]), (&json!([]), &json!("queued")));
     sqlx::query("update requests set state = 'rejected', outcome = 'template_gone', handled_at = now()")
         .execute(&ready.edge.pool)
@@ -87,7 +93,8 @@ async fn a_request_that_cannot_be_sent_is_refused(#[case] change: Value, #[case]
 async fn a_tenant_without_a_default_sender_must_name_one() {
     let edge = Edge::start().await;
     let client = edge.client().await;
-    let template = client.post("/v1/templates", json!({"name": "T", "subject": "S", "body_html": "B"})).await.text("template_id");
+    let template =
+        client.post("/v1/templates", json!({"name": "T", "subject": "S", "body_html": "B"})).await.text("template_id");
     let body = json!({"template_id": template, "email": "ann@example.com"});
     assert_eq!(client.post("/v1/transactional", body.clone()).await.refusal(), (422, "sender_required"));
     sender(&edge.pool, client.tenant, "pending.test", "pending").await;

@@ -148,7 +148,8 @@ impl Wish {
         let content_id = if body.has_content() { None } else { self.content_id };
         let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
         let tag_ids = body.tag_ids.into_option();
-        let mut tag_ids = tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
+        let mut tag_ids =
+            tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
         tag_ids.sort_unstable();
         tag_ids.dedup();
         Self {
@@ -340,7 +341,10 @@ mod tests {
     #[case::blank_reason(json!({"message_purpose": "receipt", "audience_reason": " "}), Some(("audience_reason", "required")))]
     #[case::with_reason(json!({"message_purpose": "receipt", "audience_reason": "They bought it"}), None)]
     #[case::marketing_needs_no_reason(json!({"message_purpose": "newsletter"}), None)]
-    fn a_campaign_is_checked_by_the_rules_of_the_specification(#[case] change: Value, #[case] fault: Option<(&str, &str)>) {
+    fn a_campaign_is_checked_by_the_rules_of_the_specification(
+        #[case] change: Value,
+        #[case] fault: Option<(&str, &str)>,
+    ) {
         let expected: Vec<_> = fault.into_iter().map(|(path, code)| (path.to_owned(), code.to_owned())).collect();
         assert_eq!(faults(change), expected);
     }
@@ -348,7 +352,10 @@ mod tests {
     #[test]
     fn every_fault_is_named_at_once() {
         let found = faults(json!({"name": null, "urgency": "asap", "audience_mode": "all"}));
-        assert_eq!(found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["name", "audience_mode", "urgency"]);
+        assert_eq!(
+            found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(),
+            ["name", "audience_mode", "urgency"]
+        );
     }
 
     #[test]

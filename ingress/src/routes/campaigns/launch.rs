@@ -118,13 +118,17 @@ fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
         return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced"));
     }
     if digest.is_some_and(|digest| digest != count.digest) {
-        return Err(ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for"));
+        return Err(
+            ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for")
+        );
     }
     Ok(())
 }
 
 fn reasons(skipped: &[(SkipReason, i64)]) -> Value {
-    Value::Object(skipped.iter().map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect::<Map<_, _>>())
+    Value::Object(
+        skipped.iter().map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect::<Map<_, _>>(),
+    )
 }
 
 /// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep.

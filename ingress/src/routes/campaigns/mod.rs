@@ -68,7 +68,7 @@ enum Change {
 fn kind_of_change(body: &CampaignBody) -> Result<Change, ApiError> {
     let mut faults = Faults::default();
     let status = body.status.clone().into_option();
-    let paused = body.paused.clone().into_option();
+    let paused = body.paused.into_option();
     let given = [status.is_some(), paused.is_some(), body.has_fields()].into_iter().filter(|given| *given).count();
     faults.require(given <= 1, "", "ambiguous", "change fields, cancel or pause: one at a time");
     if let Some(status) = &status {
@@ -211,7 +211,10 @@ mod tests {
     #[case(json!({"status": "cancelled", "name": "x"}), Err("ambiguous"))]
     fn a_patch_asks_for_one_thing(#[case] body: Value, #[case] expected: Result<Change, &str>) {
         let found = kind_of_change(&serde_json::from_value(body).unwrap());
-        assert_eq!(found.as_ref().map_err(|error| error.fields[0].code.as_ref()), expected.as_ref().map_err(|code| *code));
+        assert_eq!(
+            found.as_ref().map_err(|error| error.fields[0].code.as_ref()),
+            expected.as_ref().map_err(|code| *code)
+        );
     }
 
     /// Which statuses allow what: fields, cancel, pause.

@@ -102,9 +102,12 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
     )
     .fetch_one(&mut *db)
     .await?;
-    let fallbacks = sqlx::query!(r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#, tenant)
-        .fetch_all(db)
-        .await?;
+    let fallbacks = sqlx::query!(
+        r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
+        tenant
+    )
+    .fetch_all(db)
+    .await?;
     Ok(MessageOptions {
         tenant: Named { id: tenant.to_string(), name: from.org_name },
         campaign: Some(Named { id: row.id.to_string(), name: row.name.clone() }),

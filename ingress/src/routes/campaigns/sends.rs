@@ -27,7 +27,8 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let state = query.state.as_deref().map(parse_state).transpose()?;
     let address = query.email.as_deref().map(parse_address).transpose()?;
-    let month = store::campaign_month(act.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let month =
+        store::campaign_month(act.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let mut rows = match (month, address) {
         (None, _) => Vec::new(),
         (Some(month), Some(address)) => {
@@ -50,7 +51,8 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
 
 fn parse_state(text: &str) -> Result<SendState, ApiError> {
     let words = || SendState::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
-    SendState::parse(text).ok_or_else(|| ApiError::invalid("state", "not_allowed", format!("must be one of {}", words())))
+    SendState::parse(text)
+        .ok_or_else(|| ApiError::invalid("state", "not_allowed", format!("must be one of {}", words())))
 }
 
 fn parse_address(text: &str) -> Result<Address, ApiError> {

@@ -61,7 +61,9 @@ fn wanted(act: &Act, row: &DomainRow) -> Vec<DnsRecord> {
 
 async fn ask(act: &Act, row: &DomainRow) -> Result<Vec<Checked>, ApiError> {
     let _permit = CHECKS.try_acquire().map_err(|_| {
-        ApiError::unavailable().retry_after(RETRY_BUSY).detail("other domain checks are waiting for the DNS: try again shortly")
+        ApiError::unavailable()
+            .retry_after(RETRY_BUSY)
+            .detail("other domain checks are waiting for the DNS: try again shortly")
     })?;
     let records = wanted(act, row);
     let asked = domain::verify(&row.domain, records.clone(), &act.ingress.resolver);

@@ -78,9 +78,19 @@ fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String,
     let mut faults = Faults::default();
     let text = faults.required("domain", text);
     let name = text.as_deref().and_then(canonical_domain);
-    faults.require(text.is_none() || name.is_some(), "domain", "invalid", "must be a domain name with a dot, not an address");
+    faults.require(
+        text.is_none() || name.is_some(),
+        "domain",
+        "invalid",
+        "must be a domain name with a dot, not an address",
+    );
     let public_suffix = name.as_deref().is_some_and(|name| freemail::registrable(name).is_none());
-    faults.require(!public_suffix, "domain", "public_suffix", "is a public suffix, under which others register domains");
+    faults.require(
+        !public_suffix,
+        "domain",
+        "public_suffix",
+        "is a public suffix, under which others register domains",
+    );
     faults.finish()?;
     let name = name.ok_or_else(ApiError::internal)?;
     if freemail::is_platform(&name, platform_domains) {

@@ -74,7 +74,9 @@ pub(crate) fn view(row: &DomainRow, settings: &DomainSettings) -> Vec<RecordView
     let found = stored(&row.records);
     wanted(row, settings)
         .iter()
-        .map(|record| found.iter().find(|view| view.is_for(record)).cloned().unwrap_or_else(|| RecordView::pending(record)))
+        .map(|record| {
+            found.iter().find(|view| view.is_for(record)).cloned().unwrap_or_else(|| RecordView::pending(record))
+        })
         .collect()
 }
 
@@ -127,7 +129,8 @@ mod tests {
     #[test]
     fn a_finding_belongs_to_the_record_it_was_made_for() {
         let fresh = row(json!([]));
-        let record = wanted(&fresh, &settings("link.test")).into_iter().find(|record| record.host == "link.acme.test").unwrap();
+        let record =
+            wanted(&fresh, &settings("link.test")).into_iter().find(|record| record.host == "link.acme.test").unwrap();
         let checked = Checked { record, validity: Validity::Valid, observed: vec!["link.test".into()], error: None };
         let stored = json!([RecordView::checked(&checked, Utc::now())]);
         let tracking = |target| {

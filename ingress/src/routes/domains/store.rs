@@ -108,11 +108,7 @@ pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewDomain<
 }
 
 /// Domains, newest first, one page. Served by `domains_newest`.
-pub(crate) async fn list(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    page: &Page,
-) -> sqlx::Result<Vec<DomainRow>> {
+pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<DomainRow>> {
     sqlx::query_as!(
         DomainRow,
         r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private, ownership_token, records,

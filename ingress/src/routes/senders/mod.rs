@@ -50,7 +50,8 @@ fn validate(body: CreateBody) -> Result<Wish, ApiError> {
     let physical_address = body.physical_address.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     faults.optional("physical_address", physical_address.as_deref(), PHYSICAL_ADDRESS_MAX);
     // Line breaks are part of an address; other control characters are not.
-    let odd = physical_address.iter().flat_map(|text| text.chars()).any(|c| c.is_control() && !matches!(c, '\n' | '\r'));
+    let odd =
+        physical_address.iter().flat_map(|text| text.chars()).any(|c| c.is_control() && !matches!(c, '\n' | '\r'));
     faults.require(!odd, "physical_address", "control_character", "must not contain control characters");
     faults.finish()?;
     let email = email.ok_or_else(ApiError::internal)?;

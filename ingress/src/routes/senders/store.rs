@@ -57,7 +57,9 @@ pub(crate) async fn lock_profile_address(db: &mut PgConnection, tenant: Uuid) ->
 
 /// The sender with this address.
 pub(crate) async fn id_by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<Uuid>> {
-    sqlx::query_scalar!("select id from senders where tenant_id = $1 and email = $2", tenant, email).fetch_optional(db).await
+    sqlx::query_scalar!("select id from senders where tenant_id = $1 and email = $2", tenant, email)
+        .fetch_optional(db)
+        .await
 }
 
 /// Stores a sender; the tenant's first one becomes its default. Call under [`lock_profile_address`].
@@ -81,11 +83,7 @@ pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewSender<
 }
 
 /// Senders, newest first, one page. Served by `senders_newest`.
-pub(crate) async fn list(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    page: &Page,
-) -> sqlx::Result<Vec<SenderRow>> {
+pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<SenderRow>> {
     sqlx::query_as!(
         SenderRow,
         r#"select s.id, s.email, s.name, s.reply_to, s.physical_address, s.status, s.is_default,
@@ -105,7 +103,11 @@ pub(crate) async fn list(
 }
 
 /// Whether a sender, or without an id the tenant's default, can send. `None`: there is no such sender.
-pub(crate) async fn readiness(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> sqlx::Result<Option<Readiness>> {
+pub(crate) async fn readiness(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Option<Uuid>,
+) -> sqlx::Result<Option<Readiness>> {
     sqlx::query_as!(
         Readiness,
         r#"select s.id, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"

@@ -96,7 +96,8 @@ fn timeline(row: &SendRow, events: &[EventRow]) -> Value {
     let queued = entry("queued", row.created_at, &json!({}));
     let facts = events.iter().map(|event| entry(&event.kind, event.occurred_at, &event.detail));
     let quiet_end = matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired);
-    let end = row.decided_at.filter(|_| quiet_end).map(|at| entry(row.state.as_str(), at, &json!({"reason": row.reason})));
+    let end =
+        row.decided_at.filter(|_| quiet_end).map(|at| entry(row.state.as_str(), at, &json!({"reason": row.reason})));
     std::iter::once(queued).chain(facts).chain(end).collect()
 }
 

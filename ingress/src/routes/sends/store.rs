@@ -100,7 +100,11 @@ pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sq
 }
 
 /// The contact with this address.
-pub(crate) async fn contact_by_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<Option<Uuid>> {
+pub(crate) async fn contact_by_address(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    address: &str,
+) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!("select id from contacts where tenant_id = $1 and address = $2", tenant, address)
         .fetch_optional(db)
         .await

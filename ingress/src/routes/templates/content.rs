@@ -88,4 +88,3 @@ fn refusal(faults: &[TemplateFault], path: Option<&'static str>) -> ApiError {
     };
     ApiError::validation(faults.iter().map(fault).collect())
 }
-

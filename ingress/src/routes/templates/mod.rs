@@ -5,10 +5,7 @@ pub(crate) mod store;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    routing::get,
-};
+use axum::{Router, routing::get};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -40,7 +40,12 @@ pub(crate) fn routes() -> Router<Arc<Ingress>> {
         .route("/t/c/{token}", get(clicked).head(would_click))
 }
 
-async fn opened(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, peer: Peer, headers: HeaderMap) -> Response {
+async fn opened(
+    State(ingress): State<Arc<Ingress>>,
+    Path(token): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Response {
     match ingress.tokens.open(Purpose::Open, &token) {
         Ok(claims) => {
             signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers);
@@ -54,7 +59,12 @@ async fn would_open(State(ingress): State<Arc<Ingress>>, Path(token): Path<Strin
     ingress.tokens.open(Purpose::Open, &token).map_or_else(|_| no_such_link(), |_| pixel())
 }
 
-async fn clicked(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, peer: Peer, headers: HeaderMap) -> Response {
+async fn clicked(
+    State(ingress): State<Arc<Ingress>>,
+    Path(token): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Response {
     let claims = ingress.tokens.open(Purpose::Click, &token);
     let Some((claims, link, url, target)) = claims.ok().and_then(|claims| {
         let (link, url) = click(&claims)?;

@@ -46,7 +46,8 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
     let sender = senders::readiness(act.db(), tenant, body.sender_profile_id.map(|id| id.0)).await?;
     let sender = sender.ok_or_else(|| match body.sender_profile_id {
         Some(_) => ApiError::not_found("sender_profile"),
-        None => ApiError::unprocessable("sender_required").detail("the tenant has no default sender: name one in sender_profile_id"),
+        None => ApiError::unprocessable("sender_required")
+            .detail("the tenant has no default sender: name one in sender_profile_id"),
     })?;
     if !sender.may_send() {
         return Err(ApiError::unprocessable("sender_missing_verified_domain"));

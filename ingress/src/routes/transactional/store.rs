@@ -5,7 +5,11 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 /// The content a template has now. `None`: there is no such template, or it is archived.
-pub(crate) async fn template_content(db: &mut PgConnection, tenant: Uuid, template: Uuid) -> sqlx::Result<Option<Uuid>> {
+pub(crate) async fn template_content(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    template: Uuid,
+) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!(
         "select content_id from templates where tenant_id = $1 and id = $2 and status <> 'archived'",
         tenant,

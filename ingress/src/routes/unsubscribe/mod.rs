@@ -74,7 +74,8 @@ async fn opt_out(ingress: Arc<Ingress>, claims: TokenClaims) -> Result<OptOut, A
 
 /// Who sends, for people to recognise. The page works without it.
 async fn organisation(ingress: &Ingress, claims: &TokenClaims) -> Option<String> {
-    let name = sqlx::query_scalar!("select org_name from tenants where id = $1", claims.tenant_id).fetch_optional(&ingress.pool);
+    let name = sqlx::query_scalar!("select org_name from tenants where id = $1", claims.tenant_id)
+        .fetch_optional(&ingress.pool);
     name.await.ok().flatten().flatten().filter(|name| !name.trim().is_empty())
 }
 
@@ -91,7 +92,10 @@ mod tests {
 
     #[rstest]
     #[case(b"List-Unsubscribe=One-Click", "one_click")]
-    #[case(b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--\r\n", "one_click")]
+    #[case(
+        b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--\r\n",
+        "one_click"
+    )]
     #[case(b"confirm=yes", "page")]
     #[case(b"", "page")]
     fn a_mail_programs_click_is_told_from_the_pages_button(#[case] body: &[u8], #[case] expected: &str) {

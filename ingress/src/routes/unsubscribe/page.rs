@@ -15,7 +15,9 @@ const STYLE: &str = include_str!("page.css");
 /// Nothing is loaded, framed or run; the form goes back to where it came from. The one style is named by its hash.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
-    format!("default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+    format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
 });
 
 /// Asks for confirmation. `organisation` is who sends, where that is known.
@@ -55,7 +57,8 @@ pub(super) fn try_again(status: StatusCode) -> Response {
 fn page(status: StatusCode, title: &str, body: &str) -> Response {
     let html = PAGE.replace("{title}", title).replace("{style}", STYLE).replace("{body}", body);
     let mut response =
-        (status, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))], html).into_response();
+        (status, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))], html)
+            .into_response();
     let headers = response.headers_mut();
     if let Ok(policy) = HeaderValue::try_from(POLICY.as_str()) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
