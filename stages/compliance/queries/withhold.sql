@@ -1,5 +1,6 @@
 -- Skips sends of one batch with their reasons, and keeps the batch's counters and state. Answers how many were skipped.
 -- $1 tenant, $2 first and $3 last id of the batch, $4 month, $5 send ids, $6 reasons. Served by the primary key of sends.
+-- What is left rests when all of it is deferred to later: nobody else will come by to say so.
 with verdicts as (
     select * from unnest($5::uuid[], $6::text[]) as v (id, reason)
 ), before as (
@@ -14,21 +15,38 @@ with verdicts as (
     set state = 'skipped', reason = b.reason, decided_at = now(), next_attempt_at = null
     from before b
     where s.tenant_id = $1 and s.id between $2 and $3 and s.month = $4 and s.id = b.id
-    returning b.state as was
+    returning s.id, b.state as was
 ), counted as (
     select count(*) filter (where was = 'queued')::integer as queued, count(*) filter (where was = 'deferred')::integer as deferred
     from changed
+), left_open as (
+    select b.queued + b.claimed + b.fenced - n.queued as in_hand,
+           b.deferred - n.deferred as deferred,
+           (select min(s.next_attempt_at)
+            from sends s
+            where s.tenant_id = $1 and s.id between $2 and $3 and s.month = $4 and s.state = 'deferred'
+              and b.deferred > n.deferred and s.id not in (select c.id from changed c)) as due
+    from batches b
+    cross join counted n
+    where b.tenant_id = $1 and b.id = $2
+), judged as (
+    select case
+               when in_hand + deferred = 0 then 'done'
+               when in_hand = 0 and due > now() then 'resting'
+           end as state,
+           due
+    from left_open
 ), batch as (
     update batches b
     set queued = b.queued - n.queued,
         deferred = b.deferred - n.deferred,
         skipped = b.skipped + n.queued + n.deferred,
-        state = case when b.queued + b.claimed + b.fenced + b.deferred - n.queued - n.deferred = 0 then 'done' else b.state end,
-        announce_after = case when b.queued + b.claimed + b.fenced + b.deferred - n.queued - n.deferred = 0 then null
-                              else b.announce_after end,
-        done_at = case when b.queued + b.claimed + b.fenced + b.deferred - n.queued - n.deferred = 0 then now() else b.done_at end
+        state = coalesce(j.state, b.state),
+        announce_after = case j.state when 'done' then null when 'resting' then j.due else b.announce_after end,
+        done_at = case when j.state = 'done' then now() else b.done_at end
     from counted n
-    where b.tenant_id = $1 and b.id = $2
+    cross join judged j
+    where b.tenant_id = $1 and b.id = $2 and b.state <> 'done'
     returning n.queued + n.deferred as skipped
 )
-select skipped::bigint as "skipped!" from batch
+select coalesce(sum(skipped), 0)::bigint as "skipped!" from batch

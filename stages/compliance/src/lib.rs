@@ -92,8 +92,9 @@ fn judge_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>
         };
         match verdict {
             Some(reason) => withheld.push((send.send_id, reason)),
-            None => cleared
-                .push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id }),
+            None => {
+                cleared.push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id })
+            }
         }
     }
     (cleared, withheld)

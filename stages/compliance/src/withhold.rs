@@ -13,9 +13,13 @@ pub(crate) async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uui
     let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
     let mut tx = pool.begin().await?;
     // Batch before sends: the lock order of the whole ledger.
-    sqlx::query!("select 1 as one from batches where tenant_id = $1 and id = $2 for update", batch.tenant_id, batch.batch_id)
-        .fetch_one(&mut *tx)
-        .await?;
+    sqlx::query!(
+        "select 1 as one from batches where tenant_id = $1 and id = $2 for update",
+        batch.tenant_id,
+        batch.batch_id
+    )
+    .fetch_one(&mut *tx)
+    .await?;
     let skipped = sqlx::query_file!(
         "queries/withhold.sql",
         batch.tenant_id,
@@ -31,31 +35,47 @@ pub(crate) async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uui
     if skipped > 0 {
         sqlx::query!(
             "insert into rollups (tenant_id, day, kind, event, shard, count)
-             values ($1, (now() at time zone 'utc')::date, $2, 'skipped', 0, $3)
+             values ($1, (now() at time zone 'utc')::date, $2, 'skipped', $3, $4)
              on conflict (tenant_id, day, kind, event, shard) do update set count = rollups.count + excluded.count",
             batch.tenant_id,
             batch.kind.as_str(),
+            shard_of(batch.batch_id),
             skipped
         )
         .execute(&mut *tx)
         .await?;
     }
     tx.commit().await?;
-    for (_, reason) in withheld {
+    for (_, reason) in withheld.iter().take(usize::try_from(skipped).unwrap_or(0)) {
         Counter::SendsWithheldTotal.add(1, [("stage", "compliance"), ("reason", reason.as_str())]);
     }
     Ok(())
 }
 
-/// A paused campaign's batches wait to be handed on again.
+/// Batches that follow each other write to different rows of the day's totals, so their workers do not wait for each other.
+fn shard_of(batch: Uuid) -> i16 {
+    const SHARDS: u128 = 16;
+    i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
+}
+
+/// A paused campaign's batches wait to be handed on again. One of which only deferred sends are open is due at once when the
+/// campaign is resumed; one of which somebody holds a send is left to him.
 pub(crate) async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
     sqlx::query!(
-        "update batches b set state = 'waiting', announce_after = null
-         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         where b.tenant_id = w.tenant_id and b.id = w.id and b.state in ('announced', 'resting')
-           and b.claimed + b.fenced = 0",
+        "with held as (
+             select b.tenant_id, b.id
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+             join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+             where b.state = 'announced' and b.claimed + b.fenced = 0
+             order by b.tenant_id, b.id
+             for update of b
+         )
+         update batches b
+         set state = case when b.queued > 0 then 'waiting' else b.state end,
+             announce_after = case when b.queued = 0 then now() end
+         from held h where b.tenant_id = h.tenant_id and b.id = h.id",
         &tenants,
         &ids
     )

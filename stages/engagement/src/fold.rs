@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
+use crate::days::{BatchKey, Days, moves};
+
 /// Rows a day's total is spread over.
 const SHARDS: u128 = 16;
 
@@ -16,26 +18,40 @@ pub(crate) fn random_shard() -> i16 {
     i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0)
 }
 
-/// Signals that were new, by kind.
+/// How many signals were new, by fact.
 #[derive(Debug, Default)]
-pub(crate) struct Fresh(BTreeMap<&'static str, u64>);
+pub(crate) struct Fresh([u64; 3]);
 
 impl Fresh {
-    pub(crate) fn len(&self) -> usize {
-        usize::try_from(self.0.values().sum::<u64>()).unwrap_or(usize::MAX)
+    pub(crate) fn len(&self) -> u64 {
+        self.0.iter().sum()
     }
 
     pub(crate) fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.iter().map(|(kind, count)| (*kind, *count))
+        FACTS.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
     }
 }
 
-fn kind_of(signal: &Signal) -> &'static str {
+/// The facts that signals tell of a send, in the order of every array of three here.
+const FACTS: [&str; 3] = ["opened", "clicked", "unsubscribed"];
+/// The totals in which each single one counts, also a repeated one.
+const TOTALS: [Option<&str>; 3] = [Some("opened_total"), Some("clicked_total"), None];
+
+/// A send: tenant and id.
+type SendKey = (Uuid, Uuid);
+/// When each fact happened.
+type Times = [Option<DateTime<Utc>>; 3];
+
+fn fact_of(signal: &Signal) -> usize {
     match signal.kind {
-        SignalKind::Opened => "opened",
-        SignalKind::Clicked { .. } => "clicked",
-        SignalKind::Unsubscribed { .. } => "unsubscribed",
+        SignalKind::Opened => 0,
+        SignalKind::Clicked { .. } => 1,
+        SignalKind::Unsubscribed { .. } => 2,
     }
+}
+
+fn batch_of((tenant, send): SendKey) -> BatchKey {
+    (tenant, SendId(send).batch())
 }
 
 fn detail_of(signal: &Signal) -> Value {
@@ -99,24 +115,50 @@ pub(crate) async fn leave(pool: &PgPool, inputs: &[Signal]) -> sqlx::Result<()> 
     tx.commit().await
 }
 
-/// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the day.
+/// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the days.
 pub(crate) async fn record(pool: &PgPool, inputs: &[Signal], shard: i16) -> sqlx::Result<Fresh> {
     let mut tx = pool.begin().await?;
     lock_batches(&mut tx, inputs).await?;
-    let mut signals: Vec<&Signal> = inputs.iter().collect();
-    signals.sort_by_key(|signal| (signal.send_id, signal.signal_id));
-    let tenants: Vec<Uuid> = signals.iter().map(|signal| signal.tenant_id).collect();
-    let sends: Vec<Uuid> = signals.iter().map(|signal| signal.send_id).collect();
-    let ids: Vec<Uuid> = signals.iter().map(|signal| signal.signal_id).collect();
-    let months: Vec<NaiveDate> = signals.iter().map(|signal| SendId(signal.send_id).month()).collect();
-    let types: Vec<String> = signals.iter().map(|signal| kind_of(signal).to_owned()).collect();
-    let at: Vec<DateTime<Utc>> = signals.iter().map(|signal| signal.occurred_at).collect();
-    let details: Vec<Value> = signals.iter().map(|signal| detail_of(signal)).collect();
-    let new: BTreeSet<Uuid> = sqlx::query_scalar!(
+    let new = insert_events(&mut tx, inputs).await?;
+    let mut fresh = Fresh::default();
+    let mut told: BTreeMap<SendKey, Times> = BTreeMap::new();
+    let mut days = Days::default();
+    for signal in new {
+        let send = (signal.tenant_id, signal.send_id);
+        let fact = fact_of(signal);
+        fresh.0[fact] += 1;
+        let earliest = &mut told.entry(send).or_default()[fact];
+        *earliest = Some(earliest.map_or(signal.occurred_at, |earliest| earliest.min(signal.occurred_at)));
+        if let Some(total) = TOTALS[fact] {
+            days.add(batch_of(send), total, signal.occurred_at.date_naive(), 1);
+        }
+    }
+    if !told.is_empty() {
+        let firsts = fold_sends(&mut tx, &told, &mut days).await?;
+        count_firsts(&mut tx, &firsts).await?;
+        days.write(&mut tx, shard).await?;
+    }
+    tx.commit().await?;
+    Ok(fresh)
+}
+
+/// Stores the facts, and answers the signals that were not stored before.
+async fn insert_events<'a>(db: &mut PgConnection, inputs: &'a [Signal]) -> sqlx::Result<Vec<&'a Signal>> {
+    // One id twice in one group is one fact; the order is that of the key, for everybody.
+    let signals: BTreeMap<(Uuid, Uuid, Uuid), &Signal> =
+        inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), signal)).collect();
+    let tenants: Vec<Uuid> = signals.keys().map(|(tenant, ..)| *tenant).collect();
+    let sends: Vec<Uuid> = signals.keys().map(|(_, send, _)| *send).collect();
+    let ids: Vec<Uuid> = signals.keys().map(|(.., id)| *id).collect();
+    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
+    let types: Vec<String> = signals.values().map(|signal| FACTS[fact_of(signal)].to_owned()).collect();
+    let at: Vec<DateTime<Utc>> = signals.values().map(|signal| signal.occurred_at).collect();
+    let details: Vec<Value> = signals.values().map(|signal| detail_of(signal)).collect();
+    let rows = sqlx::query!(
         "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
          select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::timestamptz[], $7::jsonb[])
          on conflict do nothing
-         returning id",
+         returning tenant_id, send_id, id",
         &tenants,
         &sends,
         &ids,
@@ -125,24 +167,9 @@ pub(crate) async fn record(pool: &PgPool, inputs: &[Signal], shard: i16) -> sqlx
         &at,
         &details
     )
-    .fetch_all(&mut *tx)
-    .await?
-    .into_iter()
-    .collect();
-    let mut fresh = Fresh::default();
-    let mut counted = BTreeSet::new();
-    for signal in &signals {
-        // One id twice in one group is one fact.
-        if new.contains(&signal.signal_id) && counted.insert(signal.signal_id) {
-            *fresh.0.entry(kind_of(signal)).or_default() += 1;
-        }
-    }
-    if !new.is_empty() {
-        let new: Vec<Uuid> = new.into_iter().collect();
-        fold(&mut tx, &tenants, &sends, &months, &new, shard).await?;
-    }
-    tx.commit().await?;
-    Ok(fresh)
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().filter_map(|row| signals.get(&(row.tenant_id, row.send_id, row.id)).copied()).collect())
 }
 
 /// Batches before sends, in id order: the lock order of the whole ledger.
@@ -162,50 +189,60 @@ async fn lock_batches(db: &mut PgConnection, inputs: &[Signal]) -> sqlx::Result<
     .map(drop)
 }
 
-/// Folds new facts into sends, batches and totals. The facts are read back from `events`: what counts is what is stored.
-async fn fold(
+/// Sets the earliest times on the sends, and answers for each batch how many sends have a fact for the first time.
+async fn fold_sends(
     db: &mut PgConnection,
-    tenants: &[Uuid],
-    sends: &[Uuid],
-    months: &[NaiveDate],
-    new: &[Uuid],
-    shard: i16,
-) -> sqlx::Result<()> {
-    let firsts = sqlx::query_file!("queries/fold.sql", tenants, sends, months, new).fetch_all(&mut *db).await?;
-    let mut batches: BTreeMap<(Uuid, Uuid), [i32; 3]> = BTreeMap::new();
-    for row in &firsts {
-        let counts = batches.entry((row.tenant_id, SendId(row.send_id).batch())).or_default();
-        counts[0] += i32::from(row.first_open);
-        counts[1] += i32::from(row.first_click);
-        counts[2] += i32::from(row.first_unsubscribe);
+    told: &BTreeMap<SendKey, Times>,
+    days: &mut Days,
+) -> sqlx::Result<BTreeMap<BatchKey, [i32; 3]>> {
+    let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = told.keys().copied().unzip();
+    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
+    let column = |fact: usize| told.values().map(|times| times[fact]).collect::<Vec<Option<DateTime<Utc>>>>();
+    let before = sqlx::query_file!(
+        "queries/fold.sql",
+        &tenants,
+        &sends,
+        &months,
+        &column(0) as &[Option<DateTime<Utc>>],
+        &column(1) as &[Option<DateTime<Utc>>],
+        &column(2) as &[Option<DateTime<Utc>>],
+    )
+    .fetch_all(db)
+    .await?;
+    let mut firsts: BTreeMap<BatchKey, [i32; 3]> = BTreeMap::new();
+    for row in before {
+        let send = (row.tenant_id, row.send_id);
+        let Some(told) = told.get(&send) else { continue };
+        for (fact, before) in [row.opened_at, row.clicked_at, row.unsubscribed_at].into_iter().enumerate() {
+            let Some(told) = told[fact] else { continue };
+            if before.is_none() {
+                firsts.entry(batch_of(send)).or_default()[fact] += 1;
+            }
+            for (day, by) in moves(before, told).into_iter().flatten() {
+                days.add(batch_of(send), FACTS[fact], day, by);
+            }
+        }
     }
-    let column = |at: usize| batches.values().map(|counts| counts[at]).collect::<Vec<i32>>();
-    let (batch_tenants, batch_ids): (Vec<Uuid>, Vec<Uuid>) = batches.keys().copied().unzip();
+    Ok(firsts)
+}
+
+/// Counts first facts on their batches, which are locked.
+async fn count_firsts(db: &mut PgConnection, firsts: &BTreeMap<BatchKey, [i32; 3]>) -> sqlx::Result<()> {
+    if firsts.is_empty() {
+        return Ok(());
+    }
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = firsts.keys().copied().unzip();
+    let column = |fact: usize| firsts.values().map(|counts| counts[fact]).collect::<Vec<i32>>();
     sqlx::query!(
         "update batches b set opened = b.opened + d.opened, clicked = b.clicked + d.clicked,
                 unsubscribed = b.unsubscribed + d.unsubscribed
          from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[]) as d (tenant_id, id, opened, clicked, unsubscribed)
-         where b.tenant_id = d.tenant_id and b.id = d.id and d.opened + d.clicked + d.unsubscribed > 0",
-        &batch_tenants,
-        &batch_ids,
+         where b.tenant_id = d.tenant_id and b.id = d.id",
+        &tenants,
+        &batches,
         &column(0),
         &column(1),
         &column(2)
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query_file!(
-        "queries/rollups.sql",
-        &batch_tenants,
-        &batch_ids,
-        &column(0),
-        &column(1),
-        &column(2),
-        tenants,
-        sends,
-        months,
-        new,
-        shard
     )
     .execute(db)
     .await

@@ -3,6 +3,7 @@
 //! Facts fold to the same state in any order, any number of times: a repeat is refused by the key of `events`, the times on the
 //! send are the earliest, and a unique open is counted by the transaction that sets its first time.
 
+mod days;
 mod fold;
 mod opt_out;
 
@@ -67,7 +68,8 @@ impl Stage for Engagement {
         for (kind, count) in fresh.by_kind() {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
-        Counter::SignalsTotal.add((inputs.len() - fresh.len()) as u64, [("kind", "any"), ("outcome", "repeated")]);
+        Counter::SignalsTotal
+            .add((inputs.len() as u64).saturating_sub(fresh.len()), [("kind", "any"), ("outcome", "repeated")]);
         Ok(Vec::new())
     }
 }

@@ -82,7 +82,7 @@ async fn the_suppressed_are_materialized_for_their_reason_and_the_archived_are_n
     let campaign = rig.campaign(&tenant, list).await;
     let request = rig.launch_request(&tenant, campaign).await;
     start(&rig, &[]).await;
-    rig.ring(&[request.clone()], "1").await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
     until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
     let sends: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_campaign_cancelled_before_its_launch_is_handled_mails_nobody_and_is_c
     let request = rig.launch_request(&tenant, campaign).await;
     sqlx::query("update campaigns set status = 'cancelled'").execute(&rig.pool).await.unwrap();
     start(&rig, &[]).await;
-    rig.ring(&[request.clone()], "1").await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
     until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
     assert_eq!(outcome(&rig, request.request_id).await, "not_launched");
     until("completed", async || {
@@ -119,7 +119,7 @@ async fn a_campaign_without_an_audience_is_sent_with_zero_counts() {
     let campaign = rig.campaign(&tenant, list).await;
     let request = rig.launch_request(&tenant, campaign).await;
     start(&rig, &[]).await;
-    rig.ring(&[request.clone()], "1").await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
     until("sent", async || {
         rig.number(
             "select count(*) from campaigns where status = 'sent' and completed_at is not null and counts is not null",
@@ -148,7 +148,7 @@ async fn a_scheduled_campaign_starts_when_it_is_due_and_not_before() {
     let request = rig.request(&tenant, RequestKind::CampaignLaunch, new_id(), payload, due).await;
     start(&rig, &[]).await;
     // Somebody rings too early: the request goes on waiting for its time.
-    rig.ring(&[request.clone()], "early").await;
+    rig.ring(std::slice::from_ref(&request), "early").await;
     until("materialized", async || {
         rig.number("select count(*) from campaigns where status = 'sending' and materialized_at is not null").await == 1
     })
@@ -166,7 +166,7 @@ async fn a_launch_of_a_campaign_that_names_no_audience_is_rejected_with_its_reas
     sqlx::query("update campaigns set audience_mode = 'segment'").execute(&rig.pool).await.unwrap();
     let request = rig.launch_request(&tenant, campaign).await;
     start(&rig, &[]).await;
-    rig.ring(&[request.clone()], "1").await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
     until("rejected", async || request_is(&rig, request.request_id, "rejected").await).await;
     assert_eq!(outcome(&rig, request.request_id).await, "audience_unknown");
 }
@@ -177,7 +177,7 @@ async fn a_launch_request_of_an_unknown_campaign_becomes_a_dead_letter_and_is_no
     let tenant = rig.tenant().await;
     let request = rig.launch_request(&tenant, new_id()).await;
     start(&rig, &[]).await;
-    rig.ring(&[request.clone()], "1").await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
     until("set aside", async || rig.held(stream::DEAD).await == 1).await;
     assert_eq!(rig.dead().await[0].reason, "unknown_campaign");
     assert!(request_is(&rig, request.request_id, "rejected").await);
