@@ -1,0 +1,79 @@
+//! A pool never hands on an open transaction.
+#![allow(clippy::unwrap_used)]
+
+use std::{pin::pin, time::Duration};
+
+use runtime::{Database, Role};
+use secrecy::SecretString;
+use servers::TestDatabase;
+use sqlx::{Acquire, PgPool};
+
+const CANCELLED: usize = 2_000;
+const CONNECTIONS: u32 = 4;
+
+/// Begins and gives up on the way: what axum does to a handler whose client hangs up. `pool.begin()` is these two steps; taken
+/// one by one, the second can be given up after a number of polls, when BEGIN is written and its answer is not there yet.
+async fn begin_and_give_up(pool: &PgPool, polls: usize) {
+    let mut connection = pool.acquire().await.unwrap();
+    let mut begin = pin!(connection.begin());
+    for _ in 0..polls {
+        if futures::poll!(begin.as_mut()).is_ready() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Everything the storm left behind has gone back to the pool.
+async fn calm(pool: &PgPool) {
+    while pool.num_idle() < pool.size() as usize {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_begin_leaves_no_transaction_open() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let url = SecretString::from(database.url());
+    let pool = Database::pool(&url, Role::Ingress, CONNECTIONS).unwrap();
+    let watcher = sqlx::postgres::PgPoolOptions::new().max_connections(1).connect(&database.url()).await.unwrap();
+    let inside = || async {
+        sqlx::query_scalar::<_, i64>(
+            "select count(*) from pg_stat_activity
+             where datname = current_database() and application_name = 'postrider ingress' and state like 'idle in transaction%'",
+        )
+        .fetch_one(&watcher)
+        .await
+        .unwrap()
+    };
+    for round in 0..CANCELLED {
+        begin_and_give_up(&pool, round % 4).await;
+        if round % 8 == 7 {
+            calm(&pool).await;
+            assert_eq!(inside().await, 0, "after {round} cancelled begins");
+        }
+    }
+
+    // And so what is written through the pool is there for everybody.
+    for number in 0..i64::from(CONNECTIONS) * 5 {
+        sqlx::query("insert into nonces (key_id, nonce) values (gen_random_uuid(), $1)")
+            .bind(number.to_string())
+            .execute(&pool)
+            .await
+            .unwrap();
+    }
+    let seen: i64 = sqlx::query_scalar("select count(*) from nonces").fetch_one(&watcher).await.unwrap();
+    assert_eq!(seen, i64::from(CONNECTIONS) * 5);
+}
+
+#[tokio::test]
+async fn a_tenant_does_not_leak_to_the_next_user_of_a_connection() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
+    let tenant = schemas::new_id();
+    let tx = runtime::db::begin_for_tenant(&pool, tenant).await.unwrap();
+    drop(tx);
+    let (left, role): (Option<uuid::Uuid>, String) =
+        sqlx::query_as("select app_tenant(), current_user::text").fetch_one(&pool).await.unwrap();
+    assert_eq!((left, role.as_str()), (None, "postrider_ingress"));
+}
