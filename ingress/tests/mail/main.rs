@@ -11,6 +11,7 @@ mod fixtures;
 mod foreign;
 mod launches;
 mod recipients;
+mod scopes;
 mod senders;
 mod sends;
 mod templates;

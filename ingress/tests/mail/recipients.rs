@@ -1,10 +1,14 @@
 //! What recipients and their mail programs reach: no credentials, a token only.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use http::{Method, Request};
 use rstest::rstest;
 use schemas::{subjects::stream, token::Purpose};
 use serde_json::json;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
@@ -211,6 +215,33 @@ async fn a_token_works_for_its_own_tenant_only() {
     let token = mailed.ready.edge.ingress.tokens.seal(Purpose::Unsubscribe, other.tenant, mailed.send, b"");
     assert_eq!(mailed.ask(Method::POST, &format!("/u/{token}"), "").await.status, 404);
     assert_eq!(mailed.opted_out().await, 0);
+}
+
+/// Over a real connection: a bare request to a listener of its own.
+async fn connect(mailed: &Mailed, request: &str) -> TcpStream {
+    let serving = ingress::serve(Arc::clone(&mailed.ready.edge.ingress), CancellationToken::new()).await.unwrap();
+    let mut stream = TcpStream::connect(serving.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_after_its_post_has_left_all_the_same() {
+    let mailed = Mailed::start().await;
+    let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
+    let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 26\r\n\r\nList-Unsubscribe=One-Click");
+    drop(connect(&mailed, &request).await);
+    let (_, signal) = first_on(&mailed.ready.edge, stream::SIGNALS).await;
+    assert_eq!((&signal["kind"], mailed.opted_out().await), (&json!("unsubscribed"), 1));
+}
+
+#[tokio::test]
+async fn a_signal_names_the_other_end_of_the_connection_and_no_header() {
+    let mailed = Mailed::start().await;
+    let path = format!("/t/o/{}", mailed.token(Purpose::Open));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.9.8.7\r\n\r\n");
+    let _open = connect(&mailed, &request).await;
+    assert_eq!(first_on(&mailed.ready.edge, stream::SIGNALS).await.1["ip"], json!("127.0.0.1"));
 }
 
 #[tokio::test]

@@ -50,26 +50,39 @@ async fn leave(
         Ok(body) => body,
         Err(error) => return page::try_again(error.status),
     };
+    let kind = SignalKind::Unsubscribed { method: method(&body).to_owned() };
     // In a task of its own: a client that hangs up after the POST has left all the same.
-    let work = ingress.tasks.spawn(opt_out(Arc::clone(&ingress), claims.clone()));
-    match work.await {
-        Ok(Ok(OptOut::Recorded | OptOut::Already)) => {
-            let kind = SignalKind::Unsubscribed { method: method(&body).to_owned() };
-            signals::record(&ingress, &claims, kind, peer, &headers);
-            page::done(organisation(&ingress, &claims).await.as_deref())
-        }
+    let work = Leaving { ingress: Arc::clone(&ingress), claims: claims.clone(), kind, peer, headers };
+    match ingress.tasks.spawn(work.carry_out()).await {
+        Ok(Ok(OptOut::Recorded | OptOut::Already)) => page::done(organisation(&ingress, &claims).await.as_deref()),
         Ok(Ok(OptOut::UnknownSend)) => page::no_such_link(),
         Ok(Err(error)) => page::try_again(error.status),
         Err(panicked) => page::try_again(ApiError::unexpected(&panicked).status),
     }
 }
 
-/// Commits before anybody is told: once the answer is out, no fence passes any more.
-async fn opt_out(ingress: Arc<Ingress>, claims: TokenClaims) -> Result<OptOut, ApiError> {
-    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
-    let found = engagement::opt_out(&mut tx, claims.tenant_id, claims.send_id).await?;
-    tx.commit().await?;
-    Ok(found)
+/// One opt-out.
+struct Leaving {
+    ingress: Arc<Ingress>,
+    claims: TokenClaims,
+    kind: SignalKind,
+    peer: Peer,
+    headers: HeaderMap,
+}
+
+impl Leaving {
+    /// Commits before anybody is told: once the answer is out, no fence passes any more. The signal, for the send's timeline,
+    /// follows by itself.
+    async fn carry_out(self) -> Result<OptOut, ApiError> {
+        let Self { ingress, claims, kind, peer, headers } = self;
+        let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
+        let found = engagement::opt_out(&mut tx, claims.tenant_id, claims.send_id).await?;
+        tx.commit().await?;
+        if found != OptOut::UnknownSend {
+            signals::record(&ingress, &claims, kind, peer, &headers);
+        }
+        Ok(found)
+    }
 }
 
 /// Who sends, for people to recognise. The page works without it.
