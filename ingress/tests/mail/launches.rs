@@ -5,11 +5,12 @@ use rstest::rstest;
 use schemas::{
     Classification,
     gate::{MarketingStatus, Standing, judge},
+    subjects::stream,
 };
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::fixtures::{Ready, audience, sender};
+use crate::fixtures::{Ready, audience, first_on, open_streams, sender};
 
 async fn launch(ready: &Ready, campaign: &str, body: Value) -> crate::common::Answer {
     ready.client.post(&format!("/v1/campaigns/{campaign}/launch"), body).await
@@ -104,6 +105,25 @@ async fn schedule_for_lies_between_five_minutes_ago_and_a_year_ahead(
         "scheduled"
     };
     assert_eq!(status, json!(expected));
+}
+
+#[tokio::test]
+async fn a_launch_for_now_is_rung_for_at_once_and_a_scheduled_one_is_not() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let (later, now) = (ready.campaign(json!({})).await, ready.campaign(json!({})).await);
+    let at = (Utc::now() + TimeDelta::hours(1)).to_rfc3339();
+    assert_eq!(launch(&ready, &later, json!({"schedule_for": at})).await.status, 202);
+    assert_eq!(launch(&ready, &now, json!({})).await.status, 202);
+    // The first message on the stream is for the second launch.
+    let (subject, ring) = first_on(&ready.edge, stream::REQUESTS).await;
+    assert!(subject.ends_with("mail.v1.request.crm.production.campaign-launch"), "{subject}");
+    let campaign: String = sqlx::query_scalar("select payload ->> 'campaign_id' from requests where id = $1::uuid")
+        .bind(ring["request_id"].as_str())
+        .fetch_one(&ready.edge.pool)
+        .await
+        .unwrap();
+    assert_eq!((campaign, &ring["kind"]), (now, &json!("campaign-launch")));
 }
 
 #[rstest]

@@ -1,13 +1,16 @@
 //! What recipients and their mail programs reach: no credentials, a token only.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::body::Body;
 use http::{Method, Request};
 use rstest::rstest;
 use schemas::{subjects::stream, token::Purpose};
 use serde_json::json;
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -217,20 +220,35 @@ async fn a_token_works_for_its_own_tenant_only() {
     assert_eq!(mailed.opted_out().await, 0);
 }
 
-/// Over a real connection: a bare request to a listener of its own.
-async fn connect(mailed: &Mailed, request: &str) -> TcpStream {
-    let serving = ingress::serve(Arc::clone(&mailed.ready.edge.ingress), CancellationToken::new()).await.unwrap();
-    let mut stream = TcpStream::connect(serving.address).await.unwrap();
+/// A listener of its own.
+async fn listen(mailed: &Mailed) -> SocketAddr {
+    ingress::serve(Arc::clone(&mailed.ready.edge.ingress), CancellationToken::new()).await.unwrap().address
+}
+
+/// Sends a bare request over a real connection.
+async fn connect(address: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_after_its_post_has_left_all_the_same() {
+async fn a_client_that_hangs_up_during_its_post_has_left_all_the_same() {
     let mailed = Mailed::start().await;
+    let (address, pool) = (listen(&mailed).await, &mailed.ready.edge.pool);
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("select from contacts for update").execute(&mut *held).await.unwrap();
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
     let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 26\r\n\r\nList-Unsubscribe=One-Click");
-    drop(connect(&mailed, &request).await);
+    let stream = connect(address, &request).await;
+    let waiting =
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    while mailed.ready.edge.count(waiting).await == 0 {}
+    drop(stream);
+    // Another request on the same reactor: when it is answered, the first client's absence has been noticed.
+    let mut other = connect(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    other.read_to_end(&mut Vec::new()).await.unwrap();
+    held.rollback().await.unwrap();
     let (_, signal) = first_on(&mailed.ready.edge, stream::SIGNALS).await;
     assert_eq!((&signal["kind"], mailed.opted_out().await), (&json!("unsubscribed"), 1));
 }
@@ -240,7 +258,7 @@ async fn a_signal_names_the_other_end_of_the_connection_and_no_header() {
     let mailed = Mailed::start().await;
     let path = format!("/t/o/{}", mailed.token(Purpose::Open));
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.9.8.7\r\n\r\n");
-    let _open = connect(&mailed, &request).await;
+    let _open = connect(listen(&mailed).await, &request).await;
     assert_eq!(first_on(&mailed.ready.edge, stream::SIGNALS).await.1["ip"], json!("127.0.0.1"));
 }
 
