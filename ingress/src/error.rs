@@ -160,7 +160,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response =
-            (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body()).into_response();
+            (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body())
+                .into_response();
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -216,4 +216,19 @@ mod tests {
         let long = HeaderValue::try_from("a".repeat(101)).unwrap();
         assert_ne!(request_id(Some(&long)), long);
     }
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_in_the_error_shape() {
+        use tower::ServiceExt;
+        async fn broken() -> &'static str {
+            panic!("ann@example.com")
+        }
+        let router: Router = Router::new()
+            .route("/", axum::routing::get(broken))
+            .layer(tower_http::catch_panic::CatchPanicLayer::custom(panicked));
+        let response = router.oneshot(Request::new(axum::body::Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+        assert_eq!(body.as_ref(), br#"{"ok":false,"error":"internal_error"}"#);
+    }
 }

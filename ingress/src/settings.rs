@@ -1,6 +1,9 @@
 //! What an operator can set about the ingress.
 
-use std::{net::{IpAddr, SocketAddr}, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use clap::Args;
 

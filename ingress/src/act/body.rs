@@ -24,7 +24,9 @@ pub async fn read(body: Body, headers: &HeaderMap, max_bytes: usize, patience: D
         return Err(too_large(max_bytes));
     }
     match tokio::time::timeout(patience, Limited::new(body, max_bytes).collect()).await {
-        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout").detail("the body did not arrive in time")),
+        Err(_) => {
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout").detail("the body did not arrive in time"))
+        }
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(max_bytes)),
         Ok(Err(_)) => Err(ApiError::new(StatusCode::BAD_REQUEST, "incomplete_body").detail("the body broke off")),
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -32,7 +34,8 @@ pub async fn read(body: Body, headers: &HeaderMap, max_bytes: usize, patience: D
 }
 
 fn too_large(max_bytes: usize) -> ApiError {
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large").detail(format!("the body may have at most {max_bytes} bytes"))
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large")
+        .detail(format!("the body may have at most {max_bytes} bytes"))
 }
 
 /// Refuses a body that does not say it is JSON in UTF-8, or is compressed.

@@ -37,9 +37,14 @@ impl IdempotencyKey {
     pub fn read(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(HEADER).iter();
         let Some(value) = values.next() else { return Ok(None) };
-        let good = |text: &str| (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let good =
+            |text: &str| (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         let value = value.to_str().ok().filter(|text| good(text) && values.next().is_none()).ok_or_else(|| {
-            ApiError::invalid("Idempotency-Key", "invalid", "send the header once, with 1 to 255 visible ASCII characters")
+            ApiError::invalid(
+                "Idempotency-Key",
+                "invalid",
+                "send the header once, with 1 to 255 visible ASCII characters",
+            )
         })?;
         let mut hasher = Sha256::new();
         for part in [method.as_bytes(), path.as_bytes()] {
@@ -100,7 +105,8 @@ impl IdempotencyKey {
             return Err(ApiError::unprocessable("idempotency_key_reused")
                 .detail("the Idempotency-Key was used before with another method, path or body"));
         }
-        let status = row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok()).ok_or_else(again)?;
+        let status =
+            row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok()).ok_or_else(again)?;
         Ok(Stored { status, body: row.body.unwrap_or_default() })
     }
 
@@ -108,7 +114,13 @@ impl IdempotencyKey {
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn complete(&self, tx: &mut PgConnection, key_id: Uuid, status: StatusCode, body: &[u8]) -> sqlx::Result<()> {
+    pub async fn complete(
+        &self,
+        tx: &mut PgConnection,
+        key_id: Uuid,
+        status: StatusCode,
+        body: &[u8],
+    ) -> sqlx::Result<()> {
         let status = i16::try_from(status.as_u16()).unwrap_or(i16::MAX);
         sqlx::query!(
             "update idempotency_keys set status = $3, body = $4 where key_id = $1 and idempotency_key = $2",

@@ -23,7 +23,8 @@ const DEPTH_MAX: usize = 32;
 pub fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid_json("the body is not UTF-8"))?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = Strict { depth: 0 }.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
+    let value =
+        Strict { depth: 0 }.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
     reader.end().map_err(|error| ApiError::invalid_json(error.to_string()))?;
     match value {
         Value::Object(object) => Ok(object),

@@ -34,7 +34,9 @@ impl Page {
             return Err(ApiError::invalid("limit", "out_of_range", format!("must be from 1 to {LIMIT_MAX}")));
         }
         let position = cursor
-            .map(|text| unseal(text).ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of this list")))
+            .map(|text| {
+                unseal(text).ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of this list"))
+            })
             .transpose()?;
         Ok(Self { limit, before: position.map(|(at, _)| at), before_id: position.map(|(_, id)| id) })
     }

@@ -163,7 +163,11 @@ async fn write_steps(
             seen.trace.tenant_id = tenant;
             result
         }
-        Ok(Err(panicked)) => Err(ApiError::unexpected(&panicked)),
+        Ok(Err(_)) => {
+            // Its message may quote the caller's data; the panic hook has said where.
+            tracing::error!("an act panicked");
+            Err(ApiError::internal())
+        }
         Err(_) => Err(ApiError::unavailable()
             .detail("the request is still being carried out: repeat it with its Idempotency-Key to hear the outcome")),
     }
@@ -187,7 +191,7 @@ impl Work {
     }
 
     async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let mut object = json::parse(&self.body)?;
+        let mut object = parse(&self.body).await?;
         let mut tx = self.ingress.pool.begin().await?;
         let tenant = if self.in_tenant {
             let claim = TenantClaim::take_from(&mut object)?;
@@ -211,6 +215,15 @@ impl Work {
         let Act { tx, announcements, .. } = act;
         settle(&ingress, tx, key_id, self.key, result, announcements).await
     }
+}
+
+/// Parses a body; a large one off the reactor, where it would hold up everybody else.
+async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
+    if body.len() <= BODY_MAX_BYTES {
+        return json::parse(body);
+    }
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || json::parse(&body)).await.map_err(|_| ApiError::internal())?
 }
 
 /// Commits the effect with its stored answer; or undoes the effect and keeps the refusal, where it is one to keep.

@@ -41,8 +41,8 @@ impl TenantClaim {
     /// # Errors
     /// 400 when one is missing or malformed.
     pub fn new(product_tenant_id: Option<String>, engine_tenant_id: Option<&str>) -> Result<Self, ApiError> {
-        let product_tenant_id = product_tenant_id
-            .ok_or_else(|| ApiError::invalid("product_tenant_id", "required", "is required"))?;
+        let product_tenant_id =
+            product_tenant_id.ok_or_else(|| ApiError::invalid("product_tenant_id", "required", "is required"))?;
         if !is_product_tenant_id(&product_tenant_id) {
             return Err(ApiError::invalid(
                 "product_tenant_id",
@@ -51,7 +51,9 @@ impl TenantClaim {
             ));
         }
         let engine_tenant_id = engine_tenant_id
-            .map(|text| parse_id(text).map_err(|error| ApiError::invalid("engine_tenant_id", "invalid", error.to_string())))
+            .map(|text| {
+                parse_id(text).map_err(|error| ApiError::invalid("engine_tenant_id", "invalid", error.to_string()))
+            })
             .transpose()?;
         Ok(Self { product_tenant_id, engine_tenant_id })
     }
@@ -89,7 +91,8 @@ pub async fn confine(
     .filter(|tenant| caller.tenant_id.is_none_or(|only| only == *tenant))
     .ok_or_else(|| ApiError::not_found("tenant"))?;
     if claim.engine_tenant_id.is_some_and(|claimed| claimed != tenant) {
-        return Err(ApiError::forbidden("tenant_mismatch").detail("engine_tenant_id is not the tenant that product_tenant_id is linked to"));
+        return Err(ApiError::forbidden("tenant_mismatch")
+            .detail("engine_tenant_id is not the tenant that product_tenant_id is linked to"));
     }
     Ok(tenant)
 }

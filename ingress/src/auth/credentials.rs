@@ -60,7 +60,8 @@ impl Credentials {
 
     fn read_bearer(headers: &HeaderMap) -> Result<Self, ApiError> {
         let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let key = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+        let key =
+            text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
         match key {
             Some(key) if !key.is_empty() => Ok(Self::Bearer { key: key.to_owned() }),
             _ => Err(missing("Authorization must be `Bearer <API key>`")),

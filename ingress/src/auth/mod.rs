@@ -97,7 +97,8 @@ fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), Ap
     if received.is_signed_by(&signed.key, &signed.signature) {
         return Ok(());
     }
-    Err(ApiError::unauthorized("invalid_signature").detail("the signature does not match method, path, timestamp, nonce and body"))
+    Err(ApiError::unauthorized("invalid_signature")
+        .detail("the signature does not match method, path, timestamp, nonce and body"))
 }
 
 async fn check_nonce_and_rate(
@@ -121,7 +122,8 @@ async fn check_nonce_and_rate(
     }
     match admission.rate {
         Some(state) if state.is_exceeded() => {
-            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded").retry_after(u64::from(state.resets_in)))
+            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+                .retry_after(u64::from(state.resets_in)))
         }
         _ => Ok(()),
     }

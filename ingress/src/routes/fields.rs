@@ -31,8 +31,25 @@ const LIST_MAX_ITEMS: usize = 100;
 const FIELDS_MAX: i64 = 200;
 /// Names that contacts and imports use themselves.
 const RESERVED: &[&str] = &[
-    "email", "email_address", "e_mail", "mail", "first_name", "last_name", "title", "phone", "company", "dot_number", "timezone",
-    "locale", "lifecycle_stage", "tags", "list", "unsubscribed", "suppression_reason", "consent_basis", "consent_at",
+    "email",
+    "email_address",
+    "e_mail",
+    "mail",
+    "first_name",
+    "last_name",
+    "title",
+    "phone",
+    "company",
+    "dot_number",
+    "timezone",
+    "locale",
+    "lifecycle_stage",
+    "tags",
+    "list",
+    "unsubscribed",
+    "suppression_reason",
+    "consent_basis",
+    "consent_at",
 ];
 
 /// The routes.
@@ -111,9 +128,11 @@ impl FieldType {
     pub fn parse(self, cell: &str) -> Result<Value, &'static str> {
         let value = match self {
             Self::String | Self::Date | Self::Datetime => Some(Value::String(cell.to_owned())),
-            Self::Number => cell.parse::<i64>().map(Value::from).ok().or_else(|| {
-                cell.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number)
-            }),
+            Self::Number => cell
+                .parse::<i64>()
+                .map(Value::from)
+                .ok()
+                .or_else(|| cell.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number)),
             Self::Boolean => parse_boolean(cell).map(Value::Bool),
             Self::StringList => {
                 let items = cell.split([';', '|']).map(str::trim).filter(|item| !item.is_empty());
@@ -240,7 +259,9 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, new_id());
     let count = sqlx::query_scalar!(r#"select count(*) as "count!" from fields where tenant_id = $1"#, tenant);
     if count.fetch_one(act.db()).await? >= FIELDS_MAX {
-        return Err(ApiError::conflict("field_limit_reached").detail(format!("a tenant may define {FIELDS_MAX} fields")));
+        return Err(
+            ApiError::conflict("field_limit_reached").detail(format!("a tenant may define {FIELDS_MAX} fields"))
+        );
     }
     let created = sqlx::query_scalar!(
         "insert into fields (tenant_id, id, key, label, type, fallback) values ($1, $2, $3, $4, $5, $6)
@@ -337,7 +358,11 @@ mod tests {
     #[case(FieldType::Boolean, "perhaps", None)]
     #[case(FieldType::StringList, "a; b|c;", Some(json!(["a", "b", "c"])))]
     #[case(FieldType::Date, "28.02.2026", None)]
-    fn a_cell_becomes_a_value_of_its_fields_type(#[case] kind: FieldType, #[case] cell: &str, #[case] value: Option<Value>) {
+    fn a_cell_becomes_a_value_of_its_fields_type(
+        #[case] kind: FieldType,
+        #[case] cell: &str,
+        #[case] value: Option<Value>,
+    ) {
         assert_eq!(kind.parse(cell).ok(), value);
     }
 

@@ -234,13 +234,19 @@ async fn add(act: &mut Act, body: Add) -> Result<Reply, ApiError> {
         || body.expires_at.is_some();
     let new: Vec<New> = match (body.suppressions, body.email) {
         (Some(_), _) if single_given => {
-            return Err(ApiError::invalid("suppressions", "ambiguous", "send either one suppression or a list of them"));
+            return Err(ApiError::invalid(
+                "suppressions",
+                "ambiguous",
+                "send either one suppression or a list of them",
+            ));
         }
         (Some(items), _) => {
             faults.require(!items.is_empty(), "suppressions", "empty", "must not be empty");
             faults.require(items.len() <= MANY_MAX, "suppressions", "too_many", "may have at most 1000 items");
             let numbered = items.into_iter().take(MANY_MAX).enumerate();
-            numbered.filter_map(|(position, item)| item.check(&format!("suppressions[{position}]."), &mut faults)).collect()
+            numbered
+                .filter_map(|(position, item)| item.check(&format!("suppressions[{position}]."), &mut faults))
+                .collect()
         }
         (None, Some(email)) => {
             let item =
@@ -253,12 +259,15 @@ async fn add(act: &mut Act, body: Add) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let written = suppress(act.db(), tenant, new).await?;
     let created = written.iter().filter(|written| !written.already_existed).count();
-    act.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created})).await?;
+    act.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
+        .await?;
     let body = match written.first() {
         Some(one) if alone => json!({
             "ok": true, "suppression_id": one.suppression_id, "already_existed": one.already_existed,
         }),
-        _ => json!({"ok": true, "suppressions": written, "created": created, "already_existed": written.len() - created}),
+        _ => {
+            json!({"ok": true, "suppressions": written, "created": created, "already_existed": written.len() - created})
+        }
     };
     if created > 0 { Reply::created(&body) } else { Reply::ok(&body) }
 }
@@ -377,9 +386,12 @@ async fn lift(act: &mut Act, body: Lift) -> Result<Reply, ApiError> {
             .detail("lifting a hard bounce or a complaint needs confirm: true"));
     }
     let ids: Vec<Uuid> = found.iter().map(|row| row.id).collect();
-    sqlx::query!("delete from suppressions where tenant_id = $1 and id = any ($2)", tenant, &ids).execute(act.db()).await?;
+    sqlx::query!("delete from suppressions where tenant_id = $1 and id = any ($2)", tenant, &ids)
+        .execute(act.db())
+        .await?;
     for row in &found {
-        act.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm})).await?;
+        act.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm}))
+            .await?;
     }
     Reply::ok(&json!({"ok": true, "lifted": found.len(), "suppression_ids": ids}))
 }

@@ -30,7 +30,8 @@ struct Command {
 
 /// The default settings, with a free port, no rate limit and no real DNS.
 pub fn settings() -> Settings {
-    let arguments = ["test", "--http-addr", "127.0.0.1:0", "--rate-limit-per-minute", "0", "--dns-servers", "127.0.0.1:9"];
+    let arguments =
+        ["test", "--http-addr", "127.0.0.1:0", "--rate-limit-per-minute", "0", "--dns-servers", "127.0.0.1:9"];
     Command::parse_from(arguments).settings
 }
 
@@ -83,16 +84,18 @@ impl Edge {
     /// Issues a key.
     pub async fn key(&self, product: &str, environment: Environment, scopes: &[&str]) -> String {
         let key = schemas::key::generate(product, environment);
-        sqlx::query("insert into api_keys (id, hash, prefix, product, environment, scopes) values ($1, $2, $3, $4, $5, $6)")
-            .bind(schemas::new_id())
-            .bind(schemas::key::hash(&key).as_slice())
-            .bind(&key[..12])
-            .bind(product)
-            .bind(environment.as_str())
-            .bind(scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>())
-            .execute(&self.pool)
-            .await
-            .unwrap();
+        sqlx::query(
+            "insert into api_keys (id, hash, prefix, product, environment, scopes) values ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(schemas::new_id())
+        .bind(schemas::key::hash(&key).as_slice())
+        .bind(&key[..12])
+        .bind(product)
+        .bind(environment.as_str())
+        .bind(scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>())
+        .execute(&self.pool)
+        .await
+        .unwrap();
         key
     }
 
@@ -195,7 +198,8 @@ impl Client {
     /// GET with `product_tenant_id` added to the query.
     pub async fn get(&self, path: &str) -> Answer {
         let joint = if path.contains('?') { '&' } else { '?' };
-        self.send(self.signed(Method::GET, &format!("{path}{joint}product_tenant_id={}", self.product_tenant_id), b"")).await
+        self.send(self.signed(Method::GET, &format!("{path}{joint}product_tenant_id={}", self.product_tenant_id), b""))
+            .await
     }
 
     /// POST with `product_tenant_id` added to the body.
@@ -231,10 +235,23 @@ impl Client {
 
     /// A signed request; `target` may have a query.
     pub fn signed(&self, method: Method, target: &str, body: &[u8]) -> Request<Body> {
-        self.signed_with(method, target, body, &Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true), &Uuid::new_v4().to_string())
+        self.signed_with(
+            method,
+            target,
+            body,
+            &Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true),
+            &Uuid::new_v4().to_string(),
+        )
     }
 
-    pub fn signed_with(&self, method: Method, target: &str, body: &[u8], timestamp: &str, nonce: &str) -> Request<Body> {
+    pub fn signed_with(
+        &self,
+        method: Method,
+        target: &str,
+        body: &[u8],
+        timestamp: &str,
+        nonce: &str,
+    ) -> Request<Body> {
         let path = target.split('?').next().unwrap();
         let signature = SignedParts { method: method.as_str(), path, timestamp, nonce, body }.sign(&self.key);
         Request::builder()

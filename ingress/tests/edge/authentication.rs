@@ -48,7 +48,8 @@ async fn every_case_of_the_authentication_table_has_its_answer() {
     let claims = |product: &str, environment| {
         Client { product: product.to_owned(), environment, ..client.clone() }.signed(Method::GET, TARGET, b"")
     };
-    let timed = |timestamp: &str| client.signed_with(Method::GET, TARGET, b"", timestamp, &uuid::Uuid::new_v4().to_string());
+    let timed =
+        |timestamp: &str| client.signed_with(Method::GET, TARGET, b"", timestamp, &uuid::Uuid::new_v4().to_string());
     let nonce = |nonce: &str| client.signed_with(Method::GET, TARGET, b"", &at(0), nonce);
 
     let table: Vec<(&str, Request<Body>, (u16, &str))> = vec![
@@ -73,7 +74,11 @@ async fn every_case_of_the_authentication_table_has_its_answer() {
         ("other key's signature", bent(&client, set("x-service-api-key", &other_key)), (401, "invalid_signature")),
         ("no hex", bent(&client, set("x-service-signature", "sha256=xyz")), (401, "invalid_signature")),
         ("no scheme", bent(&client, set("x-service-signature", &"a".repeat(64))), (401, "invalid_signature")),
-        ("another path", bent(&client, |r| *r.uri_mut() = "/v1/fields?product_tenant_id=tenant-1".parse().unwrap()), (401, "invalid_signature")),
+        (
+            "another path",
+            bent(&client, |r| *r.uri_mut() = "/v1/fields?product_tenant_id=tenant-1".parse().unwrap()),
+            (401, "invalid_signature"),
+        ),
         ("another method", bent(&client, |r| *r.method_mut() = Method::HEAD), (401, "")),
         ("a long nonce", nonce(&"n".repeat(129)), (401, "replayed_nonce")),
         ("the longest nonce", nonce(&"n".repeat(128)), (200, "")),
@@ -247,7 +252,10 @@ async fn what_is_kept_for_a_while_is_swept_and_no_sooner() {
     ingress::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
     assert_eq!(edge.count("select count(*) from nonces").await, 2);
     sqlx::query("update nonces set seen_at = now() - interval '16 minutes'").execute(&edge.pool).await.unwrap();
-    sqlx::query("update idempotency_keys set created_at = now() - interval '25 hours'").execute(&edge.pool).await.unwrap();
+    sqlx::query("update idempotency_keys set created_at = now() - interval '25 hours'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
     ingress::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
     assert_eq!(edge.count("select count(*) from nonces").await, 0);
     assert_eq!(edge.count("select count(*) from idempotency_keys").await, 0);

@@ -33,7 +33,12 @@ async fn another_body_path_or_method_under_the_same_key_is_refused() {
     let other_path = client.post_once("k-1", "/v1/contacts", json!({"kind": "list", "name": "News"})).await;
     assert_eq!(other_path.refusal(), (422, "idempotency_key_reused"));
     let other_method = client
-        .write(Method::DELETE, "/v1/suppressions", json!({"kind": "list", "name": "News"}), &[("idempotency-key", "k-1")])
+        .write(
+            Method::DELETE,
+            "/v1/suppressions",
+            json!({"kind": "list", "name": "News"}),
+            &[("idempotency-key", "k-1")],
+        )
         .await;
     assert_eq!(other_method.refusal(), (422, "idempotency_key_reused"));
 }
@@ -59,7 +64,8 @@ async fn of_many_at_once_one_acts_and_the_others_replay_or_wait() {
         async move { at.post_once("k-1", "/v1/imports", body).await }
     }))
     .await;
-    let acted = answers.iter().filter(|answer| answer.status == 200 && answer.header("idempotency-replayed").is_empty());
+    let acted =
+        answers.iter().filter(|answer| answer.status == 200 && answer.header("idempotency-replayed").is_empty());
     assert_eq!(acted.count(), 1);
     for answer in &answers {
         match answer.status.as_u16() {
@@ -92,7 +98,11 @@ async fn a_request_that_meets_one_in_hand_hears_so_at_once() {
         let (client, body) = (client.clone(), body.clone());
         async move { client.post_once("k-1", PATH, body).await }
     });
-    until(&edge, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()").await;
+    until(
+        &edge,
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
+    )
+    .await;
     assert_eq!(client.post_once("k-1", PATH, body.clone()).await.refusal(), (409, "idempotency_in_progress"));
     holder.rollback().await.unwrap();
     assert_eq!(first.await.unwrap().status, 201);
@@ -144,7 +154,10 @@ async fn a_key_is_forgotten_after_a_day() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     client.post_once("k-1", PATH, json!({"kind": "list", "name": "A"})).await;
-    sqlx::query("update idempotency_keys set created_at = now() - interval '25 hours'").execute(&edge.pool).await.unwrap();
+    sqlx::query("update idempotency_keys set created_at = now() - interval '25 hours'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
     let later = client.post_once("k-1", PATH, json!({"kind": "list", "name": "B"})).await;
     assert_eq!((later.status.as_u16(), later.header("idempotency-replayed")), (201, ""));
 }
@@ -164,7 +177,11 @@ async fn a_client_that_hangs_up_does_not_cancel_its_write() {
         let client = client.clone();
         async move { client.post(PATH, json!({"kind": "list", "name": "News"})).await }
     });
-    until(&edge, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()").await;
+    until(
+        &edge,
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
+    )
+    .await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled());
     holder.rollback().await.unwrap();

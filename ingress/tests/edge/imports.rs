@@ -37,24 +37,37 @@ async fn an_upsert_creates_updates_and_leaves_alone() {
                OLD@example.com,Older,,,a,,,\n\
                same@example.com,Same,,,,,,\n";
     let answer = client
-        .post(PATH, json!({"csv": csv, "name": "June", "source_slug": "crm_sync", "compliance": {"consent_basis": "contract"}}))
+        .post(
+            PATH,
+            json!({"csv": csv, "name": "June", "source_slug": "crm_sync", "compliance": {"consent_basis": "contract"}}),
+        )
         .await;
     assert_eq!(answer.body["status"], "completed", "{}", answer.body);
     assert_eq!(counts(&answer), json!({"total_rows": 3, "valid": 3, "created": 1, "updated": 2}));
     assert_eq!((&answer.body["ignored_columns"], &answer.body["operation"]), (&json!(["Shoe size"]), &json!("upsert")));
     let new = contact(&client, "new@example.com").await;
-    assert_eq!((&new["first_name"], &new["fields"], &new["dot_number"]), (&json!("New"), &json!({"plan": "pro"}), &json!(42)));
+    assert_eq!(
+        (&new["first_name"], &new["fields"], &new["dot_number"]),
+        (&json!("New"), &json!({"plan": "pro"}), &json!(42))
+    );
     assert_eq!((&new["source"], &new["consent"]["basis"]), (&json!("crm_sync"), &json!("contract")));
     assert_eq!((new["tags"].as_array().unwrap().len(), &new["lists"][0]["name"]), (2, &json!("News")));
     let old = contact(&client, "old@example.com").await;
-    assert_eq!((&old["first_name"], &old["last_name"]), (&json!("Older"), &json!("Name")), "an empty cell leaves the value");
+    assert_eq!(
+        (&old["first_name"], &old["last_name"]),
+        (&json!("Older"), &json!("Name")),
+        "an empty cell leaves the value"
+    );
 
     let again = client.post(PATH, json!({"csv": csv, "compliance": {"consent_basis": "contract"}})).await;
     assert_eq!(counts(&again), json!({"total_rows": 3, "valid": 3, "unchanged": 3}));
 
     let stored = client.get(&format!("{PATH}/{}", answer.text("import_id"))).await;
     assert_eq!(stored.body["import"]["counts"], answer.body["counts"]);
-    assert_eq!((&stored.body["import"]["name"], &stored.body["import"]["status"]), (&json!("June"), &json!("completed")));
+    assert_eq!(
+        (&stored.body["import"]["name"], &stored.body["import"]["status"]),
+        (&json!("June"), &json!("completed"))
+    );
 }
 
 #[tokio::test]
@@ -78,7 +91,8 @@ async fn audience_only_touches_lists_and_tags_of_the_known() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     client.post("/v1/contacts", json!({"email": "old@example.com", "first_name": "Old"})).await;
-    let csv = "email,first_name,list,suppression_reason\nold@example.com,X,News,manual\nnew@example.com,New,News,manual\n";
+    let csv =
+        "email,first_name,list,suppression_reason\nold@example.com,X,News,manual\nnew@example.com,New,News,manual\n";
     let answer = import(&client, "audience_only", csv).await;
     assert_eq!(counts(&answer), json!({"total_rows": 2, "valid": 2, "updated": 1, "skipped": 1}));
     let old = contact(&client, "old@example.com").await;
@@ -113,11 +127,20 @@ async fn a_suppression_import_suppresses_and_makes_no_contacts() {
     assert_eq!(counts(&answer), json!({"total_rows": 4, "valid": 4, "created": 3, "unchanged": 1, "suppressed": 4}));
     assert_eq!(edge.count("select count(*) from contacts").await, 0);
     let rows: Vec<(String, String, String)> =
-        sqlx::query_as("select address, reason, scope from suppressions order by address").fetch_all(&edge.pool).await.unwrap();
-    let rows: Vec<_> = rows.iter().map(|(address, reason, scope)| (&address[..1], reason.as_str(), scope.as_str())).collect();
+        sqlx::query_as("select address, reason, scope from suppressions order by address")
+            .fetch_all(&edge.pool)
+            .await
+            .unwrap();
+    let rows: Vec<_> =
+        rows.iter().map(|(address, reason, scope)| (&address[..1], reason.as_str(), scope.as_str())).collect();
     assert_eq!(
         rows,
-        [("a", "import", "all"), ("b", "hard_bounce", "all"), ("c", "unsubscribe", "marketing"), ("h", "import", "all")]
+        [
+            ("a", "import", "all"),
+            ("b", "hard_bounce", "all"),
+            ("c", "unsubscribe", "marketing"),
+            ("h", "import", "all")
+        ]
     );
 }
 
@@ -177,7 +200,10 @@ async fn at_most_a_hundred_errors_are_shown_and_all_are_counted() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let answer = import(&client, "upsert", &format!("email\n{}", "nobody\n".repeat(150))).await;
-    assert_eq!((answer.body["counts"]["invalid"].as_i64(), answer.body["errors"].as_array().unwrap().len()), (Some(150), 100));
+    assert_eq!(
+        (answer.body["counts"]["invalid"].as_i64(), answer.body["errors"].as_array().unwrap().len()),
+        (Some(150), 100)
+    );
 }
 
 #[rstest]
@@ -186,11 +212,18 @@ async fn at_most_a_hundred_errors_are_shown_and_all_are_counted() {
 #[case::twice("email,Mail\na@b.co,c@d.co\n", "duplicate_header", "line 1")]
 #[case::empty("", "empty", "line 1")]
 #[tokio::test]
-async fn a_file_that_cannot_be_meant_is_refused_with_the_line(#[case] csv: &str, #[case] code: &str, #[case] line: &str) {
+async fn a_file_that_cannot_be_meant_is_refused_with_the_line(
+    #[case] csv: &str,
+    #[case] code: &str,
+    #[case] line: &str,
+) {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let answer = client.post(PATH, json!({"csv": csv})).await;
-    assert_eq!((answer.refusal(), answer.faults()), ((400, "validation_failed"), vec![("csv".to_owned(), code.to_owned())]));
+    assert_eq!(
+        (answer.refusal(), answer.faults()),
+        ((400, "validation_failed"), vec![("csv".to_owned(), code.to_owned())])
+    );
     assert!(answer.text("detail").contains(line), "{}", answer.body);
     assert_eq!(edge.count("select count(*) from imports").await, 0);
 }
@@ -202,7 +235,10 @@ async fn the_ceiling_is_a_setting() {
     let edge = Edge::with(settings).await;
     let client = edge.client().await;
     assert_eq!(client.post(PATH, json!({"csv": "email\na@b.co\nc@d.co\n"})).await.status, 200);
-    assert_eq!(client.post(PATH, json!({"csv": "email\na@b.co\nc@d.co\ne@f.co\n"})).await.refusal(), (413, "too_many_rows"));
+    assert_eq!(
+        client.post(PATH, json!({"csv": "email\na@b.co\nc@d.co\ne@f.co\n"})).await.refusal(),
+        (413, "too_many_rows")
+    );
 }
 
 #[tokio::test]
@@ -233,12 +269,19 @@ async fn fifty_thousand_rows_are_one_request() {
     let client = edge.client().await;
     let mut csv = String::from("email,first_name,last_name,company,tags,list,timezone\n");
     for number in 0..50_000 {
-        csv.push_str(&format!("person{number}@example.com,First{number},Last{number},Company {},a;b,News,Europe/Paris\n", number % 100));
+        csv.push_str(&format!(
+            "person{number}@example.com,First{number},Last{number},Company {},a;b,News,Europe/Paris\n",
+            number % 100
+        ));
     }
     for round in ["new", "again"] {
         let begun = Instant::now();
         let answer = client.post(PATH, json!({"csv": csv})).await;
-        println!("50,000 rows ({round}): {} ms, of which ours {}", begun.elapsed().as_millis(), answer.body["duration_ms"]);
+        println!(
+            "50,000 rows ({round}): {} ms, of which ours {}",
+            begun.elapsed().as_millis(),
+            answer.body["duration_ms"]
+        );
         assert_eq!(answer.body["counts"]["valid"], 50_000, "{}", answer.body);
     }
     assert_eq!(edge.count("select count(*) from audience_members").await, 150_000);

@@ -7,14 +7,26 @@ use serde_json::json;
 use crate::common::Edge;
 
 #[rstest]
-#[case::duplicate_key(r#"{"product_tenant_id":"tenant-1","email":"a@example.com","email":"b@example.com"}"#, 400, "invalid_json")]
-#[case::nested_duplicate(r#"{"product_tenant_id":"tenant-1","email":"a@example.com","fields":{"x":1,"x":2}}"#, 400, "invalid_json")]
+#[case::duplicate_key(
+    r#"{"product_tenant_id":"tenant-1","email":"a@example.com","email":"b@example.com"}"#,
+    400,
+    "invalid_json"
+)]
+#[case::nested_duplicate(
+    r#"{"product_tenant_id":"tenant-1","email":"a@example.com","fields":{"x":1,"x":2}}"#,
+    400,
+    "invalid_json"
+)]
 #[case::nul(r#"{"product_tenant_id":"tenant-1","email":"a@example.com","first_name":"x\u0000"}"#, 400, "invalid_json")]
 #[case::trailing(r#"{"product_tenant_id":"tenant-1","email":"a@example.com"} {}"#, 400, "invalid_json")]
 #[case::array("[]", 400, "invalid_json")]
 #[case::text("\"x\"", 400, "invalid_json")]
 #[case::empty("", 400, "invalid_json")]
-#[case::unknown_field(r#"{"product_tenant_id":"tenant-1","email":"a@example.com","colour":"red"}"#, 400, "validation_failed")]
+#[case::unknown_field(
+    r#"{"product_tenant_id":"tenant-1","email":"a@example.com","colour":"red"}"#,
+    400,
+    "validation_failed"
+)]
 #[case::no_tenant(r#"{"email":"a@example.com"}"#, 400, "validation_failed")]
 #[case::tenant_is_no_text(r#"{"product_tenant_id":7,"email":"a@example.com"}"#, 400, "validation_failed")]
 #[case::good(r#"{"product_tenant_id":"tenant-1","email":"a@example.com"}"#, 201, "")]

@@ -14,11 +14,15 @@ async fn held(client: &Client, address: &str) -> Vec<Value> {
 async fn a_suppression_is_written_once_and_never_weakened() {
     let edge = Edge::start().await;
     let client = edge.client().await;
-    let first = client.post(PATH, json!({"email": "Ann@example.com", "scope": "marketing", "expires_at": "2999-01-01T00:00:00Z"})).await;
+    let first = client
+        .post(PATH, json!({"email": "Ann@example.com", "scope": "marketing", "expires_at": "2999-01-01T00:00:00Z"}))
+        .await;
     assert_eq!((first.status.as_u16(), first.body["already_existed"].as_bool()), (201, Some(false)), "{}", first.body);
     let wider = client.post(PATH, json!({"email": "ann@example.com", "scope": "all", "note": "asked by phone"})).await;
     assert_eq!((wider.status.as_u16(), wider.body["already_existed"].as_bool()), (200, Some(true)));
-    client.post(PATH, json!({"email": "ann@example.com", "scope": "marketing", "expires_at": "2998-01-01T00:00:00Z"})).await;
+    client
+        .post(PATH, json!({"email": "ann@example.com", "scope": "marketing", "expires_at": "2998-01-01T00:00:00Z"}))
+        .await;
     let rows = held(&client, "ann@example.com").await;
     assert_eq!(rows.len(), 1);
     assert_eq!((&rows[0]["scope"], &rows[0]["expires_at"]), (&json!("all"), &Value::Null));
@@ -31,12 +35,17 @@ async fn one_that_has_run_out_starts_anew() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     client.post(PATH, json!({"email": "ann@example.com", "scope": "all"})).await;
-    sqlx::query("update suppressions set expires_at = now() - interval '1 day', created_at = now() - interval '9 days'")
-        .execute(&edge.pool)
-        .await
-        .unwrap();
+    sqlx::query(
+        "update suppressions set expires_at = now() - interval '1 day', created_at = now() - interval '9 days'",
+    )
+    .execute(&edge.pool)
+    .await
+    .unwrap();
     client.post(PATH, json!({"email": "ann@example.com", "scope": "marketing"})).await;
-    assert_eq!(edge.count("select count(*) from suppressions where scope = 'marketing' and expires_at is null").await, 1);
+    assert_eq!(
+        edge.count("select count(*) from suppressions where scope = 'marketing' and expires_at is null").await,
+        1
+    );
     assert_eq!(edge.count("select count(*) from suppressions where created_at > now() - interval '1 hour'").await, 1);
 }
 
@@ -46,14 +55,20 @@ async fn many_are_written_together_and_each_fault_is_named() {
     let client = edge.client().await;
     client.post(PATH, json!({"email": "a@example.com"})).await;
     let many = client
-        .post(PATH, json!({"suppressions": [
-            {"email": "b@example.com", "reason": "hard_bounce"},
-            {"email": "a@example.com"},
-            {"email": "B@example.com", "reason": "hard_bounce"},
-            {"email": "b@example.com", "reason": "unsubscribe"},
-        ]}))
+        .post(
+            PATH,
+            json!({"suppressions": [
+                {"email": "b@example.com", "reason": "hard_bounce"},
+                {"email": "a@example.com"},
+                {"email": "B@example.com", "reason": "hard_bounce"},
+                {"email": "b@example.com", "reason": "unsubscribe"},
+            ]}),
+        )
         .await;
-    assert_eq!((many.status.as_u16(), many.body["created"].as_i64(), many.body["already_existed"].as_i64()), (201, Some(2), Some(1)));
+    assert_eq!(
+        (many.status.as_u16(), many.body["created"].as_i64(), many.body["already_existed"].as_i64()),
+        (201, Some(2), Some(1))
+    );
     let bad = client
         .post(PATH, json!({"suppressions": [{"email": "x"}, {"email": "c@example.com", "reason": "complaint", "scope": "marketing"}]}))
         .await;
@@ -61,7 +76,10 @@ async fn many_are_written_together_and_each_fault_is_named() {
     assert_eq!(bad.faults(), expected.map(|(path, code)| (path.to_owned(), code.to_owned())));
     let thousand: Vec<Value> = (0..1001).map(|number| json!({"email": format!("p{number}@example.com")})).collect();
     assert_eq!(client.post(PATH, json!({"suppressions": thousand})).await.faults()[0].1, "too_many");
-    assert_eq!(client.post(PATH, json!({"suppressions": [], "email": "a@example.com"})).await.faults()[0].1, "ambiguous");
+    assert_eq!(
+        client.post(PATH, json!({"suppressions": [], "email": "a@example.com"})).await.faults()[0].1,
+        "ambiguous"
+    );
     assert_eq!(client.post(PATH, json!({})).await.faults()[0].1, "required");
     assert_eq!(edge.count("select count(*) from suppressions").await, 3);
 }
@@ -82,9 +100,15 @@ async fn lifting_a_bounce_or_complaint_needs_confirmation_and_is_audited() {
     assert_eq!(one.body["lifted"], 1);
     let rest = client.delete(PATH, json!({"email": "ANN@example.com", "confirm": true})).await;
     assert_eq!(rest.body["lifted"], 1);
-    assert_eq!(client.delete(PATH, json!({"email": "ann@example.com"})).await.refusal(), (404, "suppression_not_found"));
+    assert_eq!(
+        client.delete(PATH, json!({"email": "ann@example.com"})).await.refusal(),
+        (404, "suppression_not_found")
+    );
     assert_eq!(edge.count("select count(*) from audit_log where action = 'suppression.lifted'").await, 3);
-    assert_eq!(edge.count("select count(*) from audit_log where detail::text like '%@%' or subject like '%@%'").await, 0);
+    assert_eq!(
+        edge.count("select count(*) from audit_log where detail::text like '%@%' or subject like '%@%'").await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -121,7 +145,8 @@ async fn a_suppression_waits_for_a_fence_that_holds_the_contact() {
         let client = client.clone();
         async move { client.post(PATH, json!({"email": "ann@example.com"})).await.status.as_u16() }
     });
-    let waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    let waiting =
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
     while edge.count(waiting).await == 0 {
         tokio::task::yield_now().await;
     }

@@ -11,7 +11,8 @@ use crate::common::{Client, Edge, PRODUCT};
 async fn furnish(client: &Client) -> Vec<(Method, String, Value, &'static str)> {
     let contact = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
     let audience = client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
-    let field = client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await.text("field_id");
+    let field =
+        client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await.text("field_id");
     let suppression = client.post("/v1/suppressions", json!({"email": "bob@example.com"})).await.text("suppression_id");
     let import = client.post("/v1/imports", json!({"csv": "email\ncid@example.com\n"})).await.text("import_id");
     vec![
@@ -23,7 +24,12 @@ async fn furnish(client: &Client) -> Vec<(Method, String, Value, &'static str)> 
         (Method::GET, format!("/v1/contacts?list_id={audience}"), Value::Null, "list_not_found"),
         (Method::GET, format!("/v1/fields/{field}"), Value::Null, "field_not_found"),
         (Method::PATCH, format!("/v1/fields/{field}"), json!({"label": "X"}), "field_not_found"),
-        (Method::DELETE, "/v1/suppressions".to_owned(), json!({"suppression_id": suppression}), "suppression_not_found"),
+        (
+            Method::DELETE,
+            "/v1/suppressions".to_owned(),
+            json!({"suppression_id": suppression}),
+            "suppression_not_found",
+        ),
         (Method::DELETE, "/v1/suppressions".to_owned(), json!({"email": "bob@example.com"}), "suppression_not_found"),
         (Method::GET, format!("/v1/imports/{import}"), Value::Null, "import_not_found"),
     ]
@@ -93,7 +99,8 @@ async fn linking_finds_or_creates_and_keeps_up_to_date() {
     let first = client.post("/v1/tenants/link", body.clone()).await;
     assert_eq!((first.status.as_u16(), first.body["already_linked"].as_bool()), (200, Some(false)));
     let tenant = first.text("engine_tenant_id");
-    let again = client.post("/v1/tenants/link", json!({"product_tenant_id": "new-1", "email": "next@example.com"})).await;
+    let again =
+        client.post("/v1/tenants/link", json!({"product_tenant_id": "new-1", "email": "next@example.com"})).await;
     assert_eq!((again.body["already_linked"].as_bool(), again.text("engine_tenant_id")), (Some(true), tenant.clone()));
     let row: (String, String, String) =
         sqlx::query_as("select owner_email, org_name, environment from tenants where id = $1::uuid")
@@ -114,11 +121,14 @@ async fn linking_finds_or_creates_and_keeps_up_to_date() {
 async fn two_first_links_at_once_make_one_tenant() {
     let edge = Edge::start().await;
     let client = edge.client().await;
-    let answers = futures::future::join_all((0..8).map(|_| {
-        let client = client.clone();
-        async move { client.post("/v1/tenants/link", json!({"product_tenant_id": "new-1", "email": "a@example.com"})).await }
-    }))
-    .await;
+    let answers =
+        futures::future::join_all((0..8).map(|_| {
+            let client = client.clone();
+            async move {
+                client.post("/v1/tenants/link", json!({"product_tenant_id": "new-1", "email": "a@example.com"})).await
+            }
+        }))
+        .await;
     let mut tenants: Vec<String> = answers.iter().map(|answer| answer.text("engine_tenant_id")).collect();
     tenants.dedup();
     assert_eq!(tenants.len(), 1);

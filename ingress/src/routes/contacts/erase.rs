@@ -19,6 +19,7 @@ pub(super) async fn erase(
         .execute(&mut *db)
         .await?;
     erase_requests(&mut *db, tenant, address).await?;
+    erase_import_reports(&mut *db, tenant, address).await?;
     erase_ledger(&mut *db, tenant, contact).await?;
     // The same address may have been erased before, created again and be erased again: the second one takes its id along.
     sqlx::query!(
@@ -49,6 +50,24 @@ async fn erase_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> s
              handled_at = coalesce(handled_at, now()),
              announce_after = null
          where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2",
+        tenant,
+        address,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Reports of imports show the bad cells of rows, and one of them may be the address in another form.
+async fn erase_import_reports(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
+    sqlx::query!(
+        r#"update imports set summary = jsonb_set(summary, '{errors}', (
+               select coalesce(jsonb_agg(case
+                   when strpos(lower(fault ->> 'value'), $2) > 0 then fault || '{"value": ""}' else fault
+               end order by place), '[]')
+               from jsonb_array_elements(summary -> 'errors') with ordinality as faults (fault, place)
+           ))
+           where tenant_id = $1 and strpos(lower((summary -> 'errors')::text), $2) > 0"#,
         tenant,
         address,
     )
@@ -95,5 +114,8 @@ async fn erase_ledger(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sql
     )
     .execute(&mut *db)
     .await?;
-    sqlx::query!("delete from renditions where tenant_id = $1 and send_id = any ($2)", tenant, &ids).execute(db).await.map(drop)
+    sqlx::query!("delete from renditions where tenant_id = $1 and send_id = any ($2)", tenant, &ids)
+        .execute(db)
+        .await
+        .map(drop)
 }

@@ -252,9 +252,24 @@ impl Texts<'_> {
         ] {
             faults.optional(path, text, max_chars);
         }
-        faults.require(self.timezone.is_none_or(is_timezone), "timezone", "unknown", "must be an IANA time zone such as Europe/Paris");
-        faults.require(self.locale.is_none_or(is_locale), "locale", "invalid", "must be a language tag such as en or pt-BR");
-        faults.require(self.dot_number.is_none_or(|number| number > 0), "dot_number", "out_of_range", "must be a positive integer");
+        faults.require(
+            self.timezone.is_none_or(is_timezone),
+            "timezone",
+            "unknown",
+            "must be an IANA time zone such as Europe/Paris",
+        );
+        faults.require(
+            self.locale.is_none_or(is_locale),
+            "locale",
+            "invalid",
+            "must be a language tag such as en or pt-BR",
+        );
+        faults.require(
+            self.dot_number.is_none_or(|number| number > 0),
+            "dot_number",
+            "out_of_range",
+            "must be a positive integer",
+        );
     }
 }
 
@@ -276,7 +291,11 @@ pub(crate) fn is_locale(text: &str) -> bool {
 fn check_fields(values: &Map<String, Value>, defined: &BTreeMap<String, FieldType>, faults: &mut Faults) {
     for (key, value) in values {
         match defined.get(key) {
-            None => faults.add(format!("fields.{key}"), "unknown_field", "is not a defined field; define it with POST /v1/fields"),
+            None => faults.add(
+                format!("fields.{key}"),
+                "unknown_field",
+                "is not a defined field; define it with POST /v1/fields",
+            ),
             Some(_) if value.is_null() => {}
             Some(kind) => {
                 if let Err(wanted) = kind.check(value) {
@@ -324,7 +343,17 @@ mod tests {
         let paths: Vec<_> = error.fields.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(
             paths,
-            ["email", "first_name", "timezone", "locale", "dot_number", "fields.colour", "fields.plan", "tags[0]", "consent.at"]
+            [
+                "email",
+                "first_name",
+                "timezone",
+                "locale",
+                "dot_number",
+                "fields.colour",
+                "fields.plan",
+                "tags[0]",
+                "consent.at"
+            ]
         );
     }
 

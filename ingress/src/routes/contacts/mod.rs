@@ -30,14 +30,10 @@ const SEARCH_MAX_CHARS: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/contacts", get(read("contacts:read", list)).post(write("contacts:write", create)))
-        .route(
-            "/v1/contacts/{id}",
-            get(read("contacts:read", show))
-                .patch(write("contacts:write", change))
-                .delete(write("contacts:write", remove)),
-        )
+    Router::new().route("/v1/contacts", get(read("contacts:read", list)).post(write("contacts:write", create))).route(
+        "/v1/contacts/{id}",
+        get(read("contacts:read", show)).patch(write("contacts:write", change)).delete(write("contacts:write", remove)),
+    )
 }
 
 #[derive(Debug, Deserialize)]

@@ -64,7 +64,12 @@ pub(crate) struct Locked {
 }
 
 /// The contacts that pass a filter, one more than the page holds.
-pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, filter: &Filter, page: &Page) -> sqlx::Result<Vec<Contact>> {
+pub(crate) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    filter: &Filter,
+    page: &Page,
+) -> sqlx::Result<Vec<Contact>> {
     sqlx::query_file_as!(
         Contact,
         "queries/contacts.sql",
@@ -92,16 +97,30 @@ pub(crate) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result
 }
 
 /// 404 `list_not_found` or `tag_not_found` unless there is one.
-pub(crate) async fn require_audience(db: &mut PgConnection, tenant: Uuid, id: Uuid, kind: AudienceKind) -> Result<(), ApiError> {
-    sqlx::query_scalar!("select id from audiences where tenant_id = $1 and id = $2 and kind = $3", tenant, id, kind.as_str())
-        .fetch_optional(db)
-        .await?
-        .map(drop)
-        .ok_or_else(|| ApiError::not_found(kind.as_str()))
+pub(crate) async fn require_audience(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    kind: AudienceKind,
+) -> Result<(), ApiError> {
+    sqlx::query_scalar!(
+        "select id from audiences where tenant_id = $1 and id = $2 and kind = $3",
+        tenant,
+        id,
+        kind.as_str()
+    )
+    .fetch_optional(db)
+    .await?
+    .map(drop)
+    .ok_or_else(|| ApiError::not_found(kind.as_str()))
 }
 
 /// Finds or creates by address; `true` when it was created.
-pub(crate) async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewContact) -> sqlx::Result<(Uuid, bool)> {
+pub(crate) async fn find_or_create(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    new: &NewContact,
+) -> sqlx::Result<(Uuid, bool)> {
     let id = new_id();
     let inserted = sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, company, dot_number, timezone, locale,
@@ -134,15 +153,18 @@ pub(crate) async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &Ne
     if inserted.rows_affected() == 1 {
         return Ok((id, true));
     }
-    // In a statement of its own, which sees a row that a concurrent request has just committed.
-    let found = sqlx::query!(
-        "update contacts set status = 'active', updated_at = case when status = 'active' then updated_at else now() end
-         where tenant_id = $1 and address = $2 returning id",
+    // In statements of their own, which see a row that a concurrent request has just committed.
+    sqlx::query!(
+        "update contacts set status = 'active', updated_at = now() where tenant_id = $1 and address = $2 and status = 'archived'",
         tenant,
         new.address.as_str(),
     )
-    .fetch_one(db)
+    .execute(&mut *db)
     .await?;
+    let found =
+        sqlx::query!("select id from contacts where tenant_id = $1 and address = $2", tenant, new.address.as_str(),)
+            .fetch_one(db)
+            .await?;
     Ok((found.id, false))
 }
 
@@ -185,7 +207,12 @@ pub(crate) async fn join(
 }
 
 /// Creates the lists or tags that do not exist.
-pub(crate) async fn ensure_audiences(db: &mut PgConnection, tenant: Uuid, kind: AudienceKind, names: &[String]) -> sqlx::Result<()> {
+pub(crate) async fn ensure_audiences(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    kind: AudienceKind,
+    names: &[String],
+) -> sqlx::Result<()> {
     let mut names: Vec<String> = names.to_vec();
     names.sort_unstable();
     names.dedup();

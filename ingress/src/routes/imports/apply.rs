@@ -68,7 +68,12 @@ pub(super) async fn apply(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec
             find(&mut *db, terms.tenant).await?;
             let created = suppress(&mut *db, terms.tenant).await?;
             let found = outcome(&mut *db, terms.tenant).await?;
-            return Ok(Outcome { created, unchanged: total - created, suppressed: found.suppressed, ..Outcome::default() });
+            return Ok(Outcome {
+                created,
+                unchanged: total - created,
+                suppressed: found.suppressed,
+                ..Outcome::default()
+            });
         }
         Operation::VerificationOnly => {
             let found = outcome(&mut *db, terms.tenant).await?;
@@ -79,15 +84,21 @@ pub(super) async fn apply(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec
 }
 
 async fn load(db: &mut PgConnection, rows: Vec<Row>) -> Result<(), ApiError> {
-    let bytes = tokio::task::spawn_blocking(move || copy::encode(rows)).await.map_err(|error| ApiError::unexpected(&error))?;
+    let bytes =
+        tokio::task::spawn_blocking(move || copy::encode(rows)).await.map_err(|error| ApiError::unexpected(&error))?;
     sqlx::raw_sql(CREATE_TABLE).execute(&mut *db).await?;
     let mut stream = db.copy_in_raw(copy::STATEMENT).await?;
     for chunk in bytes.chunks(COPY_CHUNK) {
         stream.send(chunk).await?;
     }
     stream.finish().await?;
-    // A new table has no statistics, and the plans below differ by a thousandfold.
-    sqlx::raw_sql("analyze import_rows").execute(db).await?;
+    // With an index for either direction of every join, and statistics, no estimate is wrong enough for a loop over all rows
+    // inside a loop over all rows: what is known of a tenant's contacts may be hours old.
+    sqlx::raw_sql(
+        "create unique index on import_rows (address); create index on import_rows (contact_id); analyze import_rows",
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -114,12 +125,7 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>) -> sqlx::Result
         // Known contacts are skipped altogether.
         sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id").execute(db).await?;
     } else {
-        sqlx::query(UPDATE)
-            .bind(tenant)
-            .bind(compliance.agrees())
-            .bind(&compliance.consent_basis)
-            .execute(db)
-            .await?;
+        sqlx::query(UPDATE).bind(tenant).bind(compliance.agrees()).bind(&compliance.consent_basis).execute(db).await?;
     }
     Ok(())
 }

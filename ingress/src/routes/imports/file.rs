@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    error::ApiError,
-    routes::fields::FieldType,
-};
+use crate::{error::ApiError, routes::fields::FieldType};
 
 /// The longest cell, in bytes.
 const CELL_MAX_BYTES: usize = 8 * 1024;

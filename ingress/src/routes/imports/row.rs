@@ -90,7 +90,9 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<
     for (position, (column, name)) in header.columns.iter().zip(&header.names).enumerate() {
         // A short row ends in empty cells; an empty cell leaves the value.
         let cell = record.get(position).unwrap_or_default();
-        let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else { continue };
+        let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
+            continue;
+        };
         let read = if cell.contains('\0') { Err("nul_character") } else { row.take(column, cell) };
         if let Err(code) = read {
             faults.push(fault(name, code, cell));
@@ -175,8 +177,19 @@ mod tests {
     use serde_json::json;
 
     const NAMES: [&str; 13] = [
-        "email", "first_name", "dot_number", "timezone", "tags", "list", "unsubscribed", "suppression_reason", "consent_at", "seats",
-        "ignored", "locale", "phone",
+        "email",
+        "first_name",
+        "dot_number",
+        "timezone",
+        "tags",
+        "list",
+        "unsubscribed",
+        "suppression_reason",
+        "consent_at",
+        "seats",
+        "ignored",
+        "locale",
+        "phone",
     ];
 
     fn read_cells(cells: &[&str]) -> Result<Row, Vec<RowFault>> {
@@ -187,10 +200,27 @@ mod tests {
 
     #[test]
     fn cells_become_values_and_empty_cells_nothing() {
-        let row = read_cells(&["Ann@Example.com", "Ann", "42", "Europe/Paris", "a; b|c", "news", "yes", "manual", "2026-01-02", "3"]);
+        let row = read_cells(&[
+            "Ann@Example.com",
+            "Ann",
+            "42",
+            "Europe/Paris",
+            "a; b|c",
+            "news",
+            "yes",
+            "manual",
+            "2026-01-02",
+            "3",
+        ]);
         let row = row.unwrap();
-        assert_eq!((row.address.as_str(), row.first_name.as_deref(), row.dot_number), ("ann@example.com", Some("Ann"), Some(42)));
-        assert_eq!((row.tags, row.list.as_deref(), row.unsubscribed), (vec!["a".into(), "b".into(), "c".into()], Some("news"), true));
+        assert_eq!(
+            (row.address.as_str(), row.first_name.as_deref(), row.dot_number),
+            ("ann@example.com", Some("Ann"), Some(42))
+        );
+        assert_eq!(
+            (row.tags, row.list.as_deref(), row.unsubscribed),
+            (vec!["a".into(), "b".into(), "c".into()], Some("news"), true)
+        );
         assert_eq!((row.suppression_reason, Value::Object(row.fields)), (Some(Reason::Manual), json!({"seats": 3})));
         assert_eq!(row.consent_at.unwrap().to_rfc3339(), "2026-01-02T00:00:00+00:00");
         let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
