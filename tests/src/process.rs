@@ -12,10 +12,13 @@ use serde_json::Value;
 
 use crate::eventually;
 
-/// The binary under test, brought up to date once per test process.
+/// The binary under test: what `POSTRIDER_TEST_BINARY` names, else the workspace's, brought up to date once per process.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
+        if let Some(given) = std::env::var_os("POSTRIDER_TEST_BINARY") {
+            return given.into();
+        }
         let exe = std::env::current_exe().unwrap();
         let profile_dir = exe
             .ancestors()

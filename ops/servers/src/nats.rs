@@ -131,6 +131,9 @@ impl NatsProgram {
                 // One node: what is acknowledged must be on disk. Streams that the ledger can rebuild opt out
                 // with `persist_mode: async`.
                 "sync_interval": "always",
+                // Streams reserve their `max_bytes` when they are made. Here many installations share one server, each with
+                // its own stream table, and hold next to nothing: the disk is the limit, not the sum of the reservations.
+                "max_file_store": 1_u64 << 42,
             },
         });
         fs::write(&self.config, format!("{config:#}\n")).during(|| format!("writing {}", self.config.display()))

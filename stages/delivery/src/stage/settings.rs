@@ -60,7 +60,7 @@ pub struct Settings {
     #[arg(long, env = "POSTRIDER_LEDGER_WINDOW_MS", default_value_t = 3)]
     pub ledger_window_ms: u64,
     /// Batches of campaigns worked on at once.
-    #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 4)]
+    #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 8)]
     pub delivery_workers: usize,
     /// Groups of transactional messages worked on at once.
     #[arg(long, env = "POSTRIDER_DELIVERY_PRIORITY_WORKERS", default_value_t = 4)]
