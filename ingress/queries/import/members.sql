@@ -14,4 +14,5 @@ added as (
     returning contact_id
 ),
 joined as (select distinct contact_id from added)
-update import_rows r set changed = true from joined where r.contact_id = joined.contact_id
+update import_rows r set changed = true from joined
+where r.contact_id = joined.contact_id and r.contact_id <> r.new_id and not r.changed
