@@ -18,7 +18,7 @@ with running as (
         order by w.id
         limit $2
     ) b
-), in_flight as (
+), in_flight as materialized (
     select tenant_id, sum(queued + claimed + fenced) as load
     from batches
     where lane = 'bulk' and state = 'announced'

@@ -316,3 +316,20 @@ async fn a_batch_that_is_not_in_the_ledger_is_nothing_to_do() {
     all_taken(&rig).await;
     assert!(cleared(&rig).await.is_empty() && rig.dead().await.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gate_looks_contacts_up_by_key_even_before_there_are_statistics() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 20_000).await;
+    let asked: Vec<Uuid> = people.iter().step_by(40).map(|person| person.id).collect();
+    let plan: Vec<String> = sqlx::query_scalar("explain select contact_id, suppressed_all from standings($1, $2)")
+        .bind(tenant.id)
+        .bind(&asked)
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    let plan = plan.join("\n");
+    assert!(plan.contains("id = w.id") && plan.contains("address = c.address"), "{plan}");
+    assert!(!plan.contains("Seq Scan") && !plan.contains("Hash"), "{plan}");
+}
