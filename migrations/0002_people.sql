@@ -101,6 +101,9 @@ create index imports_newest on imports (tenant_id, created_at desc, id desc);
 
 -- What is known of these contacts, for the compliance gate. One definition for compliance, claim and fence.
 -- Run it in a statement of its own after locking: READ COMMITTED takes its snapshot when the statement starts.
+-- Written so that the only plan is two look-ups by primary key per contact (`offset 0` keeps the planner from turning them
+-- into joins). With statistics missing, as after a first import, the planner would read all contacts of the tenant for each
+-- batch: measured at 69 us of CPU per recipient instead of 8.
 create function standings(of_tenant uuid, of_contacts uuid[])
 returns table (
     contact_id uuid, address text, contact_active boolean, marketing_status text, hard_bounced boolean, complained boolean,
@@ -109,15 +112,23 @@ returns table (
 language sql stable parallel safe
 as $$
     select c.id, c.address, c.status = 'active', c.marketing_status,
-           coalesce(bool_or(s.reason = 'hard_bounce'), false),
-           coalesce(bool_or(s.reason = 'complaint'), false),
-           coalesce(bool_or(s.reason = 'unsubscribe'), false),
-           coalesce(bool_or(s.reason = 'invalid'), false),
-           coalesce(bool_or(s.reason in ('manual', 'import') and s.scope = 'all'), false),
-           coalesce(bool_or(s.reason in ('manual', 'import') and s.scope = 'marketing'), false)
-    from contacts c
-    left join suppressions s
-        on s.tenant_id = c.tenant_id and s.address = c.address and (s.expires_at is null or s.expires_at > now())
-    where c.tenant_id = of_tenant and c.id = any (of_contacts)
-    group by c.tenant_id, c.id
+           s.held & 1 <> 0, s.held & 2 <> 0, s.held & 8 <> 0, s.held & 4 <> 0, s.held & 16 <> 0, s.held & 32 <> 0
+    from unnest(of_contacts) as w (id)
+    cross join lateral (
+        select c.id, c.address, c.status, c.marketing_status
+        from contacts c
+        where c.tenant_id = of_tenant and c.id = w.id
+        offset 0
+    ) c
+    cross join lateral (
+        select coalesce(bit_or(case s.reason
+                      when 'hard_bounce' then 1
+                      when 'complaint' then 2
+                      when 'invalid' then 4
+                      when 'unsubscribe' then 8
+                      else case s.scope when 'all' then 16 else 32 end
+                  end), 0) as held
+        from suppressions s
+        where s.tenant_id = of_tenant and s.address = c.address and (s.expires_at is null or s.expires_at > now())
+    ) s
 $$;

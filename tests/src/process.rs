@@ -79,11 +79,14 @@ impl Process {
         .await
     }
 
-    /// The last lines of its log.
+    /// What its log says of trouble, and its last lines.
     pub fn log_end(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        let (mut trouble, quiet): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| !line.contains(r#""level":"INFO""#));
+        trouble.truncate(40);
+        trouble.extend(&quiet[quiet.len().saturating_sub(5)..]);
+        trouble.join("\n")
     }
 
     /// Everything it logged.
