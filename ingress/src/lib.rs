@@ -79,7 +79,8 @@ impl Ingress {
     /// # Errors
     /// [`StartError`] for keys or DNS servers that do not work.
     pub fn new(deps: Deps, settings: Settings) -> Result<Arc<Self>, StartError> {
-        let resolver = DnsResolver::new(&DnsSettings { servers: settings.dns_servers.clone(), ..DnsSettings::default() })?;
+        let resolver =
+            DnsResolver::new(&DnsSettings { servers: settings.dns_servers.clone(), ..DnsSettings::default() })?;
         Ok(Arc::new(Self {
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),

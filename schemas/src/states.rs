@@ -148,9 +148,11 @@ impl MessagePurpose {
     #[must_use]
     pub fn classification(self) -> Classification {
         match self {
-            Self::MarketingCampaign | Self::Newsletter | Self::Promotion | Self::EventInvitation | Self::Reengagement => {
-                Classification::Marketing
-            }
+            Self::MarketingCampaign
+            | Self::Newsletter
+            | Self::Promotion
+            | Self::EventInvitation
+            | Self::Reengagement => Classification::Marketing,
             Self::ServiceNotice
             | Self::PolicyUpdate
             | Self::AccountNotice

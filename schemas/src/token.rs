@@ -222,7 +222,10 @@ mod tests {
         let (tenant, send) = ids();
         let token = old.seal(Purpose::Open, tenant, send, b"");
         assert!(rotated.open(Purpose::Open, &token).is_ok());
-        assert_eq!(old.open(Purpose::Open, &rotated.seal(Purpose::Open, tenant, send, b"")), Err(TokenError::UnknownKey));
+        assert_eq!(
+            old.open(Purpose::Open, &rotated.seal(Purpose::Open, tenant, send, b"")),
+            Err(TokenError::UnknownKey)
+        );
     }
 
     proptest! {

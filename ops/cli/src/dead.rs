@@ -123,7 +123,8 @@ async fn select(
         // Gaps (dropped letters) are stepped over one by one.
         if let Ok(letter) = letters.get_raw_message(number).await {
             let stage_fits = filter.stage.as_deref().is_none_or(|stage| stage_of(&letter) == stage);
-            let reason_fits = filter.reason.as_deref().is_none_or(|reason| text(&letter, header::DEAD_REASON) == reason);
+            let reason_fits =
+                filter.reason.as_deref().is_none_or(|reason| text(&letter, header::DEAD_REASON) == reason);
             if stage_fits && reason_fits {
                 found.push(letter);
             }

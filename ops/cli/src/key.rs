@@ -94,8 +94,17 @@ fn scopes(asked: &[String]) -> anyhow::Result<Vec<String>> {
 
 async fn insert(pool: &PgPool, issue: &Issue, scopes: &[String]) -> anyhow::Result<(Uuid, String)> {
     let text = key::generate(&issue.product, issue.environment);
-    let id = issue_key(pool, &text, &issue.product, issue.environment, scopes, issue.tenant, issue.label.as_deref(), issue.expires)
-        .await?;
+    let id = issue_key(
+        pool,
+        &text,
+        &issue.product,
+        issue.environment,
+        scopes,
+        issue.tenant,
+        issue.label.as_deref(),
+        issue.expires,
+    )
+    .await?;
     Ok((id, text))
 }
 
@@ -154,7 +163,11 @@ async fn list(pool: &PgPool, json: bool) -> anyhow::Result<()> {
             })
         })
         .collect();
-    operator::print(&records, &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"], json);
+    operator::print(
+        &records,
+        &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"],
+        json,
+    );
     Ok(())
 }
 
@@ -174,7 +187,12 @@ async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
 }
 
 /// Records what an operator did.
-pub async fn audit(db: &mut sqlx::PgConnection, tenant: Option<Uuid>, action: &str, subject: &str) -> anyhow::Result<()> {
+pub async fn audit(
+    db: &mut sqlx::PgConnection,
+    tenant: Option<Uuid>,
+    action: &str,
+    subject: &str,
+) -> anyhow::Result<()> {
     sqlx::query!(
         "insert into audit_log (id, tenant_id, actor, action, subject) values ($1, $2, 'cli', $3, $4)",
         new_id(),

@@ -77,7 +77,8 @@ pub fn print(records: &[Value], columns: &[&str], json: bool) {
     };
     let rows: Vec<Vec<String>> =
         records.iter().map(|record| columns.iter().map(|column| text(&record[*column])).collect()).collect();
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0);
+    let width =
+        |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
         let padded: Vec<String> =

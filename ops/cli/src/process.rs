@@ -195,7 +195,8 @@ impl Process {
 /// SIGTERM or SIGINT.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return std::future::pending().await;
     };
     tokio::select! {
@@ -228,7 +229,11 @@ async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[St
     Ok(())
 }
 
-async fn start_ingress(core: &CoreSettings, settings: ingress::Settings, process: &Process) -> anyhow::Result<ingress::Serving> {
+async fn start_ingress(
+    core: &CoreSettings,
+    settings: ingress::Settings,
+    process: &Process,
+) -> anyhow::Result<ingress::Serving> {
     let address = settings.http_addr;
     let deps = ingress::Deps {
         pool: Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?,

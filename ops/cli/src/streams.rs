@@ -39,7 +39,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Report => {
             let mut records = Vec::new();
             for spec in STREAMS {
-                let mut stream = bus.jetstream().get_stream(bus.prefixed(spec.name)).await.context("is `streams apply` done?")?;
+                let mut stream =
+                    bus.jetstream().get_stream(bus.prefixed(spec.name)).await.context("is `streams apply` done?")?;
                 let state = stream.info().await?.state.clone();
                 let consumers: Vec<jetstream::consumer::Info> = stream.consumers().try_collect().await?;
                 let readers: Vec<String> = consumers

@@ -77,7 +77,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Show { id } => show(&pool, id, args.json).await,
         Command::Link(wanted) => {
             let owner = Address::parse(&wanted.email).context("email")?;
-            let id = link(&pool, &wanted.product, wanted.environment, &wanted.product_tenant_id, &owner, wanted.org_name.as_deref()).await?;
+            let id = link(
+                &pool,
+                &wanted.product,
+                wanted.environment,
+                &wanted.product_tenant_id,
+                &owner,
+                wanted.org_name.as_deref(),
+            )
+            .await?;
             operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"], args.json);
             Ok(())
         }

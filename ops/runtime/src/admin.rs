@@ -32,9 +32,8 @@ pub struct Dependencies {
 
 /// Asks Postgres and JetStream.
 pub async fn probe(pool: &PgPool, bus: &Bus) -> Dependencies {
-    let database = async {
-        matches!(tokio::time::timeout(PROBE_TIMEOUT, sqlx::query("select 1").execute(pool)).await, Ok(Ok(_)))
-    };
+    let database =
+        async { matches!(tokio::time::timeout(PROBE_TIMEOUT, sqlx::query("select 1").execute(pool)).await, Ok(Ok(_))) };
     let bus = async { matches!(tokio::time::timeout(PROBE_TIMEOUT, bus.is_healthy()).await, Ok(true)) };
     let (database, bus) = tokio::join!(database, bus);
     Dependencies { database, bus }

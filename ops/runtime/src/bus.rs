@@ -71,7 +71,13 @@ impl Publication {
         message_id: String,
         message: &M,
     ) -> Result<Self, serde_json::Error> {
-        Ok(Self { subject, message_id, schema: M::SCHEMA, body: serde_json::to_vec(message)?.into(), headers: Vec::new() })
+        Ok(Self {
+            subject,
+            message_id,
+            schema: M::SCHEMA,
+            body: serde_json::to_vec(message)?.into(),
+            headers: Vec::new(),
+        })
     }
 }
 

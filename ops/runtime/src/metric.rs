@@ -113,7 +113,8 @@ impl Counter {
 impl Gauge {
     /// Sets the level.
     pub fn set<const N: usize>(self, level: f64, pairs: [(&'static str, &'static str); N]) {
-        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value))))).set(level);
+        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
+            .set(level);
     }
 
     /// Moves the level.

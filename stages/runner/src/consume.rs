@@ -210,10 +210,8 @@ impl<S: Stage> Worker<S> {
         match self.bus.publish_all(vec![letter.into_publication()]).await {
             Ok(()) => {
                 self.count("dead_lettered");
-                Counter::StageDeadLetteredTotal.add(
-                    1,
-                    [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("reason", error.code())],
-                );
+                Counter::StageDeadLetteredTotal
+                    .add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("reason", error.code())]);
                 tracing::error!(stage = S::NAME, lane = %self.intake.lane, deliveries, code = error.code(), error = %error.chain(), "dead letter");
                 let _ = message.ack_with(AckKind::Term).await;
             }

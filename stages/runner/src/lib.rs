@@ -105,7 +105,8 @@ impl Runner {
         for intake in intakes {
             let intake = Arc::new(intake);
             for _ in 0..intake.workers {
-                let worker = consume::Worker::new(stage.clone(), intake.clone(), self.bus.clone(), self.shutdown.clone());
+                let worker =
+                    consume::Worker::new(stage.clone(), intake.clone(), self.bus.clone(), self.shutdown.clone());
                 self.tasks.spawn(worker.run());
             }
             self.tasks.spawn(gauges::watch(S::NAME, intake, self.bus.clone(), self.shutdown.clone()));

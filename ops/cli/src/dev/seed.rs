@@ -46,7 +46,8 @@ pub async fn seed(database_url: &SecretString, data_dir: &Path) -> anyhow::Resul
     let pool = Database::pool(database_url, Role::Stages, 2)?;
     let (engine_tenant_id, sender_id) = tenant(&pool, &vault, Environment::Production).await?;
     tenant(&pool, &vault, Environment::Sandbox).await?;
-    for (text, environment) in [(&secrets.live_key, Environment::Production), (&secrets.test_key, Environment::Sandbox)] {
+    for (text, environment) in [(&secrets.live_key, Environment::Production), (&secrets.test_key, Environment::Sandbox)]
+    {
         ensure_key(&pool, text, environment).await?;
     }
     pool.close().await;
@@ -70,9 +71,8 @@ fn secrets(data_dir: &Path) -> anyhow::Result<Secrets> {
 
 async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyhow::Result<()> {
     let hash = key::hash(text);
-    let known = sqlx::query_scalar!("select id from api_keys where hash = $1", hash.as_slice())
-        .fetch_optional(pool)
-        .await?;
+    let known =
+        sqlx::query_scalar!("select id from api_keys where hash = $1", hash.as_slice()).fetch_optional(pool).await?;
     if known.is_none() {
         let scopes: Vec<String> = scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
         crate::key::issue_key(pool, text, PRODUCT, environment, &scopes, None, Some("demo"), None).await?;
@@ -82,7 +82,8 @@ async fn ensure_key(pool: &PgPool, text: &str, environment: Environment) -> anyh
 
 async fn tenant(pool: &PgPool, vault: &Vault, environment: Environment) -> anyhow::Result<(Uuid, Uuid)> {
     let owner = Address::parse(OWNER)?;
-    let tenant = crate::tenant::link(pool, PRODUCT, environment, PRODUCT_TENANT_ID, &owner, Some("Acme (demo)")).await?;
+    let tenant =
+        crate::tenant::link(pool, PRODUCT, environment, PRODUCT_TENANT_ID, &owner, Some("Acme (demo)")).await?;
     let known = sqlx::query_scalar!("select id from senders where tenant_id = $1 and email = $2", tenant, SENDER)
         .fetch_optional(pool)
         .await?;
