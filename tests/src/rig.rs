@@ -112,6 +112,15 @@ impl Rig {
         self.dir.path()
     }
 
+    /// The settings an operator's commands need.
+    pub fn operator_env(&self) -> BTreeMap<String, String> {
+        ["DATABASE_URL", "NATS_URL", "STREAM_PREFIX"]
+            .iter()
+            .map(|name| format!("POSTRIDER_{name}"))
+            .map(|name| (name.clone(), self.env[&name].clone()))
+            .collect()
+    }
+
     /// Changes a setting of processes started from now on.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {

@@ -5,6 +5,7 @@ mod crashes;
 mod dev_command;
 mod first_campaign;
 mod lost_bus;
+mod operator;
 mod outages;
 mod transactional;
 mod unsubscribe_race;

@@ -1,0 +1,86 @@
+//! What an operator does from the command line, against a running system.
+
+use std::time::Duration;
+
+use pipeline::{Client, Rig, eventually, process};
+use serde_json::{Value, json};
+
+/// The JSON lines a command printed.
+fn lines(output: &str) -> Vec<Value> {
+    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let issue = ["key", "--json", "issue", "--product", "demo", "--scopes", "contacts:read"];
+    let issued = &lines(&process::run(&issue, &rig.operator_env()))[0];
+    let key = issued["key"].as_str().unwrap();
+    let client = Client::new(&rig.base_url, "demo", "production", key, "demo-tenant");
+    client.get("/v1/contacts", &[]).await.expect(200);
+    let refused = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await;
+    assert_eq!((refused.status.as_u16(), refused.error()), (403, "missing_scope:contacts:write"));
+
+    let listed = process::run(&["key", "--json", "list"], &rig.operator_env());
+    assert!(!listed.contains(key), "the key itself is never shown again");
+    assert!(lines(&listed).iter().any(|line| line["key_id"] == issued["key_id"]));
+    process::run(&["key", "revoke", issued["key_id"].as_str().unwrap()], &rig.operator_env());
+    eventually("the revoked key to be refused", Duration::from_secs(10), || async {
+        let answer = client.get("/v1/contacts", &[]).await;
+        (answer.status.as_u16() == 401 && answer.error() == "invalid_api_key").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
+    let mut rig = Rig::shared().await;
+    rig.start("compliance", &["stage", "compliance"]).await;
+    let nats = async_nats::connect(&rig.env["POSTRIDER_NATS_URL"]).await.unwrap();
+    let jetstream = async_nats::jetstream::new(nats);
+    let subject = format!("{}mail.v1.resolved.bulk", rig.env["POSTRIDER_STREAM_PREFIX"]);
+    eventually("the stream to take the poison", Duration::from_secs(20), || async {
+        jetstream.publish(subject.clone(), "{\"poison\": true}".into()).await.ok()?.await.ok()
+    })
+    .await;
+    let list = || lines(&process::run(&["dead", "--json", "list"], &rig.operator_env()));
+    let letter = eventually("the dead letter", Duration::from_secs(20), || async { list().into_iter().next() }).await;
+    assert_eq!((&letter["stage"], &letter["reason"]), (&json!("compliance"), &json!("malformed")), "{letter}");
+
+    let number = letter["number"].to_string();
+    let shown = &lines(&process::run(&["dead", "--json", "show", &number], &rig.operator_env()))[0];
+    assert_eq!(shown["body"], json!({"poison": true}));
+    assert_eq!(shown["subject"], "mail.v1.resolved.bulk");
+    process::run(&["dead", "replay", &number], &rig.operator_env());
+    let again = eventually("the replayed poison to be dead again", Duration::from_secs(20), || async {
+        list().into_iter().find(|letter| letter["number"].to_string() != number)
+    })
+    .await;
+    assert_eq!(list().len(), 1, "a replayed letter is removed");
+    assert_eq!(again["reason"], "malformed");
+    process::run(&["dead", "drop", "--all", "--stage", "audience"], &rig.operator_env());
+    assert_eq!(list().len(), 1, "the filter holds");
+    process::run(&["dead", "drop", "--all", "--stage", "compliance"], &rig.operator_env());
+    assert_eq!(list(), Vec::<Value>::new());
+
+    let streams = lines(&process::run(&["streams", "--json", "report"], &rig.operator_env()));
+    assert_eq!(streams.len(), runtime::streams::STREAMS.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_tenant_sends_nothing_and_its_recipients_have_their_reason() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    let (list, _) = rig.list_of(10, "suspended", "example.com").await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
+    process::run(&["tenant", "suspend", &rig.engine_tenant_id.to_string()], &rig.operator_env());
+    let launched = rig.client.post(&format!("/v1/campaigns/{campaign}/launch"), json!({})).await;
+    if launched.status.is_success() {
+        rig.status(campaign, "sent", Duration::from_secs(60)).await;
+        let states = pipeline::ledger::by_address(&rig.pool, campaign).await;
+        assert!(states.values().all(|(state, reason)| state == "skipped" && reason.is_some()), "{states:?}");
+    }
+    assert_eq!(rig.sink.accepted().await, 0);
+    rig.books_balance().await;
+}
