@@ -24,6 +24,9 @@ pub enum BusError {
     /// The connection options do not work.
     #[error("cannot set up the connection to NATS")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A NATS URL names a user: the client would ignore it and connect as nobody.
+    #[error("nats-url holds credentials, which are not used: put them in a file and name it with nats-credentials")]
+    CredentialsInUrl,
     /// The store did not take a message: it is away, full, or the message is too large.
     #[error("JetStream did not store the message")]
     Publish(#[from] jetstream::context::PublishError),
@@ -40,6 +43,7 @@ impl BusError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
+            Self::CredentialsInUrl => false,
             Self::Publish(error) => error.kind() != jetstream::context::PublishErrorKind::MaxPayloadExceeded,
             Self::Connect(_) | Self::Stream(_) | Self::Timeout => true,
         }
@@ -120,6 +124,9 @@ impl Bus {
             options = options.credentials_file(path).await.map_err(boxed)?;
         }
         let servers: Vec<&str> = url.expose_secret().split(',').map(str::trim).collect();
+        if servers.iter().any(|server| server.contains('@')) {
+            return Err(BusError::CredentialsInUrl);
+        }
         let client = options.connect(servers).await.map_err(|error| BusError::Connect(Box::new(error)))?;
         let jetstream = ContextBuilder::new()
             .timeout(ACK_TIMEOUT)
@@ -194,5 +201,17 @@ impl Bus {
     pub async fn is_healthy(&self) -> bool {
         self.client.connection_state() == async_nats::connection::State::Connected
             && self.jetstream.get_stream(self.prefixed(schemas::subjects::stream::REQUESTS)).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn credentials_in_the_url_are_refused_instead_of_ignored() {
+        let url = SecretString::from("nats://127.0.0.1:1,nats://user:secret@127.0.0.1:2");
+        let refused = Bus::connect(&url, None, "", 1, "test").await;
+        assert!(matches!(refused, Err(BusError::CredentialsInUrl)));
     }
 }
