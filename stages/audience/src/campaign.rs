@@ -5,10 +5,7 @@ use schemas::{CampaignStatus, LaunchId, RequestAnnounced, ids::BATCH_MAX, messag
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::AudienceSelector;
-
-/// Memory for the hash table and the sort of one audience before they spill to disk: enough for a million contacts.
-const WORK_MEM: &str = "64MB";
+use crate::{AudienceSelector, planner};
 
 /// What a launch request came to. Written to `requests.outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +138,7 @@ async fn materialize(
 ) -> Result<i64, StageError> {
     let launch = LaunchId::fresh();
     let (prefix, month) = (launch.prefix(), launch.month());
-    sqlx::query_scalar!("select set_config('work_mem', $1, true)", WORK_MEM).fetch_one(&mut *db).await?;
+    planner::many_rows(&mut *db).await?;
     let inserted = sqlx::query_file!(
         "queries/materialize_sends.sql",
         tenant,
@@ -153,6 +150,7 @@ async fn materialize(
     )
     .execute(&mut *db)
     .await?;
+    planner::few_rows(&mut *db).await?;
     let sends = i64::try_from(inserted.rows_affected()).unwrap_or(i64::MAX);
     sqlx::query_file!("queries/materialize_batches.sql", tenant, campaign, prefix, month, sends, BATCH_MAX as i64)
         .execute(&mut *db)

@@ -9,10 +9,7 @@ use schemas::{
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::AudienceSelector;
-
-/// Memory the count's hash tables may take before they spill to disk: enough for a million contacts.
-const WORK_MEM: &str = "64MB";
+use crate::{AudienceSelector, planner};
 
 /// An audience at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +33,8 @@ struct Alike {
 
 /// Counts an audience as the compliance gate would judge it now: the same rules ([`gate::judge`]) over the same facts.
 ///
-/// Takes under a second for a million contacts. Works in either role; raises `work_mem` until the transaction ends.
+/// Takes under a second for a million contacts. Works in either role. Call it inside a
+/// transaction: it sets planner options for itself, which outside of one do not take hold.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -46,8 +44,9 @@ pub async fn count(
     selector: &AudienceSelector,
     classification: Classification,
 ) -> sqlx::Result<AudienceCount> {
-    sqlx::query_scalar!("select set_config('work_mem', $1, true)", WORK_MEM).fetch_one(&mut *db).await?;
-    let rows = sqlx::query_file!("queries/count.sql", tenant, selector.audiences()).fetch_all(db).await?;
+    planner::many_rows(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/count.sql", tenant, selector.audiences()).fetch_all(&mut *db).await?;
+    planner::few_rows(db).await?;
     let alike = rows.into_iter().map(|row| Alike {
         standing: standing_of(row.standing, &row.marketing_status),
         contacts: row.contacts,

@@ -10,6 +10,7 @@
 mod announce;
 mod campaign;
 mod count;
+mod planner;
 mod selector;
 mod settings;
 mod stage;

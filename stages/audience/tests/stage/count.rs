@@ -98,7 +98,7 @@ async fn the_count_is_what_the_gate_will_decide() {
     let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
     for class in Classification::ALL {
         let verdicts = judged(&rig, &tenant, &people, *class).await;
-        let counted = count(&mut rig.pool.acquire().await.unwrap(), tenant.id, &selector, *class).await.unwrap();
+        let counted = count(&mut rig.pool.begin().await.unwrap(), tenant.id, &selector, *class).await.unwrap();
         assert_eq!(counted.total, 300);
         assert_eq!(counted.queued, verdicts.get(&None).copied().unwrap_or(0), "{class}");
         let skipped: Vec<_> = verdicts.iter().filter_map(|(verdict, count)| Some(((*verdict)?, *count))).collect();
@@ -120,7 +120,7 @@ async fn only_active_members_are_the_audience_and_each_is_counted_once() {
         .await
         .unwrap();
     let selector = AudienceSelector::Tags(tags);
-    let mut db = rig.pool.acquire().await.unwrap();
+    let mut db = rig.pool.begin().await.unwrap();
     let counted = count(&mut db, tenant.id, &selector, Classification::Marketing).await.unwrap();
     assert_eq!((counted.total, counted.queued), (7, 7));
 }
@@ -133,7 +133,7 @@ async fn the_digest_changes_when_somebody_joins_or_is_suppressed_and_not_otherwi
     let list = rig.audience(&tenant, "list", &people[..4]).await;
     let selector = AudienceSelector::List(list);
     let digest = async || {
-        let mut db = rig.pool.acquire().await.unwrap();
+        let mut db = rig.pool.begin().await.unwrap();
         count(&mut db, tenant.id, &selector, Classification::Marketing).await.unwrap().digest
     };
     let first = digest().await;
@@ -164,4 +164,35 @@ async fn the_ingress_role_counts_its_tenant_and_no_other() {
         let counted = count(&mut tx, asked.id, &selector, Classification::Marketing).await.unwrap();
         assert_eq!(counted.total, expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_audience_is_counted_at_once_even_before_there_are_statistics() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 30_000).await;
+    let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source)
+         select tenant_id, gen_random_uuid(), address, 'complaint', 'all', 'api' from contacts order by id limit 10000",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let mut tx = rig.pool.begin().await.unwrap();
+    // Row by row it is 30,000 times 10,000 comparisons: half a minute and more.
+    sqlx::query("set local statement_timeout = '10s'").execute(&mut *tx).await.unwrap();
+    let counted = count(&mut tx, tenant.id, &selector, Classification::Marketing).await.unwrap();
+    assert_eq!((counted.queued, counted.skipped), (20_000, vec![(SkipReason::Complained, 10_000)]));
+    let options: (String, String) =
+        sqlx::query_as("select current_setting('work_mem'), current_setting('enable_nestloop')")
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+    let session: (String, String) =
+        sqlx::query_as("select current_setting('work_mem'), current_setting('enable_nestloop')")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(options, session, "and the transaction goes on as it was");
 }
