@@ -1,17 +1,19 @@
 //! Telling Postgres' planner that a statement is about very many rows.
 //!
 //! After a first import there are no statistics yet: the planner takes a million contacts for a handful and joins them row by
-//! row, which takes hours. Statements over whole audiences rule that plan out.
+//! row, which takes hours. And it merges by index where contacts are not on disk in the order of their ids, which reads the
+//! table in random order. Statements over whole audiences hash.
 
 use sqlx::PgConnection;
 
 /// Memory that the hash tables and sorts of one audience may take before they spill to disk: enough for a million contacts.
 const WORK_MEM: &str = "64MB";
 
-/// From here to [`few_rows`], or the end of the transaction, joins are made by hashing or merging.
+/// From here to [`few_rows`], or the end of the transaction, tables are joined by hashing.
 pub(crate) async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
-        "select set_config('work_mem', $1, true) || set_config('enable_nestloop', 'off', true)",
+        "select set_config('work_mem', $1, true) || set_config('enable_nestloop', 'off', true)
+                || set_config('enable_mergejoin', 'off', true)",
         WORK_MEM
     )
     .fetch_one(db)
@@ -21,8 +23,11 @@ pub(crate) async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 
 /// Back to what the connection came with.
 pub(crate) async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::query_scalar!("select set_config('work_mem', null, true) || set_config('enable_nestloop', null, true)")
-        .fetch_one(db)
-        .await
-        .map(drop)
+    sqlx::query_scalar!(
+        "select set_config('work_mem', null, true) || set_config('enable_nestloop', null, true)
+                || set_config('enable_mergejoin', null, true)"
+    )
+    .fetch_one(db)
+    .await
+    .map(drop)
 }
