@@ -66,6 +66,9 @@ impl Database {
             ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION),
             ("synchronous_commit", "on"),
             ("jit", "off"),
+            // A generic plan is made once and kept: one made while a table was small reads all of it for every group of sends
+            // when a campaign has filled it (measured: 700 ms instead of 5). Planning each time costs microseconds a mail.
+            ("plan_cache_mode", "force_custom_plan"),
             ("client_min_messages", "error"),
         ]))
     }

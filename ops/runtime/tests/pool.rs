@@ -77,3 +77,22 @@ async fn a_tenant_does_not_leak_to_the_next_user_of_a_connection() {
         sqlx::query_as("select app_tenant(), current_user::text").fetch_one(&pool).await.unwrap();
     assert_eq!((left, role.as_str()), (None, "postrider_ingress"));
 }
+
+#[tokio::test]
+async fn no_plan_made_for_a_small_table_is_kept() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let url = SecretString::from(database.url());
+    for role in [Role::Ingress, Role::Stages] {
+        let pool = Database::pool(&url, role, 1).unwrap();
+        for _ in 0..10 {
+            sqlx::query("select 1 from nonces where key_id = $1").bind(uuid::Uuid::nil()).execute(&pool).await.unwrap();
+        }
+        let generic: i64 = sqlx::query_scalar(
+            "select generic_plans from pg_prepared_statements where statement like '%from nonces where key_id%'",
+        )
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+        assert_eq!(generic, 0, "{role:?}");
+    }
+}
