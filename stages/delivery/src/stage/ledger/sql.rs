@@ -16,9 +16,10 @@ use super::{
 };
 
 /// Begins a transaction whose plans are index lookups, whatever the statistics of a young partition say: every statement
-/// here touches a bounded number of rows by primary key.
+/// here touches a bounded number of rows by primary key. The plans are made anew each time (the pool's setting): a generic one
+/// made while the partition was empty goes through all of it once a campaign has filled it.
 pub(crate) const BEGIN: &str = "begin; set local enable_seqscan = off; set local enable_hashjoin = off; \
-     set local enable_mergejoin = off; set local plan_cache_mode = force_generic_plan";
+     set local enable_mergejoin = off";
 
 /// A batch's key. Sorted, it is the order batches are locked in.
 pub(crate) type BatchKey = (Uuid, Uuid);
@@ -247,4 +248,23 @@ pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx
     let addresses: Vec<String> = changes.iter().filter_map(|change| change.suppress.clone()).collect();
     let sends: Vec<Uuid> = changes.iter().map(|change| change.send.id).collect();
     sqlx::query_file!("queries/suppress.sql", &tenants, &ids, &addresses, &sends).execute(db).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use sqlx::Connection;
+
+    #[tokio::test]
+    async fn the_ledger_keeps_no_plan_that_was_made_for_an_empty_partition() {
+        let database = servers::TestDatabase::create().await.unwrap();
+        let url = secrecy::SecretString::from(database.url());
+        runtime::Database::migrate(&url).await.unwrap();
+        let pool = runtime::Database::pool(&url, runtime::Role::Stages, 1).unwrap();
+        let mut connection = pool.acquire().await.unwrap();
+        let mut tx = connection.begin_with(BEGIN).await.unwrap();
+        let mode: String = sqlx::query_scalar("show plan_cache_mode").fetch_one(&mut *tx).await.unwrap();
+        assert_eq!(mode, "force_custom_plan");
+    }
 }
