@@ -54,7 +54,7 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     assert_eq!(shown["subject"], "mail.v1.resolved.bulk");
     process::run(&["dead", "replay", &number], &rig.operator_env());
     let again = eventually("the replayed poison to be dead again", Duration::from_secs(20), || async {
-        list().into_iter().find(|letter| letter["number"].to_string() != number)
+        list().into_iter().find(|other| other["number"] != letter["number"])
     })
     .await;
     assert_eq!(list().len(), 1, "a replayed letter is removed");
