@@ -22,6 +22,10 @@ pub struct RequestAnnounced {
     pub request_id: Uuid,
     /// What is asked for.
     pub kind: RequestKind,
+    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
+    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
 }
 
 impl Message for RequestAnnounced {
@@ -39,6 +43,10 @@ pub struct Resolved {
     pub lane: Lane,
     /// How often the batch has been announced, from 1: part of every message id derived from this one.
     pub announcement: i32,
+    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
+    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
 }
 
 impl Message for Resolved {
@@ -85,6 +93,10 @@ pub struct Cleared {
     pub sender_id: Uuid,
     /// The recipients.
     pub recipients: Vec<ClearedRecipient>,
+    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
+    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
 }
 
 impl Message for Cleared {
@@ -121,6 +133,27 @@ pub enum SignalKind {
         /// `one_click` (RFC 8058) or `page`.
         method: String,
     },
+    /// A server or provider says that the message is in the mailbox.
+    Delivered,
+    /// The recipient reported the message as spam.
+    Complained {
+        /// As the feedback loop names it (RFC 5965): `abuse`, `fraud`, `not-spam`, `virus`, `other`.
+        feedback_type: String,
+    },
+}
+
+impl SignalKind {
+    /// The word for it, also a metric label.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::Clicked { .. } => "clicked",
+            Self::Unsubscribed { .. } => "unsubscribed",
+            Self::Delivered => "delivered",
+            Self::Complained { .. } => "complained",
+        }
+    }
 }
 
 /// `mail.v1.signal.<source>`: something a recipient or provider told us about a send.
@@ -177,9 +210,32 @@ pub struct TransactionalPayload {
     pub data: serde_json::Map<String, serde_json::Value>,
 }
 
+/// The payload of a `message` request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessagePayload {
+    /// The row in `messages`, and the id of the batch that will hold its sends: one per recipient, by ordinal.
+    pub message_id: Uuid,
+}
+
+/// `mail.v1.reply.<waiter>`: sends of this batch were decided; the ledger says how. A doorbell without any guarantee.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// The tenant.
+    pub tenant_id: Uuid,
+    /// The batch; for a one-off message also its message id.
+    pub batch_id: Uuid,
+}
+
+impl Message for Decided {
+    const SCHEMA: &'static str = "mail.v1.reply";
+}
+
 /// The payload of a `campaign-launch` request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CampaignLaunchPayload {
     /// The campaign to materialise.
     pub campaign_id: Uuid,
+    /// The digest the caller launched with: an audience that has changed since is not mailed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }

@@ -20,6 +20,13 @@ pub enum Piece {
     Text(String),
     /// The recipient's slot of this number goes here, as it is (the renderer has encoded it).
     Slot(u16),
+    /// A stored attachment of the message goes here: base64 in lines, each with its CRLF. Only in one-off messages.
+    Attachment {
+        /// Which of the message's attachments, from 0.
+        place: u16,
+        /// How many bytes it takes, encoded: known before it is loaded, so that memory can be reserved.
+        bytes: u32,
+    },
 }
 
 /// A message compiled for splicing: pieces in order give the complete RFC 5322 message, without DKIM-Signature,
@@ -50,33 +57,68 @@ impl Skeleton {
                     hash.update([1]);
                     hash.update(slot.to_be_bytes());
                 }
+                Piece::Attachment { place, bytes } => {
+                    hash.update([2]);
+                    hash.update(place.to_be_bytes());
+                    hash.update(bytes.to_be_bytes());
+                }
             }
         }
         SkeletonId(hex::encode(hash.finalize()))
     }
 
-    /// Splices one recipient's slots into complete message bytes. `None` when the number of slots is not the skeleton's.
+    /// Splices one recipient's slots into complete message bytes. `None` when the number of slots is not the skeleton's, or
+    /// it has attachments.
     #[must_use]
     pub fn splice(&self, slots: &[String]) -> Option<Vec<u8>> {
+        self.splice_with(slots, &[])
+    }
+
+    /// As [`Skeleton::splice`], with the message's attachments in their order. `None` also when one is missing or not of the
+    /// size it had when the message was compiled.
+    #[must_use]
+    pub fn splice_with(&self, slots: &[String], attachments: &[Vec<u8>]) -> Option<Vec<u8>> {
         if slots.len() != usize::from(self.slots) {
             return None;
         }
-        let mut out = Vec::with_capacity(self.text_bytes() + slots.iter().map(String::len).sum::<usize>());
+        let slot_bytes = slots.iter().map(String::len).sum::<usize>();
+        let mut out = Vec::with_capacity(self.text_bytes() + self.attachment_bytes() + slot_bytes);
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Piece::Slot(slot) => out.extend_from_slice(slots.get(usize::from(*slot))?.as_bytes()),
+                Piece::Attachment { place, bytes } => {
+                    let attachment = attachments.get(usize::from(*place))?;
+                    if attachment.len() != *bytes as usize {
+                        return None;
+                    }
+                    out.extend_from_slice(attachment);
+                }
             }
         }
         Some(out)
     }
 
-    fn text_bytes(&self) -> usize {
+    /// How many bytes of stored attachments a message takes; 0 for one without.
+    #[must_use]
+    pub fn attachment_bytes(&self) -> usize {
+        self.pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Attachment { bytes, .. } => *bytes as usize,
+                Piece::Text(_) | Piece::Slot(_) => 0,
+            })
+            .sum()
+    }
+
+    /// How many bytes of static text a message takes.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
         self.pieces
             .iter()
             .map(|piece| match piece {
                 Piece::Text(text) => text.len(),
-                Piece::Slot(_) => 0,
+                Piece::Slot(_) | Piece::Attachment { .. } => 0,
             })
             .sum()
     }
@@ -121,4 +163,31 @@ pub struct Rendered {
     pub return_path_domain: String,
     /// The recipients, each with its slots.
     pub recipients: Vec<RenderedRecipient>,
+    /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
+    /// work are decided. Whoever waits looks the outcome up in the ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attachments_are_spliced_in_their_place_and_none_may_be_missing_or_changed() {
+        let pieces = vec![
+            Piece::Text("a".into()),
+            Piece::Attachment { place: 1, bytes: 2 },
+            Piece::Slot(0),
+            Piece::Attachment { place: 0, bytes: 1 },
+        ];
+        let skeleton = Skeleton { pieces, slots: 1 };
+        let slots = ["-".to_owned()];
+        let whole = skeleton.splice_with(&slots, &[b"x".to_vec(), b"yz".to_vec()]).unwrap();
+        assert_eq!(whole, b"ayz-x");
+        assert_eq!(skeleton.attachment_bytes(), 3);
+        assert_eq!(skeleton.splice(&slots), None);
+        assert_eq!(skeleton.splice_with(&slots, &[b"x".to_vec(), b"y".to_vec()]), None);
+    }
 }

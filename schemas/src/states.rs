@@ -182,6 +182,54 @@ closed_set! {
 }
 
 closed_set! {
+    /// Why a campaign is paused.
+    PauseReason {
+        /// The caller asked for it.
+        Requested = "requested",
+        /// `not_after` passed, and `on_miss` is `hold`. Resuming sends what is left all the same.
+        WindowMissed = "window_missed",
+        /// More addresses did not exist than the tripwire allows. Resuming disarms it.
+        TripwireBounces = "tripwire_bounces",
+        /// More recipients complained than the tripwire allows. Resuming disarms it.
+        TripwireComplaints = "tripwire_complaints",
+    }
+}
+
+closed_set! {
+    /// What becomes of sends that `not_after` finds still open.
+    OnMiss {
+        /// They are skipped, as `window_missed`.
+        Skip = "skip",
+        /// They are sent late.
+        Send = "send",
+        /// The campaign is paused.
+        Hold = "hold",
+    }
+}
+
+closed_set! {
+    /// By what an A/B test is decided. Machines do not count.
+    WinnerMetric {
+        /// Recipients who clicked, of those the mail was sent to.
+        ClickRate = "click_rate",
+        /// Recipients who opened, of those the mail was sent to.
+        OpenRate = "open_rate",
+    }
+}
+
+closed_set! {
+    /// How an A/B test was decided.
+    WinnerReason {
+        /// One variant had the highest rate.
+        HighestRate = "highest_rate",
+        /// Several had the highest rate: the first of them in the caller's order.
+        Tie = "tie",
+        /// Too few mails or responses to tell: the first variant.
+        TooLittleData = "too_little_data",
+    }
+}
+
+closed_set! {
     /// The life of a send (DESIGN §6). Facts that come later (delivered, opened …) are times on the row, never states.
     SendState {
         /// Waits to be claimed.
@@ -276,6 +324,8 @@ closed_set! {
         CampaignLaunch = "campaign-launch",
         /// One template to one person.
         Transactional = "transactional",
+        /// A one-off message to up to 50 people, with its own body.
+        Message = "message",
     }
 }
 

@@ -38,6 +38,21 @@ pub fn dead(stage: &str) -> String {
     format!("mail.v1.dead.{stage}")
 }
 
+/// `mail.v1.reply.<waiter>`: core NATS, in no stream. `waiter` is a process's own random token.
+#[must_use]
+pub fn reply(waiter: &str) -> String {
+    format!("mail.v1.reply.{waiter}")
+}
+
+/// Whether a subject is one that [`reply`] makes: stages tell nobody else, whatever a message asks for.
+#[must_use]
+pub fn is_reply(subject: &str) -> bool {
+    const WAITER_MAX: usize = 64;
+    subject.strip_prefix("mail.v1.reply.").is_some_and(|waiter| {
+        (1..=WAITER_MAX).contains(&waiter.len()) && waiter.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
+}
+
 /// The streams, by name.
 pub mod stream {
     /// Accepted requests.
@@ -70,4 +85,17 @@ pub mod header {
     pub const DEAD_STREAM: &str = "Mail-Dead-Stream";
     /// On a dead letter: how often it was delivered.
     pub const DEAD_ATTEMPTS: &str = "Mail-Dead-Attempts";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_reply_subject_is_told_anything() {
+        assert!(is_reply(&reply("0198c0de00007000")));
+        for other in ["mail.v1.reply.", "mail.v1.reply.a.b", "mail.v1.reply.*", "mail.v1.cleared.priority", "reply.a"] {
+            assert!(!is_reply(other), "{other}");
+        }
+    }
 }
