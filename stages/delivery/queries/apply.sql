@@ -13,7 +13,9 @@ with asked as (
         reason = a.reason,
         claim_token = case when a.to_state in ('fenced', 'unknown') then s.claim_token end,
         lease_until = case when a.to_state = 'fenced' then now() + make_interval(secs => $17) end,
-        fenced_at = case when a.to_state = 'fenced' then clock_timestamp() when a.to_state <> 'queued' then s.fenced_at end,
+        -- A send with a fence counts against the quota; one that is given back does not.
+        fenced_at = case when a.to_state = 'fenced' then clock_timestamp()
+            when a.from_state <> 'fenced' or a.to_state <> 'queued' then s.fenced_at end,
         next_attempt_at = now() + make_interval(secs => a.wait_seconds),
         attempts = s.attempts + a.attempts,
         doubtful = s.doubtful + a.doubtful,

@@ -2,6 +2,7 @@
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind", b.lane as "lane!: Lane",
        b.classification as "classification!: Classification", b.campaign_id, b.created_at as "created_at!",
        c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
+       case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
        t.status as "tenant_status!", t.environment as "environment!: Environment",
        s.status as "sender_status!", d.status as "domain_status!: DomainStatus"
 from batches b

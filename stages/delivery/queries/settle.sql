@@ -36,6 +36,7 @@ set queued = j.queued, claimed = j.claimed, fenced = j.fenced, deferred = j.defe
               and s.id between j.id and j.last)
         else coalesce(now() + make_interval(secs => j.ring), b.announce_after, now() + interval '60 seconds')
     end,
+    quiet_at = case when b.state = 'announced' and j.next_state <> 'announced' then now() else b.quiet_at end,
     done_at = case when j.next_state = 'done' then coalesce(b.done_at, now()) end,
     lease_until = case when j.lease_seconds > 0 then greatest(b.lease_until, now() + make_interval(secs => j.lease_seconds)) else b.lease_until end
 from judged j

@@ -9,7 +9,7 @@ use std::{
 use chrono::{NaiveDate, Utc};
 use runner::StageError;
 use schemas::{
-    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, Rendered, SendId, SendState,
+    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
 };
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
@@ -95,6 +95,7 @@ pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -
                 token,
                 attempt: row.attempts,
                 doubtful: row.doubtful,
+                metered_on: row.metered_on,
                 batch: found.context.clone(),
             };
             match withheld(&send, &found.standing) {
@@ -147,6 +148,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
         let standing = BatchStanding {
             campaign: row.campaign_status,
             paused: row.paused,
+            missed: row.missed,
             tenant_active: row.tenant_status == "active",
             sender_active: row.sender_status == "active",
             domain: row.domain_status,

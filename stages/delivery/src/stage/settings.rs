@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
+use crate::{quota::QuotaDefaults, smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts}};
 
 /// How mail leaves.
 #[derive(Debug, Clone, clap::Args)]
@@ -65,6 +65,9 @@ pub struct Settings {
     /// Groups of transactional messages worked on at once.
     #[arg(long, env = "POSTRIDER_DELIVERY_PRIORITY_WORKERS", default_value_t = 4)]
     pub delivery_priority_workers: usize,
+    /// The send quota. One setting of the process: the ingress gates with it, the fence holds it.
+    #[arg(skip)]
+    pub quota: QuotaDefaults,
 }
 
 /// What a fence's lease allows beyond the time the relay has for body and answer: the commit of the result.

@@ -32,7 +32,16 @@ pub(crate) struct Held {
     pub attempt: i16,
     /// How often it has ended in doubt before.
     pub doubtful: i16,
+    /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
+    pub metered_on: Option<NaiveDate>,
     pub batch: Arc<BatchContext>,
+}
+
+impl Held {
+    /// The send after a fence that was committed on this day.
+    pub fn metered(self, today: NaiveDate) -> Self {
+        Self { metered_on: self.metered_on.or(Some(today)), ..self }
+    }
 }
 
 /// A server's words, as the ledger keeps them.
@@ -198,6 +207,15 @@ impl Change {
             _ => None,
         };
         state.into_iter().chain(self.is_bounce().then_some("bounced"))
+    }
+
+    /// Whether this uses up quota (a first fence) or gives it back (a fence after which nothing left).
+    pub fn metered(&self) -> i64 {
+        match (self.from, self.to) {
+            (_, SendState::Fenced) if self.send.metered_on.is_none() => 1,
+            (SendState::Fenced, SendState::Queued) => -1,
+            _ => 0,
+        }
     }
 
     /// A fact's id: the same fact of the same attempt has the same one.

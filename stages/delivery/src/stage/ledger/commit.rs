@@ -16,9 +16,11 @@ use uuid::Uuid;
 
 use super::{
     Change, Fence, Held, Verdict,
-    gate::{self, BatchStanding},
-    sql::{self, BatchKey, Booking, Totals},
+    gate,
+    meter::Meter,
+    sql::{self, BatchKey, BatchLook, Booking, Totals},
 };
+use crate::quota::QuotaDefaults;
 
 /// How many shards a total has.
 const SHARDS: u8 = 16;
@@ -30,6 +32,7 @@ pub(super) struct Commits {
     /// must not queue behind other users of the pool. Given up after an error.
     connection: Option<PoolConnection<Postgres>>,
     fence_lease_seconds: f64,
+    quota: QuotaDefaults,
     shard: i16,
 }
 
@@ -37,9 +40,9 @@ pub(super) struct Commits {
 type Moved = HashSet<(Uuid, SendState)>;
 
 impl Commits {
-    pub fn new(pool: PgPool, fence_lease: Duration) -> Self {
+    pub fn new(pool: PgPool, fence_lease: Duration, quota: QuotaDefaults) -> Self {
         let shard = i16::from(rand::random::<u8>() % SHARDS);
-        Self { pool, connection: None, fence_lease_seconds: fence_lease.as_secs_f64(), shard }
+        Self { pool, connection: None, fence_lease_seconds: fence_lease.as_secs_f64(), quota, shard }
     }
 
     /// Commits fences and changes together; answers each fence. On an error nothing is known to be written.
@@ -68,12 +71,13 @@ impl Commits {
             let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send));
             sql::lock_for_suppression(&mut tx, &tenants, &contacts).await?;
         }
-        let gated = self.gate(&mut tx, fences).await?;
+        let (gated, meter) = self.gate(&mut tx, fences).await?;
         let all: Vec<&Change> = gated.iter().chain(changes).collect();
         let (moved, late) = self.apply(&mut tx, &all).await?;
         let all_moved = || all.iter().copied().filter(|change| moved.contains(&(change.send.id, change.from)));
         sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
         sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
+        sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
         if !suppressing.is_empty() {
             sql::suppress(&mut tx, &suppressing).await?;
         }
@@ -81,20 +85,24 @@ impl Commits {
         tx.commit().await?;
         Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, changes))]);
         count(all_moved());
-        let passed = |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
-        Ok(gated.iter().map(|change| if passed(change) { Fence::Passed(committing) } else { Fence::Refused }).collect())
+        let passed = Fence::Passed { at: committing, metered_on: meter.today() };
+        let has_passed = |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
+        Ok(gated.iter().map(|change| if has_passed(change) { passed } else { Fence::Refused }).collect())
     }
 
-    /// Decides each fence: the change it leads to.
-    async fn gate(&self, db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<Vec<Change>> {
+    /// Decides each fence: the change it leads to. The meter has let through what is to pass, and no more than the quotas leave.
+    async fn gate(&self, db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<(Vec<Change>, Meter)> {
         if fences.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), Meter::default()));
         }
         let (tenants, contacts) = contact_keys(fences.iter());
         sql::lock_for_fence(db, &tenants, &contacts).await?;
         let standings = sql::look_at_contacts(db, &tenants, &contacts).await?;
         let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
-        Ok(fences.iter().map(|send| gated(send, batches.get(&send.batch.batch_id), &standings)).collect())
+        let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
+        let decide = |send: &Held| meter.admit(gated(send, batches.get(&send.batch.batch_id), &standings));
+        let changes = fences.iter().map(decide).collect();
+        Ok((changes, meter))
     }
 
     /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
@@ -136,9 +144,9 @@ impl Commits {
 }
 
 /// The change a fence leads to.
-fn gated(send: &Held, batch: Option<&BatchStanding>, standings: &HashMap<Uuid, schemas::gate::Standing>) -> Change {
+fn gated(send: &Held, batch: Option<&BatchLook>, standings: &HashMap<Uuid, schemas::gate::Standing>) -> Change {
     let send = send.clone();
-    match gate::verdict(batch, standings.get(&send.contact_id), send.batch.classification) {
+    match gate::verdict(batch.map(|batch| &batch.standing), standings.get(&send.contact_id), send.batch.classification) {
         Verdict::Pass => Change::fenced(send),
         Verdict::Skip(reason) => Change::skipped(send, reason),
         Verdict::Cancel => Change::cancelled(send),

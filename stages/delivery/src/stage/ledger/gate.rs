@@ -1,7 +1,7 @@
 //! The last gate, as one pure decision.
 
 use schemas::{
-    CampaignStatus, Classification, DomainStatus, SkipReason,
+    CampaignStatus, Classification, DomainStatus, OnMiss, SkipReason,
     gate::{Standing, judge},
 };
 
@@ -10,6 +10,8 @@ use schemas::{
 pub(crate) struct BatchStanding {
     pub campaign: Option<CampaignStatus>,
     pub paused: bool,
+    /// The campaign's window is closed: what that means for what is left.
+    pub missed: Option<OnMiss>,
     pub tenant_active: bool,
     pub sender_active: bool,
     pub domain: DomainStatus,
@@ -37,7 +39,12 @@ impl BatchStanding {
         if !self.tenant_active || !self.sender_active || !self.domain.may_send() {
             return Verdict::Skip(SkipReason::DomainUnverified);
         }
-        if self.paused { Verdict::Hold } else { Verdict::Pass }
+        match self.missed {
+            Some(OnMiss::Skip) => Verdict::Skip(SkipReason::WindowMissed),
+            Some(OnMiss::Hold) => Verdict::Hold,
+            Some(OnMiss::Send) | None if self.paused => Verdict::Hold,
+            Some(OnMiss::Send) | None => Verdict::Pass,
+        }
     }
 }
 
@@ -67,6 +74,7 @@ mod tests {
     const OPEN: BatchStanding = BatchStanding {
         campaign: Some(CampaignStatus::Sending),
         paused: false,
+        missed: None,
         tenant_active: true,
         sender_active: true,
         domain: DomainStatus::Verified,
@@ -79,6 +87,11 @@ mod tests {
     #[case::cancelled(BatchStanding { campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
     #[case::cancelled_while_paused(BatchStanding { campaign: Some(CampaignStatus::Cancelled), paused: true, ..OPEN }, Verdict::Cancel)]
     #[case::paused(BatchStanding { paused: true, ..OPEN }, Verdict::Hold)]
+    #[case::missed(BatchStanding { missed: Some(OnMiss::Skip), ..OPEN }, Verdict::Skip(SkipReason::WindowMissed))]
+    #[case::missed_while_paused(BatchStanding { missed: Some(OnMiss::Skip), paused: true, ..OPEN }, Verdict::Skip(SkipReason::WindowMissed))]
+    #[case::missed_and_held(BatchStanding { missed: Some(OnMiss::Hold), ..OPEN }, Verdict::Hold)]
+    #[case::missed_and_sent(BatchStanding { missed: Some(OnMiss::Send), ..OPEN }, Verdict::Pass)]
+    #[case::missed_and_cancelled(BatchStanding { missed: Some(OnMiss::Skip), campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
     #[case::tenant(BatchStanding { tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::sender(BatchStanding { sender_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::domain_failed(BatchStanding { domain: DomainStatus::Failed, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]

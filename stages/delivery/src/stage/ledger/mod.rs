@@ -7,10 +7,12 @@
 mod change;
 mod commit;
 mod gate;
+mod meter;
 pub(crate) mod sql;
 
 use std::time::{Duration, Instant};
 
+use chrono::NaiveDate;
 use runner::StageError;
 use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +21,8 @@ pub(crate) use change::{Answer, BatchContext, Change, Held, Ring};
 pub(crate) use gate::{BatchStanding, Verdict};
 
 use commit::Commits;
+
+use crate::quota::QuotaDefaults;
 
 /// The most entries of one commit. Above every sensible number of connections.
 const GROUP_MAX: usize = 512;
@@ -32,8 +36,13 @@ const RETRY_LONGEST: Duration = Duration::from_secs(5);
 /// The answer to a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fence {
-    /// Committed, at the latest at this time. The body may leave.
-    Passed(Instant),
+    /// Committed. The body may leave.
+    Passed {
+        /// At the latest at this time.
+        at: Instant,
+        /// The day it counts on against the quota, if it did not count before.
+        metered_on: NaiveDate,
+    },
     /// Not passed, and the ledger says why. The body must not leave.
     Refused,
     /// Nobody knows whether it was committed. The body must not leave; the send is to be released.
@@ -55,6 +64,13 @@ pub(crate) struct Ledger {
 #[derive(Debug)]
 pub(crate) struct Recorded(Option<oneshot::Receiver<()>>);
 
+impl Recorded {
+    /// A change that was not taken.
+    pub fn lost() -> Self {
+        Self(None)
+    }
+}
+
 impl std::future::IntoFuture for Recorded {
     type Output = Result<(), StageError>;
     type IntoFuture = futures::future::BoxFuture<'static, Self::Output>;
@@ -72,9 +88,9 @@ impl std::future::IntoFuture for Recorded {
 
 impl Ledger {
     /// Starts the writer.
-    pub fn start(pool: PgPool, window: Duration, fence_lease: Duration) -> Self {
+    pub fn start(pool: PgPool, window: Duration, fence_lease: Duration, quota: QuotaDefaults) -> Self {
         let (entries, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(write(queue, Commits::new(pool, fence_lease), window));
+        tokio::spawn(write(queue, Commits::new(pool, fence_lease, quota), window));
         Self { entries }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::NaiveDate;
 use schemas::{
-    CampaignStatus, DomainStatus, SendId, SendState,
+    CampaignStatus, DomainStatus, OnMiss, SendId, SendState,
     gate::{MarketingStatus, Standing},
 };
 use sqlx::PgConnection;
@@ -120,24 +120,38 @@ pub(super) async fn look_at_contacts(
     Ok(standing.collect())
 }
 
-/// What may have stopped the batches, by batch.
+/// What a fence looks at in its batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchLook {
+    pub tenant_id: Uuid,
+    pub standing: BatchStanding,
+    /// The tenant's own send limits, as set.
+    pub monthly: Option<i64>,
+    pub daily: Option<i64>,
+    /// The UTC day of this transaction.
+    pub today: NaiveDate,
+}
+
+/// What may have stopped the batches, and how much their tenants may send, by batch.
 pub(super) async fn look_at_batches(
     db: &mut PgConnection,
     keys: &[BatchKey],
-) -> sqlx::Result<HashMap<Uuid, BatchStanding>> {
+) -> sqlx::Result<HashMap<Uuid, BatchLook>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     let rows = sqlx::query_file!("queries/look_at_batches.sql", &tenants, &ids).fetch_all(db).await?;
-    let standing = rows.into_iter().map(|row| {
+    let looks = rows.into_iter().map(|row| {
         let standing = BatchStanding {
             campaign: row.campaign_status,
             paused: row.paused,
+            missed: row.missed,
             tenant_active: row.tenant_status == "active",
             sender_active: row.sender_status == "active",
             domain: row.domain_status,
         };
-        (row.id, standing)
+        let (monthly, daily, today) = (row.monthly, row.daily, row.today);
+        (row.id, BatchLook { tenant_id: row.tenant_id, standing, monthly, daily, today })
     });
-    Ok(standing.collect())
+    Ok(looks.collect())
 }
 
 /// Moves the sends and writes their facts; answers which moved. The changes must be of one month, in order of send id.
@@ -240,6 +254,27 @@ pub(crate) async fn add_rollups(db: &mut PgConnection, totals: &Totals, shard: i
     let events: Vec<String> = totals.keys().map(|key| key.2.to_owned()).collect();
     let counts: Vec<i64> = totals.values().copied().collect();
     sqlx::query_file!("queries/rollups.sql", &tenants, &kinds, &events, &counts, shard).execute(db).await.map(drop)
+}
+
+pub(super) async fn lock_quotas(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/lock_quotas.sql", tenants).fetch_all(db).await.map(drop)
+}
+
+/// Quota used, by tenant, day (`None`: today) and shard: sorted, the order rows are locked in.
+pub(super) type UsageTotals = BTreeMap<(Uuid, Option<NaiveDate>, i16), i64>;
+
+pub(super) async fn add_usage(db: &mut PgConnection, usage: &UsageTotals) -> sqlx::Result<()> {
+    if usage.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
+    let days: Vec<Option<NaiveDate>> = usage.keys().map(|key| key.1).collect();
+    let shards: Vec<i16> = usage.keys().map(|key| key.2).collect();
+    let counts: Vec<i64> = usage.values().copied().collect();
+    sqlx::query_file!("queries/add_usage.sql", &tenants, &days as &[Option<NaiveDate>], &shards, &counts)
+        .execute(db)
+        .await
+        .map(drop)
 }
 
 pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {

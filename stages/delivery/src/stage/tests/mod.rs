@@ -3,6 +3,7 @@
 
 mod bus;
 mod faults;
+mod quota;
 mod races;
 mod world;
 

@@ -118,9 +118,13 @@ impl World {
     }
 
     pub fn stage_with(&self, more: &[&str]) -> Delivery {
+        self.stage_of(&self.settings(more))
+    }
+
+    pub fn stage_of(&self, settings: &Settings) -> Delivery {
         let vault = Arc::new(Vault::new(&self.keys).unwrap());
         let tokens = Arc::new(self.keys.tokens());
-        Delivery::new(self.pool.clone(), vault, &tokens, self.shutdown.clone(), &self.settings(more)).unwrap()
+        Delivery::new(self.pool.clone(), vault, &tokens, self.shutdown.clone(), settings).unwrap()
     }
 
     pub fn nats_url(&self) -> &str {
@@ -207,6 +211,7 @@ impl World {
             sending_domain: DOMAIN.into(),
             return_path_domain: format!("send.{DOMAIN}"),
             recipients,
+            notify: None,
         };
         Batch { id, rendered }
     }

@@ -1,0 +1,133 @@
+//! `postrider quota show|set`.
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use delivery::quota::{self, QuotaDefaults, Standing};
+use serde_json::{Value, json};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    key::audit,
+    operator::{self, DatabaseArgs},
+};
+
+/// How many mails a tenant may send.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// The limits of tenants for which none is set, as the processes have them: they show in what is in force.
+    #[command(flatten)]
+    defaults: QuotaDefaults,
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A tenant's limits, what it has used, and when they start anew.
+    Show {
+        /// The engine tenant.
+        tenant: Uuid,
+    },
+    /// Sets a tenant's own limits. Takes effect with the next mail. To stop a tenant altogether, suspend it.
+    Set {
+        /// The engine tenant.
+        tenant: Uuid,
+        /// Mails in a UTC month: a number, 0 for no limit, `default` for the setting's.
+        #[arg(long, value_parser = limit, value_name = "N|default")]
+        monthly: Option<Limit>,
+        /// Mails in a UTC day: a number, 0 for no limit, `default` for the setting's.
+        #[arg(long, value_parser = limit, value_name = "N|default")]
+        daily: Option<Limit>,
+    },
+}
+
+/// A limit as it is asked for. `None`: the setting's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit(Option<i64>);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    if text == "default" {
+        return Ok(Limit(None));
+    }
+    let number = text.parse::<u64>().ok().and_then(|number| i64::try_from(number).ok());
+    number.map(|number| Limit(Some(number))).ok_or_else(|| "a whole number from 0, or default".to_owned())
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let tenant = match args.command {
+        Command::Show { tenant } => tenant,
+        Command::Set { tenant, monthly, daily } => {
+            set(&pool, tenant, monthly, daily).await?;
+            tenant
+        }
+    };
+    let mut db = pool.acquire().await?;
+    known(&mut db, tenant).await?;
+    let standing = quota::standing(&mut db, tenant, &args.defaults).await?;
+    operator::print(&periods(tenant, &standing), &["period", "limit", "from", "used", "remaining", "resets_at"], args.json);
+    Ok(())
+}
+
+async fn known(db: &mut PgConnection, tenant: Uuid) -> anyhow::Result<()> {
+    let found = sqlx::query_scalar!("select 1 as one from tenants where id = $1", tenant).fetch_optional(db).await?;
+    found.map(drop).context("no such tenant")
+}
+
+async fn set(pool: &PgPool, tenant: Uuid, monthly: Option<Limit>, daily: Option<Limit>) -> anyhow::Result<()> {
+    if monthly.is_none() && daily.is_none() {
+        bail!("give --monthly, --daily or both");
+    }
+    let mut tx = pool.begin().await?;
+    known(&mut tx, tenant).await?;
+    quota::set(&mut tx, tenant, monthly.map(|limit| limit.0), daily.map(|limit| limit.0)).await?;
+    let word = |limit: Option<Limit>| match limit {
+        None => "unchanged".to_owned(),
+        Some(Limit(None)) => "default".to_owned(),
+        Some(Limit(Some(number))) => number.to_string(),
+    };
+    audit(&mut tx, Some(tenant), "quota.set", &format!("monthly {} daily {}", word(monthly), word(daily))).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+/// One record for each period.
+fn periods(tenant: Uuid, standing: &Standing) -> Vec<Value> {
+    let record = |period: &str, set: Option<i64>, limit: Option<i64>, used: i64, resets_at| {
+        json!({
+            "tenant": tenant, "period": period, "limit": limit, "from": if set.is_some() { "tenant" } else { "setting" },
+            "used": used, "remaining": limit.map(|limit| limit.saturating_sub(used).max(0)), "resets_at": resets_at,
+        })
+    };
+    let resets = standing.resets();
+    vec![
+        record("month", standing.set_monthly, standing.limits.monthly, standing.used_month, resets.month),
+        record("day", standing.set_daily, standing.limits.daily, standing.used_day, resets.day),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_or_default() {
+        let cases = [
+            ("0", Some(Limit(Some(0)))),
+            ("1000", Some(Limit(Some(1_000)))),
+            ("default", Some(Limit(None))),
+            ("-1", None),
+            ("many", None),
+            ("99999999999999999999", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(limit(text).ok(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The send quota at the fence: as many pass as remain.
+
+use std::collections::{BTreeSet, HashMap};
+
+use chrono::{NaiveDate, Utc};
+use schemas::{SendState, SkipReason};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{
+    Change,
+    sql::{self, BatchLook, UsageTotals},
+};
+use crate::quota::{self, QuotaDefaults};
+
+/// The shard of tenants with a limit: their commits come one after the other anyway, and one row a day is quick to sum.
+const LIMITED: i16 = -1;
+
+/// Counts the fences of one commit. A tenant with a limit stays locked until the commit is done.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    today: NaiveDate,
+    /// What is left, of tenants with a limit.
+    left: HashMap<Uuid, i64>,
+}
+
+impl Meter {
+    /// Reads what the tenants of these batches have left, and locks those with a limit.
+    pub async fn open<'a>(
+        db: &mut PgConnection,
+        batches: impl Iterator<Item = &'a BatchLook>,
+        defaults: &QuotaDefaults,
+    ) -> sqlx::Result<Self> {
+        let mut meter = Self { today: Utc::now().date_naive(), left: HashMap::new() };
+        let mut limited = HashMap::new();
+        for batch in batches {
+            meter.today = batch.today;
+            let limits = defaults.limits(batch.monthly, batch.daily);
+            if limits.bind() {
+                limited.insert(batch.tenant_id, limits);
+            }
+        }
+        if limited.is_empty() {
+            return Ok(meter);
+        }
+        let tenants: Vec<Uuid> = limited.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        sql::lock_quotas(db, &tenants).await?;
+        // A statement of its own after the lock: it sees what the one before us has committed.
+        for (tenant, usage) in quota::usage(db, &tenants).await? {
+            let room = limited.get(&tenant).map(|limits| limits.room(usage, meter.today));
+            meter.left.insert(tenant, room.and_then(|room| room.remaining).unwrap_or(0));
+        }
+        Ok(meter)
+    }
+
+    /// The day fences of this commit count on.
+    pub fn today(&self) -> NaiveDate {
+        self.today
+    }
+
+    /// Lets a fence pass, or turns it into a skip because nothing is left. A send that counts already always passes.
+    pub fn admit(&mut self, change: Change) -> Change {
+        if change.to != SendState::Fenced || change.metered() == 0 {
+            return change;
+        }
+        match self.left.get_mut(&change.send.batch.tenant_id) {
+            Some(0) => Change::skipped(change.send, SkipReason::QuotaExceeded),
+            Some(left) => {
+                *left -= 1;
+                change
+            }
+            None => change,
+        }
+    }
+
+    /// What the changes that took place use up and give back.
+    pub fn usage<'a>(&self, moved: impl Iterator<Item = &'a Change>, shard: i16) -> UsageTotals {
+        let mut usage = UsageTotals::new();
+        for change in moved {
+            let count = change.metered();
+            if count == 0 {
+                continue;
+            }
+            let tenant = change.send.batch.tenant_id;
+            let day = if count > 0 { Some(self.today) } else { change.send.metered_on };
+            let shard = if self.left.contains_key(&tenant) { LIMITED } else { shard };
+            *usage.entry((tenant, day, shard)).or_default() += count;
+        }
+        usage.retain(|_, count| *count != 0);
+        usage
+    }
+}

@@ -1,0 +1,152 @@
+//! The send quota at the fence.
+
+use schemas::SendId;
+use uuid::Uuid;
+
+use super::world::{Handle, World, row};
+use crate::quota::{QuotaDefaults, Room, room};
+
+const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
+/// What counts, by the definition: sends with a fence.
+const RECOUNTED: &str = "select count(*) from sends where tenant_id = $1 and fenced_at is not null";
+
+async fn limit(world: &World, monthly: Option<i64>, daily: Option<i64>) {
+    sqlx::query("insert into send_limits (tenant_id, monthly, daily) values ($1, $2, $3)")
+        .bind(world.tenant)
+        .bind(monthly)
+        .bind(daily)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+}
+
+/// Mails handed over on another day, as seen from today.
+async fn handed_over(world: &World, days_ago: i32, count: i64) {
+    sqlx::query(
+        "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date - $2, 3, $3)",
+    )
+    .bind(world.tenant)
+    .bind(days_ago)
+    .bind(count)
+    .execute(&world.pool)
+    .await
+    .unwrap();
+}
+
+async fn room_of(world: &World) -> Room {
+    let mut db = world.pool.acquire().await.unwrap();
+    room(&mut db, world.tenant, &QuotaDefaults::default()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_together_let_exactly_as_many_pass_as_remain() {
+    let world = World::new().await;
+    limit(&world, Some(73), Some(1_000)).await;
+    let mut batches = Vec::new();
+    for group in 0..4 {
+        let addresses: Vec<String> = (0..40).map(|number| format!("user{group}x{number}@example.com")).collect();
+        batches.push(world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await.1);
+    }
+    let (one, two) = (world.stage(), world.stage());
+    let all = batches.iter().zip([&one, &two, &one, &two]);
+    futures::future::try_join_all(all.map(|(batch, stage)| async move { stage.deliver(&[batch]).await })).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 73);
+    assert_eq!(world.number(USED).await, 73);
+    assert_eq!(world.number(RECOUNTED).await, 73);
+    let skipped = "select count(*) from sends where tenant_id = $1 and state = 'skipped' and reason = 'quota_exceeded'";
+    assert_eq!(world.number(skipped).await, 160 - 73);
+    assert_eq!(room_of(&world).await.remaining, Some(0));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_tenant_without_a_limit_is_metered_and_has_no_limit() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "reject-550-5.1.1@example.com", "bob@example.net"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    // The refused recipient never came to a fence.
+    assert_eq!(world.number(USED).await, 2);
+    assert_eq!(room_of(&world).await.remaining, None);
+}
+
+#[tokio::test]
+async fn the_setting_binds_a_tenant_for_which_nothing_is_set() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let mut settings = world.settings(&[]);
+    settings.quota = QuotaDefaults { send_quota_monthly: 0, send_quota_daily: 1 };
+    world.stage_of(&settings).deliver(&[&batch]).await.unwrap();
+    let mut states = world.states(&batch).await;
+    states.sort();
+    assert_eq!(states, ["sent", "skipped"]);
+}
+
+#[tokio::test]
+async fn what_was_handed_over_yesterday_counts_for_the_month_only_and_last_month_not_at_all() {
+    let world = World::new().await;
+    limit(&world, Some(10), Some(3)).await;
+    handed_over(&world, 40, 500).await;
+    assert_eq!(room_of(&world).await.remaining, Some(3));
+    handed_over(&world, 0, 2).await;
+    assert_eq!(room_of(&world).await.remaining, Some(1));
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
+    // The day is over: its usage moves to the day before, which is of this month or not.
+    world.run("update send_usage set day = day - 1 where tenant_id = $1").await;
+    let is_first = chrono::Datelike::day(&chrono::Utc::now()) == 1;
+    assert_eq!(room_of(&world).await.remaining, Some(3));
+    world.run("update send_limits set daily = 0 where tenant_id = $1").await;
+    assert_eq!(room_of(&world).await.remaining, Some(if is_first { 10 } else { 7 }));
+}
+
+#[tokio::test]
+async fn a_fence_after_which_nothing_left_gives_back() {
+    let world = World::new().await;
+    limit(&world, None, Some(5)).await;
+    let batch = world.transactional_batch("drop-at-dot@example.com").await;
+    let stage = world.stage();
+    // In doubt: it goes back to the queue and is owed once more.
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.state, "queued");
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (0, 0));
+    // The second attempt counts, once, though nobody knows whether it arrived.
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
+    assert_eq!(room_of(&world).await.remaining, Some(4));
+}
+
+#[tokio::test]
+async fn further_attempts_of_one_send_count_once_and_pass_when_nothing_is_left() {
+    let world = World::new().await;
+    limit(&world, Some(1), None).await;
+    let (_, batch) = world.campaign_batch(&["greylist-at-dot@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.state, "deferred");
+    assert_eq!(room_of(&world).await.remaining, Some(0));
+    world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
+    // Another process: this one paces the domain that deferred it.
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 2));
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
+}
+
+#[tokio::test]
+async fn one_tenants_quota_does_not_touch_another() {
+    let (world, other) = (World::new().await, Uuid::now_v7());
+    sqlx::query("insert into tenants (id, environment, owner_email) values ($1, 'production', 'o@example.com')")
+        .bind(other)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    sqlx::query("insert into send_limits (tenant_id, daily) values ($1, 1)").bind(other).execute(&world.pool).await.unwrap();
+    sqlx::query("insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, 0, 1)")
+        .bind(other)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(SendId::of(batch.id, 1).0).await.state, "sent");
+}
