@@ -34,9 +34,9 @@ pub(crate) async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uui
     .skipped;
     if skipped > 0 {
         sqlx::query!(
-            "insert into rollups (tenant_id, day, kind, event, shard, count)
-             values ($1, (now() at time zone 'utc')::date, $2, 'skipped', $3, $4)
-             on conflict (tenant_id, day, kind, event, shard) do update set count = rollups.count + excluded.count",
+            "insert into rollups (tenant_id, hour, kind, event, shard, count)
+             values ($1, date_trunc('hour', now(), 'UTC'), $2, 'skipped', $3, $4)
+             on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
             batch.tenant_id,
             batch.kind.as_str(),
             shard_of(batch.batch_id),
@@ -52,7 +52,7 @@ pub(crate) async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uui
     Ok(())
 }
 
-/// Batches that follow each other write to different rows of the day's totals, so their workers do not wait for each other.
+/// Batches that follow each other write to different rows of the hour's totals, so their workers do not wait for each other.
 fn shard_of(batch: Uuid) -> i16 {
     const SHARDS: u128 = 16;
     i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
@@ -74,6 +74,7 @@ pub(crate) async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Re
          )
          update batches b
          set state = case when b.queued > 0 then 'waiting' else b.state end,
+             quiet_at = case when b.queued > 0 then now() else b.quiet_at end,
              announce_after = case when b.queued = 0 then now() end
          from held h where b.tenant_id = h.tenant_id and b.id = h.id",
         &tenants,

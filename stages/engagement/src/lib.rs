@@ -1,11 +1,15 @@
 //! The engagement stage: what recipients do with a mail, recorded once however often and in whatever order it is told.
 //!
 //! Facts fold to the same state in any order, any number of times: a repeat is refused by the key of `events`, the times on the
-//! send are the earliest, and a unique open is counted by the transaction that sets its first time.
+//! send are the earliest, and a unique open is counted by the transaction that sets its first time. Every open and click is
+//! kept; the rules of [`machine`] say which were a person's, and those have times and counters of their own.
 
-mod days;
+mod compact;
 mod fold;
+mod hours;
+pub mod machine;
 mod opt_out;
+pub mod preferences;
 
 use std::sync::Arc;
 
@@ -49,6 +53,8 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let stage = Engagement { pool: deps.pool.clone(), shard: fold::random_shard() };
     deps.runner.start(Arc::new(stage), vec![intake]);
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::Logs(deps.pool.clone())));
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::PastHours(deps.pool.clone())));
     Ok(())
 }
 
@@ -58,13 +64,11 @@ impl Stage for Engagement {
     type Input = Signal;
 
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
-        let unknown = fold::unknown_sends(&self.pool, inputs).await?;
-        if let Some(send) = unknown.first() {
-            // Several inputs: the runner hands them in alone, and only the signal of this send is set aside.
-            return Err(StageError::rejected("unknown_send", send));
-        }
-        fold::leave(&self.pool, inputs).await?;
-        let fresh = fold::record(&self.pool, inputs, self.shard).await?;
+        let fresh = match fold::record(&self.pool, inputs, self.shard).await? {
+            fold::Recorded::Fresh(fresh) => fresh,
+            // Of several inputs: the runner hands them in alone, and only the signal of this send is set aside.
+            fold::Recorded::UnknownSend(send) => return Err(StageError::rejected("unknown_send", send)),
+        };
         for (kind, count) in fresh.by_kind() {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }

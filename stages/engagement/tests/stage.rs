@@ -42,7 +42,7 @@ fn signal(tenant: &Tenant, batch: Uuid, ordinal: u16, occurred_at: DateTime<Utc>
         occurred_at,
         kind,
         ip: Some("192.0.2.7".to_owned()),
-        user_agent: Some("Mail/1.0".to_owned()),
+        user_agent: Some("Mozilla/5.0 (Windows NT 10.0) Thunderbird/115".to_owned()),
     }
 }
 
@@ -66,35 +66,42 @@ async fn all_taken(rig: &Rig) {
     until("every signal is taken", async || rig.held(stream::SIGNALS).await == 0).await;
 }
 
-type Facts = (Option<DateTime<Utc>>, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
+type Time = Option<DateTime<Utc>>;
+/// Opened, clicked, unsubscribed, opened and clicked by a person.
+type Facts = (Time, Time, Time, Time, Time);
 
 /// What the ledger says in the end, in an order of its own.
 #[derive(Debug, PartialEq, Eq)]
 struct Ledger {
     sends: Vec<Facts>,
-    batches: Vec<(i32, i32, i32)>,
+    batches: Vec<(i32, i32, i32, i32, i32)>,
     events: i64,
-    days: BTreeMap<String, i64>,
+    hours: BTreeMap<String, i64>,
 }
 
 async fn ledger(rig: &Rig) -> Ledger {
-    let days: Vec<(String, i64)> = sqlx::query_as(
-        "select day || ' ' || kind || ' ' || event, sum(count)::bigint from rollups group by 1 having sum(count) <> 0",
+    let hours: Vec<(String, i64)> = sqlx::query_as(
+        "select to_char(hour at time zone 'UTC', 'DD HH24 ') || kind || ' ' || event, sum(count)::bigint
+         from rollups where kind <> 'suppression' group by 1 having sum(count) <> 0",
     )
     .fetch_all(&rig.pool)
     .await
     .unwrap();
     Ledger {
-        sends: sqlx::query_as("select opened_at, clicked_at, unsubscribed_at from sends order by id")
-            .fetch_all(&rig.pool)
-            .await
-            .unwrap(),
-        batches: sqlx::query_as("select opened, clicked, unsubscribed from batches order by id")
-            .fetch_all(&rig.pool)
-            .await
-            .unwrap(),
+        sends: sqlx::query_as(
+            "select opened_at, clicked_at, unsubscribed_at, human_opened_at, human_clicked_at from sends order by id",
+        )
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap(),
+        batches: sqlx::query_as(
+            "select opened, clicked, unsubscribed, opened_human, clicked_human from batches order by id",
+        )
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap(),
         events: rig.number("select count(*) from events").await,
-        days: days.into_iter().collect(),
+        hours: hours.into_iter().collect(),
     }
 }
 
@@ -112,29 +119,38 @@ fn a_history(tenant: &Tenant, batch: Uuid) -> Vec<Signal> {
 }
 
 fn expected() -> Ledger {
-    let days = [
-        ("2026-03-01 campaign opened", 1),
-        ("2026-03-02 campaign opened", 2),
-        ("2026-03-01 campaign opened_total", 2),
-        ("2026-03-02 campaign opened_total", 2),
-        ("2026-03-03 campaign opened_total", 2),
-        ("2026-03-01 campaign clicked", 1),
-        ("2026-03-02 campaign clicked", 1),
-        ("2026-03-01 campaign clicked_total", 1),
-        ("2026-03-02 campaign clicked_total", 1),
-        ("2026-03-03 campaign clicked_total", 2),
-        ("2026-03-03 campaign unsubscribed", 1),
+    let hours = [
+        ("01 00 campaign opened", 1),
+        ("01 00 campaign opened_human", 1),
+        ("02 01 campaign opened", 1),
+        ("02 01 campaign opened_human", 1),
+        ("02 02 campaign opened", 1),
+        ("02 02 campaign opened_human", 1),
+        ("01 00 campaign opened_total", 2),
+        ("02 01 campaign opened_total", 1),
+        ("02 02 campaign opened_total", 1),
+        ("03 00 campaign opened_total", 1),
+        ("03 01 campaign opened_total", 1),
+        ("01 12 campaign clicked", 1),
+        ("01 12 campaign clicked_human", 1),
+        ("02 12 campaign clicked", 1),
+        ("02 12 campaign clicked_human", 1),
+        ("01 12 campaign clicked_total", 1),
+        ("02 12 campaign clicked_total", 1),
+        ("03 12 campaign clicked_total", 2),
+        ("03 05 campaign unsubscribed", 1),
     ];
+    let (first, second, third) = (Some(at(1, 0)), Some(at(2, 1)), Some(at(2, 2)));
     Ledger {
         sends: vec![
-            (Some(at(1, 0)), Some(at(2, 12)), None),
-            (Some(at(2, 1)), None, None),
-            (Some(at(2, 2)), None, Some(at(3, 5))),
-            (None, Some(at(1, 12)), None),
+            (first, Some(at(2, 12)), None, first, Some(at(2, 12))),
+            (second, None, None, second, None),
+            (third, None, Some(at(3, 5)), third, None),
+            (None, Some(at(1, 12)), None, None, Some(at(1, 12))),
         ],
-        batches: vec![(3, 2, 1)],
+        batches: vec![(3, 2, 1, 3, 2)],
         events: 11,
-        days: days.into_iter().map(|(key, count)| (key.to_owned(), count)).collect(),
+        hours: hours.into_iter().map(|(key, count)| (key.to_owned(), count)).collect(),
     }
 }
 
@@ -286,4 +302,140 @@ async fn an_opt_out_noted_by_others_becomes_the_recipients_own() {
         rig.number("select count(*) from suppressions where source = 'recipient' and expires_at is null").await,
         1
     );
+}
+
+fn click_on(tenant: &Tenant, batch: Uuid, link: u16, occurred_at: DateTime<Utc>) -> Signal {
+    let kind = SignalKind::Clicked { url: format!("https://example.com/{link}"), link };
+    signal(tenant, batch, 0, occurred_at, kind)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_machines_do_is_kept_and_not_taken_for_a_persons() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 2).await;
+    let proxy = Some("Mozilla/5.0 (via ggpht.com GoogleImageProxy)".to_owned());
+    let signals = [
+        Signal { user_agent: proxy, ..signal(&tenant, batch, 0, at(1, 1), SignalKind::Opened) },
+        Signal { user_agent: None, ..signal(&tenant, batch, 0, at(1, 2), clicked()) },
+        signal(&tenant, batch, 0, at(2, 5), SignalKind::Opened),
+        Signal { ip: None, user_agent: None, ..signal(&tenant, batch, 1, at(1, 1), clicked()) },
+    ];
+    tell(&rig, &signals, "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    let told = ledger(&rig).await;
+    assert_eq!(told.batches, [(1, 2, 0, 1, 1)]);
+    assert_eq!((told.sends[0].0, told.sends[0].3), (Some(at(1, 1)), Some(at(2, 5))), "{told:?}");
+    let marks: Vec<(bool, Option<String>, i32)> = sqlx::query_as(
+        "select (detail->>'is_machine')::boolean, detail->>'machine_reason', (detail->>'rules')::integer from events
+         order by send_id, occurred_at",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    let version = i32::from(engagement::machine::VERSION);
+    let machine = |reason: &str| (true, Some(reason.to_owned()), version);
+    assert_eq!(
+        marks,
+        [machine("image_proxy"), machine("no_user_agent"), (false, None, version), (false, None, version)]
+    );
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_click_before_anybody_can_have_read_is_a_machines() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 1).await;
+    sqlx::query("update sends set decided_at = $1").bind(at(1, 1)).execute(&rig.pool).await.unwrap();
+    tell(&rig, &[click_on(&tenant, batch, 0, at(1, 1) + TimeDelta::seconds(1))], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(ledger(&rig).await.batches, [(0, 1, 0, 0, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_link_at_once_takes_back_that_the_first_was_a_persons() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 1).await;
+    start(&rig).await;
+    tell(&rig, &[click_on(&tenant, batch, 0, at(1, 1))], "1").await;
+    all_taken(&rig).await;
+    assert_eq!(ledger(&rig).await.batches, [(0, 1, 0, 0, 1)]);
+    tell(&rig, &[click_on(&tenant, batch, 1, at(1, 1) + TimeDelta::seconds(1))], "1").await;
+    all_taken(&rig).await;
+    let told = ledger(&rig).await;
+    assert_eq!((told.batches.as_slice(), told.sends[0].4), ([(0, 1, 0, 0, 0)].as_slice(), None));
+    assert!(!told.hours.keys().any(|key| key.contains("clicked_human")), "{told:?}");
+    tell(&rig, &[click_on(&tenant, batch, 1, at(1, 2))], "1").await;
+    all_taken(&rig).await;
+    assert_eq!(ledger(&rig).await.sends[0].4, Some(at(1, 2)), "an hour later it is a person");
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_complaint_suppresses_everything_and_is_counted_once() {
+    let rig = Rig::new().await;
+    let (tenant, people, batch) = mailed(&rig, 3).await;
+    let complaint = |feedback_type: &str| SignalKind::Complained { feedback_type: feedback_type.to_owned() };
+    let signals = [
+        signal(&tenant, batch, 0, at(1, 1), complaint("abuse")),
+        signal(&tenant, batch, 0, at(1, 2), complaint("abuse")),
+        signal(&tenant, batch, 1, at(1, 1), complaint("not-spam")),
+        signal(&tenant, batch, 2, at(1, 1), SignalKind::Delivered),
+    ];
+    tell(&rig, &signals, "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    let held: Vec<(String, String, String)> =
+        sqlx::query_as("select address, reason, scope from suppressions").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(held, [(people[0].address.clone(), "complaint".to_owned(), "all".to_owned())]);
+    assert_eq!(
+        rig.number("select complained::bigint from batches").await,
+        1,
+        "putting a mail back into the inbox is none"
+    );
+    assert_eq!(rig.number("select delivered::bigint from batches").await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lifted_complaint_does_not_come_back_with_a_repeat_of_the_report() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 1).await;
+    let report = signal(&tenant, batch, 0, at(1, 1), SignalKind::Complained { feedback_type: "abuse".to_owned() });
+    start(&rig).await;
+    tell(&rig, std::slice::from_ref(&report), "1").await;
+    all_taken(&rig).await;
+    sqlx::query("delete from suppressions").execute(&rig.pool).await.unwrap();
+    tell(&rig, &[report], "again").await;
+    all_taken(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn suppressions_are_counted_by_the_table_itself_whoever_writes_them() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    for (person, reason) in people.iter().zip(["hard_bounce", "unsubscribe", "unsubscribe"]) {
+        rig.suppress(&tenant, person, reason, "marketing").await;
+    }
+    sqlx::query("insert into suppressions select * from suppressions on conflict do nothing")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("delete from suppressions where address = $1")
+        .bind(&people[2].address)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    start(&rig).await;
+    until("the log is folded", async || rig.number("select count(*) from suppression_changes").await == 0).await;
+    let totals: Vec<(String, i64)> = sqlx::query_as("select reason, count from suppression_totals order by reason")
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(totals, [("hard_bounce".to_owned(), 1), ("unsubscribe".to_owned(), 1)]);
+    let new = "select sum(count)::bigint from rollups where kind = 'suppression' and event = 'unsubscribe'";
+    assert_eq!(rig.number(new).await, 2, "what came in the hour does not go away with what is lifted");
 }

@@ -19,6 +19,7 @@ with recounted as (
         'unknown', count(*) filter (where s.state = 'unknown'), 'skipped', count(*) filter (where s.state = 'skipped'),
         'cancelled', count(*) filter (where s.state = 'cancelled'), 'expired', count(*) filter (where s.state = 'expired'),
         'opened', count(s.opened_at), 'clicked', count(s.clicked_at), 'unsubscribed', count(s.unsubscribed_at),
+        'opened_human', count(s.human_opened_at), 'clicked_human', count(s.human_clicked_at),
         'bounced', count(s.bounced_at), 'complained', count(s.complained_at), 'delivered', count(s.delivered_at)) as sends,
         min(s.next_attempt_at) filter (where s.state = 'deferred') as next
     from batches b
@@ -29,7 +30,8 @@ with recounted as (
     select b.tenant_id, b.id, jsonb_build_object(
         'size', b.size, 'queued', b.queued, 'claimed', b.claimed, 'fenced', b.fenced, 'deferred', b.deferred, 'sent', b.sent,
         'failed', b.failed, 'unknown', b.unknown, 'skipped', b.skipped, 'cancelled', b.cancelled, 'expired', b.expired,
-        'opened', b.opened, 'clicked', b.clicked, 'unsubscribed', b.unsubscribed, 'bounced', b.bounced,
+        'opened', b.opened, 'clicked', b.clicked, 'unsubscribed', b.unsubscribed,
+        'opened_human', b.opened_human, 'clicked_human', b.clicked_human, 'bounced', b.bounced,
         'complained', b.complained, 'delivered', b.delivered) as booked, r.sends,
         (b.state = 'done') = (b.queued + b.claimed + b.fenced + b.deferred = 0)
             and (b.state = 'done') = (b.done_at is not null)

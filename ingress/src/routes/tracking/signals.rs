@@ -21,7 +21,7 @@ const USER_AGENT_MAX_CHARS: usize = 512;
 
 /// Notes down that a recipient did something. Answers at once.
 pub(crate) fn record(ingress: &Arc<Ingress>, claims: &TokenClaims, kind: SignalKind, peer: Peer, headers: &HeaderMap) {
-    let label = label(&kind);
+    let label = kind.label();
     let Ok(permit) = WAITING.try_acquire() else { return count(label, "dropped") };
     let signal = Signal {
         signal_id: schemas::new_id(),
@@ -53,14 +53,6 @@ pub(crate) fn record(ingress: &Arc<Ingress>, claims: &TokenClaims, kind: SignalK
 
 fn count(kind: &'static str, outcome: &'static str) {
     Counter::SignalsTotal.add(1, [("kind", kind), ("outcome", outcome)]);
-}
-
-fn label(kind: &SignalKind) -> &'static str {
-    match kind {
-        SignalKind::Opened => "opened",
-        SignalKind::Clicked { .. } => "clicked",
-        SignalKind::Unsubscribed { .. } => "unsubscribed",
-    }
 }
 
 fn user_agent(headers: &HeaderMap) -> Option<String> {

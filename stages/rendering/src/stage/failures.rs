@@ -73,9 +73,9 @@ async fn record_batch(
         .execute(&mut *tx)
         .await?;
         sqlx::query!(
-            "insert into rollups (tenant_id, day, kind, event, shard, count)
-             values ($1, (now() at time zone 'utc')::date, $2, 'failed', $3, $4)
-             on conflict (tenant_id, day, kind, event, shard) do update set count = rollups.count + excluded.count",
+            "insert into rollups (tenant_id, hour, kind, event, shard, count)
+             values ($1, date_trunc('hour', now(), 'UTC'), $2, 'failed', $3, $4)
+             on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
             batch.tenant_id,
             batch.kind.as_str(),
             shard,

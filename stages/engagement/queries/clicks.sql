@@ -1,0 +1,6 @@
+-- All clicks of these sends. $1 tenants, $2 sends, $3 months. A range of the key for each.
+select e.tenant_id, e.send_id, e.id, e.occurred_at, coalesce((e.detail ->> 'link')::integer, -1) as "link!",
+       coalesce((e.detail ->> 'is_machine')::boolean, false) as "machine!"
+from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, send_id, month)
+join events e on e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.month = w.month
+where e.type = 'clicked'

@@ -1,0 +1,317 @@
+//! Signals into the ledger: one transaction for all that came together.
+
+mod facts;
+mod suppress;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{SendId, Signal};
+use serde_json::Value;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use self::facts::{Each, Fact};
+use crate::{
+    hours::{BatchKey, Hours, hour_of, moves},
+    machine::{self, Click},
+};
+
+/// Rows an hour's total is spread over.
+const SHARDS: u128 = 16;
+
+/// A shard for this process, so that two processes seldom wait for each other's totals.
+pub(crate) fn random_shard() -> i16 {
+    i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0)
+}
+
+/// What became of signals.
+#[derive(Debug)]
+pub(crate) enum Recorded {
+    /// All are in the ledger now; so many were new, by fact.
+    Fresh(Fresh),
+    /// One names a send that does not exist; nothing was written.
+    UnknownSend(Uuid),
+}
+
+/// How many signals were new, by fact.
+#[derive(Debug, Default)]
+pub(crate) struct Fresh(BTreeMap<&'static str, u64>);
+
+impl Fresh {
+    pub(crate) fn len(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    pub(crate) fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(kind, count)| (*kind, *count))
+    }
+}
+
+/// A send: tenant and id.
+type SendKey = (Uuid, Uuid);
+/// When a fact happened, if it did.
+type Time = Option<DateTime<Utc>>;
+
+/// What is told of a send.
+#[derive(Debug, Default, Clone, Copy)]
+struct Told {
+    /// The earliest time of each fact, as far as it is told now.
+    times: Each<Time>,
+    /// Its clicks were gone through anew: the time of the first that is a person's is the last word.
+    recounted: bool,
+}
+
+impl Told {
+    fn earliest(&mut self, fact: Fact, at: DateTime<Utc>) {
+        let time = &mut self.times[fact as usize];
+        *time = Some(time.map_or(at, |earliest| earliest.min(at)));
+    }
+}
+
+fn batch_of((tenant, send): SendKey) -> BatchKey {
+    (tenant, SendId(send).batch())
+}
+
+/// A signal, and why it is a machine's.
+#[derive(Debug, Clone, Copy)]
+struct Marked<'a> {
+    signal: &'a Signal,
+    machine: Option<&'static str>,
+}
+
+/// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the hours, and the
+/// suppressions that follow. Locks in the order of the whole ledger: batches, contacts, sends, rollups.
+pub(crate) async fn record(pool: &PgPool, inputs: &[Signal], shard: i16) -> sqlx::Result<Recorded> {
+    let mut tx = pool.begin().await?;
+    lock_batches(&mut tx, inputs).await?;
+    let known = look_at_sends(&mut tx, inputs).await?;
+    if let Some(input) = inputs.iter().find(|input| !known.contains_key(&(input.tenant_id, input.send_id))) {
+        return Ok(Recorded::UnknownSend(input.send_id));
+    }
+    let new = insert_events(&mut tx, inputs, &known).await?;
+    let mut fresh = Fresh::default();
+    if !new.is_empty() {
+        let mut hours = Hours::default();
+        let mut told = tell(&new, &mut fresh, &mut hours);
+        let signals: Vec<&Signal> = new.iter().map(|new| new.signal).collect();
+        suppress::suppress(&mut tx, &signals).await?;
+        recount_clicks(&mut tx, &mut told).await?;
+        let changes = fold_sends(&mut tx, &told, &mut hours).await?;
+        count(&mut tx, &changes).await?;
+        hours.write(&mut tx, shard).await?;
+    }
+    tx.commit().await?;
+    Ok(Recorded::Fresh(fresh))
+}
+
+/// What new signals tell, by send.
+fn tell(new: &[Marked<'_>], fresh: &mut Fresh, hours: &mut Hours) -> BTreeMap<SendKey, Told> {
+    let mut told: BTreeMap<SendKey, Told> = BTreeMap::new();
+    for Marked { signal, machine } in new {
+        let send = (signal.tenant_id, signal.send_id);
+        *fresh.0.entry(signal.kind.label()).or_default() += 1;
+        let Some(fact) = Fact::of(&signal.kind) else { continue };
+        let told = told.entry(send).or_default();
+        told.earliest(fact, signal.occurred_at);
+        if fact == Fact::Opened && machine.is_none() {
+            told.earliest(Fact::OpenedHuman, signal.occurred_at);
+        }
+        if let Some(total) = fact.total() {
+            hours.add(batch_of(send), total, hour_of(signal.occurred_at), 1);
+        }
+    }
+    told
+}
+
+/// Three arrays that name sends: tenants, ids, months.
+fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>) {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.copied().unzip();
+    let months = ids.iter().map(|id| SendId(*id).month()).collect();
+    (tenants, ids, months)
+}
+
+/// Batches before sends, in id order: the lock order of the whole ledger.
+async fn lock_batches(db: &mut PgConnection, inputs: &[Signal]) -> sqlx::Result<()> {
+    let keys: BTreeSet<BatchKey> = inputs.iter().map(|input| batch_of((input.tenant_id, input.send_id))).collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
+    sqlx::query!(
+        "select 1 as one from batches b
+         join unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id) on b.tenant_id = w.tenant_id and b.id = w.id
+         order by b.tenant_id, b.id for no key update of b",
+        &tenants,
+        &ids
+    )
+    .fetch_all(db)
+    .await
+    .map(drop)
+}
+
+/// The sends that there are, with when they were accepted.
+async fn look_at_sends(db: &mut PgConnection, inputs: &[Signal]) -> sqlx::Result<BTreeMap<SendKey, Time>> {
+    let keys: BTreeSet<SendKey> = inputs.iter().map(|input| (input.tenant_id, input.send_id)).collect();
+    let (tenants, ids, months) = columns(keys.iter());
+    let rows = sqlx::query_file!("queries/look_at_sends.sql", &tenants, &ids, &months).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.accepted_at)).collect())
+}
+
+/// Stores the facts, marked, and answers those that were not stored before.
+async fn insert_events<'a>(
+    db: &mut PgConnection,
+    inputs: &'a [Signal],
+    known: &BTreeMap<SendKey, Time>,
+) -> sqlx::Result<Vec<Marked<'a>>> {
+    let mark = |signal: &'a Signal| {
+        let accepted_at = known.get(&(signal.tenant_id, signal.send_id)).copied().flatten();
+        Marked { signal, machine: facts::machine_reason(signal, accepted_at) }
+    };
+    // One id twice in one group is one fact; the order is that of the key, for everybody.
+    let signals: BTreeMap<(Uuid, Uuid, Uuid), Marked<'_>> =
+        inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), mark(signal))).collect();
+    let tenants: Vec<Uuid> = signals.keys().map(|(tenant, ..)| *tenant).collect();
+    let sends: Vec<Uuid> = signals.keys().map(|(_, send, _)| *send).collect();
+    let ids: Vec<Uuid> = signals.keys().map(|(.., id)| *id).collect();
+    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
+    let types: Vec<String> = signals.values().map(|new| facts::event_type(&new.signal.kind).to_owned()).collect();
+    let at: Vec<DateTime<Utc>> = signals.values().map(|new| new.signal.occurred_at).collect();
+    let details: Vec<Value> = signals.values().map(|new| facts::detail_of(new.signal, new.machine)).collect();
+    let rows = sqlx::query!(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::timestamptz[], $7::jsonb[])
+         on conflict do nothing
+         returning tenant_id, send_id, id",
+        &tenants,
+        &sends,
+        &ids,
+        &months,
+        &types,
+        &at,
+        &details
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().filter_map(|row| signals.get(&(row.tenant_id, row.send_id, row.id)).copied()).collect())
+}
+
+/// Goes through all clicks of the sends that were clicked now: whether one is a person's depends on its neighbours, also on
+/// those that are told of later.
+async fn recount_clicks(db: &mut PgConnection, told: &mut BTreeMap<SendKey, Told>) -> sqlx::Result<()> {
+    let clicked = told.iter().filter(|(_, told)| told.times[Fact::Clicked as usize].is_some()).map(|(send, _)| send);
+    let (tenants, ids, months) = columns(clicked);
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let rows = sqlx::query_file!("queries/clicks.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
+    let mut clicks: BTreeMap<SendKey, Vec<Click>> = BTreeMap::new();
+    for row in rows {
+        let click = Click { id: row.id, at: row.occurred_at, link: row.link, machine: row.machine };
+        clicks.entry((row.tenant_id, row.send_id)).or_default().push(click);
+    }
+    let mut marks: Vec<(SendKey, Uuid)> = Vec::new();
+    let mut reason = "";
+    for (send, clicks) in &mut clicks {
+        let (marked, why) = machine::bursts(clicks);
+        reason = why;
+        marks.extend(marked.into_iter().map(|id| (*send, id)));
+        if let Some(told) = told.get_mut(send) {
+            told.recounted = true;
+            told.times[Fact::ClickedHuman as usize] =
+                clicks.iter().filter(|click| !click.machine).map(|click| click.at).min();
+        }
+    }
+    mark_events(db, &marks, reason).await
+}
+
+/// Marks events that were taken for a person's.
+async fn mark_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &str) -> sqlx::Result<()> {
+    if marks.is_empty() {
+        return Ok(());
+    }
+    let (tenants, sends, months) = columns(marks.iter().map(|(send, _)| send));
+    let ids: Vec<Uuid> = marks.iter().map(|(_, id)| *id).collect();
+    sqlx::query!(
+        "update events e set detail = e.detail || jsonb_build_object('is_machine', true, 'machine_reason', $5::text)
+         from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as w (tenant_id, send_id, month, id)
+         where e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = w.id and e.month = w.month",
+        &tenants,
+        &sends,
+        &months,
+        &ids,
+        reason
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Sets the first times on the sends, and answers for each batch how many sends more, or fewer, have a fact.
+async fn fold_sends(
+    db: &mut PgConnection,
+    told: &BTreeMap<SendKey, Told>,
+    hours: &mut Hours,
+) -> sqlx::Result<BTreeMap<BatchKey, Each<i32>>> {
+    let (tenants, sends, months) = columns(told.keys());
+    let column = |fact: Fact| told.values().map(|told| told.times[fact as usize]).collect::<Vec<Time>>();
+    let recounted: Vec<bool> = told.values().map(|told| told.recounted).collect();
+    let rows = sqlx::query_file!(
+        "queries/fold.sql",
+        &tenants,
+        &sends,
+        &months,
+        &column(Fact::Delivered) as &[Time],
+        &column(Fact::Complained) as &[Time],
+        &column(Fact::Opened) as &[Time],
+        &column(Fact::Clicked) as &[Time],
+        &column(Fact::Unsubscribed) as &[Time],
+        &column(Fact::OpenedHuman) as &[Time],
+        &recounted,
+        &column(Fact::ClickedHuman) as &[Time],
+    )
+    .fetch_all(db)
+    .await?;
+    let mut changes: BTreeMap<BatchKey, Each<i32>> = BTreeMap::new();
+    for row in rows {
+        let batch = batch_of((row.tenant_id, row.send_id));
+        let change = changes.entry(batch).or_default();
+        for fact in Fact::ALL {
+            let time = |times: &[Time]| times.get(fact as usize).copied().flatten();
+            let (before, after) = (time(&row.before), time(&row.after));
+            change[fact as usize] += i32::from(after.is_some()) - i32::from(before.is_some());
+            for (hour, by) in moves(before, after).into_iter().flatten() {
+                hours.add(batch, fact.word(), hour, by);
+            }
+        }
+    }
+    changes.retain(|_, change| change.iter().any(|by| *by != 0));
+    Ok(changes)
+}
+
+/// Counts the facts on their batches, which are locked.
+async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -> sqlx::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = changes.keys().copied().unzip();
+    let column = |fact: Fact| changes.values().map(|change| change[fact as usize]).collect::<Vec<i32>>();
+    sqlx::query!(
+        "update batches b
+         set delivered = b.delivered + d.delivered, complained = b.complained + d.complained, opened = b.opened + d.opened,
+             clicked = b.clicked + d.clicked, unsubscribed = b.unsubscribed + d.unsubscribed,
+             opened_human = b.opened_human + d.opened_human, clicked_human = b.clicked_human + d.clicked_human
+         from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[])
+              as d (tenant_id, id, delivered, complained, opened, clicked, unsubscribed, opened_human, clicked_human)
+         where b.tenant_id = d.tenant_id and b.id = d.id",
+        &tenants,
+        &batches,
+        &column(Fact::Delivered),
+        &column(Fact::Complained),
+        &column(Fact::Opened),
+        &column(Fact::Clicked),
+        &column(Fact::Unsubscribed),
+        &column(Fact::OpenedHuman),
+        &column(Fact::ClickedHuman)
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,49 @@
+//! Signals after which a recipient gets no more mail.
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{SendId, Signal, SignalKind};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::facts::is_complaint;
+
+/// Suppresses the recipients of new opt-outs and complaints. The edge recorded an opt-out before it answered; this holds for
+/// signals from elsewhere. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
+pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Result<()> {
+    let leaving: Vec<&Signal> =
+        new.iter().copied().filter(|signal| matches!(signal.kind, SignalKind::Unsubscribed { .. })).collect();
+    let complaining: Vec<&Signal> = new.iter().copied().filter(|signal| is_complaint(&signal.kind)).collect();
+    if leaving.is_empty() && complaining.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids, months) = keys(leaving.iter().chain(&complaining).copied());
+    sqlx::query_file!("queries/lock_recipients.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
+    if !leaving.is_empty() {
+        let (tenants, ids, months) = keys(leaving.iter().copied());
+        let at: Vec<DateTime<Utc>> = leaving.iter().map(|signal| signal.occurred_at).collect();
+        sqlx::query_file!("queries/leave.sql", &tenants, &ids, &months, &at, &fresh_ids(&leaving))
+            .execute(&mut *db)
+            .await?;
+    }
+    if !complaining.is_empty() {
+        let (tenants, ids, months) = keys(complaining.iter().copied());
+        sqlx::query_file!("queries/complain.sql", &tenants, &ids, &months, &fresh_ids(&complaining))
+            .execute(db)
+            .await?;
+    }
+    Ok(())
+}
+
+fn fresh_ids(signals: &[&Signal]) -> Vec<Uuid> {
+    signals.iter().map(|_| schemas::new_id()).collect()
+}
+
+fn keys<'a>(signals: impl Iterator<Item = &'a Signal>) -> (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>) {
+    let mut keys = (Vec::new(), Vec::new(), Vec::new());
+    for signal in signals {
+        keys.0.push(signal.tenant_id);
+        keys.1.push(signal.send_id);
+        keys.2.push(SendId(signal.send_id).month());
+    }
+    keys
+}

@@ -1,0 +1,159 @@
+//! Whether a person or a machine opened a mail or followed a link. Every event is kept, marked with what the rules said and
+//! which version of them; an event can be judged anew from what is stored.
+//!
+//! A HEAD request is never an event: the edge answers it and notes nothing.
+
+mod burst;
+mod rules;
+
+use std::{net::IpAddr, sync::LazyLock};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use ipnet::IpNet;
+
+pub(crate) use self::burst::{Click, bursts};
+use self::rules::{On, RULES, Rule, Test};
+
+/// The version of the rules, stored with each event they marked.
+pub const VERSION: u16 = 1;
+
+/// An open or a click, as far as the rules look at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Touch<'a> {
+    /// A click; else an open.
+    pub click: bool,
+    /// When it happened.
+    pub at: DateTime<Utc>,
+    /// When the receiving server accepted the message, or was about to; unknown for a message of which nothing has left.
+    pub accepted_at: Option<DateTime<Utc>>,
+    /// The client's address. `None` for what a provider or the sandbox tells: then there is no client to judge.
+    pub ip: Option<&'a str>,
+    /// The client's User-Agent.
+    pub user_agent: Option<&'a str>,
+}
+
+/// Each rule with its networks, read once.
+static READ: LazyLock<Vec<(&'static Rule, Vec<IpNet>)>> = LazyLock::new(|| {
+    let networks = |rule: &Rule| match rule.test {
+        Test::Network(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
+        _ => Vec::new(),
+    };
+    RULES.iter().map(|rule| (rule, networks(rule))).collect()
+});
+
+/// Why it was a machine, from the event alone; `None` where nothing speaks against a person.
+#[must_use]
+pub fn judge(touch: &Touch<'_>) -> Option<&'static str> {
+    let ip: IpAddr = touch.ip?.parse().ok()?;
+    let agent = touch.user_agent.unwrap_or_default().trim().to_ascii_lowercase();
+    READ.iter()
+        .find(|(rule, networks)| concerns(rule, touch) && fits(rule, networks, touch, ip, &agent))
+        .map(|(rule, _)| rule.reason)
+}
+
+fn concerns(rule: &Rule, touch: &Touch<'_>) -> bool {
+    match rule.on {
+        On::Opens => !touch.click,
+        On::Clicks => touch.click,
+        On::Both => true,
+    }
+}
+
+fn fits(rule: &Rule, networks: &[IpNet], touch: &Touch<'_>, ip: IpAddr, agent: &str) -> bool {
+    match rule.test {
+        Test::AgentContains(words) => words.iter().any(|word| agent.contains(word)),
+        Test::AgentStarts(words) => words.iter().any(|word| agent.starts_with(word)),
+        Test::AgentIs(words) => words.contains(&agent),
+        Test::AgentMissing => agent.is_empty(),
+        Test::Network(_) => networks.iter().any(|network| network.contains(&ip)),
+        Test::SoonerThan(time) => {
+            let time = TimeDelta::from_std(time).unwrap_or(TimeDelta::MAX);
+            touch.accepted_at.is_some_and(|accepted| touch.at - accepted < time)
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const IPHONE: &str =
+        "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Mobile/15E148";
+    const OUTLOOK: &str = "Mozilla/4.0 (compatible; ms-office; MSOffice 16)";
+    const HOME: &str = "203.0.113.9";
+
+    #[rstest]
+    #[case::a_phone(false, HOME, Some(IPHONE), None)]
+    #[case::a_desktop(true, HOME, Some(OUTLOOK), None)]
+    #[case::an_android_app(false, HOME, Some("okhttp/4.12.0"), None)]
+    #[case::gmail(
+        false,
+        HOME,
+        Some("Mozilla/5.0 (Windows NT 5.1; rv:11.0) Gecko Firefox/11.0 (via ggpht.com GoogleImageProxy)"),
+        Some("image_proxy")
+    )]
+    #[case::yahoo(false, HOME, Some("YahooMailProxy; https://help.yahoo.com/"), Some("image_proxy"))]
+    #[case::apple_says_little(false, HOME, Some("Mozilla/5.0"), Some("apple_privacy"))]
+    #[case::apple_network(false, "17.58.1.2", Some(IPHONE), Some("apple_privacy"))]
+    #[case::apple_network_click(true, "17.58.1.2", Some(IPHONE), None)]
+    #[case::a_gateway(true, HOME, Some("Mozilla/5.0 (compatible; Mimecast)"), Some("security_scanner"))]
+    #[case::office(true, HOME, Some("Microsoft Office Existence Discovery"), Some("security_scanner"))]
+    #[case::a_chat(true, HOME, Some("Slackbot-LinkExpanding 1.0"), Some("link_preview"))]
+    #[case::a_crawler(
+        true,
+        HOME,
+        Some("Mozilla/5.0 (compatible; AhrefsBot/7.0; +http://ahrefs.com/robot/)"),
+        Some("crawler")
+    )]
+    #[case::headless(true, HOME, Some("Mozilla/5.0 (X11; Linux x86_64) HeadlessChrome/120.0"), Some("automation"))]
+    #[case::a_script(true, HOME, Some("curl/8.5.0"), Some("http_library"))]
+    #[case::silent(true, HOME, None, Some("no_user_agent"))]
+    #[case::blank(false, HOME, Some("  "), Some("no_user_agent"))]
+    fn a_client_is_judged_by_what_it_says(
+        #[case] click: bool,
+        #[case] ip: &str,
+        #[case] user_agent: Option<&str>,
+        #[case] expected: Option<&str>,
+    ) {
+        let touch = Touch { click, at: Utc::now(), accepted_at: None, ip: Some(ip), user_agent };
+        assert_eq!(judge(&touch), expected);
+    }
+
+    #[rstest]
+    #[case::scanned_before_acceptance(true, -20_000, Some("instant_click"))]
+    #[case::at_once(true, 2_999, Some("instant_click"))]
+    #[case::a_quick_person(true, 3_000, None)]
+    #[case::a_picture_may_be_quick(false, 10, None)]
+    fn nobody_clicks_before_he_can_have_read(
+        #[case] click: bool,
+        #[case] after_ms: i64,
+        #[case] expected: Option<&str>,
+    ) {
+        let accepted = Utc::now();
+        let at = accepted + TimeDelta::milliseconds(after_ms);
+        let touch = Touch { click, at, accepted_at: Some(accepted), ip: Some(HOME), user_agent: Some(IPHONE) };
+        assert_eq!(judge(&touch), expected);
+    }
+
+    #[test]
+    fn what_a_provider_tells_has_no_client_to_judge() {
+        let now = Utc::now();
+        let touch = Touch { click: true, at: now, accepted_at: Some(now), ip: None, user_agent: None };
+        assert_eq!(judge(&touch), None);
+    }
+
+    #[test]
+    fn every_rule_can_be_read() {
+        for (rule, networks) in READ.iter() {
+            let lower =
+                |words: &[&str]| words.iter().all(|word| !word.is_empty() && *word == word.to_ascii_lowercase());
+            match rule.test {
+                Test::AgentContains(words) | Test::AgentStarts(words) | Test::AgentIs(words) => assert!(lower(words)),
+                Test::Network(texts) => assert_eq!(networks.len(), texts.len()),
+                Test::AgentMissing | Test::SoonerThan(_) => {}
+            }
+        }
+    }
+}

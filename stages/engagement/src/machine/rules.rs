@@ -1,0 +1,171 @@
+//! The rules, each with its reason. Change one, and raise [`super::VERSION`].
+
+use std::time::Duration;
+
+/// Which events a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum On {
+    Opens,
+    Clicks,
+    Both,
+}
+
+/// What makes it a machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Test {
+    /// The User-Agent, in lower case, contains one of these.
+    AgentContains(&'static [&'static str]),
+    /// The User-Agent, in lower case, begins with one of these.
+    AgentStarts(&'static [&'static str]),
+    /// The User-Agent, in lower case, is one of these and nothing else.
+    AgentIs(&'static [&'static str]),
+    /// A client that does not say what it is.
+    AgentMissing,
+    /// The client's address lies in one of these networks.
+    Network(&'static [&'static str]),
+    /// It happened before the receiving server had accepted the message for this long.
+    SoonerThan(Duration),
+}
+
+/// One rule. The first that fits gives the reason.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    /// Kept with the event: a code from a bounded set.
+    pub(super) reason: &'static str,
+    pub(super) on: On,
+    pub(super) test: Test,
+}
+
+pub(super) const RULES: &[Rule] = &[
+    // Gmail and Yahoo fetch pictures through proxies and keep them: whether a person looked, and when, cannot be told.
+    Rule {
+        reason: "image_proxy",
+        on: On::Both,
+        test: Test::AgentContains(&["googleimageproxy", "ggpht.com", "yahoomailproxy"]),
+    },
+    // Apple's Mail Privacy Protection fetches every picture when the mail arrives. Its proxies say this much and no more.
+    Rule { reason: "apple_privacy", on: On::Both, test: Test::AgentIs(&["mozilla/5.0"]) },
+    // Apple's own network; people at home are never in it.
+    Rule {
+        reason: "apple_privacy",
+        on: On::Opens,
+        test: Test::Network(&["17.0.0.0/8", "2620:149::/32", "2a01:b740::/32"]),
+    },
+    // Gateways that follow every link before they let a mail pass.
+    Rule {
+        reason: "security_scanner",
+        on: On::Both,
+        test: Test::AgentContains(&[
+            "barracuda",
+            "mimecast",
+            "proofpoint",
+            "urldefense",
+            "symantec",
+            "messagelabs",
+            "fortiguard",
+            "sophos",
+            "trendmicro",
+            "trend micro",
+            "ironport",
+            "zscaler",
+            "cloudmark",
+            "fireeye",
+            "safelinks",
+            "microsoft office existence discovery",
+            "microsoft-webdav-miniredir",
+            "bitdefender",
+            "virustotal",
+            "netcraft",
+            "avanan",
+            "forcepoint",
+            "mailscanner",
+            "urlscan",
+        ]),
+    },
+    // Chats and social sites that fetch a page to show what a link leads to.
+    Rule {
+        reason: "link_preview",
+        on: On::Both,
+        test: Test::AgentContains(&[
+            "slack-imgproxy",
+            "slackbot",
+            "facebookexternalhit",
+            "twitterbot",
+            "telegrambot",
+            "whatsapp/",
+            "skypeuripreview",
+            "linkedinbot",
+            "discordbot",
+            "bingpreview",
+            "embedly",
+            "iframely",
+        ]),
+    },
+    // Search engines and feed readers, by name or by the words they use of themselves.
+    Rule {
+        reason: "crawler",
+        on: On::Both,
+        test: Test::AgentContains(&[
+            "googlebot",
+            "bingbot",
+            "bot/",
+            "bot;",
+            "+http",
+            "crawler",
+            "spider",
+            "feedfetcher",
+            "google-read-aloud",
+        ]),
+    },
+    // Browsers without anybody in front of them.
+    Rule {
+        reason: "automation",
+        on: On::Both,
+        test: Test::AgentContains(&[
+            "headlesschrome",
+            "phantomjs",
+            "selenium",
+            "puppeteer",
+            "playwright",
+            "electronjs",
+        ]),
+    },
+    // Programs that fetch addresses. Libraries that mail programs are made with (okhttp, CFNetwork) are not among them.
+    Rule {
+        reason: "http_library",
+        on: On::Both,
+        test: Test::AgentStarts(&[
+            "curl/",
+            "wget/",
+            "python-requests",
+            "python-urllib",
+            "python/",
+            "python-httpx",
+            "aiohttp",
+            "go-http-client",
+            "java/",
+            "apache-httpclient",
+            "libwww-perl",
+            "lwp::",
+            "node-fetch",
+            "node",
+            "axios/",
+            "undici",
+            "ruby",
+            "guzzlehttp",
+            "php/",
+            "winhttp",
+        ]),
+    },
+    // Every mail program and browser says what it is.
+    Rule { reason: "no_user_agent", on: On::Both, test: Test::AgentMissing },
+    // Nobody gets, reads and follows a mail in so short a time; a scanner in front of the mailbox does, and often before the
+    // server has even accepted the message.
+    Rule { reason: "instant_click", on: On::Clicks, test: Test::SoonerThan(Duration::from_secs(3)) },
+];
+
+/// The reason of clicks on different links of one mail that come together: a scanner goes through all of them, a person
+/// follows one and reads.
+pub(super) const BURST: &str = "link_burst";
+/// How close together.
+pub(super) const BURST_WITHIN: Duration = Duration::from_secs(2);
