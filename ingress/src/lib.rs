@@ -43,6 +43,9 @@ pub enum StartError {
     /// No DNS servers to ask.
     #[error(transparent)]
     Dns(#[from] ResolverError),
+    /// Settings of the assistant endpoint that do not work.
+    #[error(transparent)]
+    Assistant(#[from] mcp::StartError),
 }
 
 /// The state all handlers share.
@@ -65,6 +68,8 @@ pub struct Ingress {
     pub keys: auth::Keys,
     /// Writes and announcements in hand: awaited at shutdown.
     pub tasks: TaskTracker,
+    /// What answers AI assistants; none unless the settings name an issuer.
+    pub assistant: Option<Arc<mcp::Assistant>>,
 }
 
 impl std::fmt::Debug for Ingress {
@@ -81,7 +86,10 @@ impl Ingress {
     pub fn new(deps: Deps, settings: Settings) -> Result<Arc<Self>, StartError> {
         let resolver =
             DnsResolver::new(&DnsSettings { servers: settings.dns_servers.clone(), ..DnsSettings::default() })?;
+        let tasks = TaskTracker::new();
+        let shared = mcp::Deps { pool: deps.pool.clone(), tasks: tasks.clone() };
         Ok(Arc::new(Self {
+            assistant: mcp::Assistant::new(shared, &settings.assistant)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
@@ -90,7 +98,7 @@ impl Ingress {
             master_keys: deps.master_keys,
             resolver,
             settings,
-            tasks: TaskTracker::new(),
+            tasks,
         }))
     }
 }

@@ -38,6 +38,9 @@ pub struct Settings {
     /// Names of this installation that tenants' DNS records point to.
     #[command(flatten)]
     pub domain_targets: DomainTargets,
+    /// What AI assistants may ask, and whose.
+    #[command(flatten)]
+    pub assistant: mcp::Settings,
 }
 
 fn dns_server(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {

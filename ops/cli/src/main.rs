@@ -4,6 +4,7 @@
 mod dead;
 mod dev;
 mod key;
+mod mcp;
 mod operator;
 mod process;
 mod sink;
@@ -42,6 +43,8 @@ enum Command {
     Key(key::Args),
     /// Tenants and their links.
     Tenant(tenant::Args),
+    /// AI assistants: who may ask, and what they proposed.
+    Mcp(mcp::Args),
     /// Messages that were set aside.
     Dead(dead::Args),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
@@ -83,6 +86,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Streams(args) => streams::run(args).await,
         Command::Key(args) => key::run(args).await,
         Command::Tenant(args) => tenant::run(args).await,
+        Command::Mcp(args) => mcp::run(args).await,
         Command::Dead(args) => dead::run(args).await,
         Command::Sink(args) => sink::run(args).await,
     }

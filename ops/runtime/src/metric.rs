@@ -51,6 +51,10 @@ metric_set! {
         HttpRequestsTotal = "mail_http_requests_total",
         /// Opens, clicks and unsubscribes taken in (labels: kind, outcome).
         SignalsTotal = "mail_signals_total",
+        /// Calls of the assistant endpoint's tools (labels: tool, outcome).
+        AssistantCallsTotal = "mail_assistant_calls_total",
+        /// Requests to the assistant endpoint that were not let in (label: reason).
+        AssistantRefusalsTotal = "mail_assistant_refusals_total",
     }
 }
 

@@ -32,7 +32,10 @@ pub enum TelemetryError {
 pub fn init_logs(filter: &str) -> Result<(), TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt;
     // Notices of Postgres ("no transaction in progress" from the rollback hook) are not news.
-    let filter = EnvFilter::try_new(filter)?.add_directive("sqlx::postgres::notice=off".parse()?);
+    // The assistant protocol's library logs what clients send and are answered.
+    let filter = EnvFilter::try_new(filter)?
+        .add_directive("sqlx::postgres::notice=off".parse()?)
+        .add_directive("rmcp=off".parse()?);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)

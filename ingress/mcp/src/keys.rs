@@ -1,0 +1,215 @@
+//! The issuer's keys: fetched when they are needed, kept for a while, fetched again when a token names one we do not know.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use jsonwebtoken::{
+    Algorithm, AlgorithmFamily, DecodingKey,
+    jwk::{Jwk, KeyAlgorithm, PublicKeyUse},
+};
+use reqwest::redirect;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use url::Url;
+
+use crate::settings::{StartError, Terms, key_url};
+
+/// The longest answer of an issuer, in bytes, and the most keys that are kept of one.
+const ANSWER_MAX_BYTES: usize = 256 * 1024;
+const KEYS_MAX: usize = 64;
+
+/// Keys are fetched again when they are older than this.
+const FRESH: Duration = Duration::from_secs(10 * 60);
+/// Keys are trusted no longer than this, however long the issuer is away.
+const TRUSTED: Duration = Duration::from_secs(60 * 60);
+/// Pause between two fetches: tokens with made-up key ids cannot make us flood the issuer.
+const PAUSE: Duration = Duration::from_secs(3);
+/// Longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// A key that verifies.
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    decoding: DecodingKey,
+    only: Option<KeyAlgorithm>,
+}
+
+impl Key {
+    /// The key, if it is one for this algorithm: of its family, and not published for another one.
+    pub(crate) fn for_algorithm(&self, algorithm: Algorithm) -> Option<&DecodingKey> {
+        let published_for = self.only.is_none_or(|only| KeyAlgorithm::from(algorithm) == only);
+        (published_for && self.decoding.family() == family(algorithm)?).then_some(&self.decoding)
+    }
+}
+
+/// The family of an algorithm we take; none for shared secrets: a public key must never be taken for one.
+fn family(algorithm: Algorithm) -> Option<AlgorithmFamily> {
+    match algorithm {
+        Algorithm::RS256
+        | Algorithm::RS384
+        | Algorithm::RS512
+        | Algorithm::PS256
+        | Algorithm::PS384
+        | Algorithm::PS512 => Some(AlgorithmFamily::Rsa),
+        Algorithm::ES256 | Algorithm::ES384 => Some(AlgorithmFamily::Ec),
+        Algorithm::EdDSA => Some(AlgorithmFamily::Ed),
+        _ => None,
+    }
+}
+
+/// Whether tokens may be signed so.
+pub(crate) fn is_allowed(algorithm: Algorithm) -> bool {
+    family(algorithm).is_some()
+}
+
+/// No keys that can be trusted, and none to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the issuer's keys are not to be had")]
+pub(crate) struct KeysUnavailable;
+
+/// Keys at one moment.
+#[derive(Debug)]
+struct KeySet {
+    keys: HashMap<String, Arc<Key>>,
+    fetched: Instant,
+}
+
+/// Where keys come from.
+#[derive(Debug)]
+pub(crate) struct KeySource {
+    http: reqwest::Client,
+    issuer: String,
+    issuer_url: Url,
+    configured: Option<Url>,
+    known: RwLock<Option<Arc<KeySet>>>,
+    /// Held while the issuer is asked; holds when that was last begun.
+    turn: Mutex<Option<Instant>>,
+}
+
+impl KeySource {
+    pub(crate) fn new(terms: &Terms) -> Result<Self, StartError> {
+        let http = reqwest::Client::builder()
+            // A redirect could lead to plain http, or into our own network.
+            .redirect(redirect::Policy::none())
+            .timeout(ANSWER_MAX)
+            .connect_timeout(ANSWER_MAX)
+            .build()?;
+        Ok(Self {
+            http,
+            issuer: terms.issuer.clone(),
+            issuer_url: terms.issuer_url.clone(),
+            configured: terms.jwks_url.clone(),
+            known: RwLock::new(None),
+            turn: Mutex::new(None),
+        })
+    }
+
+    /// The key with this id; `None` when the issuer has none.
+    pub(crate) async fn find(&self, id: &str) -> Result<Option<Arc<Key>>, KeysUnavailable> {
+        let known = self.trusted();
+        let found = known.as_ref().and_then(|set| set.keys.get(id).cloned());
+        let fresh = known.as_ref().is_some_and(|set| set.fetched.elapsed() < FRESH);
+        if found.is_some() && fresh {
+            return Ok(found);
+        }
+        // A key that is known and no longer fresh is good while somebody else asks.
+        let turn = if found.is_some() { self.turn.try_lock().ok() } else { Some(self.turn.lock().await) };
+        let Some(mut last) = turn else { return Ok(found) };
+        if last.is_none_or(|begun| begun.elapsed() >= PAUSE) {
+            *last = Some(Instant::now());
+            self.refresh().await;
+        }
+        drop(last);
+        let known = self.trusted().ok_or(KeysUnavailable)?;
+        Ok(known.keys.get(id).cloned())
+    }
+
+    fn trusted(&self) -> Option<Arc<KeySet>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).clone();
+        known.filter(|set| set.fetched.elapsed() < TRUSTED)
+    }
+
+    async fn refresh(&self) {
+        let fetched = Instant::now();
+        match self.fetch().await {
+            Ok(keys) => {
+                let set = Arc::new(KeySet { keys, fetched });
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(set);
+            }
+            Err(fault) => tracing::warn!(fault, "the issuer's keys were not fetched"),
+        }
+    }
+
+    async fn fetch(&self) -> Result<HashMap<String, Arc<Key>>, &'static str> {
+        let url = match &self.configured {
+            Some(url) => url.clone(),
+            None => self.discover().await?,
+        };
+        #[derive(Deserialize)]
+        struct Published {
+            keys: Vec<Value>,
+        }
+        let published: Published = self.get(url).await?;
+        // One key that we cannot read does not spoil the others.
+        let keys = published.keys.into_iter().take(KEYS_MAX).filter_map(read_key).collect();
+        Ok(keys)
+    }
+
+    /// Asks the issuer's own metadata (RFC 8414 §3, then OpenID Connect Discovery §4).
+    async fn discover(&self) -> Result<Url, &'static str> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            issuer: String,
+            jwks_uri: String,
+        }
+        let path = self.issuer_url.path().trim_end_matches('/');
+        let inserted = format!("/.well-known/oauth-authorization-server{path}");
+        let appended = format!("{path}/.well-known/openid-configuration");
+        let mut fault = "the issuer has no metadata";
+        for path in [inserted, appended] {
+            let mut url = self.issuer_url.clone();
+            url.set_path(&path);
+            match self.get::<Metadata>(url).await {
+                Ok(metadata) if metadata.issuer == self.issuer => {
+                    return key_url(&metadata.jwks_uri, &self.issuer_url)
+                        .map_err(|_| "the metadata names keys that are not safe to fetch");
+                }
+                Ok(_) => fault = "the metadata is another issuer's",
+                Err(why) => fault = why,
+            }
+        }
+        Err(fault)
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, url: Url) -> Result<T, &'static str> {
+        let mut response = self.http.get(url).send().await.map_err(|_| "no answer")?;
+        if response.status() != reqwest::StatusCode::OK {
+            return Err("the answer is not 200");
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|_| "the answer broke off")? {
+            if body.len() + chunk.len() > ANSWER_MAX_BYTES {
+                return Err("the answer is too long");
+            }
+            body.extend_from_slice(&chunk);
+        }
+        serde_json::from_slice(&body).map_err(|_| "the answer does not parse")
+    }
+}
+
+fn read_key(value: Value) -> Option<(String, Arc<Key>)> {
+    let key: Jwk = serde_json::from_value(value).ok()?;
+    if key.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
+        return None;
+    }
+    let decoding = DecodingKey::from_jwk(&key).ok()?;
+    // A shared secret in a public place is no key.
+    if matches!(decoding.family(), AlgorithmFamily::Hmac) {
+        return None;
+    }
+    Some((key.common.key_id?, Arc::new(Key { decoding, only: key.common.key_algorithm })))
+}

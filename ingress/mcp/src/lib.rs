@@ -1,0 +1,69 @@
+//! The assistant endpoint (`/mcp`): what AI assistants of an allow-listed pilot may ask about one workspace.
+//!
+//! An OAuth 2.1 resource server in front of a fixed set of tools. A token of the configured issuer says who asks; an approval
+//! row, made by an operator, says about which workspace; the tools say how much. They answer campaign metadata and counts, and
+//! with a consent of its own one saves a proposal for a person to read.
+//!
+//! **Invariant:** no tool answers anything about fewer than five people, and none can reach a contact, an address, or anything
+//! that sends. The tools are the members of [`Tool`], each with its own statements; there is no query language.
+//!
+//! Without an issuer in the settings the endpoint does not exist.
+
+mod approval;
+mod endpoint;
+mod keys;
+mod protocol;
+mod refusal;
+mod settings;
+mod small;
+mod token;
+mod tools;
+mod words;
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+use tokio_util::task::TaskTracker;
+
+pub use approval::Approval;
+pub use endpoint::{answer, metadata};
+pub use settings::{Settings, StartError};
+pub use token::{SCOPE_DRAFTS, SCOPE_READ};
+pub use tools::Tool;
+
+/// The path of the endpoint.
+pub const PATH: &str = "/mcp";
+/// Where the endpoint says whose tokens it takes (RFC 9728).
+pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
+/// The same, with the endpoint's own path inserted, as RFC 9728 §3.1 derives it.
+pub const METADATA_PATH_OF_ENDPOINT: &str = "/.well-known/oauth-protected-resource/mcp";
+
+/// What the endpoint is built from.
+#[derive(Debug, Clone)]
+pub struct Deps {
+    /// A pool in the ingress's role: sees a tenant's rows only inside a confined transaction.
+    pub pool: PgPool,
+    /// Calls in hand: awaited at shutdown.
+    pub tasks: TaskTracker,
+}
+
+/// The endpoint.
+#[derive(Debug)]
+pub struct Assistant {
+    pool: PgPool,
+    tasks: TaskTracker,
+    terms: settings::Terms,
+    keys: keys::KeySource,
+}
+
+impl Assistant {
+    /// The endpoint the settings describe; `None` where they name no issuer. Touches neither network nor database.
+    ///
+    /// # Errors
+    /// [`StartError`] for settings that contradict each other.
+    pub fn new(deps: Deps, settings: &Settings) -> Result<Option<Arc<Self>>, StartError> {
+        let Some(terms) = settings.terms()? else { return Ok(None) };
+        let keys = keys::KeySource::new(&terms)?;
+        Ok(Some(Arc::new(Self { pool: deps.pool, tasks: deps.tasks, terms, keys })))
+    }
+}

@@ -1,0 +1,69 @@
+//! `audience_counts`: of a draft, as a launch would count it now; of a launched campaign, as its sends stand.
+
+use audience::AudienceSelector;
+use schemas::{CampaignStatus, Classification};
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Fault, OfCampaign, arguments, id};
+use crate::small;
+
+pub(super) fn schema() -> Value {
+    super::campaign_schema()
+}
+
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+    let given: OfCampaign = arguments(given)?;
+    let campaign = id("campaign_id", &given.campaign_id)?;
+    let row = sqlx::query!(
+        r#"select status as "status: CampaignStatus", classification as "classification: Classification", audience_mode,
+                  list_id, segment_id, tag_ids, materialized_at is not null as "materialized!"
+           from campaigns where tenant_id = $1 and id = $2"#,
+        tenant,
+        campaign,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    .ok_or(Fault::NoCampaign)?;
+    if row.materialized {
+        return of_sends(db, tenant, campaign).await;
+    }
+    let Some(selector) = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
+    else {
+        return Ok(json!({"campaign_id": campaign, "basis": "none", "note": "the campaign names no audience"}));
+    };
+    let count = audience::count(db, tenant, &selector, row.classification).await?;
+    let reasons = count.skipped.iter().map(|(reason, number)| (reason.as_str(), *number));
+    let mut parts = small::parts(reasons.chain([("queued", count.queued)]));
+    let queued = parts.remove("queued").unwrap_or(Value::Null);
+    Ok(json!({
+        "campaign_id": campaign,
+        "basis": "audience_now",
+        "total": small::count(count.total),
+        "would_be_mailed": queued,
+        "left_out": parts,
+    }))
+}
+
+/// Sums over the campaign's batches. Served by `batches_by_campaign`.
+async fn of_sends(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<Value, Fault> {
+    let row = sqlx::query!(
+        r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(skipped), 0) as "skipped!",
+                  coalesce(sum(cancelled + expired), 0) as "dropped!"
+           from batches where tenant_id = $1 and campaign_id = $2"#,
+        tenant,
+        campaign,
+    )
+    .fetch_one(db)
+    .await?;
+    let attempted = row.total - row.skipped - row.dropped;
+    let parts = small::parts([
+        ("mailed_or_to_be_mailed", attempted),
+        ("left_out", row.skipped),
+        ("not_sent_in_time", row.dropped),
+    ]);
+    Ok(json!({
+        "campaign_id": campaign, "basis": "launched", "total": small::count(row.total), "counts": parts,
+    }))
+}

@@ -1,0 +1,86 @@
+//! `list_campaigns`: metadata only.
+
+use chrono::SecondsFormat;
+use schemas::CampaignStatus;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Fault, arguments, id};
+use crate::words;
+
+const LIMIT_DEFAULT: i64 = 20;
+const LIMIT_MAX: i64 = 25;
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    status: Option<String>,
+    limit: Option<i64>,
+    before: Option<String>,
+}
+
+pub(super) fn schema() -> Value {
+    let statuses: Vec<&str> = CampaignStatus::ALL.iter().map(|status| status.as_str()).collect();
+    json!({
+        "type": "object",
+        "properties": {
+            "status": {"type": "string", "enum": statuses},
+            "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT},
+            "before": {"type": "string", "format": "uuid", "description": "The last campaign_id of the page before."},
+        },
+        "additionalProperties": false,
+    })
+}
+
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+    let given: Arguments = arguments(given)?;
+    let status = given
+        .status
+        .map(|text| CampaignStatus::parse(&text).ok_or_else(|| Fault::Arguments("status: is not one".to_owned())))
+        .transpose()?;
+    let before = given.before.map(|text| id("before", &text)).transpose()?;
+    let limit = given.limit.unwrap_or(LIMIT_DEFAULT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Fault::Arguments(format!("limit: must be 1 to {LIMIT_MAX}")));
+    }
+    // Served by campaigns_newest or campaigns_by_status.
+    let rows = sqlx::query!(
+        r#"select id, name, status, paused, classification, message_purpose, campaign_goal, audience_mode, urgency,
+                  scheduled_for, launched_at, completed_at, created_at
+           from campaigns
+           where tenant_id = $1 and ($2::text is null or status = $2)
+             and ($3::uuid is null
+                  or (created_at, id) < (select c.created_at, c.id from campaigns c where c.tenant_id = $1 and c.id = $3))
+           order by created_at desc, id desc
+           limit $4"#,
+        tenant,
+        status.map(CampaignStatus::as_str),
+        before,
+        limit,
+    )
+    .fetch_all(db)
+    .await?;
+    let time = |at: chrono::DateTime<chrono::Utc>| at.to_rfc3339_opts(SecondsFormat::Secs, true);
+    let campaigns: Vec<Value> = rows
+        .into_iter()
+        .map(|row| {
+            json!({
+                "campaign_id": row.id,
+                "name": words::name(&row.name),
+                "status": row.status,
+                "paused": row.paused,
+                "email_type": row.classification,
+                "message_purpose": row.message_purpose,
+                "campaign_goal": row.campaign_goal,
+                "audience_mode": row.audience_mode,
+                "urgency": row.urgency,
+                "scheduled_for": row.scheduled_for.map(time),
+                "launched_at": row.launched_at.map(time),
+                "completed_at": row.completed_at.map(time),
+                "created_at": time(row.created_at),
+            })
+        })
+        .collect();
+    Ok(json!({"campaigns": campaigns}))
+}

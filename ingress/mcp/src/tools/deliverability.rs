@@ -1,0 +1,64 @@
+//! `deliverability`: totals of the last days from the rollups, and the state of the domains.
+
+use serde_json::{Map, Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Fault, OverDays, arguments};
+use crate::small;
+
+/// What is counted, as the rollups call it.
+const EVENTS: [&str; 9] =
+    ["sent", "delivered", "deferred", "failed", "unknown", "skipped", "bounced", "complained", "unsubscribed"];
+const DOMAINS_MAX: i64 = 50;
+
+pub(super) fn schema() -> Value {
+    super::days_schema()
+}
+
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+    let given: OverDays = arguments(given)?;
+    let days = given.days()?;
+    let events: Vec<String> = EVENTS.iter().map(|event| (*event).to_owned()).collect();
+    // Served by the primary key: hours times kinds times events times shards.
+    let rows = sqlx::query!(
+        r#"select event, coalesce(sum(count), 0)::bigint as "count!"
+           from rollups
+           where tenant_id = $1 and hour > now() - make_interval(days => $2::integer) and event = any($3)
+           group by event"#,
+        tenant,
+        days,
+        &events,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let number = |event: &str| rows.iter().find(|row| row.event == event).map_or(0, |row| row.count);
+    let sent = number("sent");
+    let counts: Map<String, Value> = EVENTS
+        .iter()
+        .map(|event| {
+            let of_the_sent = matches!(*event, "delivered" | "bounced" | "complained" | "unsubscribed");
+            let told = if of_the_sent { small::share(number(event), sent) } else { small::count(number(event)) };
+            ((*event).to_owned(), told)
+        })
+        .collect();
+    let domains = sqlx::query!(
+        "select domain, status from domains where tenant_id = $1 order by created_at desc, id desc limit $2",
+        tenant,
+        DOMAINS_MAX,
+    )
+    .fetch_all(db)
+    .await?;
+    let domains: Vec<Value> =
+        domains.into_iter().map(|row| json!({"domain": row.domain, "status": row.status})).collect();
+    Ok(json!({
+        "days": days,
+        "counts": counts,
+        "rates": {
+            "bounced": small::rate(number("bounced"), sent),
+            "complained": small::rate(number("complained"), sent),
+            "unsubscribed": small::rate(number("unsubscribed"), sent),
+        },
+        "domains": domains,
+    }))
+}

@@ -1,0 +1,266 @@
+//! The tools: a closed set, each with its arguments, its statements and its answer.
+
+mod audience_counts;
+mod campaigns;
+mod deliverability;
+mod drafts;
+mod performance;
+mod readiness;
+mod replies;
+mod suppressions;
+
+use std::time::Duration;
+
+use runtime::Counter;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{Approval, Assistant};
+
+/// Longest statement of a call.
+const STATEMENT_MAX: Duration = Duration::from_secs(15);
+/// The longest answer, in bytes. An assistant pays for every one of them.
+const ANSWER_MAX_BYTES: usize = 32 * 1024;
+
+macro_rules! tools {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $module:ident;)+) => {
+        /// What an assistant may ask.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Tool { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl Tool {
+            /// Every tool.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// Its name in the protocol.
+            #[must_use]
+            pub fn name(self) -> &'static str { match self { $(Self::$variant => $name,)+ } }
+
+            /// The tool with this name.
+            #[must_use]
+            pub fn parse(name: &str) -> Option<Self> { match name { $($name => Some(Self::$variant),)+ _ => None } }
+
+            /// What it answers, for the assistant.
+            #[must_use]
+            pub fn description(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
+            }
+
+            /// The JSON Schema of its arguments.
+            #[must_use]
+            pub fn input_schema(self) -> Value { match self { $(Self::$variant => $module::schema(),)+ } }
+        }
+    };
+}
+
+tools! {
+    /// Lists campaigns, newest first: name, status, kind, audience mode, times. No recipients and no content.
+    ListCampaigns = "list_campaigns", campaigns;
+    /// How many people a campaign's audience has, how many would be or were mailed, and how many were left out, by reason.
+    AudienceCounts = "audience_counts", audience_counts;
+    /// What became of a campaign: delivered, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail programs.
+    CampaignPerformance = "campaign_performance", performance;
+    /// What still stands between a campaign and its launch: content, sender, domain, postal address, audience.
+    CampaignReadiness = "campaign_readiness", readiness;
+    /// Sending over the last days in numbers, and the state of the sending domains.
+    Deliverability = "deliverability", deliverability;
+    /// How many addresses are suppressed, by reason and scope. Never which.
+    SuppressionSummary = "suppression_summary", suppressions;
+    /// How many replies came in over the last days, by kind of message. Never from whom or what they say.
+    ReplyOutcomes = "reply_outcomes", replies;
+    /// Saves a proposal for a campaign, for a person to read. It is not a campaign: nothing is created, scheduled or sent.
+    SaveDraftProposal = "save_draft_proposal", drafts;
+}
+
+impl Tool {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_read_only(self) -> bool {
+        self != Self::SaveDraftProposal
+    }
+}
+
+/// Why a tool has no answer. `Display` is for the assistant.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// Arguments that are not the tool's.
+    #[error("{0}")]
+    Arguments(String),
+    /// No such campaign in this workspace.
+    #[error("there is no such campaign in this workspace")]
+    NoCampaign,
+    /// Saving drafts needs a consent of its own.
+    #[error("saving draft proposals was not consented to")]
+    NoConsent,
+    /// Nobody has read the ones before.
+    #[error("too many proposals wait for a person to read them")]
+    TooManyOpen,
+    /// Longer than an answer may be.
+    #[error("the answer is too long: ask for less")]
+    TooLong,
+    /// Postgres is away or took too long.
+    #[error("the numbers are not to be had at the moment")]
+    Unavailable,
+}
+
+impl Fault {
+    /// A stable code.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Arguments(_) => "invalid_arguments",
+            Self::NoCampaign => "campaign_not_found",
+            Self::NoConsent => "consent_missing",
+            Self::TooManyOpen => "too_many_open_proposals",
+            Self::TooLong => "answer_too_long",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+        tracing::warn!(sqlstate = code, "a call of the assistant endpoint failed");
+        Self::Unavailable
+    }
+}
+
+/// Reads a tool's arguments; unknown ones are refused.
+fn arguments<T: DeserializeOwned>(value: Value) -> Result<T, Fault> {
+    serde_json::from_value(value).map_err(|error| Fault::Arguments(error.to_string()))
+}
+
+/// An id among the arguments, in its canonical form.
+fn id(name: &str, text: &str) -> Result<Uuid, Fault> {
+    schemas::parse_id(text).map_err(|error| Fault::Arguments(format!("{name}: {error}")))
+}
+
+/// The schema of tools about one campaign.
+fn campaign_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"campaign_id": {"type": "string", "format": "uuid", "description": "As list_campaigns shows it."}},
+        "required": ["campaign_id"],
+        "additionalProperties": false,
+    })
+}
+
+/// The arguments of tools about one campaign.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfCampaign {
+    campaign_id: String,
+}
+
+/// The schema of tools about the last days.
+fn days_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"days": {"type": "integer", "minimum": 1, "maximum": DAYS_MAX, "default": DAYS_DEFAULT}},
+        "additionalProperties": false,
+    })
+}
+
+const DAYS_MAX: i32 = 90;
+const DAYS_DEFAULT: i32 = 30;
+
+/// The arguments of tools about the last days.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OverDays {
+    days: Option<i32>,
+}
+
+impl OverDays {
+    fn days(&self) -> Result<i32, Fault> {
+        match self.days {
+            None => Ok(DAYS_DEFAULT),
+            Some(days) if (1..=DAYS_MAX).contains(&days) => Ok(days),
+            Some(_) => Err(Fault::Arguments(format!("days: must be 1 to {DAYS_MAX}"))),
+        }
+    }
+}
+
+/// Carries a call out: audited, bounded, in a transaction confined to the approval's workspace.
+pub(crate) async fn call(
+    assistant: &Assistant,
+    approval: &Approval,
+    tool: Tool,
+    arguments: Value,
+) -> Result<Value, Fault> {
+    let result = if tool.is_read_only() {
+        let answered = read(&assistant.pool, approval.tenant_id, tool, arguments).await;
+        let outcome = answered.as_ref().map_or_else(Fault::code, |_| "answered");
+        // What is not in the audit log is not answered.
+        let mut db = assistant.pool.acquire().await?;
+        audit(&mut db, approval, tool, outcome, None).await?;
+        answered
+    } else if approval.may_draft {
+        drafts::save(&assistant.pool, approval, arguments).await
+    } else {
+        let mut db = assistant.pool.acquire().await?;
+        audit(&mut db, approval, tool, Fault::NoConsent.code(), None).await?;
+        Err(Fault::NoConsent)
+    };
+    note(Some(tool), result.as_ref().map_or_else(Fault::code, |_| "answered"));
+    result
+}
+
+async fn read(pool: &PgPool, tenant: Uuid, tool: Tool, arguments: Value) -> Result<Value, Fault> {
+    let mut tx = pool.begin_with("begin read only").await?;
+    confine(&mut tx, tenant).await?;
+    let answer = match tool {
+        Tool::ListCampaigns => campaigns::answer(&mut tx, tenant, arguments).await,
+        Tool::AudienceCounts => audience_counts::answer(&mut tx, tenant, arguments).await,
+        Tool::CampaignPerformance => performance::answer(&mut tx, tenant, arguments).await,
+        Tool::CampaignReadiness => readiness::answer(&mut tx, tenant, arguments).await,
+        Tool::Deliverability => deliverability::answer(&mut tx, tenant, arguments).await,
+        Tool::SuppressionSummary => suppressions::answer(&mut tx, tenant, arguments).await,
+        Tool::ReplyOutcomes => replies::answer(&mut tx, tenant, arguments).await,
+        Tool::SaveDraftProposal => Err(Fault::NoConsent),
+    };
+    tx.rollback().await?;
+    let answer = answer?;
+    if answer.to_string().len() > ANSWER_MAX_BYTES { Err(Fault::TooLong) } else { Ok(answer) }
+}
+
+/// Row security: from here on the transaction sees this tenant's rows only, and no statement runs long.
+async fn confine(db: &mut PgConnection, tenant: Uuid) -> Result<(), Fault> {
+    sqlx::query!(
+        "select set_config('app.tenant', $1, true) as wall, set_config('statement_timeout', $2, true) as patience",
+        tenant.to_string(),
+        STATEMENT_MAX.as_millis().to_string(),
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(())
+}
+
+/// Writes a call into the audit log: ids and codes only.
+async fn audit(
+    db: &mut PgConnection,
+    approval: &Approval,
+    tool: Tool,
+    outcome: &str,
+    draft: Option<Uuid>,
+) -> Result<(), Fault> {
+    sqlx::query!(
+        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
+        schemas::new_id(),
+        approval.tenant_id,
+        format!("assistant:{}", approval.id),
+        format!("assistant.{}", tool.name()),
+        draft.unwrap_or(approval.id).to_string(),
+        json!({"outcome": outcome}),
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Counts a call.
+pub(crate) fn note(tool: Option<Tool>, outcome: &'static str) {
+    Counter::AssistantCallsTotal.add(1, [("tool", tool.map_or("unknown", Tool::name)), ("outcome", outcome)]);
+}

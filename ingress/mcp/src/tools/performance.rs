@@ -1,0 +1,63 @@
+//! `campaign_performance`: sums over a campaign's batches, O(1) in the number of its sends.
+
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Fault, OfCampaign, arguments, id};
+use crate::small;
+
+pub(super) fn schema() -> Value {
+    super::campaign_schema()
+}
+
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+    let given: OfCampaign = arguments(given)?;
+    let campaign = id("campaign_id", &given.campaign_id)?;
+    let status = sqlx::query_scalar!("select status from campaigns where tenant_id = $1 and id = $2", tenant, campaign)
+        .fetch_optional(&mut *db)
+        .await?
+        .ok_or(Fault::NoCampaign)?;
+    // Served by batches_by_campaign.
+    let row = sqlx::query!(
+        r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(sent), 0) as "sent!",
+                  coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
+                  coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled + expired), 0) as "dropped!",
+                  coalesce(sum(queued + claimed + fenced + deferred), 0) as "open!",
+                  coalesce(sum(delivered), 0) as "delivered!", coalesce(sum(bounced), 0) as "bounced!",
+                  coalesce(sum(complained), 0) as "complained!", coalesce(sum(unsubscribed), 0) as "unsubscribed!",
+                  coalesce(sum(opened), 0) as "opened!", coalesce(sum(opened_human), 0) as "opened_human!",
+                  coalesce(sum(clicked), 0) as "clicked!", coalesce(sum(clicked_human), 0) as "clicked_human!"
+           from batches where tenant_id = $1 and campaign_id = $2"#,
+        tenant,
+        campaign,
+    )
+    .fetch_one(db)
+    .await?;
+    let states = small::parts([
+        ("sent", row.sent),
+        ("failed", row.failed),
+        ("unknown", row.unknown),
+        ("skipped", row.skipped),
+        ("not_sent_in_time", row.dropped),
+        ("open", row.open),
+    ]);
+    let fact = |number| json!({"count": small::share(number, row.sent), "rate": small::rate(number, row.sent)});
+    Ok(json!({
+        "campaign_id": campaign,
+        "status": status,
+        "total": small::count(row.total),
+        "states": states,
+        "facts": {
+            "delivered": fact(row.delivered),
+            "bounced": fact(row.bounced),
+            "complained": fact(row.complained),
+            "unsubscribed": fact(row.unsubscribed),
+            "opened": fact(row.opened),
+            "opened_human": fact(row.opened_human),
+            "clicked": fact(row.clicked),
+            "clicked_human": fact(row.clicked_human),
+        },
+        "note": "rates are of those sent; opens are inflated by mail programs that fetch pictures, clicks are the better sign",
+    }))
+}

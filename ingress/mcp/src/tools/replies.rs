@@ -1,0 +1,33 @@
+//! `reply_outcomes`: how many replies, by kind of message, from the rollups.
+
+use serde_json::{Map, Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Fault, OverDays, arguments};
+use crate::small;
+
+pub(super) fn schema() -> Value {
+    super::days_schema()
+}
+
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+    let given: OverDays = arguments(given)?;
+    let days = given.days()?;
+    let rows = sqlx::query!(
+        r#"select kind, coalesce(sum(count), 0)::bigint as "count!"
+           from rollups
+           where tenant_id = $1 and hour > now() - make_interval(days => $2::integer) and event = 'replied'
+           group by kind"#,
+        tenant,
+        days,
+    )
+    .fetch_all(db)
+    .await?;
+    let total: i64 = rows.iter().map(|row| row.count).sum();
+    if total == 0 {
+        return Ok(json!({"days": days, "replies": null, "note": "no replies stand in the ledger for these days"}));
+    }
+    let by_kind: Map<String, Value> = small::parts(rows.iter().map(|row| (row.kind.as_str(), row.count)));
+    Ok(json!({"days": days, "replies": small::count(total), "by_kind": by_kind}))
+}

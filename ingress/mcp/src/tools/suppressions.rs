@@ -1,0 +1,37 @@
+//! `suppression_summary`: sums by reason and scope.
+
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Fault, arguments};
+use crate::small;
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {}
+
+pub(super) fn schema() -> Value {
+    json!({"type": "object", "properties": {}, "additionalProperties": false})
+}
+
+pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, Fault> {
+    let Arguments {} = arguments(given)?;
+    let rows = sqlx::query!(
+        r#"select reason, scope, count(*) as "count!"
+           from suppressions where tenant_id = $1 and (expires_at is null or expires_at > now())
+           group by reason, scope"#,
+        tenant,
+    )
+    .fetch_all(db)
+    .await?;
+    let names: Vec<(String, i64)> =
+        rows.iter().map(|row| (format!("{}_{}", row.reason, row.scope), row.count)).collect();
+    let told = small::parts(names.iter().map(|(name, count)| (name.as_str(), *count)));
+    let groups: Vec<Value> = rows
+        .iter()
+        .zip(&names)
+        .map(|(row, (name, _))| json!({"reason": row.reason, "scope": row.scope, "count": told[name]}))
+        .collect();
+    Ok(json!({"total": small::count(rows.iter().map(|row| row.count).sum()), "groups": groups}))
+}

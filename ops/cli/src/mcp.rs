@@ -1,0 +1,248 @@
+//! `postrider mcp approve|list|revoke|drafts|draft|close`: who may ask through an assistant, and what assistants proposed.
+
+use anyhow::{Context, bail};
+use chrono::{DateTime, Utc};
+use clap::Subcommand;
+use schemas::new_id;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    key::audit,
+    operator::{self, DatabaseArgs},
+};
+
+/// The assistant endpoint.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lets one user ask about one workspace through one client.
+    Approve(Approve),
+    /// Lists approvals, newest first.
+    List {
+        /// Of this engine tenant only.
+        #[arg(long)]
+        tenant: Option<Uuid>,
+    },
+    /// Ends an approval, at once.
+    Revoke {
+        /// The approval, as `list` shows it.
+        id: Uuid,
+    },
+    /// Lists the draft proposals of a workspace that wait to be read, newest first.
+    Drafts {
+        /// The engine tenant.
+        tenant: Uuid,
+        /// The closed ones, too.
+        #[arg(long)]
+        all: bool,
+    },
+    /// One draft proposal with all its texts.
+    Draft {
+        /// The engine tenant.
+        tenant: Uuid,
+        /// The proposal, as `drafts` shows it.
+        id: Uuid,
+    },
+    /// Takes a draft proposal off the list: somebody has read it.
+    Close {
+        /// The engine tenant.
+        tenant: Uuid,
+        /// The proposal.
+        id: Uuid,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Approve {
+    /// The workspace: an engine tenant.
+    #[arg(long)]
+    tenant: Uuid,
+    /// The authorization server, exactly as its tokens spell it (`iss`).
+    #[arg(long)]
+    issuer: String,
+    /// The user, as the issuer's tokens name it (`sub`).
+    #[arg(long)]
+    subject: String,
+    /// The OAuth client (`client_id` or `azp`). It must also be among the ingress's `mcp-clients`.
+    #[arg(long)]
+    client: String,
+    /// Lets the assistant save draft proposals, too.
+    #[arg(long)]
+    drafts: bool,
+    /// Who this is.
+    #[arg(long)]
+    label: Option<String>,
+    /// When it ends, RFC 3339.
+    #[arg(long)]
+    expires: Option<DateTime<Utc>>,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    match args.command {
+        Command::Approve(wanted) => {
+            let id = approve(&pool, &wanted).await?;
+            operator::print(&[json!({"approval_id": id})], &["approval_id"], args.json);
+            Ok(())
+        }
+        Command::List { tenant } => list(&pool, tenant, args.json).await,
+        Command::Revoke { id } => revoke(&pool, id).await,
+        Command::Drafts { tenant, all } => drafts(&pool, tenant, all, args.json).await,
+        Command::Draft { tenant, id } => draft(&pool, tenant, id, args.json).await,
+        Command::Close { tenant, id } => close(&pool, tenant, id).await,
+    }
+}
+
+async fn approve(pool: &PgPool, wanted: &Approve) -> anyhow::Result<Uuid> {
+    for (name, text) in [("issuer", &wanted.issuer), ("subject", &wanted.subject), ("client", &wanted.client)] {
+        if text.trim().is_empty() || text.chars().any(char::is_control) {
+            bail!("{name} must not be empty");
+        }
+    }
+    let mut tx = pool.begin().await?;
+    let environment = sqlx::query_scalar!("select environment from tenants where id = $1", wanted.tenant)
+        .fetch_optional(&mut *tx)
+        .await?
+        .context("no such tenant")?;
+    let id = new_id();
+    let made = sqlx::query!(
+        "insert into assistant_approvals (id, issuer, subject, client_id, tenant_id, environment, may_draft, label, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+         on conflict (issuer, subject, client_id) where revoked_at is null do nothing",
+        id,
+        wanted.issuer,
+        wanted.subject,
+        wanted.client,
+        wanted.tenant,
+        environment,
+        wanted.drafts,
+        wanted.label,
+        wanted.expires,
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if made == 0 {
+        bail!("this user and client are approved already: revoke that approval first (postrider mcp list)");
+    }
+    audit(&mut tx, Some(wanted.tenant), "mcp.approve", &id.to_string()).await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+async fn list(pool: &PgPool, tenant: Option<Uuid>, json: bool) -> anyhow::Result<()> {
+    let rows = sqlx::query!(
+        "select id, issuer, subject, client_id, tenant_id, environment, may_draft, label, created_at, expires_at, revoked_at
+         from assistant_approvals where $1::uuid is null or tenant_id = $1 order by created_at desc",
+        tenant
+    )
+    .fetch_all(pool)
+    .await?;
+    let records: Vec<Value> = rows
+        .into_iter()
+        .map(|row| {
+            json!({
+                "approval_id": row.id, "issuer": row.issuer, "subject": row.subject, "client": row.client_id,
+                "tenant": row.tenant_id, "environment": row.environment, "drafts": row.may_draft, "label": row.label,
+                "created_at": row.created_at, "expires_at": row.expires_at, "revoked_at": row.revoked_at,
+            })
+        })
+        .collect();
+    operator::print(
+        &records,
+        &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"],
+        json,
+    );
+    Ok(())
+}
+
+async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let tenant = sqlx::query_scalar!(
+        "update assistant_approvals set revoked_at = now() where id = $1 and revoked_at is null returning tenant_id",
+        id
+    )
+    .fetch_optional(&mut *tx)
+    .await?
+    .context("no live approval has this id")?;
+    audit(&mut tx, Some(tenant), "mcp.revoke", &id.to_string()).await?;
+    tx.commit().await?;
+    println!("revoked");
+    Ok(())
+}
+
+async fn drafts(pool: &PgPool, tenant: Uuid, all: bool, json: bool) -> anyhow::Result<()> {
+    let rows = sqlx::query!(
+        "select id, approval_id, title, status, created_at from draft_proposals
+         where tenant_id = $1 and ($2 or status = 'open') order by created_at desc, id desc limit 500",
+        tenant,
+        all
+    )
+    .fetch_all(pool)
+    .await?;
+    let records: Vec<Value> = rows
+        .into_iter()
+        .map(|row| {
+            json!({
+                "proposal_id": row.id, "approval_id": row.approval_id, "title": row.title, "status": row.status,
+                "created_at": row.created_at,
+            })
+        })
+        .collect();
+    operator::print(&records, &["proposal_id", "created_at", "status", "title"], json);
+    Ok(())
+}
+
+async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid, json: bool) -> anyhow::Result<()> {
+    let row = sqlx::query!(
+        "select id, approval_id, title, campaign_goal, subject, preheader, body, audience, notes, status, created_at, closed_at
+         from draft_proposals where tenant_id = $1 and id = $2",
+        tenant,
+        id
+    )
+    .fetch_optional(pool)
+    .await?
+    .context("no such draft proposal")?;
+    let record = json!({
+        "proposal_id": row.id, "approval_id": row.approval_id, "title": row.title, "campaign_goal": row.campaign_goal,
+        "subject": row.subject, "preheader": row.preheader, "body": row.body, "audience": row.audience, "notes": row.notes,
+        "status": row.status, "created_at": row.created_at, "closed_at": row.closed_at,
+    });
+    if json {
+        println!("{record}");
+    } else {
+        println!("{}", serde_json::to_string_pretty(&record)?);
+    }
+    Ok(())
+}
+
+async fn close(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let closed = sqlx::query!(
+        "update draft_proposals set status = 'closed', closed_at = now() where tenant_id = $1 and id = $2 and status = 'open'",
+        tenant,
+        id
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if closed == 0 {
+        bail!("no open draft proposal of this tenant has this id");
+    }
+    audit(&mut tx, Some(tenant), "mcp.close", &id.to_string()).await?;
+    tx.commit().await?;
+    println!("closed");
+    Ok(())
+}
