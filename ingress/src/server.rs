@@ -7,24 +7,23 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
     extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
 use runtime::{Counter, Histogram};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tower::Layer;
 use uuid::Uuid;
 
-use crate::{Ingress, auth, error::ApiError, routes::tracking::peer::Peer};
+use crate::{
+    Ingress, auth,
+    error::ApiError,
+    connection::converse,
+    inbox,
+    routes::domains,
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_CHARS: usize = 100;
@@ -68,6 +67,8 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     let address = listener.local_addr()?;
     tracing::info!(%address, "ingress listens");
     tokio::spawn(auth::sweep::run(ingress.pool.clone(), shutdown.clone()));
+    tokio::spawn(inbox::listen(Arc::clone(&ingress), shutdown.clone()));
+    tokio::spawn(domains::recheck::run(Arc::clone(&ingress), shutdown.clone()));
     let finished = tokio::spawn(accept_until(listener, ingress, shutdown));
     Ok(Serving { address, finished })
 }
@@ -96,29 +97,6 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
     };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!(connections = connections.len(), "stopped with requests in hand");
-    }
-}
-
-/// Serves one connection. The header timeout is why this is not `axum::serve`: without it, a silent client holds a connection for ever.
-async fn converse(stream: TcpStream, router: Router, header_timeout: Duration, shutdown: CancellationToken) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no TCP_NODELAY");
-    }
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(header_timeout)).max_concurrent_streams(100);
-    let service = Extension(Peer::of(&stream)).layer(router);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let mut connection = std::pin::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = result {
-        tracing::debug!(error, "connection ended");
     }
 }
 

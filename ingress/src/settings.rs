@@ -6,8 +6,10 @@ use std::{
 };
 
 use clap::Args;
+use ipnet::IpNet;
+use delivery::quota::QuotaDefaults;
 
-use crate::routes::domains::DomainTargets;
+use crate::routes::domains::{DomainTargets, recheck::Rechecks};
 
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Args)]
@@ -35,12 +37,33 @@ pub struct Settings {
     /// Longest a caller may take to send its headers, and then its body, before it is answered 408.
     #[arg(long, env = "POSTRIDER_HTTP_BODY_TIMEOUT", default_value = "20s", value_parser = humantime::parse_duration)]
     pub http_body_timeout: Duration,
+    /// One-off mails each tenant may send in an hour, over all ingress processes: a message to three people counts as three. More
+    /// are answered 429 `message_rate_exceeded`. 0 switches the limit off.
+    #[arg(long, env = "POSTRIDER_MESSAGE_RATE_PER_HOUR", default_value_t = 120)]
+    pub message_rate_per_hour: u32,
+    /// Longest a caller of `POST /v1/messages` waits for the outcome before it is answered 504 `dispatch_pending`; the dispatch
+    /// goes on. Shorter than `http-request-timeout`.
+    #[arg(long, env = "POSTRIDER_MESSAGE_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub message_timeout: Duration,
+    /// Connections each ingress process serves at once; more are closed as soon as they come.
+    #[arg(long, env = "POSTRIDER_HTTP_CONNECTIONS", default_value_t = 10_000)]
+    pub http_connections: usize,
+    /// Networks of the proxies in front of the ingress, as CIDRs, comma-separated. Only these are believed when they say for whom they
+    /// ask (`X-Forwarded-For`, `Forwarded`).
+    #[arg(long, env = "POSTRIDER_TRUSTED_PROXIES", value_delimiter = ',')]
+    pub trusted_proxies: Vec<IpNet>,
     /// Names of this installation that tenants' DNS records point to.
     #[command(flatten)]
     pub domain_targets: DomainTargets,
     /// What AI assistants may ask, and whose.
     #[command(flatten)]
     pub assistant: mcp::Settings,
+    /// When domains are looked at again.
+    #[command(flatten)]
+    pub rechecks: Rechecks,
+    /// The send quota. One setting of the process: the ingress gates with it, delivery's fence holds it.
+    #[arg(skip)]
+    pub quota: QuotaDefaults,
 }
 
 fn dns_server(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {

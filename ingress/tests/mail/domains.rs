@@ -1,3 +1,4 @@
+use ingress::routes::domains::recheck;
 use schemas::Environment;
 use serde_json::{Value, json};
 
@@ -125,6 +126,68 @@ async fn a_required_record_that_vanishes_degrades_and_a_silent_dns_changes_nothi
     publish_all(&dns, &claimed);
     assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
     assert_eq!(client.get("/v1/domains").await.body["domains"][0]["degraded_since"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_domain_is_looked_at_again_by_itself_and_fails_after_its_grace() {
+    let dns = Dns::start().await;
+    let (edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    publish_all(&dns, &claimed);
+    let status = async || client.get("/v1/domains").await.body["domains"][0]["status"].clone();
+    let due = async |more: &str| {
+        let sql = format!("update domains set next_check_at = now(){more}");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&edge.pool).await.unwrap();
+        recheck::sweep(&edge.ingress).await.unwrap()
+    };
+    assert_eq!(recheck::sweep(&edge.ingress).await.unwrap(), 0, "nothing is due yet");
+    assert_eq!((due("").await, status().await), (1, json!("verified")), "nobody has to press verify");
+    assert_eq!(recheck::sweep(&edge.ingress).await.unwrap(), 0, "the next look is tomorrow");
+    dns.remove("_postrider.acme.test");
+    assert_eq!((due("").await, status().await), (1, json!("degraded")));
+    due(", degraded_since = now() - interval '71 hours'").await;
+    assert_eq!(status().await, json!("degraded"));
+    due(", degraded_since = now() - interval '73 hours'").await;
+    assert_eq!(status().await, json!("failed"));
+    let changes = "select count(*) from audit_log where action = 'domain.status_changed' and actor = 'recheck'";
+    assert_eq!(edge.count(changes).await, 3);
+}
+
+#[tokio::test]
+async fn a_domain_is_looked_at_by_one_process_at_a_time() {
+    let dns = Dns::start().await;
+    let (edge, client) = asking(&dns).await;
+    for name in ["a.test", "b.test", "c.test"] {
+        claim(&client, name).await;
+    }
+    sqlx::query("update domains set next_check_at = now()").execute(&edge.pool).await.unwrap();
+    let another = edge.another().await;
+    let (mine, theirs) = tokio::join!(recheck::sweep(&edge.ingress), recheck::sweep(&another));
+    assert_eq!(mine.unwrap() + theirs.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_sandbox_tenant_locks_nobody_out_of_a_name() {
+    let dns = Dns::start().await;
+    let (edge, client) = asking(&dns).await;
+    for tenant in ["sandbox-1", "sandbox-2"] {
+        let sandbox = edge.client_for(PRODUCT, Environment::Sandbox, tenant).await;
+        let claimed = claim(&sandbox, "acme.test").await;
+        assert_eq!(verify(&sandbox, &claimed).await["status"], json!("verified"));
+    }
+    let claimed = claim(&client, "acme.test").await;
+    publish_all(&dns, &claimed);
+    assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
+}
+
+#[tokio::test]
+async fn a_sandbox_domain_is_never_looked_up() {
+    let edge = Edge::start().await;
+    let client = edge.client_for(PRODUCT, Environment::Sandbox, "sandbox-1").await;
+    let claimed = claim(&client, "acme.test").await;
+    assert_eq!(edge.count("select count(*) from domains where next_check_at is not null").await, 0);
+    verify(&client, &claimed).await;
+    assert_eq!(edge.count("select count(*) from domains where next_check_at is not null").await, 0);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `POST /v1/domains/{id}/verify`: asks the DNS and stores what it says.
+//! `POST /v1/domains/{id}/verify`: asks the DNS and stores what it says. [`super::recheck`] does the same by the clock.
 
 use std::time::Duration;
 
@@ -6,14 +6,18 @@ use chrono::Utc;
 use delivery::domain::{self, CheckError, Checked, DnsRecord, Validity};
 use schemas::{DomainStatus, Environment};
 use serde_json::json;
+use sqlx::PgConnection;
 use tokio::sync::Semaphore;
+use uuid::Uuid;
 
 use super::{
     DKIM_PURPOSE,
+    recheck::Rechecks,
     records::{self, RecordView},
-    store::{self, DomainRow},
+    store::{self, Check, DomainRow},
 };
 use crate::{
+    Ingress,
     act::{Act, NoFields, Reply},
     error::ApiError,
 };
@@ -24,50 +28,105 @@ const CHECK_MAX: Duration = Duration::from_secs(10);
 /// not take the connections of all the others.
 static CHECKS: Semaphore = Semaphore::const_new(4);
 const RETRY_BUSY: u64 = 5;
+/// In the audit log: a check moved a domain's status.
+pub(super) const STATUS_CHANGED: &str = "domain.status_changed";
 /// In the sandbox every domain verifies without DNS, except those that begin with this label.
 const SANDBOX_UNVERIFIED_LABEL: &str = "unverified";
 
 pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("domain")?);
     let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
-    // The records name a public key. Without its private half (sealed under a master key that is not set any more) mail could
-    // not be signed, and a domain that cannot sign must not count as verified.
-    if act.ingress.vault.open(tenant, DKIM_PURPOSE, &row.dkim_private).is_err() {
+    if !can_sign(&act.ingress, tenant, &row) {
         return Err(ApiError::conflict("domain_missing_provider_record"));
     }
     let results = match act.caller.environment {
-        Environment::Sandbox => pretend(&row, wanted(act, &row)),
-        Environment::Production => ask(act, &row).await?,
+        Environment::Sandbox => pretend(&row, wanted(&act.ingress, &row)),
+        Environment::Production => {
+            let _permit = CHECKS.try_acquire().map_err(|_| {
+                ApiError::unavailable()
+                    .retry_after(RETRY_BUSY)
+                    .detail("other domain checks are waiting for the DNS: try again shortly")
+            })?;
+            ask(&act.ingress, &row).await
+        }
     };
+    let again = match act.caller.environment {
+        Environment::Sandbox => None,
+        Environment::Production => Some(act.ingress.settings.rechecks),
+    };
+    match settle(act.db(), tenant, &row, &results, again).await? {
+        Settled::Recorded { from, to, records } => {
+            if from != to {
+                act.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
+            }
+            Reply::ok(&json!({"ok": true, "domain_id": id, "status": to, "dns_records": records}))
+        }
+        Settled::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
+        Settled::Gone => Err(ApiError::not_found("domain")),
+    }
+}
 
+/// Whether the private half of the published key can be had. Without it (sealed under a master key that is not set any more)
+/// mail could not be signed, and a domain that cannot sign must not count as verified.
+pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool {
+    ingress.vault.open(tenant, DKIM_PURPOSE, &row.dkim_private).is_ok()
+}
+
+/// What became of a check.
+pub(super) enum Settled {
+    /// It stands in the ledger.
+    Recorded {
+        /// The status before.
+        from: DomainStatus,
+        /// The status now.
+        to: DomainStatus,
+        /// What the check saw.
+        records: Vec<RecordView>,
+    },
+    /// Everything is there, but another tenant has proven the name; nothing was recorded.
+    ProvenElsewhere,
+    /// The domain is not there any more.
+    Gone,
+}
+
+/// Records a check: the status it makes of the domain, what it saw, and when to look again (`None`: never). After
+/// [`Settled::ProvenElsewhere`] the transaction can only be rolled back.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn settle(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    row: &DomainRow,
+    results: &[Checked],
+    again: Option<Rechecks>,
+) -> sqlx::Result<Settled> {
     // A statement of its own after the lock: what other checks have committed meanwhile is seen.
-    let (previous, degraded_since) =
-        store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    let Some((from, degraded_since)) = store::lock(&mut *db, tenant, row.id).await? else { return Ok(Settled::Gone) };
     let now = Utc::now();
-    let status = domain::status(previous, &results, degraded_since, now);
-    if status == DomainStatus::Verified && store::proven_elsewhere(act.db(), tenant, &row.domain).await? {
-        return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
+    let to = domain::status(from, results, degraded_since, now);
+    if to == DomainStatus::Verified && store::proven_elsewhere(&mut *db, tenant, &row.domain).await? {
+        return Ok(Settled::ProvenElsewhere);
     }
-    let views: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
-    if !store::record_check(act.db(), tenant, id, status, &json!(views)).await? {
-        return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
+    let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
+    let next =
+        again.and_then(|rechecks| rechecks.next(to, now - row.created_at, degraded_since.map(|since| now - since)));
+    let check = Check { status: to, records: &json!(records), next_check_at: next.map(|wait| now + wait) };
+    if !store::record_check(db, tenant, row.id, &check).await? {
+        return Ok(Settled::ProvenElsewhere);
     }
-    Reply::ok(&json!({"ok": true, "domain_id": id, "status": status, "dns_records": views}))
+    Ok(Settled::Recorded { from, to, records })
 }
 
-fn wanted(act: &Act, row: &DomainRow) -> Vec<DnsRecord> {
-    records::wanted(row, &act.ingress.settings.domain_targets.settings())
+fn wanted(ingress: &Ingress, row: &DomainRow) -> Vec<DnsRecord> {
+    records::wanted(row, &ingress.settings.domain_targets.settings())
 }
 
-async fn ask(act: &Act, row: &DomainRow) -> Result<Vec<Checked>, ApiError> {
-    let _permit = CHECKS.try_acquire().map_err(|_| {
-        ApiError::unavailable()
-            .retry_after(RETRY_BUSY)
-            .detail("other domain checks are waiting for the DNS: try again shortly")
-    })?;
-    let records = wanted(act, row);
-    let asked = domain::verify(&row.domain, records.clone(), &act.ingress.resolver);
-    Ok(tokio::time::timeout(CHECK_MAX, asked).await.unwrap_or_else(|_| records.into_iter().map(unanswered).collect()))
+/// Asks the DNS for every record. Takes a bounded time; what was not answered is undetermined.
+pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> Vec<Checked> {
+    let records = wanted(ingress, row);
+    let asked = domain::verify(&row.domain, records.clone(), &ingress.resolver);
+    tokio::time::timeout(CHECK_MAX, asked).await.unwrap_or_else(|_| records.into_iter().map(unanswered).collect())
 }
 
 fn unanswered(record: DnsRecord) -> Checked {

@@ -1,15 +1,11 @@
 //! `/v1/domains`: a tenant sends from domains it owns and has proven, and from nothing else.
 
 mod check;
+mod doc;
+pub mod recheck;
 pub(crate) mod records;
 pub(crate) mod store;
 
-use std::sync::Arc;
-
-use axum::{
-    Router,
-    routing::{get, post},
-};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::Args;
 use delivery::{
@@ -23,8 +19,7 @@ use serde_json::{Value, json};
 
 use self::store::{DomainRow, NewDomain};
 use crate::{
-    Ingress,
-    act::{Act, Faults, Page, Reply, read, time, write},
+    act::{Act, Faults, Page, Reply, Routes, read, time, write},
     error::ApiError,
 };
 
@@ -61,10 +56,11 @@ impl DomainTargets {
 }
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/domains", get(read("domains:manage", list)).post(write("domains:manage", create)))
-        .route("/v1/domains/{id}/verify", post(write("domains:manage", check::verify)))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/domains", read("domains:manage", list), doc::list)
+        .post("/v1/domains", write("domains:manage", create), doc::create)
+        .post("/v1/domains/{id}/verify", write("domains:manage", check::verify), doc::verify)
 }
 
 #[derive(Debug, Deserialize)]

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use schemas::DomainStatus;
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::act::page::Page;
@@ -126,20 +126,31 @@ pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sq
     .await
 }
 
+/// What a check found.
+#[derive(Debug)]
+pub(crate) struct Check<'a> {
+    /// What it makes of the domain.
+    pub(crate) status: DomainStatus,
+    /// What it saw, record by record.
+    pub(crate) records: &'a Value,
+    /// When the next one is due.
+    pub(crate) next_check_at: Option<DateTime<Utc>>,
+}
+
 /// Stores what a check saw and what it makes of the domain. `false`: another tenant has proven the name meanwhile.
 /// After `false` the transaction is aborted and can only be rolled back.
 pub(crate) async fn record_check(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
-    status: DomainStatus,
-    records: &Value,
+    check: &Check<'_>,
 ) -> sqlx::Result<bool> {
     let written = sqlx::query!(
         "update domains
          set status = $3,
              records = $4,
              last_checked_at = now(),
+             next_check_at = $5,
              verified_at = case when $3 = 'verified' then coalesce(verified_at, now()) else verified_at end,
              degraded_since = case when $3 = 'degraded' then coalesce(degraded_since, now())
                                    when $3 = 'verified' then null else degraded_since end,
@@ -147,8 +158,9 @@ pub(crate) async fn record_check(
          where tenant_id = $1 and id = $2",
         tenant,
         id,
-        status.as_str(),
-        records,
+        check.status.as_str(),
+        check.records,
+        check.next_check_at,
     )
     .execute(db)
     .await;
@@ -157,4 +169,30 @@ pub(crate) async fn record_check(
         Err(sqlx::Error::Database(error)) if error.constraint() == Some(PROVEN_ONCE) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Takes domains whose check is due, of all tenants, for ten minutes. Served by `domains_to_check`.
+pub(crate) async fn take_due(db: &PgPool, at_most: i32) -> sqlx::Result<Vec<(Uuid, Uuid)>> {
+    let rows = sqlx::query!(r#"select tenant_id as "tenant_id!", id as "id!" from take_domains_to_check($1)"#, at_most)
+        .fetch_all(db)
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
+}
+
+/// Says when a domain is looked at again, and nothing else.
+pub(crate) async fn check_again(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    next_check_at: Option<DateTime<Utc>>,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update domains set next_check_at = $3, last_checked_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        next_check_at,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

@@ -1,0 +1,179 @@
+//! Domains are looked at again by themselves: a record that vanishes is noticed before receivers notice it, one that was
+//! published at last is found without anybody pressing "verify".
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{TimeDelta, Utc};
+use futures::{StreamExt, stream};
+use runtime::Counter;
+use schemas::DomainStatus;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    check::{self, STATUS_CHANGED, Settled},
+    store,
+};
+use crate::Ingress;
+
+/// How often due domains are looked for.
+const EVERY: Duration = Duration::from_secs(10);
+/// Domains one round takes, and how many of them ask the DNS at once.
+const AT_ONCE: i32 = 40;
+const CONCURRENT: usize = 8;
+/// How long a claim that was never proven is looked at soon, and how long at all.
+const PENDING_SOON: TimeDelta = TimeDelta::days(3);
+const PENDING_AT_ALL: TimeDelta = TimeDelta::days(30);
+/// How long after it degraded a failed domain is looked at.
+const FAILED_AT_ALL: TimeDelta = TimeDelta::days(30);
+const ACTOR: &str = "recheck";
+
+/// When domains are looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+#[group(skip)]
+pub struct Rechecks {
+    /// How often the DNS records of a verified domain are looked at again.
+    #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK", default_value = "24h", value_parser = humantime::parse_duration)]
+    pub domain_recheck: Duration,
+    /// How often those of a domain that is not, or not any more, as it should be.
+    #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK_SOON", default_value = "1h", value_parser = humantime::parse_duration)]
+    pub domain_recheck_soon: Duration,
+}
+
+impl Rechecks {
+    /// How long after a check that left the domain in this status the next one is due; `None` when nobody waits for it any
+    /// more (a call of `verify` starts it again).
+    pub(super) fn next(
+        self,
+        status: DomainStatus,
+        age: TimeDelta,
+        degraded_for: Option<TimeDelta>,
+    ) -> Option<Duration> {
+        match status {
+            DomainStatus::Verified => Some(self.domain_recheck),
+            DomainStatus::Degraded => Some(self.domain_recheck_soon),
+            DomainStatus::Pending if age < PENDING_SOON => Some(self.domain_recheck_soon),
+            DomainStatus::Pending => (age < PENDING_AT_ALL).then_some(self.domain_recheck),
+            DomainStatus::Failed => {
+                degraded_for.is_none_or(|since| since < FAILED_AT_ALL).then_some(self.domain_recheck)
+            }
+            DomainStatus::Suspended => None,
+        }
+    }
+}
+
+/// Looks at due domains until shut down. Every ingress process may do so at once.
+pub(crate) async fn run(ingress: Arc<Ingress>, shutdown: CancellationToken) {
+    while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        let labels = [("stage", "ingress"), ("sweep", "domains")];
+        match shutdown.run_until_cancelled(sweep(&ingress)).await {
+            Some(Ok(found)) if found > 0 => Counter::SweepFoundTotal.add(found, labels),
+            Some(Err(error)) => {
+                Counter::SweepFailedTotal.add(1, labels);
+                tracing::warn!(
+                    transient = runtime::db::is_transient(&error),
+                    "domain check sweep failed; it runs again"
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One round; answers how many domains were looked at. No connection is held while the DNS thinks.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn sweep(ingress: &Ingress) -> sqlx::Result<u64> {
+    let due = store::take_due(&ingress.pool, AT_ONCE).await?;
+    let checks = stream::iter(due).map(|(tenant, id)| recheck(ingress, tenant, id)).buffer_unordered(CONCURRENT);
+    let results: Vec<sqlx::Result<()>> = checks.collect().await;
+    let found = results.len() as u64;
+    results.into_iter().collect::<sqlx::Result<()>>()?;
+    Ok(found)
+}
+
+async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+    let row = store::by_id(&mut tx, tenant, id).await?;
+    tx.rollback().await?;
+    let Some(row) = row else { return Ok(()) };
+    let rechecks = ingress.settings.rechecks;
+    if !check::can_sign(ingress, tenant, &row) {
+        tracing::error!(tenant_id = %tenant, domain_id = %id, "a domain's DKIM key cannot be opened: is its master key still set?");
+        return again_later(ingress, tenant, id, Some(rechecks.domain_recheck)).await;
+    }
+    let results = check::ask(ingress, &row).await;
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+    match check::settle(&mut tx, tenant, &row, &results, Some(rechecks)).await? {
+        Settled::Recorded { from, to, .. } => {
+            if from != to {
+                audit(&mut tx, tenant, id, from, to).await?;
+                tracing::info!(tenant_id = %tenant, domain_id = %id, %from, %to, "a domain's status changed");
+            }
+            tx.commit().await
+        }
+        Settled::ProvenElsewhere => {
+            tx.rollback().await?;
+            let wait = rechecks.next(DomainStatus::Pending, Utc::now() - row.created_at, None);
+            again_later(ingress, tenant, id, wait).await
+        }
+        Settled::Gone => tx.rollback().await,
+    }
+}
+
+async fn again_later(ingress: &Ingress, tenant: Uuid, id: Uuid, wait: Option<Duration>) -> sqlx::Result<()> {
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+    store::check_again(&mut tx, tenant, id, wait.map(|wait| Utc::now() + wait)).await?;
+    tx.commit().await
+}
+
+async fn audit(
+    db: &mut sqlx::PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    from: DomainStatus,
+    to: DomainStatus,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, $3, $4, $5, $6)",
+        schemas::new_id(),
+        tenant,
+        ACTOR,
+        STATUS_CHANGED,
+        id.to_string(),
+        json!({"from": from, "to": to}),
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const DAILY: Duration = Duration::from_secs(86_400);
+    const SOON: Duration = Duration::from_secs(3_600);
+
+    #[rstest]
+    #[case::verified(DomainStatus::Verified, 400, None, Some(DAILY))]
+    #[case::degraded(DomainStatus::Degraded, 400, Some(1), Some(SOON))]
+    #[case::just_claimed(DomainStatus::Pending, 0, None, Some(SOON))]
+    #[case::claimed_last_week(DomainStatus::Pending, 7, None, Some(DAILY))]
+    #[case::claimed_and_forgotten(DomainStatus::Pending, 30, None, None)]
+    #[case::failed(DomainStatus::Failed, 400, Some(4), Some(DAILY))]
+    #[case::failed_and_forgotten(DomainStatus::Failed, 400, Some(30), None)]
+    #[case::suspended(DomainStatus::Suspended, 0, None, None)]
+    fn a_domain_is_looked_at_again_as_its_status_asks(
+        #[case] status: DomainStatus,
+        #[case] days_old: i64,
+        #[case] days_degraded: Option<i64>,
+        #[case] expected: Option<Duration>,
+    ) {
+        let rechecks = Rechecks { domain_recheck: DAILY, domain_recheck_soon: SOON };
+        assert_eq!(rechecks.next(status, TimeDelta::days(days_old), days_degraded.map(TimeDelta::days)), expected);
+    }
+}
