@@ -19,6 +19,6 @@ pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
 pub use messages::{Cleared, ClearedRecipient, RequestAnnounced, Resolved, Signal, SignalKind};
 pub use rendered::{Piece, Rendered, RenderedRecipient, Skeleton, SkeletonId};
 pub use states::{
-    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, MessagePurpose, RequestKind,
-    SendState, SkipReason,
+    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, MessagePurpose, OnMiss, PauseReason,
+    RequestKind, SendState, SkipReason, WinnerMetric, WinnerReason,
 };

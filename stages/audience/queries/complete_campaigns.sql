@@ -1,15 +1,17 @@
--- Completes at most $1 campaigns that are materialised, or cancelled, and have no batch with anything open. A cancelled one
--- that never was materialised never will be: the launch checks the status under the campaign's lock.
+-- Completes these campaigns, which the caller has locked in a statement before this one, as far as they still have nothing
+-- open: sends may have been put back into the queue before the lock was had. $1 tenants, $2 campaigns.
 with over as (
     select c.tenant_id, c.id
-    from campaigns c
+    from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+    join campaigns c on c.tenant_id = w.tenant_id and c.id = w.id
     where (c.status = 'sending' and c.materialized_at is not null or c.status = 'cancelled')
       and c.completed_at is null
       and not exists (
           select from batches b where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.state <> 'done')
-    order by c.tenant_id, c.id
-    limit $1
-    for update of c skip locked
+), unpinned as (
+    delete from launch_audiences l using over o where l.tenant_id = o.tenant_id and l.campaign_id = o.id
+), unpaced as (
+    delete from campaign_paces p using over o where p.tenant_id = o.tenant_id and p.campaign_id = o.id
 )
 update campaigns c
 set status = case c.status when 'sending' then 'sent' else c.status end,

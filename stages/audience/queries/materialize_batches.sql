@@ -1,8 +1,12 @@
--- The batches of a launch of $5 sends, waiting to be handed on. $1 tenant, $2 campaign, $3 launch prefix, $4 month,
--- $6 sends per batch. They pin what the campaign would render now.
-insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)
-select c.tenant_id, ($3::text || lpad(to_hex(k << 9), 9, '0'))::uuid, $4, 'campaign', 'bulk', c.classification, c.id, c.content_id,
-       c.sender_profile_id, least($6, $5 - k * $6)::integer, least($6, $5 - k * $6)::integer
+-- The batches of a launch, part by part. $1 tenant, $2 campaign, $3 launch prefix, $4 month, $5 sends per batch; then for each
+-- part its first batch's number, its sends, its variant and whether it is held back. They pin what the variant, or else the
+-- campaign, would render now.
+insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, variant, state, size, queued)
+select c.tenant_id, ($3::text || lpad(to_hex((p.first_batch + k) << 9), 9, '0'))::uuid, $4, 'campaign', 'bulk', c.classification, c.id,
+       coalesce(v.content_id, c.content_id), c.sender_profile_id, p.variant, case when p.held then 'held' else 'waiting' end,
+       least($5, p.sends - k * $5)::integer, least($5, p.sends - k * $5)::integer
 from campaigns c
-cross join generate_series(0, ($5::bigint + $6::bigint - 1) / $6 - 1) as k
+cross join unnest($6::bigint[], $7::bigint[], $8::text[], $9::bool[]) as p (first_batch, sends, variant, held)
+left join campaign_variants v on v.tenant_id = c.tenant_id and v.campaign_id = c.id and v.variant = p.variant
+cross join generate_series(0, (p.sends + $5::bigint - 1) / $5 - 1) as k
 where c.tenant_id = $1 and c.id = $2

@@ -2,10 +2,11 @@
 -- first ring again. Answers what each came to:
 --   announced  ring
 --   resting    all that is open is deferred to later: its time is set
---   waiting    its campaign is paused and nothing of it is in hand: it must not fill the lane meanwhile
--- Nothing of a cancelled campaign is rung for: the cancel sweep has it. Found by `batches_open`.
+--   waiting    its campaign is paused and nothing of it is in hand: it must not fill the lane meanwhile. Or its campaign is
+--              paced: what was deferred is mail like any other, and waits for its turn
+-- Nothing of a cancelled campaign is rung for: the closing sweep has it, and what a missed window leaves. Found by `batches_open`.
 with due as (
-    select b.tenant_id, b.id, coalesce(c.paused, false) as paused
+    select b.tenant_id, b.id, coalesce(c.paused, false) as paused, b.state = 'resting' and c.max_per_minute is not null as paced
     from batches b
     left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
     where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting') and b.announce_after <= now()
@@ -19,6 +20,7 @@ with due as (
            case
                when d.paused then 'waiting'
                when b.queued + b.claimed + b.fenced = 0 and l.later > now() then 'resting'
+               when d.paced then 'waiting'
                else 'announced'
            end as state,
            l.later
@@ -34,6 +36,7 @@ with due as (
 update batches b
 set state = f.state,
     announcement = b.announcement + (f.state = 'announced')::integer,
+    quiet_at = case when b.state = 'announced' and f.state <> 'announced' then now() else b.quiet_at end,
     announce_after = case f.state
         when 'announced' then now() + make_interval(secs => $2 * least(power(2, least(b.announcement, 5)), 30))
         when 'resting' then f.later

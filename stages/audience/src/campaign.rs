@@ -1,11 +1,15 @@
 //! A campaign's launch: its audience is looked up once and stands in the ledger from then on.
 
 use runner::StageError;
-use schemas::{CampaignStatus, LaunchId, RequestAnnounced, ids::BATCH_MAX, messages::CampaignLaunchPayload};
+use schemas::{CampaignStatus, RequestAnnounced, messages::CampaignLaunchPayload};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::{AudienceSelector, planner};
+use crate::{
+    AudienceSelector, Split, lookup,
+    materialize::{Plan, materialize},
+    pin,
+};
 
 /// What a launch request came to. Written to `requests.outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +48,18 @@ struct Campaign {
     is_materialized: bool,
     is_due: bool,
     selector: Option<AudienceSelector>,
+    test_percent: Option<i16>,
+    weights: Vec<i32>,
+    max_per_minute: Option<i32>,
+}
+
+impl Campaign {
+    /// Variants without a test divide the whole audience.
+    fn split(&self) -> Split {
+        let percent = self.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
+        let weights: Vec<u32> = self.weights.iter().filter_map(|weight| u32::try_from(*weight).ok()).collect();
+        Split::new(percent, &weights)
+    }
 }
 
 /// Handles a launch request: once, however often it is announced and by however many processes.
@@ -53,7 +69,7 @@ pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<()
     let Some(campaign) = lock_campaign(&mut tx, input.tenant_id, payload.campaign_id).await? else {
         return Err(StageError::rejected("unknown_campaign", "the request's campaign is not in the ledger"));
     };
-    let outcome = act(&mut tx, input.tenant_id, &campaign).await?;
+    let outcome = act(&mut tx, input.tenant_id, &campaign, payload.digest.is_some()).await?;
     settle(&mut tx, input, campaign.id, outcome).await?;
     tx.commit().await?;
     tracing::info!(
@@ -87,7 +103,9 @@ async fn lock_request(
 async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<Campaign>, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
-                  coalesce(scheduled_for <= now(), true) as "is_due!", audience_mode, list_id, tag_ids
+                  coalesce(scheduled_for <= now(), true) as "is_due!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
+                  array(select v.weight from campaign_variants v where v.tenant_id = $1 and v.campaign_id = $2 order by v.variant)
+                      as "weights!"
            from campaigns where tenant_id = $1 and id = $2 for update"#,
         tenant,
         id,
@@ -99,11 +117,19 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
         status: row.status,
         is_materialized: row.is_materialized,
         is_due: row.is_due,
-        selector: AudienceSelector::from_columns(&row.audience_mode, row.list_id, &row.tag_ids),
+        selector: AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids),
+        test_percent: row.test_percent,
+        weights: row.weights,
+        max_per_minute: row.max_per_minute,
     }))
 }
 
-async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign) -> Result<Outcome, StageError> {
+async fn act(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: &Campaign,
+    is_pinned: bool,
+) -> Result<Outcome, StageError> {
     if campaign.is_materialized {
         return Ok(Outcome::Repeated);
     }
@@ -114,7 +140,11 @@ async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign) -> Result
     if !campaign.is_due {
         return Ok(Outcome::NotDue);
     }
-    let Some(selector) = &campaign.selector else {
+    let selector = match &campaign.selector {
+        Some(selector) if lookup::is_known(&mut *db, tenant, selector).await? => Some(selector),
+        _ => None,
+    };
+    let Some(selector) = selector else {
         sqlx::query!(
             "update campaigns set status = 'cancelled', updated_at = now() where tenant_id = $1 and id = $2",
             tenant,
@@ -125,50 +155,20 @@ async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign) -> Result
         tracing::error!(stage = "audience", tenant_id = %tenant, campaign_id = %campaign.id, "a launched campaign names no audience");
         return Ok(Outcome::UnknownAudience);
     };
-    let sends = materialize(db, tenant, campaign.id, selector).await?;
+    // A segment is evaluated once, as its rule stands now, and then is an audience like a pinned one.
+    let is_evaluated = matches!(selector, AudienceSelector::Segment(_)) && !is_pinned;
+    if is_evaluated {
+        pin::pin(&mut *db, tenant, selector, campaign.id).await?;
+    }
+    let plan = Plan {
+        campaign: campaign.id,
+        selector: selector.clone(),
+        is_pinned: is_pinned || is_evaluated,
+        split: campaign.split(),
+        max_per_minute: campaign.max_per_minute,
+    };
+    let sends = materialize(db, tenant, &plan).await?;
     Ok(if sends == 0 { Outcome::Empty } else { Outcome::Materialized })
-}
-
-/// Writes the sends, the batches and the campaign's new state. Nothing of the audience passes through this process.
-async fn materialize(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    campaign: Uuid,
-    selector: &AudienceSelector,
-) -> Result<i64, StageError> {
-    let launch = LaunchId::fresh();
-    let (prefix, month) = (launch.prefix(), launch.month());
-    planner::many_rows(&mut *db).await?;
-    let inserted = sqlx::query_file!(
-        "queries/materialize_sends.sql",
-        tenant,
-        selector.audiences(),
-        prefix,
-        month,
-        campaign,
-        BATCH_MAX as i64,
-    )
-    .execute(&mut *db)
-    .await?;
-    planner::few_rows(&mut *db).await?;
-    let sends = i64::try_from(inserted.rows_affected()).unwrap_or(i64::MAX);
-    sqlx::query_file!("queries/materialize_batches.sql", tenant, campaign, prefix, month, sends, BATCH_MAX as i64)
-        .execute(&mut *db)
-        .await?;
-    // Nobody to mail: the completing sweep finds no open batch and sets it to sent, with zero counts.
-    sqlx::query!(
-        "update campaigns
-         set status = 'sending', launch_prefix = $3, month = $4, materialized_at = now(),
-             launched_at = coalesce(launched_at, now()), updated_at = now()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        campaign,
-        prefix,
-        month,
-    )
-    .execute(db)
-    .await?;
-    Ok(sends)
 }
 
 async fn settle(

@@ -6,10 +6,10 @@ use schemas::{
     Classification, SkipReason,
     gate::{self, MarketingStatus, Standing},
 };
-use sqlx::PgConnection;
+use sqlx::{Arguments, PgConnection, postgres::PgArguments};
 use uuid::Uuid;
 
-use crate::{AudienceSelector, planner};
+use crate::{AudienceSelector, Split, lookup, planner, segment::Compiled};
 
 /// An audience at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,11 +22,26 @@ pub struct AudienceCount {
     pub skipped: Vec<(SkipReason, i64)>,
     /// Changes when a contact joins or leaves the audience, or the verdict on one changes; 32 hex digits.
     pub digest: String,
+    /// Who they are, whatever the verdict on them.
+    pub members: Members,
+    /// Those that would be mailed of each variant's part; empty without variants.
+    pub variants: Vec<i64>,
+}
+
+/// A set of contacts, as far as two sets can be told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Members {
+    /// How many they are.
+    pub contacts: i64,
+    /// Equal for equal sets, and hardly for others.
+    pub fingerprint: i64,
 }
 
 /// Contacts that stand alike.
 struct Alike {
     standing: Standing,
+    /// Of the split.
+    part: i32,
     contacts: i64,
     fingerprint: i64,
 }
@@ -44,15 +59,77 @@ pub async fn count(
     selector: &AudienceSelector,
     classification: Classification,
 ) -> sqlx::Result<AudienceCount> {
+    count_split(db, tenant, selector, classification, Uuid::nil(), &Split::default()).await
+}
+
+/// As [`count()`], and how many of each variant's part would be mailed.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn count_split(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    selector: &AudienceSelector,
+    classification: Classification,
+    campaign: Uuid,
+    split: &Split,
+) -> sqlx::Result<AudienceCount> {
+    let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
     planner::many_rows(&mut *db).await?;
-    let rows = sqlx::query_file!("queries/count.sql", tenant, selector.audiences()).fetch_all(&mut *db).await?;
+    let rows = match &segment {
+        None => sqlx::query_file_as!(
+            Row,
+            "queries/count.sql",
+            tenant,
+            selector.audiences(),
+            campaign,
+            split.thresholds()
+        )
+        .fetch_all(&mut *db)
+        .await?,
+        Some(segment) => count_segment(&mut *db, tenant, segment, campaign, split).await?,
+    };
     planner::few_rows(db).await?;
     let alike = rows.into_iter().map(|row| Alike {
         standing: standing_of(row.standing, &row.marketing_status),
+        part: row.part,
         contacts: row.contacts,
         fingerprint: row.fingerprint,
     });
-    Ok(judge_all(alike, classification))
+    Ok(judge_all(alike, classification, split.variants()))
+}
+
+/// A row of `count.sql`.
+struct Row {
+    standing: i32,
+    marketing_status: String,
+    part: i32,
+    contacts: i64,
+    fingerprint: i64,
+}
+
+async fn count_segment(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    segment: &Compiled,
+    campaign: Uuid,
+    split: &Split,
+) -> sqlx::Result<Vec<Row>> {
+    let sql = include_str!("../queries/count.sql");
+    let bind = |arguments: &mut PgArguments| {
+        arguments.add(campaign)?;
+        arguments.add(split.thresholds())
+    };
+    let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
+    let rows: Vec<(i32, String, i32, i64, i64)> = query.build_query_as().fetch_all(db).await?;
+    let row = |(standing, marketing_status, part, contacts, fingerprint)| Row {
+        standing,
+        marketing_status,
+        part,
+        contacts,
+        fingerprint,
+    };
+    Ok(rows.into_iter().map(row).collect())
 }
 
 fn standing_of(bits: i32, marketing_status: &str) -> Standing {
@@ -68,12 +145,22 @@ fn standing_of(bits: i32, marketing_status: &str) -> Standing {
     }
 }
 
-fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification) -> AudienceCount {
+fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification, variants: usize) -> AudienceCount {
     let mut verdicts: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
+    let mut members = Members::default();
+    let mut queued_of = vec![0; variants];
     for group in alike {
-        let (contacts, fingerprint) = verdicts.entry(gate::judge(&group.standing, classification)).or_default();
+        let verdict = gate::judge(&group.standing, classification);
+        let (contacts, fingerprint) = verdicts.entry(verdict).or_default();
         *contacts += group.contacts;
         *fingerprint ^= group.fingerprint;
+        members.contacts += group.contacts;
+        members.fingerprint ^= group.fingerprint;
+        // The remainder is no variant's.
+        let queued = usize::try_from(group.part).ok().and_then(|part| queued_of.get_mut(part));
+        if let (None, Some(queued)) = (verdict, queued) {
+            *queued += group.contacts;
+        }
     }
     let mut words = String::new();
     for (verdict, (contacts, fingerprint)) in &verdicts {
@@ -88,6 +175,8 @@ fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification)
         queued,
         skipped,
         digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, words.as_bytes()).simple().to_string(),
+        members,
+        variants: queued_of,
     }
 }
 
@@ -104,10 +193,11 @@ mod tests {
     fn counted(groups: &[(i32, &'static str, i64, i64)], classification: Classification) -> AudienceCount {
         let alike = groups.iter().map(|&(bits, status, contacts, fingerprint)| Alike {
             standing: standing_of(bits, status),
+            part: 0,
             contacts,
             fingerprint,
         });
-        judge_all(alike, classification)
+        judge_all(alike, classification, 1)
     }
 
     proptest! {
@@ -116,6 +206,7 @@ mod tests {
             let count = counted(&groups, Classification::ALL[which]);
             let all: i64 = groups.iter().map(|group| group.2).sum();
             prop_assert_eq!(count.total, all);
+            prop_assert_eq!((count.members.contacts, count.variants.as_slice()), (all, &[count.queued][..]));
             prop_assert_eq!(count.queued + count.skipped.iter().map(|(_, n)| n).sum::<i64>(), all);
         }
 

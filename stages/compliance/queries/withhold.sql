@@ -43,6 +43,7 @@ with verdicts as (
         skipped = b.skipped + n.queued + n.deferred,
         state = coalesce(j.state, b.state),
         announce_after = case j.state when 'done' then null when 'resting' then j.due else b.announce_after end,
+        quiet_at = case when b.state = 'announced' and j.state is not null then now() else b.quiet_at end,
         done_at = case when j.state = 'done' then now() else b.done_at end
     from counted n
     cross join judged j

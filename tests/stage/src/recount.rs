@@ -35,7 +35,7 @@ with recounted as (
         'complained', b.complained, 'delivered', b.delivered) as booked, r.sends,
         (b.state = 'done') = (b.queued + b.claimed + b.fenced + b.deferred = 0)
             and (b.state = 'done') = (b.done_at is not null)
-            and (b.state in ('waiting', 'done')) = (b.announce_after is null)
+            and (b.state in ('held', 'waiting', 'done')) = (b.announce_after is null)
             and (b.state <> 'resting' or b.queued + b.claimed + b.fenced = 0 and b.announce_after = r.next) as sound,
         b.state
     from batches b

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
 use sqlx::PgPool;
+use uuid::Uuid;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Campaigns completed at a time.
@@ -31,7 +32,29 @@ impl Sweep for Complete {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let completed = sqlx::query_file!("queries/complete_campaigns.sql", AT_ONCE).fetch_all(&self.pool).await?;
+        let mut tx = self.pool.begin().await?;
+        // A cancelled one that never was materialised never will be: the launch checks the status under the campaign's lock.
+        let held = sqlx::query!(
+            "select c.tenant_id, c.id
+             from campaigns c
+             where (c.status = 'sending' and c.materialized_at is not null or c.status = 'cancelled')
+               and c.completed_at is null
+               and not exists (
+                   select from batches b where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.state <> 'done')
+             order by c.tenant_id, c.id
+             limit $1
+             for update of c skip locked",
+            AT_ONCE,
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        if held.is_empty() {
+            return Ok(0);
+        }
+        // Looked at again in a statement of its own: its snapshot is taken under the locks.
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().map(|row| (row.tenant_id, row.id)).unzip();
+        let completed = sqlx::query_file!("queries/complete_campaigns.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
+        tx.commit().await?;
         for campaign in &completed {
             tracing::info!(
                 stage = "audience", tenant_id = %campaign.tenant_id, campaign_id = %campaign.id, status = campaign.status,

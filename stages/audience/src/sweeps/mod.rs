@@ -1,12 +1,15 @@
 //! The audience stage's sweeps. Each may run in any number of processes at once: rows are taken with `skip locked`, and a
 //! statement changes only what still is as it was found.
 
+mod audit;
 mod batches;
-mod cancel;
+mod close;
 mod complete;
+mod decide;
 mod hand_on;
 mod partitions;
 mod requests;
+mod watch;
 
 use std::sync::Arc;
 
@@ -17,11 +20,13 @@ use crate::{Settings, stage::Audience};
 /// Starts all of them.
 pub(crate) fn start(deps: &Deps, settings: &Settings) {
     let (pool, bus) = (&deps.pool, &deps.bus);
-    let sweeps: [Arc<dyn Sweep>; 6] = [
+    let sweeps: [Arc<dyn Sweep>; 8] = [
         Arc::new(hand_on::HandOn::new(pool.clone(), bus.clone(), settings)),
         Arc::new(batches::Batches::new(pool.clone(), bus.clone(), settings)),
         Arc::new(requests::Requests::new(pool.clone(), bus.clone())),
-        Arc::new(cancel::Cancel::new(pool.clone())),
+        Arc::new(close::Close::new(pool.clone())),
+        Arc::new(watch::Watch::new(pool.clone())),
+        Arc::new(decide::Decide::new(pool.clone())),
         Arc::new(complete::Complete::new(pool.clone())),
         Arc::new(partitions::Partitions::new(pool.clone())),
     ];

@@ -4,8 +4,12 @@
 mod count;
 mod hand_on;
 mod launch;
+mod pace;
+mod pinned;
+mod stops;
 mod sweeps;
 mod transactional;
+mod variants;
 
 use audience::Settings;
 use runner::Deps;

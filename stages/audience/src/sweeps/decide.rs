@@ -1,0 +1,141 @@
+//! Decides A/B tests: when the test's mail has been out for long enough, the winner gets the remainder, which has waited in
+//! batches that were held back.
+//!
+//! The clock starts when nothing of the test waits or is in hand: a pause before that stops it. Deferred mail does not.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use schemas::WinnerMetric;
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::audit;
+use crate::{VariantResult, verdict};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) struct Decide {
+    pool: PgPool,
+}
+
+/// A test whose time has come.
+struct Due {
+    tenant_id: Uuid,
+    id: Uuid,
+    metric: WinnerMetric,
+}
+
+impl Decide {
+    pub(super) fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Decides one test; `false` when none is due.
+    async fn decide_one(&self) -> Result<bool, StageError> {
+        let mut tx = self.pool.begin().await?;
+        let Some(due) = lock_due(&mut tx).await? else { return Ok(false) };
+        let variants = results(&mut tx, &due).await?;
+        let all: Vec<VariantResult> = variants.iter().map(|(_, result)| *result).collect();
+        let (winner, reason) = verdict::decide(&all, due.metric);
+        let Some((letter, _)) = variants.get(winner) else { return Ok(false) };
+        sqlx::query!(
+            "update campaigns set winner = $3, winner_reason = $4, decided_at = now(), updated_at = now()
+             where tenant_id = $1 and id = $2",
+            due.tenant_id,
+            due.id,
+            letter,
+            reason.as_str(),
+        )
+        .execute(&mut *tx)
+        .await?;
+        let released = sqlx::query_file!("queries/release_held.sql", due.tenant_id, due.id, letter)
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        let detail = json!({"winner": letter, "reason": reason, "batches": released});
+        audit::write(&mut tx, due.tenant_id, "campaign.winner", due.id, detail).await?;
+        tx.commit().await?;
+        tracing::info!(
+            stage = "audience", tenant_id = %due.tenant_id, campaign_id = %due.id, winner = letter, reason = reason.as_str(),
+            batches = released, "A/B test decided"
+        );
+        Ok(true)
+    }
+}
+
+/// Notes the tests whose mail is out. Served by `campaigns_undecided` and `batches_by_campaign`.
+async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
+    let noted = sqlx::query!(
+        "update campaigns c set tested_at = now()
+         where c.test_percent is not null and c.decided_at is null and c.materialized_at is not null
+           and c.tested_at is null and c.status in ('sending', 'sent')
+           and not exists (
+               select from batches b
+               where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
+                 and b.state in ('waiting', 'announced'))"
+    )
+    .execute(pool)
+    .await?;
+    Ok(noted.rows_affected())
+}
+
+async fn lock_due(db: &mut PgConnection) -> sqlx::Result<Option<Due>> {
+    sqlx::query_as!(
+        Due,
+        r#"select tenant_id, id, winner_metric as "metric!: WinnerMetric"
+           from campaigns
+           where test_percent is not null and decided_at is null and materialized_at is not null
+             and status in ('sending', 'sent')
+             and tested_at + make_interval(mins => decide_after_minutes) <= now()
+           order by tested_at
+           limit 1
+           for no key update skip locked"#
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// What each variant has come to, in the caller's order.
+async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, VariantResult)>> {
+    let rows = sqlx::query!(
+        r#"select v.variant, coalesce(sum(b.sent), 0) as "sent!", coalesce(sum(b.opened_human), 0) as "opened_human!",
+                  coalesce(sum(b.clicked_human), 0) as "clicked_human!"
+           from campaign_variants v
+           left join batches b on b.tenant_id = v.tenant_id and b.campaign_id = v.campaign_id and b.variant = v.variant
+           where v.tenant_id = $1 and v.campaign_id = $2
+           group by v.variant
+           order by v.variant"#,
+        due.tenant_id,
+        due.id,
+    )
+    .fetch_all(db)
+    .await?;
+    let result = rows.into_iter().map(|row| {
+        let result =
+            VariantResult { sent: row.sent, opened_human: row.opened_human, clicked_human: row.clicked_human };
+        (row.variant, result)
+    });
+    Ok(result.collect())
+}
+
+#[async_trait]
+impl Sweep for Decide {
+    fn name(&self) -> &'static str {
+        "decide"
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let mut found = note_tested(&self.pool).await?;
+        while self.decide_one().await? {
+            found += 1;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,105 @@
+//! What stops a campaign by itself: its window, and its tripwire.
+
+use stage_rig::{Rig, until};
+use uuid::Uuid;
+
+use crate::start;
+
+/// A launched campaign to so many people, handed on as far as the backlog goes.
+async fn running(rig: &Rig, people: usize) -> Uuid {
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, people).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let request = rig.launch_request(&tenant, campaign).await;
+    rig.ring(&[request], "1").await;
+    start(rig, &["--audience-backlog", "500"]).await;
+    until("one batch is handed on", async || {
+        rig.number("select count(*) from batches where state = 'announced'").await == 1
+    })
+    .await;
+    campaign
+}
+
+async fn set(rig: &Rig, statement: &'static str) {
+    sqlx::query(statement).execute(&rig.pool).await.unwrap();
+}
+
+async fn pause_reason(rig: &Rig) -> Option<String> {
+    sqlx::query_scalar("select pause_reason from campaigns where paused").fetch_optional(&rig.pool).await.unwrap().flatten()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_closed_window_leaves_is_skipped_and_counted() {
+    let rig = Rig::new().await;
+    running(&rig, 1_200).await;
+    // One of those handed on is in a worker's hands.
+    set(&rig, "update sends set state = 'claimed' where id = (select id from batches where state = 'announced')").await;
+    set(&rig, "update batches set queued = queued - 1, claimed = 1 where state = 'announced'").await;
+    set(&rig, "update campaigns set not_after = now(), closes_at = now()").await;
+    until("all that nobody holds is skipped", async || {
+        rig.number("select coalesce(sum(skipped), 0) from batches").await == 1_199
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from sends where state = 'skipped' and reason = 'window_missed'").await, 1_199);
+    assert_eq!(
+        rig.number("select coalesce(sum(count), 0)::bigint from rollups where kind = 'campaign' and event = 'skipped'").await,
+        1_199
+    );
+    rig.assert_books().await;
+    set(&rig, "update sends set state = 'sent' where state = 'claimed'").await;
+    set(&rig, "update batches set claimed = 0, sent = 1, state = 'done', done_at = now() where claimed = 1").await;
+    until("sent", async || rig.number("select count(*) from campaigns where status = 'sent'").await == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_to_be_held_is_paused_when_its_window_closes() {
+    let rig = Rig::new().await;
+    running(&rig, 1_200).await;
+    set(&rig, "update campaigns set on_miss = 'hold', not_after = now(), closes_at = now()").await;
+    until("paused", async || pause_reason(&rig).await.as_deref() == Some("window_missed")).await;
+    assert_eq!(rig.number("select coalesce(sum(skipped), 0) from batches").await, 0);
+    assert_eq!(
+        rig.number("select count(*) from audit_log where action = 'campaign.paused' and detail ->> 'reason' = 'window_missed'").await,
+        1
+    );
+    // Who resumes it waives the window: the rest is sent late.
+    set(&rig, "update batches set state = 'done', sent = queued, queued = 0 where state = 'announced'").await;
+    set(&rig, "update campaigns set paused = false, pause_reason = null, closes_at = null").await;
+    until("the next batch is handed on", async || {
+        rig.number("select count(*) from batches where state = 'announced'").await == 1
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_that_bounces_too_often_is_paused_once() {
+    let rig = Rig::new().await;
+    running(&rig, 1_200).await;
+    let bounce = "update batches set queued = queued - 3, failed = failed + 3, bounced = bounced + 3
+                  where id = (select id from batches where state = 'announced' or queued < size order by id limit 1)";
+    set(&rig, bounce).await;
+    set(&rig, bounce).await;
+    until("paused", async || pause_reason(&rig).await.as_deref() == Some("tripwire_bounces")).await;
+    let audited: (i64, i64) = sqlx::query_as(
+        "select (detail ->> 'bounced')::bigint, (detail ->> 'decided')::bigint from audit_log where action = 'campaign.paused'",
+    )
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(audited, (6, 6));
+    // Resumed, it is not stopped for this again.
+    set(&rig, "update campaigns set paused = false, pause_reason = null, tripwire = 'disarmed'").await;
+    set(&rig, "update batches set state = 'done', failed = failed + queued, queued = 0 where state = 'announced' or queued < size").await;
+    until("it goes on", async || rig.number("select count(*) from batches where state = 'announced'").await >= 1).await;
+    assert_eq!(pause_reason(&rig).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn complaints_trip_it_too() {
+    let rig = Rig::new().await;
+    running(&rig, 600).await;
+    set(&rig, "update batches set complained = 4, queued = queued - 4, sent = 4 where state = 'announced'").await;
+    until("paused", async || pause_reason(&rig).await.as_deref() == Some("tripwire_complaints")).await;
+    assert_eq!(rig.number("select count(*) from campaigns where tripwire = 'tripped'").await, 1);
+}
