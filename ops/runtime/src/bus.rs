@@ -197,6 +197,18 @@ impl Bus {
         Ok(())
     }
 
+    /// Tells whoever waits under this reply subject, once and without guarantee: nobody may be listening, and the ledger holds
+    /// the truth. A subject that is no reply subject is told nothing: the name came with a message.
+    pub async fn tell<M: schemas::messages::Message>(&self, subject: &str, message: &M) {
+        if !schemas::subjects::is_reply(subject) {
+            return;
+        }
+        let Ok(body) = serde_json::to_vec(message) else { return };
+        if let Err(error) = self.client.publish(self.prefixed(subject), body.into()).await {
+            tracing::debug!(%error, "nobody was told; who waits looks into the ledger");
+        }
+    }
+
     /// Whether JetStream itself answers.
     pub async fn is_healthy(&self) -> bool {
         self.client.connection_state() == async_nats::connection::State::Connected

@@ -17,11 +17,17 @@ pub(crate) struct RungBatch {
 
 impl RungBatch {
     pub(crate) fn publication(&self) -> Result<Publication, StageError> {
+        self.publication_telling(None)
+    }
+
+    /// The announcement of a batch whose outcome somebody waits for.
+    pub(crate) fn publication_telling(&self, notify: Option<String>) -> Result<Publication, StageError> {
         let message = Resolved {
             tenant_id: self.tenant_id,
             batch_id: self.batch_id,
             lane: self.lane,
             announcement: self.announcement,
+            notify,
         };
         Ok(Publication::json(subjects::resolved(self.lane), message.message_id(), &message)?)
     }
@@ -40,7 +46,7 @@ pub(crate) struct RungRequest {
 
 impl RungRequest {
     fn publication(&self) -> Result<Publication, StageError> {
-        let message = RequestAnnounced { tenant_id: self.tenant_id, request_id: self.request_id, kind: self.kind };
+        let message = RequestAnnounced { tenant_id: self.tenant_id, request_id: self.request_id, kind: self.kind, notify: None };
         let id = format!("request-{}-{}", self.request_id.simple(), self.announcements);
         Ok(Publication::json(subjects::request(&self.product, self.environment, self.kind), id, &message)?)
     }

@@ -8,9 +8,9 @@ use runtime::Publication;
 use schemas::{Lane, RequestAnnounced, RequestKind, subjects};
 use sqlx::PgPool;
 
-use crate::{Settings, campaign, sweeps, transactional};
+use crate::{Settings, campaign, message, sweeps, transactional};
 
-/// Transactional requests handled in one transaction when they are waiting together.
+/// Transactional requests and one-off messages handled together when they are waiting together.
 const COALESCE: usize = 64;
 
 pub(crate) struct Audience {
@@ -24,17 +24,18 @@ pub(crate) struct Audience {
 /// None today; the signature is every stage's.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Audience { pool: deps.pool.clone(), reannounce: settings.audience_reannounce };
-    let intake = |lane: Lane, kind: RequestKind, workers: usize, coalesce| Intake {
+    let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
         lane,
         stream: subjects::stream::REQUESTS,
         durable: format!("{}-{lane}", Audience::NAME),
-        subjects: vec![format!("mail.v1.request.*.*.{kind}")],
+        subjects: kinds.iter().map(|kind| format!("mail.v1.request.*.*.{kind}")).collect(),
         workers: workers.max(1),
         coalesce,
     };
+    let prompt = [RequestKind::Transactional, RequestKind::Message];
     let intakes = vec![
-        intake(Lane::Priority, RequestKind::Transactional, settings.audience_workers, COALESCE),
-        intake(Lane::Bulk, RequestKind::CampaignLaunch, settings.audience_launches, 1),
+        intake(Lane::Priority, &prompt, settings.audience_workers, COALESCE),
+        intake(Lane::Bulk, &[RequestKind::CampaignLaunch], settings.audience_launches, 1),
     ];
     deps.runner.start(Arc::new(stage), intakes);
     sweeps::start(deps, settings);
@@ -61,15 +62,22 @@ impl Stage for Audience {
 
 impl Audience {
     async fn handle_all(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
-        let (transactional, launches): (Vec<_>, Vec<_>) =
-            inputs.iter().partition(|input| input.kind == RequestKind::Transactional);
-        for launch in launches {
-            campaign::launch(&self.pool, launch).await?;
+        let (mut transactional, mut messages) = (Vec::new(), Vec::new());
+        for input in inputs {
+            match input.kind {
+                RequestKind::CampaignLaunch => campaign::launch(&self.pool, input).await?,
+                RequestKind::Transactional => transactional.push(input),
+                RequestKind::Message => messages.push(input),
+            }
         }
-        if transactional.is_empty() {
-            return Ok(Vec::new());
+        let mut publications = Vec::new();
+        if !messages.is_empty() {
+            publications.extend(message::resolve(&self.pool, &messages, self.reannounce).await?);
         }
-        transactional::resolve(&self.pool, &transactional, self.reannounce).await
+        if !transactional.is_empty() {
+            publications.extend(transactional::resolve(&self.pool, &transactional, self.reannounce).await?);
+        }
+        Ok(publications)
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn resolve(
     rung.iter().map(RungBatch::publication).collect()
 }
 
-fn first_announcement(tenant_id: Uuid, batch_id: Uuid) -> RungBatch {
+pub(crate) fn first_announcement(tenant_id: Uuid, batch_id: Uuid) -> RungBatch {
     RungBatch { tenant_id, batch_id, lane: Lane::Priority, announcement: 1 }
 }
 

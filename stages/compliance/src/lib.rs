@@ -6,12 +6,12 @@
 mod facts;
 mod withhold;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::Publication;
-use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, gate, subjects};
+use runtime::{Bus, Publication};
+use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, gate, messages::Decided, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -31,6 +31,7 @@ const PRIORITY_COALESCE: usize = 64;
 
 struct Compliance {
     pool: PgPool,
+    bus: Bus,
 }
 
 /// Starts the stage's workers.
@@ -46,7 +47,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         workers: settings.compliance_workers.max(1),
         coalesce,
     };
-    let stage = Arc::new(Compliance { pool: deps.pool.clone() });
+    let stage = Arc::new(Compliance { pool: deps.pool.clone(), bus: deps.bus.clone() });
     deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
     Ok(())
 }
@@ -66,6 +67,7 @@ impl Stage for Compliance {
             batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld)).collect();
         let owed = facts::owed_sends(&self.pool, &moving).await?;
         let mut outputs = Vec::with_capacity(moving.len());
+        let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {
             let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
             let (cleared, withheld) = judge_batch(batch, sends);
@@ -73,11 +75,24 @@ impl Stage for Compliance {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
             }
             if !cleared.is_empty() {
-                let message = message(batch, announcement(inputs, batch.batch_id), cleared);
+                let message = message(batch, inputs, cleared);
                 outputs.push(Publication::json(subjects::cleared(batch.lane), message.message_id(), &message)?);
+                moved.insert(batch.batch_id);
             }
         }
+        self.tell_the_end(inputs.iter().filter(|input| !moved.contains(&input.batch_id))).await;
         Ok(outputs)
+    }
+}
+
+impl Compliance {
+    /// Tells those who wait for a batch of which nothing goes on.
+    async fn tell_the_end(&self, ended: impl Iterator<Item = &Resolved>) {
+        for input in ended {
+            if let Some(notify) = &input.notify {
+                self.bus.tell(notify, &Decided { tenant_id: input.tenant_id, batch_id: input.batch_id }).await;
+            }
+        }
     }
 }
 
@@ -100,21 +115,19 @@ fn judge_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>
     (cleared, withheld)
 }
 
-fn announcement(inputs: &[Resolved], batch_id: Uuid) -> i32 {
-    inputs.iter().filter(|input| input.batch_id == batch_id).map(|input| input.announcement).max().unwrap_or(1)
-}
-
-fn message(batch: &BatchFacts, announcement: i32, recipients: Vec<ClearedRecipient>) -> Cleared {
+fn message(batch: &BatchFacts, inputs: &[Resolved], recipients: Vec<ClearedRecipient>) -> Cleared {
+    let announced = || inputs.iter().filter(|input| input.batch_id == batch.batch_id);
     Cleared {
         tenant_id: batch.tenant_id,
         batch_id: batch.batch_id,
         lane: batch.lane,
-        announcement,
+        announcement: announced().map(|input| input.announcement).max().unwrap_or(1),
         kind: batch.kind,
         classification: batch.classification,
         campaign_id: batch.campaign_id,
         content_id: batch.content_id,
         sender_id: batch.sender_id,
         recipients,
+        notify: announced().find_map(|input| input.notify.clone()),
     }
 }

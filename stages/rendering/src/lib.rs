@@ -38,7 +38,7 @@ pub struct Settings {
 /// # Errors
 /// When the settings make no sense.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
-    let stage = Arc::new(Rendering::new(deps.pool.clone(), deps.tokens.clone(), settings)?);
+    let stage = Arc::new(Rendering::new(deps.pool.clone(), deps.tokens.clone(), settings)?.telling(deps.bus.clone()));
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: stream::CLEARED,
@@ -55,5 +55,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         ],
     );
     deps.runner.start_sweep("rendering", Arc::new(stage::Forget::new(deps.pool.clone())));
+    deps.runner.start_sweep("rendering", Arc::new(stage::ForgetMessages::new(deps.pool.clone())));
     Ok(())
 }

@@ -7,6 +7,7 @@ use schemas::{Lane, Rendered};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    attachments::Room,
     claim::Sendable,
     ledger::Held,
     sources::{Part, Sources},
@@ -22,6 +23,8 @@ pub(crate) const AHEAD: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub send: Held,
+    /// Index of the message.
+    pub input: usize,
     pub address: String,
     pub return_path_domain: Arc<str>,
     /// `Err`: why it cannot be sent at all, a failure class.
@@ -33,6 +36,16 @@ pub(crate) struct Ready {
 pub(crate) struct Signed {
     pub message: Message,
     pub signature: String,
+    /// Held for as long as the message is: for one with attachments.
+    pub _room: Option<Room>,
+}
+
+/// Cuts sends into chunks. One with attachments is prepared alone: it waits for room, and must not hold others' meanwhile.
+pub(crate) fn chunks(parts: &[Part], sendable: Vec<Sendable>) -> Vec<Vec<Sendable>> {
+    let (heavy, light): (Vec<Sendable>, Vec<Sendable>) =
+        sendable.into_iter().partition(|send| parts[send.input].skeleton.attachment_bytes() > 0);
+    // The light ones first: they are through before the heavy ones have loaded anything.
+    light.chunks(CHUNK).map(<[Sendable]>::to_vec).chain(heavy.into_iter().map(|send| vec![send])).collect()
 }
 
 /// Prepares a chunk. A message that cannot be made or signed fails alone. While shutting down nothing is prepared: the sends
@@ -52,13 +65,14 @@ pub(crate) async fn prepare(
         let (rendered, part) = (&inputs[input], &parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
-        let message = if stopping { Err("stopping") } else { splice(part, &recipient.slots) };
+        let message = if stopping { Err("stopping") } else { splice(sources, rendered, part, &recipient.slots, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(Ready {
             send,
+            input,
             address: recipient.address.clone(),
             return_path_domain: Arc::from(rendered.return_path_domain.as_str()),
-            message: message.map(|message| Signed { message, signature: String::new() }),
+            message: message.map(|(message, room)| Signed { message, signature: String::new(), _room: room }),
         });
     }
     if stopping || signers.iter().all(Option::is_none) {
@@ -79,7 +93,27 @@ pub(crate) async fn prepare(
     sources.threads.run(urgent, sign).await.unwrap_or_default()
 }
 
-/// A message that does not fit its skeleton, or is none, is a fault of rendering.
-fn splice(part: &Part, slots: &[String]) -> Result<Message, &'static str> {
-    part.skeleton.splice(slots).and_then(|octets| Message::new(octets).ok()).ok_or("render")
+/// A message that does not fit its skeleton, or is none, is a fault of rendering. One whose attachments cannot be had because the
+/// process stops is about to be released.
+async fn splice(
+    sources: &Sources,
+    rendered: &Rendered,
+    part: &Part,
+    slots: &[String],
+    shutdown: &CancellationToken,
+) -> Result<(Message, Option<Room>), &'static str> {
+    let attachment_bytes = part.skeleton.attachment_bytes();
+    if attachment_bytes == 0 {
+        let message = part.skeleton.splice(slots).and_then(|octets| Message::new(octets).ok()).ok_or("render")?;
+        return Ok((message, None));
+    }
+    let room = sources.attachments.room(part.skeleton.text_bytes() + attachment_bytes).await.ok_or("render")?;
+    let loaded = sources.attachments.load(rendered.tenant_id, rendered.batch_id, shutdown).await.ok_or("render")?;
+    let (skeleton, slots) = (part.skeleton.clone(), slots.to_vec());
+    // Copying and checking twenty megabytes is not for the reactor.
+    let spliced = tokio::task::spawn_blocking(move || {
+        skeleton.splice_with(&slots, &loaded).and_then(|octets| Message::new(octets).ok())
+    });
+    let message = spliced.await.ok().flatten().ok_or("render")?;
+    Ok((message, Some(room)))
 }

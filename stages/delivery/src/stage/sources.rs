@@ -9,7 +9,11 @@ use schemas::{Rendered, Skeleton, SkeletonId};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::dkim::{DkimKey, DkimSigner, SigningThreads};
+use super::{attachments::Attachments, ways::Way};
+use crate::{
+    dkim::{DkimKey, DkimSigner, SigningThreads},
+    provider::Signing,
+};
 
 /// Skeletons kept, in bytes of text.
 const SKELETON_BYTES: u64 = 48 * 1024 * 1024;
@@ -22,7 +26,7 @@ const SIGNER_LIFE: Duration = Duration::from_secs(300);
 #[derive(Clone)]
 pub(crate) struct Part {
     pub skeleton: Arc<Skeleton>,
-    /// `None`: the relay signs.
+    /// `None`: the way out signs.
     pub signer: Option<Arc<DkimSigner>>,
 }
 
@@ -32,8 +36,9 @@ pub(crate) struct Sources {
     vault: Arc<Vault>,
     sign: bool,
     pub threads: SigningThreads,
+    pub attachments: Attachments,
     skeletons: Cache<(Uuid, SkeletonId), Arc<Skeleton>>,
-    signers: Cache<(Uuid, String), Arc<DkimSigner>>,
+    signers: Cache<(Uuid, String, bool), Arc<DkimSigner>>,
 }
 
 impl Sources {
@@ -41,11 +46,12 @@ impl Sources {
         let weight = |_: &(Uuid, SkeletonId), skeleton: &Arc<Skeleton>| {
             let text = skeleton.pieces.iter().map(|piece| match piece {
                 schemas::Piece::Text(text) => text.len() + 32,
-                schemas::Piece::Slot(_) => 32,
+                schemas::Piece::Slot(_) | schemas::Piece::Attachment { .. } => 32,
             });
             u32::try_from(text.sum::<usize>()).unwrap_or(u32::MAX)
         };
         Self {
+            attachments: Attachments::new(pool.clone()),
             pool,
             vault,
             sign,
@@ -59,12 +65,20 @@ impl Sources {
     ///
     /// # Errors
     /// Rejects a message whose skeleton or key cannot be had: a person must look.
-    pub async fn parts(&self, inputs: &[Rendered]) -> Result<Vec<Part>, StageError> {
+    pub async fn parts(&self, inputs: &[Rendered], ways: &[Way]) -> Result<Vec<Part>, StageError> {
         let mut parts = Vec::with_capacity(inputs.len());
-        for input in inputs {
+        for (input, way) in inputs.iter().zip(ways) {
             let skeleton = self.skeleton(input.tenant_id, &input.skeleton).await?;
-            let signer =
-                if self.sign { Some(self.signer(input.tenant_id, &input.sending_domain).await?) } else { None };
+            let stamped = match way.provider.signing() {
+                Signing::Whole if way.is_platform() && !self.sign => None,
+                Signing::Whole => Some(false),
+                Signing::Stamped => Some(true),
+                Signing::None => None,
+            };
+            let signer = match stamped {
+                Some(stamped) => Some(self.signer(input.tenant_id, &input.sending_domain, stamped).await?),
+                None => None,
+            };
             parts.push(Part { skeleton, signer });
         }
         Ok(parts)
@@ -84,8 +98,9 @@ impl Sources {
         Ok(skeleton)
     }
 
-    async fn signer(&self, tenant: Uuid, domain: &str) -> Result<Arc<DkimSigner>, StageError> {
-        let key = (tenant, domain.to_owned());
+    /// `stamped`: for a provider that writes its own Message-ID and Date.
+    async fn signer(&self, tenant: Uuid, domain: &str, stamped: bool) -> Result<Arc<DkimSigner>, StageError> {
+        let key = (tenant, domain.to_owned(), stamped);
         if let Some(signer) = self.signers.get(&key).await {
             return Ok(signer);
         }
@@ -102,7 +117,8 @@ impl Sources {
             .open(tenant, "dkim", &row.dkim_private)
             .map_err(|error| StageError::rejected("dkim_key", error))?;
         let dkim = DkimKey::from_pkcs8(&private).map_err(|error| StageError::rejected("dkim_key", error))?;
-        let signer = Arc::new(DkimSigner::new(domain, row.selector, dkim));
+        let signer = DkimSigner::new(domain, row.selector, dkim);
+        let signer = Arc::new(if stamped { signer.without(&["Message-ID", "Date"]) } else { signer });
         self.signers.insert(key, signer.clone()).await;
         Ok(signer)
     }

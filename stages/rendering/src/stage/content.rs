@@ -5,11 +5,15 @@ use std::{sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runner::StageError;
-use schemas::{Classification, Cleared, SkeletonId};
+use schemas::{Classification, Cleared, MessageKind, SkeletonId};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::template::{Compiled, Limits, MessageOptions, Named, Sender, TemplateKind, TemplateSource, compile};
+use super::one_off::{self, OneOff};
+use crate::template::{
+    Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written, compile,
+    compile_written,
+};
 
 /// How old a change to a sender, a campaign's name or a field's fallback may be before mail shows it.
 const KEPT: Duration = Duration::from_secs(60);
@@ -26,6 +30,18 @@ struct Key {
     classification: Classification,
 }
 
+impl Key {
+    fn of(batch: &Cleared) -> Self {
+        Self {
+            tenant_id: batch.tenant_id,
+            content_id: batch.content_id,
+            sender_id: batch.sender_id,
+            campaign_id: batch.campaign_id,
+            classification: batch.classification,
+        }
+    }
+}
+
 /// A message that can be rendered.
 #[derive(Debug)]
 pub(super) struct Ready {
@@ -37,6 +53,27 @@ pub(super) struct Ready {
 
 /// A content: ready, or one that does not compile. That one is final for everybody it was meant for.
 pub(super) type Content = Option<Arc<Ready>>;
+
+/// Compiles. A large template takes a while, and a fault of the HTML or template library would panic: neither on the reactor.
+async fn compiled(
+    key: Key,
+    work: impl FnOnce() -> Result<Compiled, Vec<TemplateFault>> + Send + 'static,
+) -> Result<Option<Compiled>, StageError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(compiled)) => Ok(Some(compiled)),
+        Ok(Err(faults)) => {
+            let code = faults.first().map_or("too_large", |fault| fault.code.as_str());
+            tracing::warn!(tenant_id = %key.tenant_id, content_id = %key.content_id, code, "content does not compile");
+            Ok(None)
+        }
+        // Cancelled: the process stops. That says nothing about the content.
+        Err(error) if !error.is_panic() => Err(StageError::Deferred { reason: "stopping" }),
+        Err(_) => {
+            tracing::error!(tenant_id = %key.tenant_id, content_id = %key.content_id, "compiling a content panicked");
+            Ok(None)
+        }
+    }
+}
 
 /// Compiled contents.
 #[derive(Debug, Clone)]
@@ -57,13 +94,11 @@ impl Contents {
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers.
     pub(super) async fn of(&self, batch: &Cleared) -> Result<Content, StageError> {
-        let key = Key {
-            tenant_id: batch.tenant_id,
-            content_id: batch.content_id,
-            sender_id: batch.sender_id,
-            campaign_id: batch.campaign_id,
-            classification: batch.classification,
-        };
+        let key = Key::of(batch);
+        if batch.kind == MessageKind::OneOff {
+            // Rendered once: nobody would ask for it again.
+            return self.make_one_off(key, batch.batch_id).await;
+        }
         if let Some(kept) = self.cache.get(&key).await {
             return Ok(kept);
         }
@@ -75,39 +110,43 @@ impl Contents {
     async fn make(&self, key: Key) -> Result<Content, StageError> {
         let (source, options) = self.load(key).await?;
         let sending_domain = options.sending_domain.clone();
-        // A large template takes a while, and a fault of the HTML or template library would panic: neither on the reactor.
-        let compiled = tokio::task::spawn_blocking(move || compile(&source, &options)).await;
-        let compiled = match compiled {
-            Ok(Ok(compiled)) => compiled,
-            Ok(Err(faults)) => {
-                let code = faults.first().map_or("too_large", |fault| fault.code.as_str());
-                tracing::warn!(tenant_id = %key.tenant_id, content_id = %key.content_id, code, "content does not compile");
-                return Ok(None);
-            }
-            // Cancelled: the process stops. That says nothing about the content.
-            Err(error) if !error.is_panic() => return Err(StageError::Deferred { reason: "stopping" }),
-            Err(_) => {
-                tracing::error!(tenant_id = %key.tenant_id, content_id = %key.content_id, "compiling a content panicked");
-                return Ok(None);
-            }
-        };
-        let skeleton = self.store(key.tenant_id, &compiled).await?;
-        let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
+        let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
+        let skeleton = compiled.skeleton().id();
+        self.store(key, skeleton, sending_domain, compiled).await
     }
 
-    async fn store(&self, tenant_id: Uuid, compiled: &Compiled) -> Result<SkeletonId, StageError> {
-        let id = compiled.skeleton().id();
+    /// A message that its caller wrote out. The message is the batch.
+    async fn make_one_off(&self, key: Key, message: Uuid) -> Result<Content, StageError> {
+        let (source, mut options) = self.load(key).await?;
+        let OneOff { reply_to, attachments } = one_off::load(&self.pool, key.tenant_id, message).await?;
+        options.sender.reply_to = reply_to.or(options.sender.reply_to);
+        let sending_domain = options.sending_domain.clone();
+        let written =
+            Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
+        let made = compiled(key, move || compile_written(&written, &options)).await?;
+        let Some(compiled) = made else { return Ok(None) };
+        self.store(key, one_off::skeleton_id(message), sending_domain, compiled).await
+    }
+
+    /// Stores the skeleton. Where one stands under this id already it is as good: its slots are the same.
+    async fn store(
+        &self,
+        key: Key,
+        skeleton: SkeletonId,
+        sending_domain: String,
+        compiled: Compiled,
+    ) -> Result<Content, StageError> {
         let body = serde_json::to_value(compiled.skeleton())?;
         sqlx::query!(
             "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
-            tenant_id,
-            id.0,
+            key.tenant_id,
+            skeleton.0,
             body
         )
         .execute(&self.pool)
         .await?;
-        Ok(id)
+        let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
+        Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
     }
 
     async fn load(&self, key: Key) -> Result<(TemplateSource, MessageOptions), StageError> {

@@ -48,6 +48,7 @@ fn first(batch: &Cleared, part: usize, rendition: Rendition) -> Rendered {
         sending_domain: rendition.sending_domain,
         return_path_domain: rendition.return_path_domain,
         recipients: vec![rendition.recipient],
+        notify: batch.notify.clone(),
     }
 }
 
@@ -96,6 +97,7 @@ mod tests {
             content_id: Uuid::from_u128(2),
             sender_id: Uuid::from_u128(3),
             recipients: Vec::new(),
+            notify: None,
         }
     }
 

@@ -42,7 +42,7 @@ impl Links for SendLinks<'_> {
     }
 
     fn preferences(&self) -> String {
-        self.unsubscribe()
+        self.sealed("/p/", Purpose::Preferences)
     }
 }
 

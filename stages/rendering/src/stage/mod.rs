@@ -4,6 +4,7 @@ mod content;
 mod cut;
 mod failures;
 mod links;
+mod one_off;
 mod people;
 mod renditions;
 #[cfg(test)]
@@ -13,8 +14,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Stage, StageError};
-use runtime::Publication;
-use schemas::{Cleared, Lane, RenderedRecipient, token::TokenKeys};
+use runtime::{Bus, Publication};
+use schemas::{Cleared, Lane, RenderedRecipient, messages::Decided, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -28,6 +29,7 @@ use links::SendLinks;
 use people::Owed;
 use renditions::Rendition;
 
+pub(crate) use one_off::ForgetMessages;
 pub(crate) use renditions::Forget;
 
 /// Fault code of a content that does not compile.
@@ -45,6 +47,7 @@ pub struct Rendering {
     public_url: Arc<str>,
     contents: Contents,
     shard: i16,
+    bus: Option<Bus>,
 }
 
 /// What rendering made of the sends in hand.
@@ -78,7 +81,15 @@ impl Rendering {
             tokens,
             public_url: url.as_str().trim_end_matches('/').into(),
             shard: i16::from(shard) % ROLLUP_SHARDS,
+            bus: None,
         })
+    }
+
+    /// The same, telling those who wait for a batch when nothing of it goes on.
+    #[must_use]
+    pub fn telling(mut self, bus: Bus) -> Self {
+        self.bus = Some(bus);
+        self
     }
 
     async fn contents(&self, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
@@ -177,11 +188,24 @@ impl Stage for Rendering {
         failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
         all.extend(to_keep);
         all.extend(bulk);
+        self.tell_the_end(inputs, &all).await;
         self.publications(inputs, all)
     }
 }
 
 impl Rendering {
+    /// Tells those who wait for a batch of which nobody could be rendered.
+    async fn tell_the_end(&self, inputs: &[Cleared], rendered: &[(Owed, Rendition)]) {
+        let Some(bus) = &self.bus else { return };
+        for (number, batch) in inputs.iter().enumerate() {
+            if let Some(notify) = &batch.notify
+                && !rendered.iter().any(|(send, _)| send.input == number)
+            {
+                bus.tell(notify, &Decided { tenant_id: batch.tenant_id, batch_id: batch.batch_id }).await;
+            }
+        }
+    }
+
     fn publications(
         &self,
         inputs: &[Cleared],

@@ -7,6 +7,7 @@ use serde_json::Value;
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::one_off;
 use crate::template::{Contact, MergeData};
 
 /// A contact's own fields.
@@ -66,6 +67,7 @@ pub(super) async fn load(
         *person = Some(MergeData { send_id: send.send_id.0, date, contact, data: Value::Null });
     }
     fill_data(pool, inputs, sends, &mut people).await?;
+    one_off::fill_names(pool, inputs, sends, &mut people).await?;
     Ok(people)
 }
 
@@ -118,6 +120,6 @@ async fn fill_data(
 }
 
 /// An array index from a position as `with ordinality` counts it, from 1.
-fn index(place: i64) -> Option<usize> {
+pub(super) fn index(place: i64) -> Option<usize> {
     usize::try_from(place - 1).ok()
 }

@@ -118,6 +118,7 @@ impl World {
             content_id: content,
             sender_id: self.sender,
             recipients,
+            notify: None,
         }
     }
 

@@ -70,7 +70,7 @@ pub struct Compiled {
 pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
     let message = prepare(Scanned::of(source, &options.limits)?, options)?;
     let mut draft = Draft::default();
-    draft.headers(&message.subject, options).map_err(|fault| vec![fault])?;
+    draft.headers(options, |draft| draft.subject(&message.subject)).map_err(|fault| vec![fault])?;
     let boundary = boundary(source);
     draft.text(&format!(
         "MIME-Version: 1.0\r\nContent-Type: multipart/alternative;\r\n boundary=\"{boundary}\"\r\n\r\n--{boundary}\r\n"
@@ -79,24 +79,24 @@ pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Comp
     draft.text(&format!("\r\n--{boundary}\r\n"));
     draft.body("text/html", Part::BodyHtml, message.html).map_err(|fault| vec![fault])?;
     draft.text(&format!("\r\n--{boundary}--\r\n"));
-    let slots = u16::try_from(draft.programs.len()).map_err(|_| Vec::new())?;
-    Ok(Compiled {
-        skeleton: Skeleton { pieces: draft.pieces, slots },
-        programs: draft.programs,
-        fixed: Fixed::of(options),
-        limits: options.limits.clone(),
-    })
+    draft.finish(options)
 }
 
 /// A boundary that quoted-printable text cannot contain, the same for the same template.
 fn boundary(source: &TemplateSource) -> String {
+    let text = source.body_text.as_ref().unwrap_or(&source.subject);
+    format!("=_{}", digest(&[&source.subject, &source.body_html, text]))
+}
+
+/// 24 hex digits that differ for every source.
+pub(super) fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
-    for part in [&source.subject, &source.body_html, source.body_text.as_ref().unwrap_or(&source.subject)] {
+    for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
     let hash = hex::encode(hash.finalize());
-    format!("=_{}", hash.get(..24).unwrap_or(&hash))
+    hash.get(..24).unwrap_or(&hash).to_owned()
 }
 
 impl Compiled {
@@ -111,7 +111,7 @@ impl Compiled {
     pub fn size_bytes(&self) -> usize {
         let pieces = self.skeleton.pieces.iter().map(|piece| match piece {
             Piece::Text(text) => text.len() + 32,
-            Piece::Slot(_) => 32,
+            Piece::Slot(_) | Piece::Attachment { .. } => 32,
         });
         // Programs keep the static text inside blocks; an estimate of a kilobyte each covers ordinary ones.
         pieces.sum::<usize>() + self.programs.len() * 1024 + 4096
@@ -172,13 +172,29 @@ fn subject_line(subject: &str) -> Result<String, RenderFault> {
 
 /// A skeleton in the making.
 #[derive(Default)]
-struct Draft {
+pub(super) struct Draft {
     pieces: Vec<Piece>,
     programs: Vec<Program>,
 }
 
 impl Draft {
-    fn text(&mut self, text: &str) {
+    /// The message, when everything is in it.
+    pub(super) fn finish(self, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
+        let slots = u16::try_from(self.programs.len()).map_err(|_| Vec::new())?;
+        Ok(Compiled {
+            skeleton: Skeleton { pieces: self.pieces, slots },
+            programs: self.programs,
+            fixed: Fixed::of(options),
+            limits: options.limits.clone(),
+        })
+    }
+
+    /// A stored attachment goes here.
+    pub(super) fn attachment(&mut self, place: u16, bytes: u32) {
+        self.pieces.push(Piece::Attachment { place, bytes });
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
         match self.pieces.last_mut() {
             Some(Piece::Text(before)) => before.push_str(text),
             _ if text.is_empty() => {}
@@ -194,7 +210,12 @@ impl Draft {
         slot
     }
 
-    fn headers(&mut self, subject: &Prepared, options: &MessageOptions) -> Result<(), TemplateFault> {
+    /// Everything up to the MIME headers; `subject` writes the subject's text.
+    pub(super) fn headers<E>(
+        &mut self,
+        options: &MessageOptions,
+        subject: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
         let domain = escape::url(&options.sending_domain);
         self.text("Message-ID: <");
         let send_id = self.slot(Program::SendId);
@@ -209,7 +230,7 @@ impl Draft {
         self.text("To: ");
         self.slot(Program::To);
         self.text("\r\nSubject: ");
-        self.subject(subject)?;
+        subject(self)?;
         self.text("\r\n");
         self.list_headers(&domain, options);
         Ok(())

@@ -11,6 +11,7 @@
 //! a contact's data contains is ever read as Liquid, as HTML (unless the template says `raw`) or as a header.
 
 mod arithmetic;
+mod attachment;
 mod check;
 mod engine;
 mod entities;
@@ -37,7 +38,9 @@ mod structure;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod written;
 
+pub use attachment::Attached;
 pub use check::{Checked, check};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
 pub use limits::Limits;
@@ -45,6 +48,7 @@ pub use merge::{Contact, Links, MergeData};
 pub use message::{Compiled, Preview, PreviewFault, compile, preview};
 pub use names::KnownFields;
 pub use parts::{MessageOptions, Named, Sender};
+pub use written::{Written, compile_written};
 
 /// What a template is for; decides which merge fields it may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

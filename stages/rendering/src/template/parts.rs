@@ -152,7 +152,7 @@ pub(super) fn prepare(scanned: Scanned, options: &MessageOptions) -> Result<Mess
     })
 }
 
-fn unprocessable() -> TemplateFault {
+pub(super) fn unprocessable() -> TemplateFault {
     Problem::new(FaultCode::HtmlInvalid, "the HTML cannot be processed")
         .at(Part::BodyHtml, Position { line: 1, column: 1 })
 }

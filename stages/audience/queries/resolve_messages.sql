@@ -1,0 +1,26 @@
+-- One batch per message and one send per recipient, announced for the first time, and the request handled. $1 tenants,
+-- $2 messages (each also its batch's and its request's id), $3 months, $4 seconds until it is rung again.
+with wanted as (
+    select * from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, message_id, month)
+), recipient as (
+    select w.tenant_id, w.message_id, w.month, r.send_id, r.contact_id
+    from wanted w
+    join message_recipients r on r.tenant_id = w.tenant_id and r.message_id = w.message_id
+), counted as (
+    select tenant_id, message_id, count(*)::integer as size from recipient group by tenant_id, message_id
+), batch as (
+    insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
+                         announcement, size, queued)
+    select w.tenant_id, w.message_id, w.month, 'one_off', 'priority', 'operational', m.content_id, m.sender_id, 'announced',
+           now() + make_interval(secs => $4), 1, c.size, c.size
+    from wanted w
+    join messages m on m.tenant_id = w.tenant_id and m.id = w.message_id
+    join counted c on c.tenant_id = w.tenant_id and c.message_id = w.message_id
+), send as (
+    insert into sends (tenant_id, id, month, request_id, contact_id)
+    select tenant_id, send_id, month, message_id, contact_id from recipient
+)
+update requests r
+set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
+from wanted w
+where r.tenant_id = w.tenant_id and r.id = w.message_id
