@@ -41,18 +41,27 @@ pub struct ApiError {
     pub fields: Vec<FieldFault>,
     /// Seconds until a repeat makes sense.
     pub retry_after: Option<u64>,
+    /// The one-off message it is about, once there is one.
+    pub message_id: Option<uuid::Uuid>,
 }
 
 impl ApiError {
     /// A refusal with a code.
     pub fn new(status: StatusCode, code: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code: code.into(), detail: None, fields: Vec::new(), retry_after: None }
+        Self { status, code: code.into(), detail: None, fields: Vec::new(), retry_after: None, message_id: None }
     }
 
     /// The same, with words.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same, naming the one-off message that stands in the ledger.
+    #[must_use]
+    pub fn about_message(mut self, message: uuid::Uuid) -> Self {
+        self.message_id = Some(message);
         self
     }
 
@@ -150,8 +159,16 @@ impl ApiError {
             detail: Option<&'a str>,
             #[serde(skip_serializing_if = "<[_]>::is_empty")]
             fields: &'a [FieldFault],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            message_id: Option<uuid::Uuid>,
         }
-        let body = Body { ok: false, error: &self.code, detail: self.detail.as_deref(), fields: &self.fields };
+        let body = Body {
+            ok: false,
+            error: &self.code,
+            detail: self.detail.as_deref(),
+            fields: &self.fields,
+            message_id: self.message_id,
+        };
         // Strings and a bool always serialise.
         serde_json::to_vec(&body).unwrap_or_else(|_| br#"{"ok":false,"error":"internal_error"}"#.to_vec())
     }

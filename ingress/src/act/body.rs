@@ -13,6 +13,8 @@ use crate::error::ApiError;
 pub const BODY_MAX_BYTES: usize = 1024 * 1024;
 /// The longest body of an import, in bytes.
 pub const IMPORT_BODY_MAX_BYTES: usize = 32 * 1024 * 1024;
+/// The longest body of a one-off message, in bytes: 15 MB of attachments in base64, and the message.
+pub const MESSAGE_BODY_MAX_BYTES: usize = 24 * 1024 * 1024;
 
 /// Reads a body of at most `max_bytes`, within `patience`.
 ///
@@ -23,14 +25,26 @@ pub async fn read(body: Body, headers: &HeaderMap, max_bytes: usize, patience: D
     if declared.is_some_and(|length| length > max_bytes) {
         return Err(too_large(max_bytes));
     }
-    match tokio::time::timeout(patience, Limited::new(body, max_bytes).collect()).await {
+    match tokio::time::timeout(patience, gather(Limited::new(body, max_bytes), declared.unwrap_or(0))).await {
         Err(_) => {
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout").detail("the body did not arrive in time"))
         }
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(max_bytes)),
         Ok(Err(_)) => Err(ApiError::new(StatusCode::BAD_REQUEST, "incomplete_body").detail("the body broke off")),
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Ok(whole)) => Ok(whole),
     }
+}
+
+/// Puts a body together in one piece of memory. Room for its declared length is asked for at once and used as it arrives: gathering
+/// the pieces first would hold all of it twice.
+async fn gather(mut body: Limited<Body>, declared: usize) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+    let mut whole = Vec::with_capacity(declared);
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(whole.into())
 }
 
 fn too_large(max_bytes: usize) -> ApiError {

@@ -1,5 +1,7 @@
 //! `Idempotency-Key`: the row is inserted first and committed with the effect, so that an act happens once or not at all.
 
+use std::time::Duration;
+
 use http::{HeaderMap, StatusCode};
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
@@ -29,6 +31,17 @@ pub struct Stored {
     pub body: Vec<u8>,
 }
 
+/// What a claim found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing: the act is this transaction's.
+    Taken,
+    /// The act was carried out, and this was answered.
+    Answered(Stored),
+    /// The act was carried out, its answer is not known, and nobody waits for it any more: now this request does.
+    Waiting(Uuid),
+}
+
 impl IdempotencyKey {
     /// Reads the header.
     ///
@@ -55,14 +68,14 @@ impl IdempotencyKey {
         Ok(Some(Self { value: value.to_owned(), fingerprint: hasher.finalize().into() }))
     }
 
-    /// Takes the key for this transaction, or answers what was answered before.
+    /// Takes the key for this transaction, or answers what became of the first request with it.
     ///
     /// The advisory lock is held until the transaction ends: a second request with the key is told so at once instead of waiting
     /// for the first, and a process that dies releases it.
     ///
     /// # Errors
     /// 409 `idempotency_in_progress`, 422 `idempotency_key_reused`.
-    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid) -> Result<Option<Stored>, ApiError> {
+    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<Claim, ApiError> {
         let row = sqlx::query!(
             r#"with lock as materialized (
                    select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || ' ' || $2, 0)) as taken
@@ -71,7 +84,7 @@ impl IdempotencyKey {
                    insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
                    select $1, $2, $3, now() from lock where taken
                    on conflict (key_id, idempotency_key) do update
-                       set fingerprint = excluded.fingerprint, status = null, body = null, created_at = now()
+                       set fingerprint = excluded.fingerprint, status = null, body = null, waits_for = null, created_at = now()
                        where k.created_at < now() - interval '24 hours'
                    returning true
                )
@@ -84,19 +97,20 @@ impl IdempotencyKey {
         .await?;
         match (row.taken, row.claimed) {
             (false, _) => Err(ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS)),
-            (true, true) => Ok(None),
+            (true, true) => Ok(Claim::Taken),
             // A statement of its own: its snapshot is taken under the lock, so it sees what the first request committed.
-            (true, false) => self.stored(tx, key_id).await.map(Some),
+            (true, false) => self.found(tx, key_id, lease).await,
         }
     }
 
-    async fn stored(&self, tx: &mut PgConnection, key_id: Uuid) -> Result<Stored, ApiError> {
+    async fn found(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<Claim, ApiError> {
         let row = sqlx::query!(
-            "select fingerprint, status, body from idempotency_keys where key_id = $1 and idempotency_key = $2",
+            r#"select fingerprint, status, body, waits_for, locked_until > now() as "held!"
+               from idempotency_keys where key_id = $1 and idempotency_key = $2"#,
             key_id,
             self.value,
         )
-        .fetch_optional(tx)
+        .fetch_optional(&mut *tx)
         .await?;
         // Swept away between the two statements, or left without an answer: nothing that a moment does not mend.
         let again = || ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS);
@@ -105,9 +119,59 @@ impl IdempotencyKey {
             return Err(ApiError::unprocessable("idempotency_key_reused")
                 .detail("the Idempotency-Key was used before with another method, path or body"));
         }
+        if let (None, Some(reference), false) = (row.status, row.waits_for, row.held) {
+            self.hold(tx, key_id, lease).await?;
+            return Ok(Claim::Waiting(reference));
+        }
         let status =
             row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok()).ok_or_else(again)?;
-        Ok(Stored { status, body: row.body.unwrap_or_default() })
+        Ok(Claim::Answered(Stored { status, body: row.body.unwrap_or_default() }))
+    }
+
+    /// Says what the answer waits for, in the transaction of the effect, and takes the lease.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn park(
+        &self,
+        tx: &mut PgConnection,
+        key_id: Uuid,
+        reference: Uuid,
+        lease: Duration,
+    ) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set waits_for = $3, locked_until = clock_timestamp() + make_interval(secs => $4)
+             where key_id = $1 and idempotency_key = $2",
+            key_id,
+            self.value,
+            reference,
+            lease.as_secs_f64(),
+        )
+        .execute(tx)
+        .await
+        .map(drop)
+    }
+
+    /// Renews the lease of a parked act, from now; a lease of nothing gives it up.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn hold(
+        &self,
+        db: impl sqlx::PgExecutor<'_>,
+        key_id: Uuid,
+        lease: Duration,
+    ) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
+             where key_id = $1 and idempotency_key = $2 and status is null",
+            key_id,
+            self.value,
+            lease.as_secs_f64(),
+        )
+        .execute(db)
+        .await
+        .map(drop)
     }
 
     /// Stores the answer, in the transaction of the effect.

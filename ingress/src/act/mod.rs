@@ -1,14 +1,16 @@
 //! From an admitted request to its answer: the one road all endpoints take.
 //!
 //! A route is `read(scope, handler)` or `write(scope, handler)` with `async fn handler(act: &mut Act, input: Input) ->
-//! Result<Reply, ApiError>`. The order of checks is that of API.md §1; what a handler sees is a known caller, a transaction
-//! confined to its tenant, and a typed input.
+//! Result<Reply, ApiError>`, registered through [`Routes`] with its documentation (how: see [`crate::openapi`]). The order of
+//! checks is that of API.md §1; what a handler sees is a known caller, a transaction confined to its tenant, and a typed input.
 
 pub mod body;
 pub mod idempotency;
 pub mod json;
+mod later;
 pub mod page;
 mod perform;
+pub mod route;
 mod tenant;
 pub mod validate;
 
@@ -27,7 +29,9 @@ use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 pub use json::{Id, Patch};
+pub use later::Later;
 pub use page::{Page, time};
+pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
 pub use validate::Faults;
 
@@ -103,6 +107,8 @@ impl Act {
 pub struct Reply {
     status: StatusCode,
     body: Vec<u8>,
+    /// Set: the answer waits for this, after the commit.
+    later: Option<Uuid>,
 }
 
 impl Reply {
@@ -112,7 +118,7 @@ impl Reply {
     /// 500 for a body that does not serialise: never for our types.
     pub fn new(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
         let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
-        Ok(Self { status, body })
+        Ok(Self { status, body, later: None })
     }
 
     /// 200
@@ -121,6 +127,12 @@ impl Reply {
     /// As [`Reply::new`].
     pub fn ok(body: &impl Serialize) -> Result<Self, ApiError> {
         Self::new(StatusCode::OK, body)
+    }
+
+    /// "Committed; now wait": what is answered is the outcome of `reference`. For routes made with [`write_and_wait`].
+    #[must_use]
+    pub fn later(reference: Uuid) -> Self {
+        Self { status: StatusCode::ACCEPTED, body: Vec::new(), later: Some(reference) }
     }
 
     /// 201
@@ -201,71 +213,88 @@ where
 type Served = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
-pub fn read<Query, H>(
-    scope: &'static str,
-    handler: H,
-) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+pub fn read<Query, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Query: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    reading(perform::Read { scope, in_tenant: true }, handler)
+}
+
+/// As [`read`], but above tenants: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations
+/// integration.
+pub fn platform_read<Query, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Query: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    reading(perform::Read { scope, in_tenant: false }, handler)
+}
+
+fn reading<Query, H>(spec: perform::Read, handler: H) -> Endpoint
 where
     Query: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
 {
     let handler = erase(handler, perform::decode_query::<Query>);
-    move |State(ingress), path, request| {
+    let access =
+        Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
+    Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
         let handler = Arc::clone(&handler);
-        Box::pin(async move { perform::read(ingress, owned(&path), request, scope, handler).await })
-    }
+        Box::pin(async move { perform::read(ingress, owned(&path), request, spec, handler).await })
+    })
 }
 
 /// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
 /// `deny_unknown_fields`). Carried out in a task of its own, with idempotency, in one transaction.
-pub fn write<Body, H>(
-    scope: &'static str,
-    handler: H,
-) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+pub fn write<Body, H>(scope: &'static str, handler: H) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: true }, handler)
+    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: true, later: None }, handler)
 }
 
 /// As [`write`], with the body limit of imports.
-pub fn write_large<Body, H>(
-    scope: &'static str,
-    handler: H,
-) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+pub fn write_large<Body, H>(scope: &'static str, handler: H) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes: body::IMPORT_BODY_MAX_BYTES, in_tenant: true }, handler)
+    writing(perform::Write { scope, body_max_bytes: body::IMPORT_BODY_MAX_BYTES, in_tenant: true, later: None }, handler)
+}
+
+/// As [`write`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
+/// answers [`Reply::later`], and `later` finds the outcome, also for a repeat after a crash.
+pub fn write_and_wait<Body, H>(scope: &'static str, body_max_bytes: usize, handler: H, later: Later) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, body_max_bytes, in_tenant: true, later: Some(later) }, handler)
 }
 
 /// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.
-pub fn provision<Body, H>(
-    scope: &'static str,
-    handler: H,
-) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+pub fn provision<Body, H>(scope: &'static str, handler: H) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: false }, handler)
+    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: false, later: None }, handler)
 }
 
-fn writing<Body, H>(
-    spec: perform::Write,
-    handler: H,
-) -> impl Fn(State<Arc<Ingress>>, RawPathParams, Request) -> Served + Clone + Send + Sync + 'static
+fn writing<Body, H>(spec: perform::Write, handler: H) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
     let handler: Erased<Map<String, Value>> = erase(handler, json::decode::<Body>);
-    move |State(ingress), path, request| {
+    let access =
+        Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
+    Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
         let handler = Arc::clone(&handler);
         Box::pin(async move { perform::write(ingress, owned(&path), request, spec, handler).await })
-    }
+    })
 }
 
 fn owned(path: &RawPathParams) -> Vec<(String, String)> {

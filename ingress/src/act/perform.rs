@@ -16,8 +16,9 @@ use uuid::Uuid;
 use super::{
     Act, Erased, Reply,
     body::{self, BODY_MAX_BYTES},
-    idempotency::{IdempotencyKey, Stored},
+    idempotency::{Claim, IdempotencyKey, Stored},
     json,
+    later::{self, Later},
     tenant::{self, TenantClaim},
 };
 use crate::{
@@ -35,6 +36,15 @@ const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
+/// How a read is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Read {
+    /// The scope the key must have.
+    pub scope: &'static str,
+    /// Whether the act is one tenant's.
+    pub in_tenant: bool,
+}
+
 /// How a write is done.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
@@ -44,6 +54,8 @@ pub struct Write {
     pub body_max_bytes: usize,
     /// Whether the act is one tenant's.
     pub in_tenant: bool,
+    /// How the outcome is found of what was committed and is answered later.
+    pub later: Option<Later>,
 }
 
 /// The query of a GET, without the tenant.
@@ -86,12 +98,12 @@ pub(super) async fn read(
     ingress: Arc<Ingress>,
     path: Vec<(String, String)>,
     request: Request,
-    scope: &'static str,
+    spec: Read,
     handler: Erased<RawQuery>,
 ) -> Response {
     let mut seen = Seen::default();
     let limit = ingress.settings.http_request_timeout;
-    let work = read_steps(&ingress, path, request, scope, handler, &mut seen);
+    let work = read_steps(&ingress, path, request, spec, handler, &mut seen);
     let result = match tokio::time::timeout(limit, work).await {
         Ok(result) => result.map(IntoResponse::into_response),
         Err(_) => Err(ApiError::unavailable().detail("the answer took too long")),
@@ -103,22 +115,29 @@ async fn read_steps(
     ingress: &Arc<Ingress>,
     path: Vec<(String, String)>,
     request: Request,
-    scope: &'static str,
+    spec: Read,
     handler: Erased<RawQuery>,
     seen: &mut Seen,
 ) -> Result<Reply, ApiError> {
     let (parts, unread) = request.into_parts();
-    let terms = Terms { scope, body_max_bytes: BODY_MAX_BYTES };
-    let Admitted { caller, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
+    // Read first, so that the tenant is looked up along with nonce and rate; a fault in it is told in its turn.
+    let asked = if spec.in_tenant {
+        split_query(parts.uri.query()).map(|(claim, query)| (Some(claim), query))
+    } else {
+        Ok((None, parts.uri.query().unwrap_or_default().to_owned()))
+    };
+    let named = asked.as_ref().ok().and_then(|(claim, _)| claim.as_ref()).map(|claim| claim.product_tenant_id.as_str());
+    let terms = Terms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
+    let Admitted { caller, tenant, connection, .. } =
+        auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
-    let (claim, query) = split_query(parts.uri.query())?;
-    let mut tx = ingress.pool.begin_with("begin read only").await?;
-    let tenant = tenant::confine(&mut tx, &caller, &claim, READ_STATEMENT_MAX).await?;
-    seen.trace.tenant_id = Some(tenant);
+    let (claim, query) = asked?;
+    let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
+    seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
+    let tx = tenant::begin_read(connection, tenant, READ_STATEMENT_MAX).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
-    let reply = handler(&mut act, query).await;
-    act.tx.rollback().await?;
-    reply
+    // The transaction is rolled back when it is dropped, behind the answer's back.
+    handler(&mut act, query).await
 }
 
 /// Answers a POST, PATCH or DELETE.
@@ -144,8 +163,8 @@ async fn write_steps(
     handler: Erased<Map<String, Value>>,
     seen: &mut Seen,
 ) -> Result<Response, ApiError> {
-    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes };
-    let Admitted { caller, body } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
+    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
+    let Admitted { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
     body::require_json(&parts.headers)?;
     let work = Work {
@@ -155,6 +174,7 @@ async fn write_steps(
         key: IdempotencyKey::read(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
         body,
         in_tenant: spec.in_tenant,
+        later: spec.later,
     };
     // In a task of its own: axum drops a handler whose client hangs up, and half an act is worse than an unheard answer.
     let task = ingress.tasks.spawn(async move { work.carry_out(handler).await });
@@ -181,6 +201,7 @@ struct Work {
     key: Option<IdempotencyKey>,
     body: Bytes,
     in_tenant: bool,
+    later: Option<Later>,
 }
 
 impl Work {
@@ -191,29 +212,63 @@ impl Work {
     }
 
     async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let mut object = parse(&self.body).await?;
-        let mut tx = self.ingress.pool.begin().await?;
-        let tenant = if self.in_tenant {
+        let Self { ingress, caller, path, key, body, in_tenant, later } = self;
+        let mut object = parse(&body).await?;
+        // A large one need not be kept beside what was read from it.
+        drop(body);
+        let mut tx = ingress.pool.begin().await?;
+        let tenant = if in_tenant {
             let claim = TenantClaim::take_from(&mut object)?;
-            tenant::confine(&mut tx, &self.caller, &claim, WRITE_STATEMENT_MAX).await?
+            tenant::confine(&mut tx, &caller, &claim, WRITE_STATEMENT_MAX).await?
         } else {
             Uuid::nil()
         };
-        *found = self.in_tenant.then_some(tenant);
-        if let Some(key) = &self.key {
-            if let Some(stored) = key.claim(&mut tx, self.caller.key_id).await? {
-                tx.rollback().await?;
-                return Ok(replay(stored));
+        *found = in_tenant.then_some(tenant);
+        let key_id = caller.key_id;
+        let waiting = Waiting { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
+        if let Some(key) = &key {
+            match key.claim(&mut tx, key_id, later::LEASE).await? {
+                Claim::Taken => {}
+                Claim::Answered(stored) => {
+                    tx.rollback().await?;
+                    return Ok(replay(stored));
+                }
+                Claim::Waiting(reference) => {
+                    tx.commit().await?;
+                    return Ok(replayed(waiting.conclude(reference).await));
+                }
             }
             sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
         }
-        let key_id = self.caller.key_id;
-        let ingress = Arc::clone(&self.ingress);
         let mut act =
-            Act { tx, tenant, caller: self.caller, ingress: self.ingress, announcements: Vec::new(), path: self.path };
+            Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
         let result = handler(&mut act, object).await;
         let Act { tx, announcements, .. } = act;
-        settle(&ingress, tx, key_id, self.key, result, announcements).await
+        let reply = settle(&ingress, tx, key_id, key.as_ref(), result, announcements).await?;
+        match reply.later {
+            Some(reference) => waiting.conclude(reference).await.map(IntoResponse::into_response),
+            None => Ok(reply.into_response()),
+        }
+    }
+}
+
+/// A write whose answer may come later.
+struct Waiting<'a> {
+    ingress: &'a Arc<Ingress>,
+    later: Option<Later>,
+    tenant: Uuid,
+    key_id: Uuid,
+    key: Option<&'a IdempotencyKey>,
+}
+
+impl Waiting<'_> {
+    async fn conclude(&self, reference: Uuid) -> Result<Reply, ApiError> {
+        let later = self.later.ok_or_else(|| {
+            tracing::error!("a route answers later and does not say how");
+            ApiError::internal()
+        })?;
+        let scoped = self.key.map(|key| later::Scoped { key, key_id: self.key_id });
+        later::conclude(self.ingress, later, self.tenant, reference, scoped).await
     }
 }
 
@@ -231,18 +286,20 @@ async fn settle(
     ingress: &Ingress,
     mut tx: sqlx::Transaction<'static, sqlx::Postgres>,
     key_id: Uuid,
-    key: Option<IdempotencyKey>,
+    key: Option<&IdempotencyKey>,
     result: Result<Reply, ApiError>,
     announcements: Vec<Publication>,
-) -> Result<Response, ApiError> {
+) -> Result<Reply, ApiError> {
     match (result, key) {
         (Ok(reply), key) => {
-            if let Some(key) = key {
-                key.complete(&mut tx, key_id, reply.status, &reply.body).await?;
+            match (key, reply.later) {
+                (Some(key), Some(reference)) => key.park(&mut tx, key_id, reference, later::LEASE).await?,
+                (Some(key), None) => key.complete(&mut tx, key_id, reply.status, &reply.body).await?,
+                (None, _) => {}
             }
             tx.commit().await?;
             announce(ingress, announcements);
-            Ok(reply.into_response())
+            Ok(reply)
         }
         (Err(error), Some(key)) if error.is_deterministic() => {
             sqlx::raw_sql("rollback to savepoint act").execute(&mut *tx).await?;
@@ -281,6 +338,13 @@ fn replay(stored: Stored) -> Response {
         (REPLAYED, HeaderValue::from_static("true")),
     ];
     (stored.status, headers, stored.body).into_response()
+}
+
+/// An outcome that a repeat found: nothing was done again.
+fn replayed(result: Result<Reply, ApiError>) -> Response {
+    let mut response = result.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
 }
 
 /// What was learnt on the way, for the answer's headers and the access log.

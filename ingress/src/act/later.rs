@@ -1,0 +1,67 @@
+//! Writes in two phases: the effect is committed, and the answer waits for something that happens afterwards.
+//!
+//! The idempotency row is committed with the effect, without an answer but with what the answer waits for. While somebody waits
+//! he holds the row's lease and renews it; a repeat meanwhile is told to come back. Once the lease is over, because the process
+//! died or the answer was "not yet", a repeat takes over and waits for the same effect. Nothing holds a connection meanwhile.
+
+use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::{Reply, idempotency::IdempotencyKey};
+use crate::{Ingress, error::ApiError};
+
+/// The outcome of what was committed, by tenant and reference: waits as long as it sees fit, and answers.
+pub type Later = fn(Arc<Ingress>, Uuid, Uuid) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>>;
+
+/// How long a lease lasts: after a crash, a repeat is told to come back for at most so long.
+pub(super) const LEASE: Duration = Duration::from_secs(5);
+const RENEW_EVERY: Duration = Duration::from_secs(2);
+
+/// A key with the API key it is scoped to.
+pub(super) struct Scoped<'a> {
+    pub key: &'a IdempotencyKey,
+    pub key_id: Uuid,
+}
+
+/// Waits for the outcome, under the key's lease, and keeps it as the answer where it is one to keep.
+pub(super) async fn conclude(
+    ingress: &Arc<Ingress>,
+    later: Later,
+    tenant: Uuid,
+    reference: Uuid,
+    scoped: Option<Scoped<'_>>,
+) -> Result<Reply, ApiError> {
+    let outcome = later(Arc::clone(ingress), tenant, reference);
+    let Some(scoped) = scoped else { return outcome.await };
+    let result = tokio::select! {
+        result = outcome => result,
+        never = keep_lease(&ingress.pool, &scoped) => match never {},
+    };
+    if let Err(error) = store(&ingress.pool, &scoped, &result).await {
+        // A repeat finds the outcome as this request did.
+        tracing::warn!(transient = runtime::db::is_transient(&error), "an answer was not kept");
+    }
+    result
+}
+
+async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        if let Err(error) = scoped.key.hold(pool, scoped.key_id, LEASE).await {
+            tracing::debug!(transient = runtime::db::is_transient(&error), "lease not renewed");
+        }
+    }
+}
+
+async fn store(pool: &PgPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
+    let Scoped { key, key_id } = scoped;
+    match result {
+        Ok(reply) => key.complete(&mut *pool.acquire().await?, *key_id, reply.status, &reply.body).await,
+        Err(error) if error.is_deterministic() => {
+            key.complete(&mut *pool.acquire().await?, *key_id, error.status, &error.body()).await
+        }
+        Err(_) => key.hold(pool, *key_id, Duration::ZERO).await,
+    }
+}

@@ -1,0 +1,275 @@
+//! Good and hostile samples, made here.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Cursor, Write};
+
+use rstest::rstest;
+use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
+
+use super::*;
+
+const WORD_MAIN: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml";
+const SHEET_MAIN: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml";
+
+fn types(main: &str) -> String {
+    format!("<?xml version=\"1.0\"?><Types><Override PartName=\"/main.xml\" ContentType=\"{main}\"/></Types>")
+}
+
+fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+    for (name, content) in entries {
+        writer.start_file(*name, options).unwrap();
+        writer.write_all(content).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+fn office(main: &str, more: &[(&str, &[u8])]) -> Vec<u8> {
+    let types = types(main);
+    let mut entries: Vec<(&str, &[u8])> =
+        vec![("[Content_Types].xml", types.as_bytes()), ("_rels/.rels", b"<Relationships/>"), ("main.xml", b"<main/>")];
+    entries.extend(more);
+    archive(&entries)
+}
+
+fn docx(more: &[(&str, &[u8])]) -> Vec<u8> {
+    office(WORD_MAIN, more)
+}
+
+fn xlsx(more: &[(&str, &[u8])]) -> Vec<u8> {
+    office(SHEET_MAIN, more)
+}
+
+fn record(kind: u16, data: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(data.len()).unwrap();
+    [kind.to_le_bytes().as_slice(), &length.to_le_bytes(), data].concat()
+}
+
+fn compound(streams: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut file = cfb::CompoundFile::create(Cursor::new(Vec::new())).unwrap();
+    for (path, content) in streams {
+        if let Some(parent) = std::path::Path::new(path).parent() {
+            file.create_storage_all(parent).unwrap();
+        }
+        file.create_stream(path).unwrap().write_all(content).unwrap();
+    }
+    file.flush().unwrap();
+    file.into_inner().into_inner()
+}
+
+fn workbook(records: &[Vec<u8>]) -> Vec<u8> {
+    [record(0x0809, &[0, 6, 5, 0]), records.concat(), record(0x000a, &[])].concat()
+}
+
+fn xls(records: &[Vec<u8>], more: &[(&str, &[u8])]) -> Vec<u8> {
+    let workbook = workbook(records);
+    let mut streams: Vec<(&str, &[u8])> = vec![("/Workbook", &workbook)];
+    streams.extend(more);
+    compound(&streams)
+}
+
+fn sheet(kind: u8) -> Vec<u8> {
+    record(0x0085, &[0, 0, 0, 0, 0, kind, 1, 0, b'S'])
+}
+
+fn pdf(objects: &[u8]) -> Vec<u8> {
+    [b"%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\nendobj\n".as_slice(), objects, b"\nstartxref\n0\n%%EOF\n"].concat()
+}
+
+fn deflated(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn object_stream(dictionary: &str, objects: &[u8]) -> Vec<u8> {
+    let head = format!("7 0 obj\n<< /Type /ObjStm /N 1 /First 4 {dictionary} >>\nstream\r\n");
+    pdf(&[head.as_bytes(), objects, b"\nendstream\nendobj"].concat())
+}
+
+fn chunk(kind: &[u8], data: &[u8]) -> Vec<u8> {
+    [u32::try_from(data.len()).unwrap().to_be_bytes().as_slice(), kind, data, &[0; 4]].concat()
+}
+
+fn png(width: u32, height: u32, more: &[u8]) -> Vec<u8> {
+    let header = [width.to_be_bytes().as_slice(), &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
+    let chunks = [chunk(b"IHDR", &header), chunk(b"IDAT", b"x"), chunk(b"IEND", b"")].concat();
+    [b"\x89PNG\r\n\x1a\n".as_slice(), &chunks, more].concat()
+}
+
+fn jpeg(width: u16, height: u16, more: &[u8]) -> Vec<u8> {
+    let frame = [&[0xff, 0xc0, 0, 11, 8], height.to_be_bytes().as_slice(), &width.to_be_bytes(), &[1, 1, 0x11, 0]].concat();
+    [&[0xff, 0xd8, 0xff, 0xe0, 0, 4, 0, 0], frame.as_slice(), &[0xff, 0xda, 0, 2, 1, 2, 3, 0xff, 0xd9], more].concat()
+}
+
+#[rstest]
+#[case::pdf(Kind::Pdf, pdf(b""), "application/pdf")]
+#[case::pdf_with_object_stream(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /Type /Page >>")), "application/pdf")]
+#[case::pdf_with_outline(Kind::Pdf, pdf(b"4 0 obj\n<< /Title (a) /First 5 0 R >>\nendobj\n5 0 obj\n<<>>\nstream\nx\nendstream"), "application/pdf")]
+#[case::docx(Kind::Docx, docx(&[]), Kind::Docx.media_type())]
+#[case::docx_with_link(Kind::Docx, docx(&[("word/_rels/document.xml.rels", b"<Relationships><Relationship Type=\"x/hyperlink\" Target=\"https://a.test/?a=1&amp;b\" TargetMode=\"External\"/></Relationships>")]), Kind::Docx.media_type())]
+#[case::xlsx(Kind::Xlsx, xlsx(&[("xl/worksheets/sheet1.xml", b"<sheet/>")]), Kind::Xlsx.media_type())]
+#[case::chart_with_its_workbook(Kind::Docx, docx(&[("word/embeddings/sheet.xlsx", &xlsx(&[]))]), Kind::Docx.media_type())]
+#[case::xls(Kind::Xls, xls(&[sheet(0)], &[]), "application/vnd.ms-excel")]
+#[case::png(Kind::Png, png(10, 20, b""), "image/png")]
+#[case::jpeg(Kind::Jpeg, jpeg(10, 20, b"camera data"), "image/jpeg")]
+#[case::csv(Kind::Csv, "\u{feff}name;town\r\nZoë;Köln\r\n".as_bytes().to_vec(), "text/csv; charset=utf-8")]
+#[case::old_csv(Kind::Csv, b"Zo\xeb;K\xf6ln\n".to_vec(), "text/csv; charset=windows-1252")]
+#[case::txt(Kind::Txt, b"Hello <b> {{ name }}\n".to_vec(), "text/plain; charset=utf-8")]
+fn a_file_that_is_what_it_says_is_taken(#[case] kind: Kind, #[case] content: Vec<u8>, #[case] expected: &str) {
+    assert_eq!(media_type(kind, &content), Ok(expected));
+}
+
+#[rstest]
+#[case::empty(Kind::Pdf, b"".to_vec(), Refusal::Empty)]
+#[case::program_as_pdf(Kind::Pdf, b"MZ\x90\0".to_vec(), Refusal::Mismatch)]
+#[case::junk_before_pdf(Kind::Pdf, [b"GIF89a".as_slice(), &pdf(b"")].concat(), Refusal::Mismatch)]
+#[case::cut_pdf(Kind::Pdf, b"%PDF-1.4\n1 0 obj".to_vec(), Refusal::Damaged)]
+#[case::encrypted_pdf(Kind::Pdf, pdf(b"trailer << /Encrypt 5 0 R >>"), Refusal::Encrypted)]
+#[case::script_pdf(Kind::Pdf, pdf(b"2 0 obj << /OpenAction << /S /JavaScript /JS (app.alert\\(1\\)) >> >> endobj"), Refusal::Active)]
+#[case::spelt_script_pdf(Kind::Pdf, pdf(b"2 0 obj << /S /J#61va#53cript >> endobj"), Refusal::Active)]
+#[case::launch_pdf(Kind::Pdf, pdf(b"<</S/Launch/F(cmd.exe)>>"), Refusal::Active)]
+#[case::file_in_pdf(Kind::Pdf, pdf(b"<< /Names << /EmbeddedFiles 3 0 R >> >>"), Refusal::Embedded)]
+#[case::packed_script_pdf(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /S /JavaScript /JS 4 0 R >>")), Refusal::Active)]
+#[case::packed_otherwise(Kind::Pdf, object_stream("/Filter [/ASCIIHexDecode /FlateDecode]", b"00>"), Refusal::NotInspectable)]
+#[case::filter_by_reference(Kind::Pdf, object_stream("/Filter 9 0 R", &deflated(b"x")), Refusal::NotInspectable)]
+#[case::decoy_in_the_dictionary(Kind::Pdf, object_stream("/X (stream) /Filter /FlateDecode", &deflated(b"x")), Refusal::NotInspectable)]
+#[case::object_stream_bomb(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 65 * 1024 * 1024])), Refusal::Bomb)]
+#[case::pdf_with_archive_behind(Kind::Pdf, [pdf(b""), archive(&[("a", b"b")])].concat(), Refusal::Mismatch)]
+#[case::text_as_docx(Kind::Docx, b"hello".to_vec(), Refusal::Mismatch)]
+#[case::archive_as_docx(Kind::Docx, archive(&[("a.txt", b"hello")]), Refusal::Mismatch)]
+#[case::sheet_as_docx(Kind::Docx, xlsx(&[]), Refusal::Mismatch)]
+#[case::macro_docx(Kind::Docx, docx(&[("word/vbaProject.bin", b"x")]), Refusal::Macros)]
+#[case::macro_types(Kind::Xlsx, office("application/vnd.ms-excel.sheet.macroEnabled.main+xml", &[]), Refusal::Macros)]
+#[case::excel_4_macros(Kind::Xlsx, xlsx(&[("xl/macrosheets/sheet1.xml", b"x")]), Refusal::Macros)]
+#[case::active_x(Kind::Docx, docx(&[("word/activeX/activeX1.xml", b"x")]), Refusal::Active)]
+#[case::remote_template(Kind::Docx, docx(&[("word/_rels/settings.xml.rels", b"<Relationships><Relationship Type='x/attachedTemplate' Target='http://e.test/t.dotm' TargetMode='External'/></Relationships>")]), Refusal::Active)]
+#[case::spelt_relationship(Kind::Docx, docx(&[("word/_rels/a.rels", b"<Relationship TargetMode=\"&#69;xternal\"/>")]), Refusal::NotInspectable)]
+#[case::ole_object(Kind::Docx, docx(&[("word/embeddings/oleObject1.bin", &compound(&[("/a", b"b")]))]), Refusal::Embedded)]
+#[case::macros_in_an_embedded_document(Kind::Docx, docx(&[("word/embeddings/a.xlsx", &xlsx(&[("xl/vbaProject.bin", b"x")]))]), Refusal::Macros)]
+#[case::nested_too_deep(Kind::Docx, docx(&[("a.zip", &docx(&[("b.zip", &docx(&[]))]))]), Refusal::Bomb)]
+#[case::bomb(Kind::Xlsx, xlsx(&[("xl/sheet.xml", &vec![b'0'; 20 * 1024 * 1024])]), Refusal::Bomb)]
+#[case::encrypted_docx(Kind::Docx, compound(&[("/EncryptedPackage", b"x"), ("/EncryptionInfo", b"x")]), Refusal::Encrypted)]
+#[case::prefixed_archive(Kind::Docx, [b"PK\x03\x04junk".as_slice(), &docx(&[])].concat(), Refusal::Damaged)]
+#[case::archive_with_a_tail(Kind::Docx, [docx(&[]), b"tail".to_vec()].concat(), Refusal::Damaged)]
+#[case::cut_archive(Kind::Docx, docx(&[])[..100].to_vec(), Refusal::Damaged)]
+#[case::docx_as_xls(Kind::Xls, docx(&[]), Refusal::Mismatch)]
+#[case::compound_without_workbook(Kind::Xls, compound(&[("/WordDocument", b"x")]), Refusal::Mismatch)]
+#[case::vba_xls(Kind::Xls, xls(&[], &[("/_VBA_PROJECT_CUR/VBA/dir", b"x")]), Refusal::Macros)]
+#[case::obproj_xls(Kind::Xls, xls(&[record(0x00d3, &[])], &[]), Refusal::Macros)]
+#[case::macro_sheet_xls(Kind::Xls, xls(&[sheet(1)], &[]), Refusal::Macros)]
+#[case::password_xls(Kind::Xls, xls(&[record(0x002f, &[0, 0])], &[]), Refusal::Encrypted)]
+#[case::packager_xls(Kind::Xls, xls(&[], &[("/MBD1/\u{1}Ole10Native", b"x")]), Refusal::Embedded)]
+#[case::workbook_of_nothing(Kind::Xls, compound(&[("/Workbook", b"")]), Refusal::Damaged)]
+#[case::cut_xls(Kind::Xls, xls(&[], &[])[..600].to_vec(), Refusal::Damaged)]
+#[case::png_as_jpeg(Kind::Jpeg, png(1, 1, b""), Refusal::Mismatch)]
+#[case::png_with_a_tail(Kind::Png, png(1, 1, b"PK\x03\x04"), Refusal::Damaged)]
+#[case::huge_png(Kind::Png, png(65_000, 65_000, b""), Refusal::TooManyPixels)]
+#[case::flat_png(Kind::Png, png(0, 5, b""), Refusal::Damaged)]
+#[case::huge_jpeg(Kind::Jpeg, jpeg(19_000, 19_000, b""), Refusal::TooManyPixels)]
+#[case::jpeg_with_archive_behind(Kind::Jpeg, jpeg(1, 1, &archive(&[("a", b"b")])), Refusal::Mismatch)]
+#[case::jpeg_without_end(Kind::Jpeg, jpeg(1, 1, b"")[..30].to_vec(), Refusal::Damaged)]
+#[case::html_as_txt(Kind::Txt, b"\n <HTML><script>".to_vec(), Refusal::Mismatch)]
+#[case::program_as_csv(Kind::Csv, b"MZ\x90\0\x03".to_vec(), Refusal::Mismatch)]
+#[case::utf16(Kind::Txt, b"\xff\xfeh\0i\0".to_vec(), Refusal::Mismatch)]
+#[case::escape_codes(Kind::Txt, b"\x1b]0;x\x07".to_vec(), Refusal::Mismatch)]
+fn a_file_that_would_hurt_is_refused_with_its_reason(
+    #[case] kind: Kind,
+    #[case] content: Vec<u8>,
+    #[case] expected: Refusal,
+) {
+    assert_eq!(media_type(kind, &content), Err(expected));
+}
+
+#[rstest]
+#[case("certificate.pdf", Ok(Kind::Pdf))]
+#[case("Übersicht 2026 (final).XLSX", Ok(Kind::Xlsx))]
+#[case("report.v1.2.pdf", Ok(Kind::Pdf))]
+#[case("invoice-acme.com.pdf", Ok(Kind::Pdf))]
+#[case("写真.jpeg", Ok(Kind::Jpeg))]
+#[case("", Err("empty"))]
+#[case("noextension", Err("extension_not_allowed"))]
+#[case("x.pdf.exe", Err("extension_not_allowed"))]
+#[case("x.docm", Err("extension_not_allowed"))]
+#[case("x.exe.pdf", Err("double_extension"))]
+#[case("../x.pdf", Err("bad_character"))]
+#[case("a\\x.pdf", Err("bad_character"))]
+#[case("a\r\nX: y.pdf", Err("bad_character"))]
+#[case("x.exe:y.pdf", Err("bad_character"))]
+#[case("x\"; filename=\"y.pdf", Err("bad_character"))]
+#[case("invoice\u{202e}fdp.txt", Err("invisible_character"))]
+#[case("a\u{200b}.pdf", Err("invisible_character"))]
+#[case("CON.pdf", Err("reserved_name"))]
+#[case("com1.v2.txt", Err("reserved_name"))]
+#[case(".pdf", Err("bad_name"))]
+#[case(".hidden.pdf", Err("bad_name"))]
+#[case("a .pdf", Err("bad_name"))]
+#[case("u\u{308}.pdf", Err("bad_name"))]
+fn a_file_name_is_plain(#[case] name: &str, #[case] expected: Result<Kind, &str>) {
+    assert_eq!(name::check(name).map_err(name::NameFault::code), expected);
+}
+
+#[test]
+fn a_file_name_has_a_longest_length() {
+    assert!(name::check(&format!("{}.pdf", "a".repeat(196))).is_ok());
+    assert_eq!(name::check(&format!("{}.pdf", "a".repeat(197))), Err(name::NameFault::TooLong));
+    assert_eq!(name::check(&format!("{}.pdf", "é".repeat(130))), Err(name::NameFault::TooLong));
+}
+
+#[rstest]
+#[case("SGVsbG8=", true)]
+#[case("SGVsbG8", false)]
+#[case("SGVs\r\nbG8=", false)]
+#[case("SGVsbG9=", false)]
+#[case("data:text/plain;base64,SGVsbG8=", false)]
+#[case("SGVs-_8=", false)]
+fn base64_has_one_form(#[case] base64: &str, #[case] good: bool) {
+    let upload = Upload { filename: "a.txt".into(), kind: Kind::Txt, base64: base64.into() };
+    let refusal = attachment(upload).err();
+    assert_eq!(refusal.is_none(), good, "{refusal:?}");
+}
+
+#[test]
+fn what_is_sent_decodes_to_what_was_given() {
+    let content = "Hello, ".repeat(100);
+    let upload = Upload { filename: "a.txt".into(), kind: Kind::Txt, base64: STANDARD.encode(&content) };
+    let sent = String::from_utf8(attachment(upload).ok().unwrap().encoded).unwrap();
+    assert!(sent.ends_with("\r\n") && sent.lines().all(|line| line.len() <= LINE_CHARS));
+    assert_eq!(STANDARD.decode(sent.replace("\r\n", "")).unwrap(), content.as_bytes());
+}
+
+#[rstest]
+#[case("", 0)]
+#[case("QQ==", 1)]
+#[case("QUI=", 2)]
+#[case("QUJD", 3)]
+fn the_size_is_known_before_decoding(#[case] base64: &str, #[case] bytes: usize) {
+    assert_eq!(decoded_bytes(base64), bytes);
+}
+
+mod any_bytes {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_mangled_file_never_panics(
+            which in 0..5_usize, at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(),
+        ) {
+            let (kind, mut content) = match which {
+                0 => (Kind::Docx, docx(&[])),
+                1 => (Kind::Xls, xls(&[sheet(0)], &[])),
+                2 => (Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << >>"))),
+                3 => (Kind::Png, png(3, 3, b"")),
+                _ => (Kind::Jpeg, jpeg(3, 3, b"")),
+            };
+            let place = at.index(content.len());
+            content[place] = byte;
+            let _ = media_type(kind, &content);
+            content.truncate(cut.index(content.len()));
+            let _ = media_type(kind, &content);
+        }
+    }
+}

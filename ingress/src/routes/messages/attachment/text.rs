@@ -1,0 +1,33 @@
+//! Plain text and CSV: readable text, and not a page or program under another name.
+
+use super::Refusal;
+
+/// How a text is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Charset {
+    Utf8,
+    Windows1252,
+}
+
+/// Beginnings of documents that a receiver may run or show as such, whatever the name says.
+const POSING: [&[u8]; 8] =
+    [b"<!doctype html", b"<html", b"<script", b"<svg", b"<?php", b"<?xml", b"%pdf-", b"{\\rtf"];
+
+/// UTF-8 or Windows-1252 without control characters.
+pub(super) fn inspect(content: &[u8]) -> Result<Charset, Refusal> {
+    let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
+    if content.iter().any(|byte| (*byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c)) || *byte == 0x7f) {
+        return Err(Refusal::Mismatch);
+    }
+    let start: Vec<u8> =
+        content.iter().skip_while(|byte| byte.is_ascii_whitespace()).take(16).map(u8::to_ascii_lowercase).collect();
+    if POSING.iter().any(|posing| start.starts_with(posing)) {
+        return Err(Refusal::Mismatch);
+    }
+    if std::str::from_utf8(content).is_ok() {
+        return Ok(Charset::Utf8);
+    }
+    // Windows-1252 leaves five bytes without a character; UTF-16 is full of NULs and was refused above.
+    let undefined = |byte: &u8| matches!(byte, 0x81 | 0x8d | 0x8f | 0x90 | 0x9d);
+    if content.iter().any(undefined) { Err(Refusal::Mismatch) } else { Ok(Charset::Windows1252) }
+}

@@ -1,0 +1,280 @@
+//! What became of a message: waits until the ledger says, and answers. Used by the request that made it and by its repeats.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use http::StatusCode;
+use schemas::{SendState, month_of};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::{Ingress, act::Reply, error::ApiError};
+
+/// The ledger is looked at again after this long, whether somebody rang or not.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What the road needs to store the answer and send it, out of the time a request may take.
+const ROAD_MARGIN: Duration = Duration::from_secs(2);
+/// When a repeat of a dispatch that is not decided makes sense, in seconds.
+const RETRY_PENDING: u64 = 5;
+
+/// One recipient, as the ledger has him.
+#[derive(Debug, Clone)]
+struct RecipientRow {
+    send_id: Uuid,
+    /// None after an erasure.
+    email: Option<String>,
+    /// None until the message is resolved.
+    state: Option<SendState>,
+    reason: Option<String>,
+    smtp_code: Option<i16>,
+    enhanced_code: Option<String>,
+    provider_message_id: Option<String>,
+    next_attempt_at: Option<DateTime<Utc>>,
+}
+
+/// A message, as the ledger has it.
+#[derive(Debug, Clone)]
+struct Ledger {
+    message_id: Uuid,
+    /// The request can never be handled.
+    rejected: bool,
+    sending_domain: String,
+    recipients: Vec<RecipientRow>,
+}
+
+/// What follows from the ledger.
+#[derive(Debug)]
+enum Standing {
+    /// This is the answer.
+    Decided(Result<Reply, ApiError>),
+    /// Not yet; `quiet_until`: nothing will happen before.
+    Open { quiet_until: Option<DateTime<Utc>> },
+}
+
+/// Waits for the outcome of a message and answers it.
+pub(super) fn outcome(
+    ingress: Arc<Ingress>,
+    tenant: Uuid,
+    message: Uuid,
+) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>> {
+    Box::pin(async move { wait(&ingress, tenant, message).await })
+}
+
+async fn wait(ingress: &Ingress, tenant: Uuid, message: Uuid) -> Result<Reply, ApiError> {
+    let settings = &ingress.settings;
+    let patience = settings.message_timeout.min(settings.http_request_timeout.saturating_sub(ROAD_MARGIN));
+    let deadline = Instant::now() + patience;
+    // Before the first look: what is decided after it rings.
+    let waiter = ingress.inbox.wait_for(message);
+    loop {
+        let quiet_until = match read(ingress, tenant, message).await {
+            Ok(ledger) => match ledger.standing() {
+                Standing::Decided(answer) => return answer,
+                Standing::Open { quiet_until } => quiet_until,
+            },
+            // It is committed; Postgres may be back in time.
+            Err(error) if runtime::db::is_transient(&error) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let in_vain = quiet_until.is_some_and(|at| (at - Utc::now()).to_std().is_ok_and(|quiet| quiet > left));
+        // A process that stops does not keep its caller: the repeat finds the outcome elsewhere.
+        if left.is_zero() || in_vain || ingress.tasks.is_closed() {
+            return Err(pending(message));
+        }
+        waiter.rung_within(left.min(LOOK_EVERY)).await;
+    }
+}
+
+fn pending(message: Uuid) -> ApiError {
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, "dispatch_pending")
+        .detail("the message is on its way; repeat the request with its Idempotency-Key to hear the outcome")
+        .retry_after(RETRY_PENDING)
+        .about_message(message)
+}
+
+async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+    let head = sqlx::query!(
+        r#"select r.state = 'rejected' as "rejected!", d.domain
+           from messages m
+           join requests r on r.tenant_id = m.tenant_id and r.id = m.id
+           join senders s on s.tenant_id = m.tenant_id and s.id = m.sender_id
+           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           where m.tenant_id = $1 and m.id = $2"#,
+        tenant,
+        message,
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let recipients = sqlx::query_as!(
+        RecipientRow,
+        r#"select r.send_id, c.address as "email?", s.state as "state?: SendState", s.reason, s.smtp_code, s.enhanced_code,
+                  s.provider_message_id, s.next_attempt_at
+           from message_recipients r
+           left join sends s on s.tenant_id = r.tenant_id and s.id = r.send_id and s.month = $3
+           left join contacts c on c.tenant_id = r.tenant_id and c.id = r.contact_id and c.status <> 'erased'
+           where r.tenant_id = $1 and r.message_id = $2
+           order by r.send_id"#,
+        tenant,
+        message,
+        month_of(message),
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    tx.rollback().await?;
+    Ok(Ledger { message_id: message, rejected: head.rejected, sending_domain: head.domain, recipients })
+}
+
+impl RecipientRow {
+    fn is(&self, state: SendState) -> bool {
+        self.state == Some(state)
+    }
+
+    fn is_open(&self) -> bool {
+        self.state.is_none_or(SendState::is_open)
+    }
+
+    fn record(&self) -> Value {
+        json!({"email": self.email, "send_id": self.send_id, "state": self.state})
+    }
+
+    fn skipped(&self) -> Value {
+        json!({"email": self.email, "send_id": self.send_id, "reason": self.reason})
+    }
+
+    /// Codes only: a server's words may quote the address.
+    fn refusal(&self) -> Option<String> {
+        let smtp_code = self.smtp_code.map(|code| code.to_string());
+        let codes: Vec<String> = [smtp_code, self.enhanced_code.clone()].into_iter().flatten().collect();
+        match (codes.is_empty(), &self.reason) {
+            (false, _) => Some(codes.join(" ")),
+            (true, Some(reason)) => Some(reason.clone()),
+            (true, None) => None,
+        }
+    }
+}
+
+impl Ledger {
+    fn standing(&self) -> Standing {
+        if self.rejected {
+            tracing::error!(message_id = %self.message_id, "a message was rejected by the pipeline");
+            return Standing::Decided(Err(ApiError::internal()));
+        }
+        if self.recipients.iter().any(RecipientRow::is_open) {
+            return Standing::Open { quiet_until: self.quiet_until() };
+        }
+        Standing::Decided(self.answer())
+    }
+
+    /// When all that is open waits for its next attempt: the first of these times.
+    fn quiet_until(&self) -> Option<DateTime<Utc>> {
+        let open = || self.recipients.iter().filter(|recipient| recipient.is_open());
+        let resting = open().all(|recipient| recipient.is(SendState::Deferred));
+        if resting { open().filter_map(|recipient| recipient.next_attempt_at).min() } else { None }
+    }
+
+    /// The answer, when all is decided.
+    fn answer(&self) -> Result<Reply, ApiError> {
+        let any = |state| self.recipients.iter().any(|recipient| recipient.is(state));
+        if any(SendState::Sent) {
+            return self.accepted();
+        }
+        if any(SendState::Unknown) {
+            // It may have arrived, and nobody can say: neither a success nor a refusal.
+            return Err(pending(self.message_id).detail("the provider took the message and did not answer"));
+        }
+        let refused: Vec<&RecipientRow> =
+            self.recipients.iter().filter(|recipient| !recipient.is(SendState::Skipped)).collect();
+        if refused.is_empty() {
+            return Err(super::all_suppressed());
+        }
+        let mut codes: Vec<String> = refused.iter().filter_map(|recipient| recipient.refusal()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        Err(ApiError::new(StatusCode::BAD_GATEWAY, "provider_rejected")
+            .detail(codes.join(", "))
+            .about_message(self.message_id))
+    }
+
+    fn accepted(&self) -> Result<Reply, ApiError> {
+        let (skipped, others): (Vec<&RecipientRow>, Vec<&RecipientRow>) =
+            self.recipients.iter().partition(|recipient| recipient.is(SendState::Skipped));
+        let first = others.iter().find(|recipient| recipient.is(SendState::Sent));
+        let provider_message_id = first.map(|recipient| {
+            let ours = || format!("<{}@{}>", recipient.send_id, self.sending_domain);
+            recipient.provider_message_id.clone().unwrap_or_else(ours)
+        });
+        Reply::ok(&json!({
+            "ok": true,
+            "message_id": self.message_id,
+            "provider_message_id": provider_message_id,
+            "skipped": skipped.iter().map(|recipient| recipient.skipped()).collect::<Vec<_>>(),
+            "recipients": others.iter().map(|recipient| recipient.record()).collect::<Vec<_>>(),
+        }))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn ledger(states: &[Option<SendState>]) -> Ledger {
+        let row = |(place, state): (usize, &Option<SendState>)| RecipientRow {
+            send_id: Uuid::from_u128(place as u128),
+            email: Some(format!("p{place}@example.com")),
+            state: *state,
+            reason: None,
+            smtp_code: Some(550),
+            enhanced_code: Some("5.1.1".into()),
+            provider_message_id: None,
+            next_attempt_at: (*state == Some(SendState::Deferred)).then(|| Utc::now() + chrono::TimeDelta::minutes(1)),
+        };
+        Ledger {
+            message_id: Uuid::nil(),
+            rejected: false,
+            sending_domain: "acme.test".into(),
+            recipients: states.iter().enumerate().map(row).collect(),
+        }
+    }
+
+    use SendState::{Claimed, Deferred, Expired, Failed, Fenced, Queued, Sent, Skipped, Unknown};
+
+    #[rstest]
+    #[case::unresolved(&[None], None)]
+    #[case::queued(&[Some(Queued)], None)]
+    #[case::in_hand(&[Some(Sent), Some(Claimed)], None)]
+    #[case::on_the_wire(&[Some(Sent), Some(Fenced)], None)]
+    #[case::later(&[Some(Sent), Some(Deferred)], None)]
+    #[case::sent(&[Some(Sent)], Some((200, "")))]
+    #[case::some_sent(&[Some(Sent), Some(Failed), Some(Skipped), Some(Unknown)], Some((200, "")))]
+    #[case::refused(&[Some(Failed), Some(Failed)], Some((502, "provider_rejected")))]
+    #[case::refused_or_blocked(&[Some(Failed), Some(Skipped)], Some((502, "provider_rejected")))]
+    #[case::too_late(&[Some(Expired)], Some((502, "provider_rejected")))]
+    #[case::doubtful(&[Some(Failed), Some(Unknown)], Some((504, "dispatch_pending")))]
+    #[case::all_blocked(&[Some(Skipped)], Some((422, "all_recipients_suppressed")))]
+    fn the_answer_follows_from_the_states(#[case] states: &[Option<SendState>], #[case] expected: Option<(u16, &str)>) {
+        let found = match ledger(states).standing() {
+            Standing::Open { .. } => None,
+            Standing::Decided(Ok(_)) => Some((200, String::new())),
+            Standing::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
+        };
+        assert_eq!(found, expected.map(|(status, code)| (status, code.to_owned())));
+    }
+
+    #[test]
+    fn a_refusal_says_its_codes_and_no_address() {
+        let Standing::Decided(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).standing() else { panic!() };
+        assert_eq!((error.detail.as_deref(), error.message_id), (Some("550 5.1.1"), Some(Uuid::nil())));
+    }
+
+    #[test]
+    fn it_is_quiet_only_when_all_that_is_open_is_deferred() {
+        assert!(ledger(&[Some(Sent), Some(Deferred)]).quiet_until().is_some());
+        assert!(ledger(&[Some(Queued), Some(Deferred)]).quiet_until().is_none());
+        assert!(ledger(&[None]).quiet_until().is_none());
+    }
+}

@@ -1,0 +1,88 @@
+//! `POST /v1/messages`: a message of its own to a few people, dispatched while the caller waits.
+//!
+//! Accepting it is one transaction, like every write: contacts, content, recipients, attachments, request. Then the pipeline has
+//! it, and the answer waits for what it makes of it ([`dispatch`]). Subject and bodies are taken as they stand: the caller wrote
+//! this very message, so nothing in it is Liquid. Class business is operational mail: no footer, no unsubscribe headers, no
+//! tracking of opens and clicks.
+
+mod attachment;
+mod dispatch;
+mod doc;
+mod draft;
+mod rate;
+mod store;
+
+use runtime::Publication;
+use schemas::{Classification, RequestAnnounced, RequestKind, gate, subjects};
+
+use self::{
+    draft::MessageBody,
+    store::NewMessage,
+};
+use super::{campaigns::room, senders::store as senders};
+use crate::{
+    act::{Act, Reply, Routes, body::MESSAGE_BODY_MAX_BYTES, write_and_wait},
+    error::ApiError,
+};
+
+/// What one-off messages are to the gate.
+const CLASSIFICATION: Classification = Classification::Operational;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    let endpoint = write_and_wait("messages:send", MESSAGE_BODY_MAX_BYTES, send, dispatch::outcome);
+    Routes::new().post("/v1/messages", endpoint, doc::send)
+}
+
+async fn send(act: &mut Act, body: MessageBody) -> Result<Reply, ApiError> {
+    let (draft, uploads) = draft::read(body)?;
+    let tenant = act.tenant;
+    let sender = senders::readiness(act.db(), tenant, Some(draft.sender_id)).await?;
+    if !sender.is_some_and(|sender| sender.may_send()) {
+        return Err(ApiError::forbidden("domain_not_verified")
+            .detail("sender_id must name a sender of the tenant whose domain is verified"));
+    }
+    let attachments = attachment::inspect(uploads).await?;
+    let contacts = store::find_or_create_contacts(act.db(), tenant, &draft).await?;
+    let standings = store::standings(act.db(), tenant, &contacts).await?;
+    let open = standings.iter().filter(|standing| gate::judge(standing, CLASSIFICATION).is_none()).count();
+    if open == 0 {
+        return Err(all_suppressed());
+    }
+    let new = NewMessage { id: schemas::new_batch_id(), draft: &draft, contacts: &contacts, metered: open };
+    store::insert(act.db(), tenant, &new, &attachments).await?;
+    store::insert_request(act, new.id).await?;
+    meter(act, &new).await?;
+    announce(act, &new)?;
+    Ok(Reply::later(new.id))
+}
+
+/// Nobody may be mailed.
+fn all_suppressed() -> ApiError {
+    ApiError::unprocessable("all_recipients_suppressed")
+        .detail("every recipient is suppressed or archived; GET /v1/suppressions tells why")
+}
+
+/// The hourly limit, then the quota. Last, because the tenant's messages wait for each other from here to the commit.
+async fn meter(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
+    let (tenant, limit) = (act.tenant, act.ingress.settings.message_rate_per_hour);
+    if limit > 0 {
+        let recent = rate::recent(act.db(), tenant, new.id).await?;
+        rate::check(&recent, new.metered, limit)?;
+    }
+    let left = room::room(act).await?;
+    room::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))
+}
+
+fn announce(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
+    let ring = RequestAnnounced {
+        tenant_id: act.tenant,
+        request_id: new.id,
+        kind: RequestKind::Message,
+        notify: Some(act.ingress.inbox.subject().to_owned()),
+    };
+    let subject = subjects::request(&act.caller.product, act.caller.environment, RequestKind::Message);
+    let ring = Publication::json(subject, format!("request-{}", new.id.simple()), &ring);
+    act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    Ok(())
+}
