@@ -4,7 +4,10 @@
 
 pub mod act;
 pub mod auth;
+mod connection;
 pub mod error;
+mod inbox;
+pub mod openapi;
 pub mod routes;
 pub mod server;
 pub mod settings;
@@ -20,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use error::{ApiError, FieldFault};
+pub use inbox::Inbox;
 pub use server::{Serving, serve};
 pub use settings::Settings;
 
@@ -68,6 +72,8 @@ pub struct Ingress {
     pub keys: auth::Keys,
     /// Writes and announcements in hand: awaited at shutdown.
     pub tasks: TaskTracker,
+    /// Hears what was decided while somebody waits for it.
+    pub inbox: Inbox,
     /// What answers AI assistants; none unless the settings name an issuer.
     pub assistant: Option<Arc<mcp::Assistant>>,
 }
@@ -99,6 +105,7 @@ impl Ingress {
             resolver,
             settings,
             tasks,
+            inbox: Inbox::new(),
         }))
     }
 }
@@ -106,6 +113,7 @@ impl Ingress {
 /// All routes, with what wraps every answer.
 pub fn router(ingress: Arc<Ingress>) -> Router {
     routes::all()
+        .into_router()
         .fallback(server::no_such_path)
         .method_not_allowed_fallback(server::no_such_method)
         .layer(CatchPanicLayer::custom(server::panicked))

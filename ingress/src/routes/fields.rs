@@ -1,11 +1,9 @@
 //! `/v1/fields`: a tenant's own contact fields, and the check of their values.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod doc;
 
-use axum::{
-    Router,
-    routing::{get, patch},
-};
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, NaiveDate, Utc};
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
@@ -14,9 +12,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    Ingress,
     act::{
-        Act, Faults, NoParameters, Page, Patch, Reply,
+        Act, Faults, NoParameters, Page, Patch, Reply, Routes,
         page::{as_time, time},
         read, write,
     },
@@ -53,10 +50,12 @@ const RESERVED: &[&str] = &[
 ];
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/fields", get(read("fields:read", list)).post(write("fields:write", create)))
-        .route("/v1/fields/{id}", patch(write("fields:write", change)).get(read("fields:read", show)))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/fields", read("fields:read", list), doc::list)
+        .post("/v1/fields", write("fields:write", create), doc::create)
+        .get("/v1/fields/{id}", read("fields:read", show), doc::show)
+        .patch("/v1/fields/{id}", write("fields:write", change), doc::change)
 }
 
 /// What a field holds.

@@ -1,16 +1,21 @@
 //! `GET /health`: no authentication (specification, System).
 
+mod doc;
+
 use std::sync::Arc;
 
-use axum::{Json, Router, extract::State, response::IntoResponse, routing::get};
+use axum::{Json, extract::State, response::IntoResponse};
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::Ingress;
+use crate::{
+    Ingress,
+    act::{Routes, open},
+};
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route("/health", get(health))
+pub(crate) fn routes() -> Routes {
+    Routes::new().get("/health", open(health), doc::health)
 }
 
 #[derive(Debug, Serialize)]

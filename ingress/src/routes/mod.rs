@@ -1,15 +1,21 @@
 //! The endpoints, a module per resource.
 
+mod assistant;
+mod analytics;
 pub mod audiences;
 mod campaigns;
 pub mod contacts;
 pub mod domains;
+mod explain;
 pub mod fields;
 pub mod health;
 pub mod imports;
 mod input;
+mod messages;
+pub mod platform;
 mod senders;
 mod sends;
+mod segments;
 pub mod suppressions;
 mod templates;
 pub mod tenants;
@@ -17,19 +23,16 @@ pub mod tracking;
 mod transactional;
 mod unsubscribe;
 
-use std::sync::Arc;
-
-use axum::Router;
-
-use crate::Ingress;
+use crate::{act::Routes, openapi};
 
 /// Every route there is.
-pub(crate) fn all() -> Router<Arc<Ingress>> {
-    Router::new()
+pub(crate) fn all() -> Routes {
+    Routes::new()
         .merge(health::routes())
         .merge(tenants::routes())
         .merge(contacts::routes())
         .merge(audiences::routes())
+        .merge(segments::routes())
         .merge(fields::routes())
         .merge(suppressions::routes())
         .merge(imports::routes())
@@ -38,7 +41,13 @@ pub(crate) fn all() -> Router<Arc<Ingress>> {
         .merge(senders::routes())
         .merge(campaigns::routes())
         .merge(transactional::routes())
+        .merge(messages::routes())
         .merge(sends::routes())
+        .merge(explain::routes())
+        .merge(analytics::routes())
+        .merge(platform::routes())
         .merge(tracking::routes())
         .merge(unsubscribe::routes())
+        .merge(assistant::routes())
+        .merge(openapi::routes())
 }

@@ -1,8 +1,7 @@
 //! `/v1/suppressions`: addresses that must not be mailed (API.md §3). They outlive their contact.
 
-use std::sync::Arc;
+mod doc;
 
-use axum::{Router, routing::get};
 use chrono::{DateTime, Utc};
 use schemas::{Address, new_id};
 use serde::{Deserialize, Serialize};
@@ -11,9 +10,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    Ingress,
     act::{
-        Act, Faults, Id, Page, Reply,
+        Act, Faults, Id, Page, Reply, Routes,
         page::{as_optional_time, as_time},
         read, write,
     },
@@ -24,13 +22,11 @@ const NOTE_MAX_CHARS: usize = 1_000;
 const MANY_MAX: usize = 1_000;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route(
-        "/v1/suppressions",
-        get(read("suppressions:read", list))
-            .post(write("suppressions:write", add))
-            .delete(write("suppressions:write", lift)),
-    )
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/suppressions", read("suppressions:read", list), doc::list)
+        .post("/v1/suppressions", write("suppressions:write", add), doc::add)
+        .delete("/v1/suppressions", write("suppressions:write", lift), doc::lift)
 }
 
 /// Why an address is suppressed.

@@ -1,8 +1,9 @@
 //! `POST /v1/tenants/link`: a product says which of its tenants it will speak for (specification, Family integration).
 
+mod doc;
+
 use std::sync::Arc;
 
-use axum::{Router, routing::post};
 use schemas::{Environment, new_id};
 use serde::Deserialize;
 use serde_json::json;
@@ -10,16 +11,15 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    Ingress,
-    act::{Act, Faults, Reply, is_product_tenant_id, provision},
+    act::{Act, Faults, Reply, Routes, is_product_tenant_id, provision},
     error::ApiError,
 };
 
 const NAME_MAX_CHARS: usize = 200;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route("/v1/tenants/link", post(provision("tenants:provision", link)))
+pub(crate) fn routes() -> Routes {
+    Routes::new().post("/v1/tenants/link", provision("tenants:provision", link), doc::link)
 }
 
 #[derive(Debug, Deserialize)]

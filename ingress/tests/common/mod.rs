@@ -1,6 +1,8 @@
 //! A private ingress on a database of its own, and a client that signs.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod contract;
+
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -278,11 +280,16 @@ impl Client {
     }
 }
 
-/// Sends any request.
+/// Sends any request, and holds what comes back against the OpenAPI document.
 pub async fn send(router: &axum::Router, request: Request<Body>) -> Answer {
-    let response = router.clone().oneshot(request).await.unwrap();
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let (parts, body) = request.into_parts();
+    let sent = body.collect().await.unwrap().to_bytes();
+    let response = router.clone().oneshot(Request::from_parts(parts, Body::from(sent.clone()))).await.unwrap();
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes().to_vec();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-    Answer { status: parts.status, headers: parts.headers, bytes, body }
+    let answer = Answer { status: parts.status, headers: parts.headers, bytes, body };
+    contract::hold(&method, &uri, &sent, &answer);
+    answer
 }

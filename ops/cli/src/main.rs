@@ -3,10 +3,15 @@
 
 mod dead;
 mod dev;
+mod health;
 mod key;
 mod mcp;
+mod openapi;
 mod operator;
 mod process;
+mod provider;
+mod quota;
+mod recount;
 mod sink;
 mod streams;
 mod tenant;
@@ -43,8 +48,18 @@ enum Command {
     Key(key::Args),
     /// Tenants and their links.
     Tenant(tenant::Args),
+    /// How many mails a tenant may send.
+    Quota(quota::Args),
+    /// Tenants' own accounts with mail providers.
+    Provider(provider::Args),
     /// AI assistants: who may ask, and what they proposed.
     Mcp(mcp::Args),
+    /// The HTTP contract as an OpenAPI 3.1 document.
+    Openapi(openapi::Args),
+    /// Whether mail goes out, and if not, why and what to do.
+    Health(health::Args),
+    /// Proves that every counter equals a recount of what it counts.
+    Recount(recount::Args),
     /// Messages that were set aside.
     Dead(dead::Args),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
@@ -67,7 +82,7 @@ fn main() -> ExitCode {
         }
     };
     match runtime.block_on(run(cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("postrider: {error:#}");
             ExitCode::FAILURE
@@ -75,8 +90,10 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Health(args) => return health::run(args).await,
+        Command::Recount(args) => return recount::run(args).await,
         Command::Dev(options) => dev::run(*options).await,
         Command::Seed(args) => dev::print_seed(&args).await,
         Command::All(settings) => process::run_all(*settings).await,
@@ -86,10 +103,14 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Streams(args) => streams::run(args).await,
         Command::Key(args) => key::run(args).await,
         Command::Tenant(args) => tenant::run(args).await,
+        Command::Quota(args) => quota::run(args).await,
+        Command::Provider(args) => provider::run(args).await,
         Command::Mcp(args) => mcp::run(args).await,
+        Command::Openapi(args) => openapi::run(&args),
         Command::Dead(args) => dead::run(args).await,
         Command::Sink(args) => sink::run(args).await,
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -13,12 +13,12 @@ use crate::{
     routes::{audiences, fields::FieldType},
 };
 
-const NAME_MAX_CHARS: usize = 100;
-const COMPANY_MAX_CHARS: usize = 200;
-const PHONE_MAX_CHARS: usize = 50;
-const WORD_MAX_CHARS: usize = 50;
-const DESCRIPTION_MAX_CHARS: usize = 1_000;
-const AUDIENCES_MAX: usize = 100;
+pub(super) const NAME_MAX_CHARS: usize = 100;
+pub(super) const COMPANY_MAX_CHARS: usize = 200;
+pub(super) const PHONE_MAX_CHARS: usize = 50;
+pub(super) const WORD_MAX_CHARS: usize = 50;
+pub(super) const DESCRIPTION_MAX_CHARS: usize = 1_000;
+pub(super) const AUDIENCES_MAX: usize = 100;
 /// How far ahead of us a caller's clock may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 

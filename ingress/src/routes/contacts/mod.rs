@@ -1,12 +1,11 @@
 //! `/v1/contacts`: the people of a tenant (API.md §3).
 
+mod doc;
 mod erase;
+mod filter;
 mod input;
 mod store;
 
-use std::sync::Arc;
-
-use axum::{Router, routing::get};
 use chrono::{DateTime, Utc};
 use schemas::Address;
 use serde::Deserialize;
@@ -14,11 +13,10 @@ use serde_json::json;
 
 use self::{
     input::{Change, Create},
-    store::Filter,
+    filter::Filter,
 };
 use crate::{
-    Ingress,
-    act::{Act, Faults, Id, NoParameters, Page, Reply, read, write},
+    act::{Act, Faults, Id, NoParameters, Page, Reply, Routes, read, write},
     error::ApiError,
     routes::{audiences::AudienceKind, fields},
 };
@@ -29,11 +27,13 @@ pub(crate) use store::ensure_audiences;
 const SEARCH_MAX_CHARS: usize = 200;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route("/v1/contacts", get(read("contacts:read", list)).post(write("contacts:write", create))).route(
-        "/v1/contacts/{id}",
-        get(read("contacts:read", show)).patch(write("contacts:write", change)).delete(write("contacts:write", remove)),
-    )
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/contacts", read("contacts:read", list), doc::list)
+        .post("/v1/contacts", write("contacts:write", create), doc::create)
+        .get("/v1/contacts/{id}", read("contacts:read", show), doc::show)
+        .patch("/v1/contacts/{id}", write("contacts:write", change), doc::change)
+        .delete("/v1/contacts/{id}", write("contacts:write", remove), doc::remove)
 }
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +43,7 @@ struct ListQuery {
     q: Option<String>,
     list_id: Option<Id>,
     tag_id: Option<Id>,
+    segment_id: Option<Id>,
     status: Option<ListedStatus>,
     updated_since: Option<DateTime<Utc>>,
     limit: Option<i64>,
@@ -78,24 +79,22 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
             store::require_audience(act.db(), tenant, id, kind).await?;
         }
     }
+    let segment = match query.segment_id {
+        Some(Id(id)) => Some(audience::segment::load(act.db(), tenant, id).await?),
+        None => None,
+    };
     let filter = Filter {
-        id: None,
         address: address.map(Address::into_string),
-        search: query.q.as_deref().map(containing),
-        list_id: query.list_id.map(|id| id.0),
-        tag_id: query.tag_id.map(|id| id.0),
+        search: query.q,
+        audiences: [query.list_id, query.tag_id].into_iter().flatten().map(|id| id.0).collect(),
+        segment,
         status: query.status.map(ListedStatus::as_str),
         updated_since: query.updated_since,
     };
-    let mut contacts = store::list(act.db(), tenant, &filter, &page).await?;
+    let found = filter.page(act.db(), tenant, &page).await?;
+    let mut contacts = store::records(act.db(), tenant, &found).await?;
     let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
     Reply::ok(&json!({"ok": true, "contacts": contacts, "next_cursor": next_cursor}))
-}
-
-/// A LIKE pattern for "contains this text".
-fn containing(text: &str) -> String {
-    let literal = text.trim().replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
-    format!("%{literal}%")
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {

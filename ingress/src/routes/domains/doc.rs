@@ -84,13 +84,17 @@ pub(super) fn create() -> Doc {
 }
 
 pub(super) fn verify() -> Doc {
-    Doc::new("verifyDomain", "Check a domain's DNS records", "Asks the DNS now and stores what it says for each record.")
-        .answer(
-            200,
-            "Checked",
-            success([required("domain_id", id()), required("status", status()), required("dns_records", array(record()))]),
-            json!({"ok": true, "domain_id": ID, "status": "verified", "dns_records": [record_example()]}),
-        )
-        .refuses(404, &["domain_not_found"])
-        .refuses(409, &["domain_missing_provider_record", "domain_claimed_by_another_tenant"])
+    Doc::new(
+        "verifyDomain",
+        "Check a domain's DNS records",
+        "Asks the DNS now and stores what it says for each record.",
+    )
+    .answer(
+        200,
+        "Checked",
+        success([required("domain_id", id()), required("status", status()), required("dns_records", array(record()))]),
+        json!({"ok": true, "domain_id": ID, "status": "verified", "dns_records": [record_example()]}),
+    )
+    .refuses(404, &["domain_not_found"])
+    .refuses(409, &["domain_missing_provider_record", "domain_claimed_by_another_tenant"])
 }

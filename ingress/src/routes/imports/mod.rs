@@ -2,19 +2,15 @@
 
 mod apply;
 mod copy;
+mod doc;
 pub mod file;
 pub mod row;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Instant,
 };
 
-use axum::{
-    Router,
-    routing::{get, post},
-};
 use chrono::{DateTime, Utc};
 use http::StatusCode;
 use schemas::new_id;
@@ -28,8 +24,7 @@ use self::{
 };
 use super::fields::{self, FieldType};
 use crate::{
-    Ingress,
-    act::{Act, Faults, NoParameters, Reply, read, time, write_large},
+    act::{Act, Faults, NoParameters, Reply, Routes, read, time, write_large},
     error::ApiError,
 };
 
@@ -39,10 +34,10 @@ const TEXT_MAX_CHARS: usize = 1_000;
 const ERRORS_SHOWN: usize = 100;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/imports", post(write_large("imports:write", import)))
-        .route("/v1/imports/{id}", get(read("imports:write", show)))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .post("/v1/imports", write_large("imports:write", import), doc::import)
+        .get("/v1/imports/{id}", read("imports:write", show), doc::show)
 }
 
 /// What an import does with its rows.

@@ -1,18 +1,15 @@
 //! `/v1/senders`: the identities a tenant sends from. Each belongs to a domain the tenant has proven; there is no other way to send.
 
+mod doc;
 pub(crate) mod store;
 
-use std::sync::Arc;
-
-use axum::{Router, routing::get};
 use schemas::Address;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::store::{NewSender, SenderRow};
 use crate::{
-    Ingress,
-    act::{Act, Faults, Page, Reply, read, time, write},
+    act::{Act, Faults, Page, Reply, Routes, read, time, write},
     error::ApiError,
     routes::domains::store as domains,
 };
@@ -21,8 +18,10 @@ use crate::{
 const PHYSICAL_ADDRESS_MAX: usize = 500;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route("/v1/senders", get(read("senders:manage", list)).post(write("senders:manage", create)))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/senders", read("senders:manage", list), doc::list)
+        .post("/v1/senders", write("senders:manage", create), doc::create)
 }
 
 #[derive(Debug, Deserialize)]

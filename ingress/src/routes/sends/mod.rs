@@ -1,18 +1,15 @@
 //! `GET /v1/sends/{id}`: what became of one message to one recipient, and why.
 
+pub(crate) mod doc;
 pub(crate) mod store;
 
-use std::sync::Arc;
-
-use axum::{Router, routing::get};
-use schemas::{SendId, SendState};
+use schemas::SendState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::store::{EventRow, PendingRow, SendRow};
 use crate::{
-    Ingress,
-    act::{Act, NoParameters, Reply, read, time},
+    act::{Act, NoParameters, Reply, Routes, read, time},
     error::ApiError,
 };
 
@@ -20,8 +17,8 @@ use crate::{
 const ATTEMPTS: [&str; 4] = ["sent", "deferred", "failed", "unknown"];
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route("/v1/sends/{id}", get(read("sends:read", one)))
+pub(crate) fn routes() -> Routes {
+    Routes::new().get("/v1/sends/{id}", read("sends:read", one), doc::show)
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
@@ -31,11 +28,7 @@ async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
         return Reply::ok(&json!({"ok": true, "send": record(&row, &events)}));
     }
     // Accepted and not resolved yet: the caller has its id, so it is there.
-    let pending = match SendId(id).ordinal() {
-        0 => store::pending(act.db(), tenant, id).await?,
-        _ => None,
-    };
-    let pending = pending.ok_or_else(|| ApiError::not_found("send"))?;
+    let pending = store::pending(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
     Reply::ok(&json!({"ok": true, "send": pending_record(id, &pending)}))
 }
 
@@ -45,6 +38,10 @@ pub(crate) fn list_record(row: &SendRow) -> Value {
         "send_id": row.id,
         "message_kind": row.message_kind,
         "campaign_id": row.campaign_id,
+        "message_id": row.message_id(),
+        "variant": row.variant,
+        "template_id": row.template_id,
+        "template_version": row.template_version,
         "contact_id": row.contact_id,
         "email": row.email,
         "state": row.state,
@@ -54,6 +51,8 @@ pub(crate) fn list_record(row: &SendRow) -> Value {
         "smtp_code": row.smtp_code,
         "enhanced_code": row.enhanced_code,
         "response": row.response,
+        "provider": row.provider,
+        "provider_message_id": row.provider_message_id,
         "next_attempt_at": row.next_attempt_at.map(time).filter(|_| row.state == SendState::Deferred),
         "decided_at": row.decided_at.map(time),
         "facts": {
@@ -61,14 +60,17 @@ pub(crate) fn list_record(row: &SendRow) -> Value {
             "bounced_at": row.bounced_at.map(time),
             "complained_at": row.complained_at.map(time),
             "opened_at": row.opened_at.map(time),
+            "human_opened_at": row.human_opened_at.map(time),
             "clicked_at": row.clicked_at.map(time),
+            "human_clicked_at": row.human_clicked_at.map(time),
             "unsubscribed_at": row.unsubscribed_at.map(time),
         },
         "created_at": time(row.created_at),
     })
 }
 
-fn record(row: &SendRow, events: &[EventRow]) -> Value {
+/// A send with all there is to know of it.
+pub(crate) fn record(row: &SendRow, events: &[EventRow]) -> Value {
     let mut record = list_record(row);
     record["email_type"] = json!(row.classification);
     record["lane"] = json!(row.lane);
@@ -101,6 +103,7 @@ fn timeline(row: &SendRow, events: &[EventRow]) -> Value {
     std::iter::once(queued).chain(facts).chain(end).collect()
 }
 
+/// The record of a send that is still a request: the same fields.
 fn pending_record(id: Uuid, row: &PendingRow) -> Value {
     let state = if row.rejected { SendState::Failed } else { SendState::Queued };
     let mut timeline = vec![json!({"type": "queued", "at": time(row.received_at), "detail": {}})];
@@ -109,9 +112,13 @@ fn pending_record(id: Uuid, row: &PendingRow) -> Value {
     }
     json!({
         "send_id": id,
-        "message_kind": "transactional",
+        "message_kind": row.message_kind,
         "campaign_id": null,
-        "contact_id": null,
+        "message_id": row.message_id,
+        "variant": null,
+        "template_id": row.template_id,
+        "template_version": row.template_version,
+        "contact_id": row.contact_id,
         "email": row.email,
         "state": state,
         "skip_reason": null,
@@ -120,14 +127,16 @@ fn pending_record(id: Uuid, row: &PendingRow) -> Value {
         "smtp_code": null,
         "enhanced_code": null,
         "response": null,
+        "provider": null,
+        "provider_message_id": null,
         "next_attempt_at": null,
         "decided_at": row.handled_at.map(time).filter(|_| row.rejected),
         "facts": {
-            "delivered_at": null, "bounced_at": null, "complained_at": null,
-            "opened_at": null, "clicked_at": null, "unsubscribed_at": null,
+            "delivered_at": null, "bounced_at": null, "complained_at": null, "opened_at": null, "human_opened_at": null,
+            "clicked_at": null, "human_clicked_at": null, "unsubscribed_at": null,
         },
         "created_at": time(row.received_at),
-        "email_type": "transactional",
+        "email_type": row.classification,
         "lane": "priority",
         "content_id": row.content_id,
         "sender_id": row.sender_id,

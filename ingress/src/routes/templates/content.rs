@@ -78,7 +78,8 @@ pub(crate) async fn check(
     }
 }
 
-fn refusal(faults: &[TemplateFault], path: Option<&'static str>) -> ApiError {
+/// Faults as callers see them: each with its part, line and column.
+pub(crate) fn refusal(faults: &[TemplateFault], path: Option<&'static str>) -> ApiError {
     let fault = |fault: &TemplateFault| {
         let place = format!("line {} column {}: {}", fault.line, fault.column, fault.detail);
         match path {

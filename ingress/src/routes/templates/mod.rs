@@ -1,11 +1,11 @@
 //! `/v1/templates`: what mail says, in versions. A content never changes; sends pin the one they were made from.
 
 pub(crate) mod content;
+mod doc;
+mod render;
 pub(crate) mod store;
+mod versions;
 
-use std::sync::Arc;
-
-use axum::{Router, routing::get};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,8 +14,7 @@ use self::{
     store::{TemplateListRow, TemplateRow},
 };
 use crate::{
-    Ingress,
-    act::{Act, Faults, NoFields, NoParameters, Page, Patch, Reply, read, time, write},
+    act::{Act, Faults, NoFields, Page, Patch, Reply, Routes, read, time, write},
     error::ApiError,
 };
 
@@ -24,15 +23,15 @@ const TYPES: [&str; 3] = ["marketing", "transactional", "sequence"];
 const STATUSES: [&str; 3] = ["draft", "active", "archived"];
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/templates", get(read("templates:read", list)).post(write("templates:write", create)))
-        .route(
-            "/v1/templates/{id}",
-            get(read("templates:read", one))
-                .patch(write("templates:write", change))
-                .delete(write("templates:write", archive)),
-        )
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/templates", read("templates:read", list), doc::list)
+        .post("/v1/templates", write("templates:write", create), doc::create)
+        .get("/v1/templates/{id}", read("templates:read", one), doc::show)
+        .patch("/v1/templates/{id}", write("templates:write", change), doc::change)
+        .delete("/v1/templates/{id}", write("templates:write", archive), doc::archive)
+        .get("/v1/templates/{id}/versions", read("templates:read", versions::list), doc::list_versions)
+        .post("/v1/templates/{id}/render", write("templates:read", render::render), doc::render)
 }
 
 #[derive(Debug, Deserialize)]
@@ -153,9 +152,18 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     Reply::ok(&json!({"ok": true, "templates": templates, "next_cursor": next_cursor}))
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneQuery {
+    version: Option<i32>,
+}
+
+async fn one(act: &mut Act, query: OneQuery) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("template")?);
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let mut row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    if let Some(version) = query.version {
+        row = versions::as_of(act.db(), tenant, row, version).await?;
+    }
     Reply::ok(&json!({"ok": true, "template": record(&row)}))
 }
 

@@ -2,16 +2,15 @@
 //!
 //! A HEAD request (link checkers, mail gateways) is answered like a GET and noted as nothing.
 
+mod doc;
 pub(crate) mod peer;
 pub(crate) mod signals;
 
 use std::sync::Arc;
 
 use axum::{
-    Router,
     extract::{Path, State},
     response::{IntoResponse, Response},
-    routing::get,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use schemas::{
@@ -20,7 +19,11 @@ use schemas::{
 };
 
 use self::peer::Peer;
-use crate::{Ingress, error::ApiError};
+use crate::{
+    Ingress,
+    act::{Routes, open},
+    error::ApiError,
+};
 
 /// A transparent GIF of one pixel.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x01D\x00;";
@@ -34,10 +37,12 @@ pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
 ];
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/t/o/{token}", get(opened).head(would_open))
-        .route("/t/c/{token}", get(clicked).head(would_click))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/t/o/{token}", open(opened), doc::open)
+        .head("/t/o/{token}", open(would_open), doc::would_open)
+        .get("/t/c/{token}", open(clicked), doc::click)
+        .head("/t/c/{token}", open(would_click), doc::would_click)
 }
 
 async fn opened(

@@ -1,10 +1,10 @@
 //! `POST /v1/transactional`: one template to one person. 202 means that it is stored; it is on its way a moment later.
 
+mod doc;
 mod store;
 
 use std::sync::Arc;
 
-use axum::{Router, routing::post};
 use runtime::Publication;
 use schemas::{Address, RequestAnnounced, RequestKind, messages::TransactionalPayload, subjects};
 use serde::Deserialize;
@@ -12,8 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::senders::store as senders;
 use crate::{
-    Ingress,
-    act::{Act, Faults, Id, Reply, write},
+    act::{Act, Faults, Id, Reply, Routes, write},
     error::ApiError,
 };
 
@@ -21,8 +20,8 @@ use crate::{
 const FIELD_MAX: usize = 200;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new().route("/v1/transactional", post(write("email:send_one:create", send)))
+pub(crate) fn routes() -> Routes {
+    Routes::new().post("/v1/transactional", write("email:send_one:create", send), doc::send)
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,7 +64,7 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
         data: body.data.unwrap_or_default(),
     };
     store::insert_request(act.db(), tenant, &caller.product, caller.environment, &payload).await?;
-    let ring = RequestAnnounced { tenant_id: tenant, request_id: payload.send_id, kind: RequestKind::Transactional };
+    let ring = RequestAnnounced { tenant_id: tenant, request_id: payload.send_id, kind: RequestKind::Transactional, notify: None };
     let subject = subjects::request(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);

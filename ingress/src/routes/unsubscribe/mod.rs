@@ -1,41 +1,52 @@
-//! `/u/<token>`: one click to leave. GET shows a page and never acts, because link checkers follow every link; POST acts, whether a
-//! person pressed the button or the mail program did it for them (RFC 8058).
+//! What recipients reach without credentials. `/u/<token>`: one click to leave all marketing mail of the tenant. GET shows a page
+//! and never acts, because link checkers follow every link; POST acts, whether a person pressed the button or the mail program
+//! did it for them (RFC 8058). `/p/<token>`: the preferences page, with topics.
 
+mod doc;
+mod language;
 mod page;
+mod preferences;
+mod texts;
 
 use std::sync::Arc;
 
 use axum::{
-    Router,
     body::Body,
     extract::{Path, State},
     response::Response,
-    routing::get,
 };
 use engagement::OptOut;
 use http::HeaderMap;
 use schemas::{
-    SignalKind,
+    SendId, SignalKind,
     token::{Purpose, TokenClaims},
 };
 
+use self::page::Reader;
 use super::tracking::{peer::Peer, signals};
-use crate::{Ingress, act::body, error::ApiError};
+use crate::{
+    Ingress,
+    act::{Routes, body, open},
+    error::ApiError,
+};
 
 /// A one-click POST is some 30 bytes, as a form of either kind some 200.
 const BODY_MAX_BYTES: usize = 16 * 1024;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
+pub(crate) fn routes() -> Routes {
     // HEAD goes the way of GET, which does nothing.
-    Router::new().route("/u/{token}", get(ask).post(leave))
+    Routes::new()
+        .get("/u/{token}", open(ask), doc::ask)
+        .post("/u/{token}", open(leave), doc::leave)
+        .get("/p/{token}", open(preferences::show), doc::preferences)
+        .post("/p/{token}", open(preferences::change), doc::choose)
 }
 
-async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
-    match ingress.tokens.open(Purpose::Unsubscribe, &token) {
-        Ok(claims) => page::ask(organisation(&ingress, &claims).await.as_deref()),
-        Err(_) => page::no_such_link(),
-    }
+async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
+    let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
+    let reader = reader(&ingress, claims.as_ref(), &headers).await;
+    claims.map_or_else(|| reader.no_such_link(), |claims| reader.ask(&preferences_token(&ingress, &claims)))
 }
 
 async fn leave(
@@ -45,20 +56,27 @@ async fn leave(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let Ok(claims) = ingress.tokens.open(Purpose::Unsubscribe, &token) else { return page::no_such_link() };
+    let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
+    let reader = reader(&ingress, claims.as_ref(), &headers).await;
+    let Some(claims) = claims else { return reader.no_such_link() };
     let body = match body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
         Ok(body) => body,
-        Err(error) => return page::try_again(error.status),
+        Err(error) => return reader.not_left(error.status),
     };
     let kind = SignalKind::Unsubscribed { method: method(&body).to_owned() };
     // In a task of its own: a client that hangs up after the POST has left all the same.
     let work = Leaving { ingress: Arc::clone(&ingress), claims: claims.clone(), kind, peer, headers };
     match ingress.tasks.spawn(work.carry_out()).await {
-        Ok(Ok(OptOut::Recorded | OptOut::Already)) => page::done(organisation(&ingress, &claims).await.as_deref()),
-        Ok(Ok(OptOut::UnknownSend)) => page::no_such_link(),
-        Ok(Err(error)) => page::try_again(error.status),
-        Err(panicked) => page::try_again(ApiError::unexpected(&panicked).status),
+        Ok(Ok(OptOut::Recorded | OptOut::Already)) => reader.done(&preferences_token(&ingress, &claims)),
+        Ok(Ok(OptOut::UnknownSend)) => reader.no_such_link(),
+        Ok(Err(error)) => reader.not_left(error.status),
+        Err(panicked) => reader.not_left(ApiError::unexpected(&panicked).status),
     }
+}
+
+/// The token of the same recipient's preferences page.
+fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
+    ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &[])
 }
 
 /// One opt-out.
@@ -85,11 +103,34 @@ impl Leaving {
     }
 }
 
-/// Who sends, for people to recognise. The page works without it.
-async fn organisation(ingress: &Ingress, claims: &TokenClaims) -> Option<String> {
-    let name = sqlx::query_scalar!("select org_name from tenants where id = $1", claims.tenant_id)
-        .fetch_optional(&ingress.pool);
-    name.await.ok().flatten().flatten().filter(|name| !name.trim().is_empty())
+/// Who reads: the language, and who sends, for people to recognise. The page works without either.
+async fn reader(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &HeaderMap) -> Reader {
+    let known = match claims {
+        Some(claims) => known(ingress, claims).await.ok().flatten(),
+        None => None,
+    };
+    let (organisation, locale) = known.unwrap_or_default();
+    let organisation = organisation.filter(|name| !name.trim().is_empty());
+    Reader { texts: language::choose(headers, locale.as_deref()), organisation }
+}
+
+/// The tenant's name and the recipient's locale.
+async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<(Option<String>, Option<String>)>> {
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
+    let row = sqlx::query!(
+        r#"select t.org_name, c.locale as "locale?"
+           from tenants t
+           left join sends s on s.tenant_id = t.id and s.id = $2 and s.month = $3
+           left join contacts c on c.tenant_id = t.id and c.id = s.contact_id
+           where t.id = $1"#,
+        claims.tenant_id,
+        claims.send_id,
+        SendId(claims.send_id).month(),
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    tx.rollback().await?;
+    Ok(row.map(|row| (row.org_name, row.locale)))
 }
 
 /// `one_click` for the body that RFC 8058 §3.2 prescribes, in either form encoding; `page` for our own button.

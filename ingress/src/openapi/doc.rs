@@ -1,0 +1,135 @@
+//! What a route says of itself.
+
+use serde_json::Value;
+
+use super::schema::{Field, Schema, integer, optional, text};
+
+/// The documentation of one operation. What all operations have in common (credentials, tenant, idempotency, the refusals of the
+/// road) is added when the document is made, and does not stand here.
+#[derive(Debug, Clone)]
+pub struct Doc {
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) description: &'static str,
+    pub(super) query: Vec<Field>,
+    pub(super) path: Vec<Field>,
+    pub(super) body: Option<Body>,
+    pub(super) answers: Vec<Answer>,
+    pub(super) refusals: Vec<(u16, &'static str)>,
+}
+
+/// A request body.
+#[derive(Debug, Clone)]
+pub(super) struct Body {
+    pub(super) schema: Schema,
+    pub(super) example: Value,
+}
+
+/// A success, or any other answer that is not in the error shape.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) description: &'static str,
+    pub(super) content: Content,
+    /// Operations that take something of this answer as their `{id}`.
+    pub(super) links: Vec<(&'static str, &'static str)>,
+}
+
+/// What an answer carries.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    Json { schema: Schema, example: Value },
+    Other(&'static str),
+    Nothing,
+}
+
+impl Doc {
+    /// An operation. `id` is its name in generated clients, such as `createContact`; the summary is a line, the description may be
+    /// Markdown.
+    #[must_use]
+    pub fn new(id: &'static str, summary: &'static str, description: &'static str) -> Self {
+        Self {
+            id,
+            summary,
+            description,
+            query: Vec::new(),
+            path: Vec::new(),
+            body: None,
+            answers: Vec::new(),
+            refusals: Vec::new(),
+        }
+    }
+
+    /// Query parameters, without the tenant's.
+    #[must_use]
+    pub fn query(mut self, fields: impl IntoIterator<Item = Field>) -> Self {
+        self.query.extend(fields);
+        self
+    }
+
+    /// The query parameters of lists: `limit` and `cursor`.
+    #[must_use]
+    pub fn paged(self) -> Self {
+        self.query([
+            optional("limit", integer(1, 200).default(50).about("How many to answer at most.")),
+            optional("cursor", text().about("`next_cursor` of the page before.")),
+        ])
+    }
+
+    /// A path parameter that is not an id named `id`.
+    #[must_use]
+    pub fn path(mut self, field: Field) -> Self {
+        self.path.push(field);
+        self
+    }
+
+    /// The body of a write, without the tenant's fields, and an example of it.
+    #[must_use]
+    pub fn body(mut self, schema: Schema, example: Value) -> Self {
+        self.body = Some(Body { schema, example });
+        self
+    }
+
+    /// An answer in JSON that is not an error, with an example.
+    #[must_use]
+    pub fn answer(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
+        self.answers.push(Answer { status, description, content: Content::Json { schema, example }, links: Vec::new() });
+        self
+    }
+
+    /// An answer that is not JSON.
+    #[must_use]
+    pub fn other(mut self, status: u16, description: &'static str, content_type: &'static str) -> Self {
+        self.answers.push(Answer { status, description, content: Content::Other(content_type), links: Vec::new() });
+        self
+    }
+
+    /// An answer without a body.
+    #[must_use]
+    pub fn empty(mut self, status: u16, description: &'static str) -> Self {
+        self.answers.push(Answer { status, description, content: Content::Nothing, links: Vec::new() });
+        self
+    }
+
+    /// Says that a field of the answer above is the `{id}` of other operations, by their ids.
+    #[must_use]
+    pub fn leads_to(mut self, field: &'static str, operations: &[&'static str]) -> Self {
+        if let Some(answer) = self.answers.last_mut() {
+            answer.links.extend(operations.iter().map(|operation| (*operation, field)));
+        }
+        self
+    }
+
+    /// Error codes of the act itself, with their status. Those of the road are added for all.
+    #[must_use]
+    pub fn refuses(mut self, status: u16, codes: &[&'static str]) -> Self {
+        self.refusals.extend(codes.iter().map(|code| (status, *code)));
+        self
+    }
+
+    /// Its name in generated clients.
+    #[must_use]
+    pub fn id(&self) -> &'static str {
+        self.id
+    }
+}

@@ -1,0 +1,148 @@
+//! The contract as OpenAPI 3.1, made from the routes themselves: `schemas/openapi.json`, `GET /openapi.json` and `GET /docs`.
+//!
+//! **How a route is documented.** Every route is registered once, through [`Routes`](crate::act::Routes), with a function that
+//! answers its [`Doc`]; without one it does not compile. The functions stand in `doc.rs` beside the handlers:
+//!
+//! ```ignore
+//! Routes::new()
+//!     .get("/v1/fields", read("fields:read", list), doc::list)
+//!     .post("/v1/fields", write("fields:write", create), doc::create)
+//!
+//! pub(super) fn create() -> Doc {
+//!     Doc::new("createField", "Define a contact field", "Key and type are for good.")
+//!         .body(object([required("key", text_max(50)), nullable("fallback", text_max(500))]), json!({"key": "plan"}))
+//!         .answer(201, "Defined", success([required("field_id", id())]), json!({"ok": true, "field_id": ID}))
+//!         .leads_to("field_id", &["getField"])
+//!         .refuses(409, &["field_already_exists"])
+//! }
+//! ```
+//!
+//! - Schemas are built by the functions of [`schema`]: `required`, `optional` (may be left out, not null) and `nullable` (left out
+//!   or null, as a plain `Option` reads) make fields; `object` admits no others. A record that several answers show gets a name:
+//!   `fn field() -> Schema { object([…]).named("Field") }`. Limits and closed sets come from the constants the checks use.
+//! - Say only what is the route's own: its parameters, body, answers with an example, and the codes its act refuses with
+//!   (`.refuses(404, &["field_not_found"])`). Credentials, `product_tenant_id`, `engine_tenant_id`, `Idempotency-Key`, headers and
+//!   the refusals of the road (400, 401, 403, 404 `tenant_not_found`, 408, 409, 413, 415, 422, 429, 500, 503) are added here.
+//! - After a change: `UPDATE=1 cargo test -p ingress --test contract` writes `schemas/openapi.json`. Every answer that a test of
+//!   the ingress receives is checked against the document, so a status, a code or a field that is missing in it fails a test.
+
+pub mod doc;
+mod document;
+mod page;
+pub mod schema;
+
+use std::sync::{Arc, LazyLock};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+pub use doc::Doc;
+pub use document::document;
+
+use crate::{
+    Ingress,
+    act::{Operation, Routes, open},
+    routes,
+};
+
+/// An id for examples.
+pub(crate) const ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
+/// A time for examples.
+pub(crate) const AT: &str = "2026-03-01T09:00:00.000Z";
+
+/// The interface version of the specification.
+pub const VERSION: &str = "1.0.0";
+
+/// Every operation there is.
+#[must_use]
+pub fn operations() -> Vec<Operation> {
+    routes::all().operations().to_vec()
+}
+
+/// The document as it is written and served: pretty, with a line break at the end.
+#[must_use]
+pub fn text() -> String {
+    format!("{:#}\n", document(&operations()))
+}
+
+/// What is served, made once.
+struct Served {
+    json: Bytes,
+    json_tag: HeaderValue,
+    page: Bytes,
+    page_tag: HeaderValue,
+    policy: HeaderValue,
+}
+
+static SERVED: LazyLock<Served> = LazyLock::new(|| {
+    let document = document(&operations());
+    let (json, page) = (Bytes::from(format!("{document:#}\n")), Bytes::from(page::render(&document)));
+    Served {
+        json_tag: tag(&json),
+        page_tag: tag(&page),
+        json,
+        page,
+        policy: HeaderValue::try_from(page::policy()).unwrap_or(HeaderValue::from_static("default-src 'none'")),
+    }
+});
+
+fn tag(bytes: &[u8]) -> HeaderValue {
+    let digest = hex::encode(Sha256::digest(bytes));
+    HeaderValue::try_from(format!("\"{}\"", &digest[..32])).unwrap_or(HeaderValue::from_static("\"0\""))
+}
+
+/// The routes of the contract itself.
+pub(crate) fn routes() -> Routes {
+    Routes::new().get("/openapi.json", open(show_json), doc_json).get("/docs", open(show_page), doc_page)
+}
+
+fn doc_json() -> Doc {
+    Doc::new("getOpenApi", "This document", "With an `ETag`; give it back in `If-None-Match`.")
+        .answer(200, "The document", schema::any_object(), json!({"openapi": "3.1.0"}))
+        .empty(304, "It has not changed")
+}
+
+fn doc_page() -> Doc {
+    Doc::new("getDocs", "This document, to read", "A page that needs neither scripts nor anything from elsewhere.")
+        .other(200, "The page", "text/html")
+        .empty(304, "It has not changed")
+}
+
+async fn show_json(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {
+    let served = &*SERVED;
+    conditional(&headers, &served.json_tag, "application/json", &served.json)
+}
+
+async fn show_page(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {
+    let served = &*SERVED;
+    let mut response = conditional(&headers, &served.page_tag, "text/html; charset=utf-8", &served.page);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, served.policy.clone());
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn conditional(headers: &HeaderMap, tag: &HeaderValue, content_type: &'static str, body: &Bytes) -> Response {
+    let fixed = [(header::ETAG, tag.clone()), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).is_some_and(|tags| {
+        tags.split(',').map(|given| given.trim().trim_start_matches("W/")).any(|given| given == "*" || tag == given)
+    });
+    if known {
+        return (StatusCode::NOT_MODIFIED, fixed).into_response();
+    }
+    (StatusCode::OK, fixed, [(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], body.clone())
+        .into_response()
+}
+
+/// A value's place in the document, for tests and the page.
+pub(crate) fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    match value["$ref"].as_str().and_then(|path| document.pointer(path.trim_start_matches('#'))) {
+        Some(found) => found,
+        None => value,
+    }
+}

@@ -1,0 +1,221 @@
+//! `POST /v1/templates/{id}/render`: what a recipient would see, sent to nobody.
+
+use std::collections::HashMap;
+
+use chrono::Utc;
+use http::StatusCode;
+use rendering::template::{
+    self, Contact, Limits, Links, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource,
+};
+use schemas::new_id;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{content, store, versions};
+use crate::{
+    act::{Act, Faults, Id, Reply},
+    error::ApiError,
+};
+
+/// Longest value of a sample, in characters.
+pub(super) const SAMPLE_TEXT_MAX: usize = 2_000;
+/// Where links lead in a message that is never sent.
+const NOWHERE: &str = "https://example.com/";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RenderBody {
+    contact_id: Option<Id>,
+    sample: Option<Sample>,
+    data: Option<Map<String, Value>>,
+    sender_profile_id: Option<Id>,
+    version: Option<i32>,
+}
+
+/// A contact that need not exist.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Sample {
+    email: Option<String>,
+    first_name: Option<String>,
+    last_name: Option<String>,
+    title: Option<String>,
+    phone: Option<String>,
+    company: Option<String>,
+    timezone: Option<String>,
+    locale: Option<String>,
+    lifecycle_stage: Option<String>,
+    dot_number: Option<i64>,
+    fields: Option<Map<String, Value>>,
+}
+
+impl Sample {
+    fn check(&self, faults: &mut Faults) {
+        for (path, text) in [
+            ("sample.email", &self.email),
+            ("sample.first_name", &self.first_name),
+            ("sample.last_name", &self.last_name),
+            ("sample.title", &self.title),
+            ("sample.phone", &self.phone),
+            ("sample.company", &self.company),
+            ("sample.timezone", &self.timezone),
+            ("sample.locale", &self.locale),
+            ("sample.lifecycle_stage", &self.lifecycle_stage),
+        ] {
+            faults.optional(path, text.as_deref(), SAMPLE_TEXT_MAX);
+        }
+    }
+
+    fn into_contact(self) -> Contact {
+        Contact {
+            email: self.email.unwrap_or_else(|| "someone@example.com".to_owned()),
+            first_name: self.first_name,
+            last_name: self.last_name,
+            title: self.title,
+            phone: self.phone,
+            company: self.company,
+            timezone: self.timezone,
+            locale: self.locale,
+            lifecycle_stage: self.lifecycle_stage,
+            dot_number: self.dot_number.map(|number| number.to_string()),
+            fields: self.fields.unwrap_or_default(),
+        }
+    }
+}
+
+/// A draft and an archived template render, too: looking at one is how its author decides.
+pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    let both = body.contact_id.is_some() && body.sample.is_some();
+    faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
+    if let Some(sample) = &body.sample {
+        sample.check(&mut faults);
+    }
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, act.id("template")?);
+    let mut row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    if let Some(version) = body.version {
+        row = versions::as_of(act.db(), tenant, row, version).await?;
+    }
+    let contact = match body.contact_id {
+        Some(Id(contact)) => of_contact(act.db(), tenant, contact).await?,
+        None => body.sample.unwrap_or_default().into_contact(),
+    };
+    let options = options(act.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
+    let data = body.data.map_or(Value::Null, Value::Object);
+    let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
+    let source = row.parts.source(content::kind(&row.template_type));
+    // Up to the deadline of a rendering: not on the reactor.
+    let shown = tokio::task::spawn_blocking(move || preview(&source, &options, &data))
+        .await
+        .map_err(|error| ApiError::unexpected(&error))??;
+    Reply::ok(&json!({
+        "ok": true, "template_id": id, "version": row.version, "subject": shown.subject, "html": shown.html, "text": shown.text,
+    }))
+}
+
+fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<Preview, ApiError> {
+    template::preview(source, options, data, &Nowhere).map_err(|fault| match fault {
+        PreviewFault::Template(faults) => content::refusal(&faults, None),
+        PreviewFault::Render(fault) => {
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, fault.code()).detail(fault.to_string())
+        }
+    })
+}
+
+/// Links of a message that is never sent.
+struct Nowhere;
+
+impl Links for Nowhere {
+    fn click(&self, _: u16, url: &str) -> String {
+        url.to_owned()
+    }
+    fn open_pixel(&self) -> String {
+        NOWHERE.to_owned()
+    }
+    fn unsubscribe(&self) -> String {
+        NOWHERE.to_owned()
+    }
+    fn preferences(&self) -> String {
+        NOWHERE.to_owned()
+    }
+}
+
+async fn of_contact(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> Result<Contact, ApiError> {
+    let row = sqlx::query!(
+        "select address, first_name, last_name, title, phone, company, timezone, locale, lifecycle_stage, dot_number, fields
+         from contacts where tenant_id = $1 and id = $2 and status <> 'erased'",
+        tenant,
+        contact,
+    )
+    .fetch_optional(db)
+    .await?
+    .ok_or_else(|| ApiError::not_found("contact"))?;
+    let fields = match row.fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    Ok(Contact {
+        email: row.address,
+        first_name: row.first_name,
+        last_name: row.last_name,
+        title: row.title,
+        phone: row.phone,
+        company: row.company,
+        timezone: row.timezone,
+        locale: row.locale,
+        lifecycle_stage: row.lifecycle_stage,
+        dot_number: row.dot_number.map(|number| number.to_string()),
+        fields,
+    })
+}
+
+/// With the named sender, else the tenant's default, else nobody in particular: a template can be looked at before there is one.
+async fn options(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sender: Option<Id>,
+    opt_out: bool,
+) -> Result<MessageOptions, ApiError> {
+    let from = sqlx::query!(
+        r#"select s.name as "name?", s.email as "email?", s.reply_to, d.domain as "domain?",
+                  coalesce(s.physical_address, t.physical_address) as physical_address, coalesce(t.org_name, '') as "org_name!"
+           from tenants t
+           left join senders s on s.tenant_id = t.id and (s.id = $2 or ($2::uuid is null and s.is_default))
+           left join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           where t.id = $1"#,
+        tenant,
+        sender.map(|id| id.0),
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    if sender.is_some() && from.email.is_none() {
+        return Err(ApiError::not_found("sender_profile"));
+    }
+    let fallbacks = sqlx::query!(
+        r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
+        tenant
+    )
+    .fetch_all(db)
+    .await?;
+    let domain = from.domain.unwrap_or_else(|| "example.com".to_owned());
+    Ok(MessageOptions {
+        tenant: Named { id: tenant.to_string(), name: from.org_name },
+        campaign: None,
+        sender: Sender {
+            name: from.name.unwrap_or_default(),
+            email: from.email.unwrap_or_else(|| format!("sender@{domain}")),
+            reply_to: from.reply_to,
+        },
+        sending_domain: domain,
+        physical_address: from.physical_address,
+        fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect::<HashMap<_, _>>(),
+        opt_out,
+        // The message as its author wrote it: no tracked links, no pixel.
+        track_links: false,
+        track_opens: false,
+        limits: Limits::default(),
+    })
+}

@@ -1,0 +1,147 @@
+//! Versions of templates, and what they look like for somebody.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::fixtures::Ready;
+
+#[tokio::test]
+async fn versions_are_listed_newest_first_and_each_can_be_read() {
+    let ready = Ready::start().await;
+    let id = ready.template(json!({"subject": "One"})).await;
+    let path = format!("/v1/templates/{id}");
+    for subject in ["Two", "Three"] {
+        ready.client.patch(&path, json!({"subject": subject})).await;
+    }
+    let first = ready.client.get(&format!("{path}/versions?limit=2")).await.body;
+    let seen = |body: &Value| -> Vec<(i64, bool, String)> {
+        let of = |version: &Value| {
+            let subject = version["subject"].as_str().unwrap().to_owned();
+            (version["version"].as_i64().unwrap(), version["current"].as_bool().unwrap(), subject)
+        };
+        body["versions"].as_array().unwrap().iter().map(of).collect()
+    };
+    assert_eq!(seen(&first), [(3, true, "Three".to_owned()), (2, false, "Two".to_owned())]);
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = ready.client.get(&format!("{path}/versions?limit=2&cursor={cursor}")).await.body;
+    assert_eq!((seen(&second), &second["next_cursor"]), (vec![(1, false, "One".to_owned())], &Value::Null));
+
+    let old = ready.client.get(&format!("{path}?version=1")).await.body["template"].clone();
+    assert_eq!((&old["subject"], &old["version"], &old["status"]), (&json!("One"), &json!(1), &json!("active")));
+    assert_eq!(ready.client.get(&path).await.body["template"]["subject"], "Three");
+    let missing = ready.client.get(&format!("{path}?version=4")).await;
+    assert_eq!(missing.refusal(), (404, "template_version_not_found"));
+}
+
+async fn render(ready: &Ready, id: &str, body: Value) -> crate::common::Answer {
+    ready.client.post(&format!("/v1/templates/{id}/render"), body).await
+}
+
+#[tokio::test]
+async fn a_template_is_rendered_for_a_contact_a_sample_or_nobody_in_particular() {
+    let ready = Ready::start().await;
+    let contact = ready.client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await;
+    let id = ready
+        .template(json!({
+            "template_type": "transactional", "subject": "Hi {{ first_name | default: 'you' }}",
+            "body_html": "<p>{{ email }} pays {{ data.total }} to {{ sender.name }}</p>",
+        }))
+        .await;
+    let data = json!({"total": "<12>"});
+    let for_contact = render(&ready, &id, json!({"contact_id": contact.text("contact_id"), "data": data})).await;
+    assert_eq!(for_contact.text("subject"), "Hi Ann");
+    let html = for_contact.text("html");
+    assert!(html.contains("ann@example.com pays &lt;12&gt; to News"), "escaped: {html}");
+    assert!(for_contact.text("text").contains("ann@example.com pays <12> to News"), "{}", for_contact.body);
+    let for_sample = render(&ready, &id, json!({"sample": {"first_name": "Bob"}, "data": data})).await;
+    assert_eq!(for_sample.text("subject"), "Hi Bob");
+    assert_eq!(render(&ready, &id, json!({})).await.text("subject"), "Hi you");
+    // Nobody was mailed, and nothing was written down.
+    assert_eq!(ready.edge.count("select count(*) from requests").await, 0);
+}
+
+#[tokio::test]
+async fn any_version_and_any_status_can_be_looked_at() {
+    let ready = Ready::start().await;
+    let id = ready.template(json!({"subject": "One", "status": "draft"})).await;
+    ready.client.patch(&format!("/v1/templates/{id}"), json!({"subject": "Two"})).await;
+    ready.client.delete(&format!("/v1/templates/{id}"), json!({})).await;
+    let shown = render(&ready, &id, json!({})).await.body;
+    assert_eq!((&shown["subject"], &shown["version"]), (&json!("Two"), &json!(2)));
+    assert_eq!(render(&ready, &id, json!({"version": 1})).await.text("subject"), "One");
+    for (body, code) in [
+        (json!({"version": 9}), "template_version_not_found"),
+        (json!({"contact_id": schemas::new_id()}), "contact_not_found"),
+        (json!({"sender_profile_id": schemas::new_id()}), "sender_profile_not_found"),
+    ] {
+        assert_eq!(render(&ready, &id, body).await.refusal(), (404, code));
+    }
+    let both = render(&ready, &id, json!({"contact_id": schemas::new_id(), "sample": {}})).await;
+    assert_eq!(both.faults(), [("sample".to_owned(), "ambiguous".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_markup_stays_a_name() {
+    let ready = Ready::start().await;
+    let id = ready
+        .template(json!({"subject": "Hi {{ first_name }}", "body_html": "<p>Hi {{ first_name }}</p>"}))
+        .await;
+    for name in ["<script>alert(1)</script>", "{{ email }}", "{% for i in (1..9) %}x{% endfor %}", "A\r\nBcc: b@example.com"] {
+        let shown = render(&ready, &id, json!({"sample": {"first_name": name}})).await;
+        assert_eq!(shown.status, 200, "{}", shown.body);
+        let (subject, html) = (shown.text("subject"), shown.text("html"));
+        assert!(!subject.contains(['\r', '\n']), "{subject:?}");
+        assert!(!html.contains("<script") && !html.contains("someone@example.com"), "{html}");
+    }
+}
+
+/// DESIGN §9: refused when it is saved, or cut short when it is rendered; quickly, and with the process alive.
+#[rstest]
+#[case::nested_blocks("{% if email %}".repeat(1_000) + &"{% endif %}".repeat(1_000), Err("nesting_too_deep"))]
+#[case::nested_indexes(format!("{{{{ data{}.x{} }}}}", "[data".repeat(500), "]".repeat(500)), Err("nesting_too_deep"))]
+#[case::a_huge_range("{% for i in (1..3000000) %}x{% endfor %}".to_owned(), Err("range_too_large"))]
+#[case::many_tags("{{ email }}".repeat(3_000), Err("too_many_tags"))]
+#[case::doubling_append(
+    format!("{{% assign x = 'aaaaaaaaaaaaaaaa' %}}{}{{{{ x }}}}", "{% assign x = x | append: x %}".repeat(40)),
+    Ok("render_filter_failed")
+)]
+#[case::doubling_capture(
+    format!("{{% capture x %}}aaaaaaaaaaaaaaaa{{% endcapture %}}{}{{{{ x }}}}", "{% capture x %}{{ x }}{{ x }}{% endcapture %}".repeat(40)),
+    Ok("render_output_too_large")
+)]
+#[case::a_million_rounds(
+    "{% for i in (1..1000) %}{% for j in (1..1000) %}{% if i == j %}{% endif %}{% endfor %}{% endfor %}".to_owned(),
+    Ok("render_deadline_exceeded")
+)]
+#[case::much_output(format!("{{% for i in (1..1000) %}}{}{{% endfor %}}", "x".repeat(2_000)), Ok("render_output_too_large"))]
+#[tokio::test]
+async fn a_hostile_template_is_refused_or_bounded_while_others_are_served(
+    #[case] html: String,
+    #[case] expected: Result<&str, &str>,
+) {
+    let ready = Ready::start().await;
+    let begun = Instant::now();
+    let other = async {
+        let begun = Instant::now();
+        assert_eq!(ready.client.get("/v1/templates").await.status, 200);
+        begun.elapsed()
+    };
+    let create = ready.client.post("/v1/templates", json!({"name": "T", "subject": "S", "body_html": html}));
+    let (made, waited) = tokio::join!(create, other);
+    assert!(waited < Duration::from_secs(5), "others waited {waited:?}");
+    match expected {
+        Err(code) => {
+            assert_eq!(made.refusal(), (400, "validation_failed"));
+            assert_eq!(made.faults()[0], ("body_html".to_owned(), code.to_owned()), "{}", made.body);
+        }
+        Ok(code) => {
+            assert_eq!(made.status, 201, "{}", made.body);
+            let shown = render(&ready, &made.text("template_id"), json!({})).await;
+            assert_eq!(shown.refusal(), (422, code));
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(ready.client.get("/v1/templates").await.status, 200, "the process lives");
+}
