@@ -25,6 +25,8 @@ pub enum Purpose {
     Click,
     /// `/u/`
     Unsubscribe,
+    /// `/p/`
+    Preferences,
     /// The return path's local part.
     ReturnPath,
 }
@@ -35,6 +37,7 @@ impl Purpose {
             Self::Open => b"open\0",
             Self::Click => b"click\0",
             Self::Unsubscribe => b"unsubscribe\0",
+            Self::Preferences => b"preferences\0",
             Self::ReturnPath => b"return-path\0",
         }
     }

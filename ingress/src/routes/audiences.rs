@@ -1,11 +1,8 @@
-//! `/v1/audiences`: static lists and tags, and who is in them.
+//! `/v1/audiences`: static lists and tags, and who is in them. A list with a public name is a topic: its members see it on their
+//! preferences page, and who leaves it there is not brought back by anybody else.
 
-use std::sync::Arc;
+mod doc;
 
-use axum::{
-    Router,
-    routing::{get, post},
-};
 use chrono::{DateTime, Utc};
 use schemas::{Address, new_id, parse_id};
 use serde::{Deserialize, Serialize};
@@ -14,8 +11,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    Ingress,
-    act::{Act, Faults, NoParameters, Page, Reply, page::as_time, read, write},
+    act::{Act, Faults, NoParameters, Page, Patch, Reply, Routes, page::as_time, read, write},
     error::ApiError,
 };
 
@@ -25,11 +21,13 @@ const DESCRIPTION_MAX_CHARS: usize = 1_000;
 const MEMBERS_MAX: usize = 1_000;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/audiences", get(read("audiences:read", list)).post(write("audiences:write", create)))
-        .route("/v1/audiences/{id}", get(read("audiences:read", show)))
-        .route("/v1/audiences/{id}/members", post(write("audiences:write", change_members)))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/audiences", read("audiences:read", list), doc::list)
+        .post("/v1/audiences", write("audiences:write", create), doc::create)
+        .get("/v1/audiences/{id}", read("audiences:read", show), doc::show)
+        .patch("/v1/audiences/{id}", write("audiences:write", change), doc::change)
+        .post("/v1/audiences/{id}/members", write("audiences:write", change_members), doc::change_members)
 }
 
 /// What sort of audience.
@@ -59,6 +57,8 @@ struct Audience {
     kind: String,
     name: String,
     description: Option<String>,
+    public_name: Option<String>,
+    public_description: Option<String>,
     member_count: i64,
     #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
@@ -79,7 +79,7 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let mut audiences = sqlx::query_as!(
         Audience,
-        r#"select id as audience_id, kind, name, description, created_at, updated_at,
+        r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
            from audiences a
            where tenant_id = $1 and ($2::text is null or kind = $2)
@@ -98,10 +98,15 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let audience = find(act).await?;
+    Reply::ok(&json!({"ok": true, "audience": audience}))
+}
+
+async fn find(act: &mut Act) -> Result<Audience, ApiError> {
     let (tenant, id) = (act.tenant, act.id("audience")?);
-    let audience = sqlx::query_as!(
+    sqlx::query_as!(
         Audience,
-        r#"select id as audience_id, kind, name, description, created_at, updated_at,
+        r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
                   (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
            from audiences a where tenant_id = $1 and id = $2"#,
         tenant,
@@ -109,8 +114,7 @@ async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     )
     .fetch_optional(act.db())
     .await?
-    .ok_or_else(|| ApiError::not_found("audience"))?;
-    Reply::ok(&json!({"ok": true, "audience": audience}))
+    .ok_or_else(|| ApiError::not_found("audience"))
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,6 +124,25 @@ struct Create {
     name: String,
     #[serde(default)]
     description: Option<String>,
+    #[serde(default)]
+    public_name: Option<String>,
+    #[serde(default)]
+    public_description: Option<String>,
+}
+
+/// What people see of a topic, checked: only a list is one, and only what has a public name is described.
+fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, description: Option<&str>) {
+    if let Some(name) = name {
+        faults.text("public_name", name, NAME_MAX_CHARS);
+        faults.require(is_list, "public_name", "invalid", "only a list may have a public name");
+    }
+    faults.optional("public_description", description, DESCRIPTION_MAX_CHARS);
+    faults.require(
+        description.is_none() || name.is_some(),
+        "public_description",
+        "invalid",
+        "only a list with a public name may have a public description",
+    );
 }
 
 async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
@@ -127,23 +150,86 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     faults.text("name", &body.name, NAME_MAX_CHARS);
     faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
+    let is_list = body.kind == AudienceKind::List;
+    check_topic(&mut faults, is_list, body.public_name.as_deref(), body.public_description.as_deref());
     faults.finish()?;
     let (tenant, id) = (act.tenant, new_id());
     let created = sqlx::query!(
-        "insert into audiences (tenant_id, id, kind, name, description) values ($1, $2, $3, $4, $5)
+        "insert into audiences (tenant_id, id, kind, name, description, public_name, public_description)
+         values ($1, $2, $3, $4, $5, $6, $7)
          on conflict (tenant_id, kind, name) do nothing",
         tenant,
         id,
         body.kind.as_str(),
         body.name.trim(),
         body.description,
+        body.public_name.as_deref().map(str::trim),
+        body.public_description,
     )
     .execute(act.db())
     .await?;
     if created.rows_affected() == 0 {
-        return Err(ApiError::conflict("audience_already_exists").detail("a list or tag of this name exists"));
+        return Err(already_exists());
     }
     Reply::created(&json!({"ok": true, "audience_id": id, "kind": body.kind, "name": body.name.trim()}))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    name: Option<String>,
+    #[serde(default)]
+    description: Patch<String>,
+    #[serde(default)]
+    public_name: Patch<String>,
+    #[serde(default)]
+    public_description: Patch<String>,
+}
+
+/// Changes names and descriptions. A topic without its public name is a plain list again; who left it stays away.
+async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
+    let before = find(act).await?;
+    let text = |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
+    let name = body.name.unwrap_or(before.name);
+    let description = text(&body.description, &before.description);
+    let public_name = text(&body.public_name, &before.public_name);
+    let public_description = text(&body.public_description, &before.public_description);
+    // Without a public name there is nothing to describe.
+    let public_description = public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
+    let mut faults = Faults::default();
+    faults.text("name", &name, NAME_MAX_CHARS);
+    faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");
+    faults.optional("description", description.as_deref(), DESCRIPTION_MAX_CHARS);
+    let is_list = before.kind == AudienceKind::List.as_str();
+    check_topic(&mut faults, is_list, public_name.as_deref(), public_description.as_deref());
+    faults.finish()?;
+    let changed = sqlx::query!(
+        "update audiences a
+         set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()
+         where tenant_id = $1 and id = $2
+           and not exists (select from audiences o where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2)",
+        act.tenant,
+        before.audience_id,
+        name.trim(),
+        description,
+        public_name.as_deref().map(str::trim),
+        public_description,
+    )
+    .execute(&mut *act.tx)
+    .await
+    .map_err(|error| match error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) {
+        true => already_exists(),
+        false => error.into(),
+    })?;
+    if changed.rows_affected() == 0 {
+        return Err(already_exists());
+    }
+    let audience = find(act).await?;
+    Reply::ok(&json!({"ok": true, "audience": audience}))
+}
+
+fn already_exists() -> ApiError {
+    ApiError::conflict("audience_already_exists").detail("a list or tag of this name exists")
 }
 
 #[derive(Debug, Deserialize)]
@@ -184,7 +270,10 @@ async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError>
     let joining = add.resolve(act.db(), tenant).await?;
     let added = sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
-         select $1, $2, contact_id from unnest($3::uuid[]) contact_id order by contact_id
+         select $1, $2, w.contact_id from unnest($3::uuid[]) as w (contact_id)
+         where not exists (select from topic_departures d
+                           where d.tenant_id = $1 and d.contact_id = w.contact_id and d.audience_id = $2)
+         order by w.contact_id
          on conflict do nothing",
         tenant,
         id,
@@ -193,8 +282,19 @@ async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError>
     .execute(act.db())
     .await?
     .rows_affected();
+    let departed = sqlx::query_scalar!(
+        r#"select count(*) as "departed!" from topic_departures
+           where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)"#,
+        tenant,
+        id,
+        &joining.ids,
+    )
+    .fetch_one(act.db())
+    .await?;
     let not_found: Vec<String> = joining.unknown.into_iter().chain(leaving.unknown).collect();
-    Reply::ok(&json!({"ok": true, "audience_id": id, "added": added, "removed": removed, "not_found": not_found}))
+    Reply::ok(&json!({
+        "ok": true, "audience_id": id, "added": added, "removed": removed, "departed": departed, "not_found": not_found,
+    }))
 }
 
 /// Contacts as a caller names them.

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod bus;
 pub mod db;
+pub mod heartbeat;
 pub mod metric;
 pub mod settings;
 pub mod streams;
@@ -11,6 +12,7 @@ pub mod vault;
 
 pub use bus::{Bus, BusError, Publication};
 pub use db::{Database, Role};
+pub use heartbeat::{Beat, Heartbeat};
 pub use metric::{Counter, Gauge, Histogram};
 pub use settings::CoreSettings;
 pub use vault::{MasterKeys, Vault, VaultError};

@@ -1,6 +1,10 @@
 //! Settings every process has. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
@@ -74,15 +78,23 @@ impl CoreSettings {
     /// # Errors
     /// [`SettingsError`] when both, none, or an unreadable one is given.
     pub fn master_keys(&self) -> Result<MasterKeys, SettingsError> {
-        match (&self.master_key, &self.master_key_file) {
-            (Some(_), Some(_)) => Err(SettingsError::Contradiction("set master-key or master-key-file, not both")),
-            (None, None) => Err(SettingsError::Contradiction("master-key or master-key-file is required")),
-            (Some(text), None) => Ok(MasterKeys::parse(text.expose_secret())?),
-            (None, Some(path)) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| SettingsError::Unreadable { path: path.clone(), source })?;
-                Ok(MasterKeys::parse(&text)?)
-            }
+        master_keys(self.master_key.as_ref(), self.master_key_file.as_deref())
+    }
+}
+
+/// The master keys, from the text or from the file.
+///
+/// # Errors
+/// [`SettingsError`] when both, none, or an unreadable one is given.
+pub fn master_keys(text: Option<&SecretString>, file: Option<&Path>) -> Result<MasterKeys, SettingsError> {
+    match (text, file) {
+        (Some(_), Some(_)) => Err(SettingsError::Contradiction("set master-key or master-key-file, not both")),
+        (None, None) => Err(SettingsError::Contradiction("master-key or master-key-file is required")),
+        (Some(text), None) => Ok(MasterKeys::parse(text.expose_secret())?),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+            Ok(MasterKeys::parse(&text)?)
         }
     }
 }
@@ -100,6 +112,30 @@ pub fn refuse_unknown_environment(command: &clap::Command) -> Result<(), Setting
         .filter_map(|(name, _)| name.into_string().ok())
         .find(|name| ours(name) && !known.contains(name))
         .map_or(Ok(()), |name| Err(SettingsError::Unknown(name)))
+}
+
+/// The names of the settings of `command` (or a subcommand) that this process was given, by flag or environment. Never a value.
+#[must_use]
+pub fn given(command: &clap::Command) -> Vec<String> {
+    let flags: BTreeSet<String> = std::env::args()
+        .filter_map(|arg| arg.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or_default().to_owned()))
+        .collect();
+    let mut names = BTreeSet::new();
+    collect_given(command, &flags, &mut names);
+    names.into_iter().collect()
+}
+
+fn collect_given(command: &clap::Command, flags: &BTreeSet<String>, names: &mut BTreeSet<String>) {
+    for arg in command.get_arguments() {
+        let Some(name) = arg.get_long() else { continue };
+        let in_environment = arg.get_env().and_then(std::env::var_os).is_some_and(|value| !value.is_empty());
+        if in_environment || flags.contains(name) {
+            names.insert(name.to_owned());
+        }
+    }
+    for sub in command.get_subcommands() {
+        collect_given(sub, flags, names);
+    }
 }
 
 fn collect_environment(command: &clap::Command, known: &mut BTreeSet<String>) {

@@ -13,7 +13,7 @@ mod sweep;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use runtime::{Bus, Publication};
+use runtime::{Beat, Bus, Heartbeat, Publication};
 use schemas::{Lane, messages::Message};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -85,6 +85,7 @@ pub struct Runner {
     bus: Bus,
     shutdown: CancellationToken,
     tasks: TaskTracker,
+    failing: sweep::Failing,
 }
 
 impl std::fmt::Debug for Runner {
@@ -97,7 +98,7 @@ impl Runner {
     /// A runner that stops taking work when `shutdown` is cancelled.
     #[must_use]
     pub fn new(bus: Bus, shutdown: CancellationToken) -> Self {
-        Self { bus, shutdown, tasks: TaskTracker::new() }
+        Self { bus, shutdown, tasks: TaskTracker::new(), failing: sweep::Failing::default() }
     }
 
     /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
@@ -115,7 +116,17 @@ impl Runner {
 
     /// Starts a sweep: run now and then every interval, until shut down.
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
-        self.tasks.spawn(sweep::run(stage, sweep, self.shutdown.clone()));
+        self.tasks.spawn(sweep::run(stage, sweep, self.failing.clone(), self.shutdown.clone()));
+    }
+
+    /// Lets this process be heard of, with the stages it runs and the names of the settings it was given, until shut down.
+    pub fn beat(&self, pool: sqlx::PgPool, stages: Vec<&'static str>, settings: Vec<String>) {
+        let failing = self.failing.clone();
+        let beats = move || {
+            let beat = |stage: &&'static str| Beat { stage, failing_sweeps: failing.of(stage) };
+            stages.iter().map(beat).collect()
+        };
+        self.tasks.spawn(Heartbeat::new(pool, settings).run(beats, self.shutdown.clone()));
     }
 
     /// Waits, at most `grace`, for work in hand to be finished and acknowledged. Call after cancelling the token. Answers whether

@@ -1,6 +1,10 @@
 //! Sweeps: work that has not moved is announced again. The bus is a doorbell; the ledger knows what is owed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use runtime::Counter;
@@ -29,11 +33,39 @@ const EAGER_RUNS: u32 = 20;
 /// The pause after a failed run.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-pub(crate) async fn run(stage: &'static str, sweep: Arc<dyn Sweep>, shutdown: CancellationToken) {
+/// The sweeps whose last run failed, by stage. Shared by all sweeps of a runner; its heartbeats tell.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Failing(Arc<Mutex<BTreeSet<(&'static str, &'static str)>>>);
+
+impl Failing {
+    fn set(&self, stage: &'static str, sweep: &'static str, fails: bool) {
+        let mut failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if fails {
+            failing.insert((stage, sweep));
+        } else {
+            failing.remove(&(stage, sweep));
+        }
+    }
+
+    /// Those of a stage.
+    pub(crate) fn of(&self, stage: &str) -> Vec<String> {
+        let failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.iter().filter(|(of, _)| *of == stage).map(|(_, sweep)| (*sweep).to_owned()).collect()
+    }
+}
+
+pub(crate) async fn run(
+    stage: &'static str,
+    sweep: Arc<dyn Sweep>,
+    failing: Failing,
+    shutdown: CancellationToken,
+) {
     let labels = [("stage", stage), ("sweep", sweep.name())];
     let mut eager = 0;
     while !shutdown.is_cancelled() {
-        let pause = match sweep.sweep().await {
+        let result = sweep.sweep().await;
+        failing.set(stage, sweep.name(), result.is_err());
+        let pause = match result {
             Ok(0) => {
                 eager = 0;
                 sweep.interval()

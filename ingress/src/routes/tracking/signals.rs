@@ -17,7 +17,8 @@ static WAITING: Semaphore = Semaphore::const_new(10_000);
 /// Pauses between tries: a broker that restarts is back within them.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(8)];
-const USER_AGENT_MAX_CHARS: usize = 512;
+/// Longest User-Agent that is kept.
+pub(crate) const USER_AGENT_MAX_CHARS: usize = 512;
 
 /// Notes down that a recipient did something. Answers at once.
 pub(crate) fn record(ingress: &Arc<Ingress>, claims: &TokenClaims, kind: SignalKind, peer: Peer, headers: &HeaderMap) {

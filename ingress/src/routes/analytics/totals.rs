@@ -1,0 +1,149 @@
+//! The numbers every report is made of, and the rates that follow from them.
+
+use serde::Serialize;
+
+/// What became of messages. Unique facts count a message once, however often it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Totals {
+    /// Everybody who was meant to get one.
+    pub(super) total: i64,
+    /// Accepted by a receiving server or the relay.
+    pub(super) sent: i64,
+    /// The same: without further word from a provider, accepted is delivered.
+    pub(super) delivered: i64,
+    /// Of these, what a provider has said is in the mailbox.
+    pub(super) delivered_confirmed: i64,
+    pub(super) failed: i64,
+    pub(super) unknown: i64,
+    pub(super) skipped: i64,
+    pub(super) bounced: i64,
+    pub(super) complained: i64,
+    pub(super) opened: i64,
+    pub(super) opened_human: i64,
+    pub(super) clicked: i64,
+    pub(super) clicked_human: i64,
+    pub(super) unsubscribed: i64,
+}
+
+impl Totals {
+    /// Both together.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        Self {
+            total: self.total + other.total,
+            sent: self.sent + other.sent,
+            delivered: self.delivered + other.delivered,
+            delivered_confirmed: self.delivered_confirmed + other.delivered_confirmed,
+            failed: self.failed + other.failed,
+            unknown: self.unknown + other.unknown,
+            skipped: self.skipped + other.skipped,
+            bounced: self.bounced + other.bounced,
+            complained: self.complained + other.complained,
+            opened: self.opened + other.opened,
+            opened_human: self.opened_human + other.opened_human,
+            clicked: self.clicked + other.clicked,
+            clicked_human: self.clicked_human + other.clicked_human,
+            unsubscribed: self.unsubscribed + other.unsubscribed,
+        }
+    }
+
+    /// Adds a total of an hour. `false`: the event is none of these.
+    pub(super) fn add(&mut self, event: &str, count: i64) -> bool {
+        let decided = matches!(event, "sent" | "failed" | "unknown" | "skipped");
+        let slot = match event {
+            "sent" => {
+                self.delivered += count;
+                &mut self.sent
+            }
+            "delivered" => &mut self.delivered_confirmed,
+            "failed" => &mut self.failed,
+            "unknown" => &mut self.unknown,
+            "skipped" => &mut self.skipped,
+            "bounced" => &mut self.bounced,
+            "complained" => &mut self.complained,
+            "opened" => &mut self.opened,
+            "opened_human" => &mut self.opened_human,
+            "clicked" => &mut self.clicked,
+            "clicked_human" => &mut self.clicked_human,
+            "unsubscribed" => &mut self.unsubscribed,
+            _ => return false,
+        };
+        *slot += count;
+        if decided {
+            self.total += count;
+        }
+        true
+    }
+}
+
+/// Shares between 0 and 1; null where there is nothing to be a share of.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Rates {
+    /// Of what was handed to a server: accepted.
+    pub(super) delivery_rate: Option<f64>,
+    /// Of what was handed to a server: refused for good, because the mailbox is none.
+    pub(super) bounce_rate: Option<f64>,
+    /// The others are of what was delivered.
+    pub(super) complaint_rate: Option<f64>,
+    pub(super) open_rate: Option<f64>,
+    pub(super) open_rate_human: Option<f64>,
+    pub(super) click_rate: Option<f64>,
+    pub(super) click_rate_human: Option<f64>,
+    pub(super) unsubscribe_rate: Option<f64>,
+}
+
+impl From<&Totals> for Rates {
+    fn from(totals: &Totals) -> Self {
+        let handed = totals.sent + totals.failed;
+        let delivered = |count| share(count, totals.delivered);
+        Self {
+            delivery_rate: share(totals.delivered, handed),
+            bounce_rate: share(totals.bounced, handed),
+            complaint_rate: delivered(totals.complained),
+            open_rate: delivered(totals.opened),
+            open_rate_human: delivered(totals.opened_human),
+            click_rate: delivered(totals.clicked),
+            click_rate_human: delivered(totals.clicked_human),
+            unsubscribe_rate: delivered(totals.unsubscribed),
+        }
+    }
+}
+
+/// To four places: more would claim to know more than there is.
+fn share(part: i64, whole: i64) -> Option<f64> {
+    (whole > 0).then(|| (part as f64 / whole as f64 * 10_000.0).round() / 10_000.0)
+}
+
+/// What the numbers mean, for every report.
+pub(super) const OPENS_NOTE: &str = "Opens are inflated by mail programs that fetch pictures by themselves; opened_human leaves \
+     out what is known to be a machine's, and with it most opens in Gmail and Apple Mail. Clicks are the reliable signal.";
+pub(super) const DELIVERED_NOTE: &str = "delivered counts messages that a receiving server or the relay accepted; \
+     delivered_confirmed counts those of which a provider has said that they are in the mailbox.";
+pub(super) const RATES_NOTE: &str = "delivery_rate and bounce_rate are shares of the messages handed to a server (sent and \
+     failed); all other rates are shares of delivered.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_shares_of_what_they_say_and_null_of_nothing() {
+        let none = Rates::from(&Totals::default());
+        assert_eq!((none.delivery_rate, none.open_rate), (None, None));
+        let totals = Totals { sent: 3, delivered: 3, failed: 1, bounced: 1, opened: 2, clicked_human: 1, ..Totals::default() };
+        let rates = Rates::from(&totals);
+        assert_eq!((rates.delivery_rate, rates.bounce_rate), (Some(0.75), Some(0.25)));
+        assert_eq!((rates.open_rate, rates.click_rate_human, rates.click_rate), (Some(0.6667), Some(0.3333), Some(0.0)));
+    }
+
+    #[test]
+    fn what_is_decided_is_the_total_and_what_is_sent_is_delivered() {
+        let mut totals = Totals::default();
+        for (event, count) in [("sent", 5), ("skipped", 2), ("failed", 1), ("opened", 4), ("delivered", 3)] {
+            assert!(totals.add(event, count));
+        }
+        assert!(!totals.add("opened_total", 9));
+        let expected =
+            Totals { total: 8, sent: 5, delivered: 5, delivered_confirmed: 3, skipped: 2, failed: 1, opened: 4, ..Totals::default() };
+        assert_eq!(totals, expected);
+    }
+}

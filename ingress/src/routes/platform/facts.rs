@@ -1,0 +1,227 @@
+//! What can be seen of the platform: sums over all tenants, never one tenant's, and nothing of a setting but its name.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use chrono::{DateTime, Utc};
+use runtime::Bus;
+use schemas::subjects::stream;
+use sqlx::PgPool;
+
+/// Longest one look may take. All are taken at the same time.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+/// A process not heard of for so long is silent: it beats every five seconds.
+const SILENT_SECONDS: i32 = 20;
+/// Processes silent for longer have been replaced; they are not talked about any more.
+const FORGOTTEN_SECONDS: i32 = 300;
+
+/// What was seen. `None`: it could not be looked at.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// How long Postgres took to answer.
+    pub database: Option<Duration>,
+    /// The processes, by stage.
+    pub stages: Option<Vec<StageFacts>>,
+    /// The streams.
+    pub streams: Option<Vec<StreamFacts>>,
+    /// Totals of this hour and the one before.
+    pub totals: Option<Vec<Total>>,
+    /// What is owed.
+    pub backlog: Option<Backlog>,
+    /// Sending domains.
+    pub domains: Option<Domains>,
+    /// The ways out of the platform itself.
+    pub pings: Option<Vec<Ping>>,
+}
+
+/// The processes that run a stage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StageFacts {
+    /// The stage, or `ingress`.
+    pub stage: String,
+    /// Processes heard of lately.
+    pub alive: i64,
+    /// Processes that fell silent within the last minutes.
+    pub silent: i64,
+    /// Their sweeps whose last run failed.
+    pub failing_sweeps: Vec<String>,
+    /// Names of settings that all living ones were given.
+    pub settings: Vec<String>,
+}
+
+/// A stream's backlog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamFacts {
+    /// Its name, without prefix.
+    pub name: &'static str,
+    /// Messages it holds.
+    pub messages: u64,
+    /// The age of the oldest, in seconds.
+    pub oldest_seconds: i64,
+    /// The age of the newest, in seconds.
+    pub newest_seconds: i64,
+}
+
+/// A total over all tenants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Total {
+    /// A kind of message, or `failure`.
+    pub kind: String,
+    /// What happened, or why.
+    pub event: String,
+    /// How often.
+    pub count: i64,
+}
+
+/// What is owed. Ages are in seconds; counts stop at 10,000.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Backlog {
+    /// Requests accepted and not handled.
+    pub requests: i64,
+    /// The age of the oldest.
+    pub requests_oldest: Option<f64>,
+    /// Batches of the priority lane that are not done and not resting.
+    pub priority: i64,
+    /// The age of the oldest.
+    pub priority_oldest: Option<f64>,
+    /// Campaign batches handed on.
+    pub bulk_announced: i64,
+    /// How often the one rung for most was rung for.
+    pub bulk_announcements: i32,
+    /// Campaign batches not handed on yet.
+    pub bulk_waiting: i64,
+}
+
+/// Sending domains in production.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Domains {
+    /// Proven.
+    pub verified: i64,
+    /// A required record is gone.
+    pub degraded: i64,
+    /// Stayed so too long.
+    pub failed: i64,
+    /// Proven, and not looked at for two days.
+    pub stale: i64,
+}
+
+/// What delivery last heard from a way out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ping {
+    /// smtp, ses, …
+    pub provider: String,
+    /// Whether it answered.
+    pub ok: bool,
+    /// Why not.
+    pub error_code: Option<String>,
+    /// How long it took.
+    pub latency_ms: Option<i32>,
+    /// Seconds since it was asked.
+    pub asked_seconds: i64,
+    /// Seconds since it last answered.
+    pub answered_seconds: Option<i64>,
+}
+
+impl Facts {
+    /// Looks at everything.
+    pub async fn gather(pool: &PgPool, bus: &Bus) -> Self {
+        let (database, stages, streams, totals, backlog, domains, pings) = tokio::join!(
+            look("database", database(pool)),
+            look("heartbeats", stages(pool)),
+            look_at_bus(streams(bus)),
+            look("totals", totals(pool)),
+            look("backlog", backlog(pool)),
+            look("domains", domains(pool)),
+            look("provider pings", pings(pool)),
+        );
+        Self { database, stages, streams, totals, backlog, domains, pings }
+    }
+}
+
+/// `None` for what fails or takes too long; the log has the rest.
+async fn look<T>(what: &'static str, looking: impl Future<Output = sqlx::Result<T>>) -> Option<T> {
+    match tokio::time::timeout(LOOK_MAX, looking).await {
+        Ok(Ok(seen)) => Some(seen),
+        Ok(Err(error)) => {
+            tracing::warn!(what, %error, "health could not look");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(what, "health looked for too long");
+            None
+        }
+    }
+}
+
+async fn look_at_bus<T>(looking: impl Future<Output = Option<T>>) -> Option<T> {
+    tokio::time::timeout(LOOK_MAX, looking).await.ok().flatten()
+}
+
+async fn database(pool: &PgPool) -> sqlx::Result<Duration> {
+    let asked = Instant::now();
+    sqlx::query!("select 1 as one").fetch_one(pool).await?;
+    Ok(asked.elapsed())
+}
+
+async fn stages(pool: &PgPool) -> sqlx::Result<Vec<StageFacts>> {
+    sqlx::query_file_as!(StageFacts, "queries/platform_stages.sql", SILENT_SECONDS, FORGOTTEN_SECONDS).fetch_all(pool).await
+}
+
+async fn totals(pool: &PgPool) -> sqlx::Result<Vec<Total>> {
+    sqlx::query_as!(Total, r#"select kind as "kind!", event as "event!", count as "count!" from platform_totals()"#)
+        .fetch_all(pool)
+        .await
+}
+
+async fn backlog(pool: &PgPool) -> sqlx::Result<Backlog> {
+    sqlx::query_as!(
+        Backlog,
+        r#"select requests_accepted as "requests!", requests_oldest, priority_open as "priority!", priority_oldest,
+                  bulk_announced as "bulk_announced!", coalesce(bulk_announcements_max, 0) as "bulk_announcements!",
+                  bulk_waiting as "bulk_waiting!"
+           from platform_backlog()"#
+    )
+    .fetch_one(pool)
+    .await
+}
+
+async fn domains(pool: &PgPool) -> sqlx::Result<Domains> {
+    sqlx::query_as!(
+        Domains,
+        r#"select verified as "verified!", degraded as "degraded!", failed as "failed!", stale as "stale!" from platform_domains()"#
+    )
+    .fetch_one(pool)
+    .await
+}
+
+async fn pings(pool: &PgPool) -> sqlx::Result<Vec<Ping>> {
+    sqlx::query_as!(
+        Ping,
+        r#"select provider, ok, error_code, latency_ms, extract(epoch from now() - pinged_at)::bigint as "asked_seconds!",
+                  extract(epoch from now() - ok_at)::bigint as answered_seconds
+           from provider_pings order by provider"#
+    )
+    .fetch_all(pool)
+    .await
+}
+
+async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
+    let names =
+        [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+    let mut seen = Vec::with_capacity(names.len());
+    for name in names {
+        let found = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;
+        let state = found.get_info().await.ok()?.state;
+        let now: DateTime<Utc> = Utc::now();
+        let age = |unix: i64| if state.messages == 0 { 0 } else { (now.timestamp() - unix).max(0) };
+        seen.push(StreamFacts {
+            name,
+            messages: state.messages,
+            oldest_seconds: age(state.first_timestamp.unix_timestamp()),
+            newest_seconds: age(state.last_timestamp.unix_timestamp()),
+        });
+    }
+    Some(seen)
+}

@@ -1,0 +1,399 @@
+//! From what was seen to how it stands. Pure: a table test covers it.
+
+use schemas::subjects::stream;
+
+use super::{
+    Check, Status,
+    facts::{Backlog, Domains, Facts, Ping, StageFacts, StreamFacts, Total},
+};
+
+/// The stages mail goes through: without one of them nothing is sent.
+const SENDING: [&str; 4] = ["audience", "compliance", "rendering", "delivery"];
+/// Settings whose default is right on a developer's machine only, and the stage that reads them.
+const NEEDED: [(&str, &str, &str); 2] = [
+    ("rendering", "public-url", "links in mail lead to localhost"),
+    ("delivery", "smtp-url", "mail is handed to 127.0.0.1:25"),
+];
+
+/// Seconds of Postgres's answer that are too many.
+const DATABASE_SLOW_SECONDS: f64 = 1.0;
+/// A message waits for a stage.
+const QUEUE_WARN_SECONDS: i64 = 120;
+const QUEUE_CRIT_SECONDS: i64 = 900;
+/// Work stands in the ledger and nothing happens to it. "Worker pickup about 60 seconds" (specification, Limits).
+const STUCK_WARN_SECONDS: f64 = 120.0;
+const STUCK_CRIT_SECONDS: f64 = 900.0;
+/// A batch was rung for so often and is not done.
+const RUNG_TOO_OFTEN: i32 = 20;
+/// A dead letter is news for so long.
+const DEAD_LETTER_NEWS_SECONDS: i64 = 3_600;
+/// Fewer sends than this say nothing about a share.
+const ENOUGH_SENDS: i64 = 20;
+const FAILED_WARN_PERCENT: i64 = 10;
+const FAILED_CRIT_PERCENT: i64 = 50;
+const UNKNOWN_WARN_PERCENT: i64 = 1;
+/// Signals may wait a while: nobody's mail depends on them.
+const SIGNALS_WARN_SECONDS: i64 = 300;
+/// So many of a hundred proven domains broken at once are not their owners' doing.
+const DEGRADED_WARN_PERCENT: i64 = 5;
+/// A way out that has not answered for so long is down.
+const SILENT_PROVIDER_SECONDS: i64 = 120;
+/// A way out that nobody has asked for so long.
+const UNASKED_PROVIDER_SECONDS: i64 = 180;
+/// Reasons named in one observation.
+const REASONS_NAMED: usize = 5;
+
+/// All checks, in the order an operator would ask.
+#[must_use]
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![database(facts), bus(facts.streams.as_deref())];
+    checks.extend(SENDING.iter().map(|stage| heartbeat(stage, facts.stages.as_deref())));
+    checks.push(failing_sweeps(facts.stages.as_deref()));
+    checks.push(dead_letters(facts.streams.as_deref()));
+    checks.push(queues(facts.streams.as_deref()));
+    checks.push(stuck(facts.backlog.as_ref()));
+    checks.push(failed_sends(facts.totals.as_deref()));
+    checks.push(engagement(facts));
+    checks.push(domains(facts.domains.as_ref()));
+    checks.push(configuration(facts.stages.as_deref()));
+    checks.push(provider(facts.pings.as_deref()));
+    checks
+}
+
+impl Check {
+    fn new(id: impl Into<String>, area: &'static str, name: impl Into<String>, observation: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            area,
+            name: name.into(),
+            status: Status::Ok,
+            observation: observation.into(),
+            cause: None,
+            fix: Vec::new(),
+            link: None,
+        }
+    }
+
+    fn because(self, status: Status, cause: impl Into<String>, fix: &[&str], runbook: &str) -> Self {
+        Self {
+            status,
+            cause: Some(cause.into()),
+            fix: fix.iter().map(|step| (*step).to_owned()).collect(),
+            link: Some(format!("ops/runbooks/{runbook}.md")),
+            ..self
+        }
+    }
+
+    /// For what could not be looked at: its own cause is another check's to name.
+    fn unseen(self) -> Self {
+        Self { status: Status::Warn, observation: "could not be looked at".to_owned(), ..self }
+    }
+}
+
+fn database(facts: &Facts) -> Check {
+    let check = Check::new("database", "storage", "Postgres", "");
+    match facts.database {
+        Some(took) => {
+            let check = Check { observation: format!("answered in {:.1} ms", took.as_secs_f64() * 1_000.0), ..check };
+            if took.as_secs_f64() < DATABASE_SLOW_SECONDS {
+                return check;
+            }
+            check.because(Status::Warn, "Postgres is slow", &["look for long statements and a full disk in pg_stat_activity"], "api-slow")
+        }
+        None => Check { observation: "no answer within two seconds".to_owned(), ..check }.because(
+            Status::Crit,
+            "Postgres is away, or all connections are in use",
+            &["check that Postgres runs and that database-url reaches it", "compare database-pool with Postgres's max_connections"],
+            "api-errors",
+        ),
+    }
+}
+
+fn bus(streams: Option<&[StreamFacts]>) -> Check {
+    let check = Check::new("bus", "storage", "JetStream", "all streams answer");
+    if streams.is_some() {
+        return check;
+    }
+    Check { observation: "no answer, or a stream is missing".to_owned(), ..check }.because(
+        Status::Crit,
+        "NATS is away, JetStream is switched off (a full disk does so), or the streams were not made",
+        &["check that nats-server runs and has disk left", "run `postrider streams apply`", "accepted work is safe: it is announced again"],
+        "lane-behind",
+    )
+}
+
+fn of_stage<'a>(stages: &'a [StageFacts], stage: &str) -> Option<&'a StageFacts> {
+    stages.iter().find(|facts| facts.stage == stage)
+}
+
+fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> Check {
+    let check = Check::new(format!("heartbeat.{stage}"), "workers", format!("Stage {stage}"), "");
+    let Some(stages) = stages else { return check.unseen() };
+    let (alive, silent) = of_stage(stages, stage).map_or((0, 0), |facts| (facts.alive, facts.silent));
+    let observation = match silent {
+        0 => format!("{alive} process(es) heard of"),
+        silent => format!("{alive} process(es) heard of, {silent} fell silent in the last minutes"),
+    };
+    let check = Check { observation, ..check };
+    match (alive, silent) {
+        (0, _) => check.because(
+            Status::Crit,
+            format!("no process runs the stage {stage}"),
+            &["start it: `postrider stage <name>`", "read the log of the process that stopped"],
+            "process-down",
+        ),
+        (_, 0) => check,
+        (_, _) => check.because(
+            Status::Warn,
+            "a process died without saying so, or cannot reach Postgres; the others do its work",
+            &["read its log"],
+            "process-down",
+        ),
+    }
+}
+
+fn failing_sweeps(stages: Option<&[StageFacts]>) -> Check {
+    let check = Check::new("failures.sweeps", "failures", "Sweeps", "no sweep fails");
+    let Some(stages) = stages else { return check.unseen() };
+    let failing: Vec<String> = stages
+        .iter()
+        .flat_map(|facts| facts.failing_sweeps.iter().map(move |sweep| format!("{}/{sweep}", facts.stage)))
+        .collect();
+    if failing.is_empty() {
+        return check;
+    }
+    Check { observation: format!("last run failed: {}", failing.join(", ")), ..check }.because(
+        Status::Warn,
+        "work that the bus lost is not announced again while its sweep fails",
+        &["read the log for `sweep failed`: it has the error"],
+        "sweep-failing",
+    )
+}
+
+fn of_stream<'a>(streams: &'a [StreamFacts], name: &str) -> Option<&'a StreamFacts> {
+    streams.iter().find(|facts| facts.name == name)
+}
+
+fn dead_letters(streams: Option<&[StreamFacts]>) -> Check {
+    let check = Check::new("failures.dead_letters", "failures", "Dead letters", "none");
+    let Some(dead) = streams.and_then(|streams| of_stream(streams, stream::DEAD)) else { return check.unseen() };
+    if dead.messages == 0 {
+        return check;
+    }
+    let check = Check {
+        observation: format!("{} kept, the newest {} minutes ago", dead.messages, dead.newest_seconds / 60),
+        ..check
+    };
+    if dead.newest_seconds >= DEAD_LETTER_NEWS_SECONDS {
+        return check;
+    }
+    check.because(
+        Status::Warn,
+        "a worker could not handle a message and set it aside",
+        &["`postrider dead list` says what and why", "mend the cause, then `postrider dead replay`"],
+        "dead-letters",
+    )
+}
+
+fn queues(streams: Option<&[StreamFacts]>) -> Check {
+    let check = Check::new("queue.depth", "queues", "Streams between the stages", "");
+    let Some(streams) = streams else { return check.unseen() };
+    let between: Vec<&StreamFacts> =
+        streams.iter().filter(|facts| ![stream::DEAD, stream::SIGNALS].contains(&facts.name)).collect();
+    let waiting: Vec<String> = between
+        .iter()
+        .filter(|facts| facts.messages > 0)
+        .map(|facts| format!("{} {} (oldest {} s)", facts.name, facts.messages, facts.oldest_seconds))
+        .collect();
+    let observation = if waiting.is_empty() { "empty".to_owned() } else { waiting.join(", ") };
+    let check = Check { observation, ..check };
+    let Some(oldest) = between.iter().max_by_key(|facts| facts.oldest_seconds) else { return check };
+    let status = match oldest.oldest_seconds {
+        QUEUE_CRIT_SECONDS.. => Status::Crit,
+        QUEUE_WARN_SECONDS.. => Status::Warn,
+        _ => return check,
+    };
+    check.because(
+        status,
+        format!("the stage that reads {} is behind", oldest.name),
+        &["look at mail_stage_oldest_message_age_seconds: which stage and lane", "start more of it, or mend what it waits for"],
+        "lane-behind",
+    )
+}
+
+fn stuck(backlog: Option<&Backlog>) -> Check {
+    let check = Check::new("queue.stuck", "queues", "Work in the ledger", "");
+    let Some(backlog) = backlog else { return check.unseen() };
+    let check = Check {
+        observation: format!(
+            "{} request(s) accepted, {} priority batch(es) open, {} campaign batch(es) handed on, {} waiting",
+            backlog.requests, backlog.priority, backlog.bulk_announced, backlog.bulk_waiting
+        ),
+        ..check
+    };
+    let oldest = |age: Option<f64>| age.unwrap_or(0.0);
+    let waits = oldest(backlog.requests_oldest).max(oldest(backlog.priority_oldest));
+    let status = if waits >= STUCK_CRIT_SECONDS {
+        Status::Crit
+    } else if waits >= STUCK_WARN_SECONDS || backlog.bulk_announcements >= RUNG_TOO_OFTEN {
+        Status::Warn
+    } else {
+        return check;
+    };
+    let cause = if waits >= STUCK_WARN_SECONDS {
+        format!("the oldest request or transactional message has waited for {waits:.0} s")
+    } else {
+        format!("a campaign batch was announced {} times and is not done", backlog.bulk_announcements)
+    };
+    check.because(
+        status,
+        cause,
+        &["see which stage is silent or behind above", "`postrider dead list`: a message may have been set aside"],
+        "lane-behind",
+    )
+}
+
+fn failed_sends(totals: Option<&[Total]>) -> Check {
+    let check = Check::new("sends.failed", "sending", "Failed sends", "");
+    let Some(totals) = totals else { return check.unseen() };
+    let of = |event: &str| {
+        let counted = totals.iter().filter(|total| total.event == event && !["failure", "suppression"].contains(&total.kind.as_str()));
+        counted.map(|total| total.count).sum::<i64>()
+    };
+    let (sent, failed, unknown) = (of("sent"), of("failed"), of("unknown"));
+    let mut reasons: Vec<&Total> = totals.iter().filter(|total| total.kind == "failure").collect();
+    reasons.sort_by_key(|total| std::cmp::Reverse(total.count));
+    let named: Vec<String> =
+        reasons.iter().take(REASONS_NAMED).map(|total| format!("{} {}", total.event, total.count)).collect();
+    let mut observation = format!("this hour and the last: {sent} sent, {failed} failed, {unknown} unknown");
+    if !named.is_empty() {
+        observation.push_str(&format!(" ({})", named.join(", ")));
+    }
+    let check = Check { observation, ..check };
+    let tried = sent + failed + unknown;
+    if tried < ENOUGH_SENDS {
+        return check;
+    }
+    let percent = |count: i64| count * 100 / tried;
+    let status = match (percent(failed + unknown), percent(unknown)) {
+        (FAILED_CRIT_PERCENT.., _) => Status::Crit,
+        (FAILED_WARN_PERCENT.., _) | (_, UNKNOWN_WARN_PERCENT..) => Status::Warn,
+        _ => return check,
+    };
+    check.because(
+        status,
+        format!("{} % of what was tried failed, {} % is in doubt", percent(failed), percent(unknown)),
+        &["hard: the lists are old; block or policy: the receivers refuse us; render: a template is at fault", "`GET /v1/sends/{id}` has the server's own words"],
+        if percent(unknown) >= UNKNOWN_WARN_PERCENT { "unknown-outcomes" } else { "many-failures" },
+    )
+}
+
+fn engagement(facts: &Facts) -> Check {
+    let check = Check::new("engagement", "engagement", "Opens, clicks and opt-outs", "");
+    let (Some(stages), Some(streams)) = (facts.stages.as_deref(), facts.streams.as_deref()) else { return check.unseen() };
+    let Some(signals) = of_stream(streams, stream::SIGNALS) else { return check.unseen() };
+    let alive = of_stage(stages, "engagement").map_or(0, |facts| facts.alive);
+    let check = Check {
+        observation: format!("{alive} process(es) heard of, {} signal(s) wait, the oldest for {} s", signals.messages, signals.oldest_seconds),
+        ..check
+    };
+    // Mail goes out without it, and an opt-out is committed at the edge: never more than a warning.
+    if alive == 0 {
+        return check.because(Status::Warn, "no process runs the stage engagement; signals are kept", &["start it: `postrider stage engagement`"], "process-down");
+    }
+    if signals.oldest_seconds >= SIGNALS_WARN_SECONDS {
+        return check.because(Status::Warn, "the stage engagement is behind", &["start more of it"], "lane-behind");
+    }
+    check
+}
+
+fn domains(domains: Option<&Domains>) -> Check {
+    let check = Check::new("domains", "sending", "Sending domains", "");
+    let Some(domains) = domains else { return check.unseen() };
+    let Domains { verified, degraded, failed, stale } = *domains;
+    let check = Check { observation: format!("{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"), ..check };
+    if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
+        return check.because(
+            Status::Warn,
+            "required DNS records of many domains are gone, or our resolver sees them so",
+            &["check dns-servers first", "owners see which record on `GET /v1/domains`; they have 72 hours"],
+            "blocked",
+        );
+    }
+    if stale > 0 {
+        return check.because(
+            Status::Warn,
+            "proven domains were not checked again",
+            &["`POST /v1/domains/{id}/verify` checks one now", "check dns-servers"],
+            "blocked",
+        );
+    }
+    check
+}
+
+fn configuration(stages: Option<&[StageFacts]>) -> Check {
+    let check = Check::new("configuration", "configuration", "Settings (names only)", "every setting that has no right default is given");
+    let Some(stages) = stages else { return check.unseen() };
+    let missing: Vec<&(&str, &str, &str)> = NEEDED
+        .iter()
+        .filter(|(stage, setting, _)| {
+            of_stage(stages, stage).is_some_and(|facts| facts.alive > 0 && !facts.settings.iter().any(|given| given == setting))
+        })
+        .collect();
+    if missing.is_empty() {
+        return check;
+    }
+    let names: Vec<String> = missing.iter().map(|(stage, setting, _)| format!("{setting} ({stage})")).collect();
+    let causes: Vec<&str> = missing.iter().map(|(_, _, consequence)| *consequence).collect();
+    Check { observation: format!("not given: {}", names.join(", ")), ..check }.because(
+        Status::Warn,
+        causes.join("; "),
+        &["set it as flag or as POSTRIDER_… and start the process again"],
+        "process-down",
+    )
+}
+
+fn provider(pings: Option<&[Ping]>) -> Check {
+    let check = Check::new("provider", "sending", "The way out", "");
+    let Some(pings) = pings else { return check.unseen() };
+    let fix = &["check the relay's or provider's own status", "check smtp-url and what lies between", "mail waits and goes out when it is back"];
+    let Some(worst) = pings.iter().max_by_key(|ping| (standing(ping), ping.asked_seconds)) else {
+        return Check { observation: "never asked".to_owned(), ..check }.because(
+            Status::Warn,
+            "no delivery process has pinged it yet",
+            &["see whether the stage delivery runs"],
+            "relay-unreachable",
+        );
+    };
+    let observed: Vec<String> = pings
+        .iter()
+        .map(|ping| match (&ping.error_code, ping.latency_ms) {
+            (_, Some(latency)) if ping.ok => format!("{} answered in {latency} ms, {} s ago", ping.provider, ping.asked_seconds),
+            (Some(code), _) => format!("{} said {code}, {} s ago", ping.provider, ping.asked_seconds),
+            _ => format!("{} {}, {} s ago", ping.provider, if ping.ok { "answered" } else { "did not answer" }, ping.asked_seconds),
+        })
+        .collect();
+    let check = Check { observation: observed.join("; "), ..check };
+    match standing(worst) {
+        Status::Ok => check,
+        Status::Warn if worst.ok => check.because(
+            Status::Warn,
+            format!("{} was not asked for {} s", worst.provider, worst.asked_seconds),
+            &["see whether the stage delivery runs"],
+            "relay-unreachable",
+        ),
+        status => check.because(status, format!("{} does not answer", worst.provider), fix, "relay-unreachable"),
+    }
+}
+
+fn standing(ping: &Ping) -> Status {
+    match (ping.ok, ping.answered_seconds) {
+        (false, Some(seconds)) if seconds < SILENT_PROVIDER_SECONDS => Status::Warn,
+        (false, _) => Status::Crit,
+        (true, _) if ping.asked_seconds >= UNASKED_PROVIDER_SECONDS => Status::Warn,
+        (true, _) => Status::Ok,
+    }
+}
+
+#[cfg(test)]
+mod tests;

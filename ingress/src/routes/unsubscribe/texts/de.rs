@@ -1,0 +1,49 @@
+//! German.
+
+use super::{Message, Preferences, Texts, Unsubscribe};
+
+pub(super) const TEXTS: Texts = Texts {
+    lang: "de",
+    sender: "diesem Absender",
+    unsubscribe: Unsubscribe {
+        title: "Abmelden",
+        question: "Möchten Sie keine Werbe-E-Mails mehr von {from} erhalten? Die Abmeldung gilt sofort.",
+        button: "Abmelden",
+        rather: "Lieber Themen auswählen",
+        done: Message {
+            title: "Sie sind abgemeldet",
+            text: "Sie erhalten keine Werbe-E-Mails mehr von {from}. Nachrichten zu Ihren Bestellungen oder Ihrem Konto können Sie weiterhin erreichen.",
+        },
+        changed_mind: "Anders überlegt? Zu Ihren E-Mail-Einstellungen",
+    },
+    preferences: Preferences {
+        title: "E-Mail-Einstellungen",
+        about: "Welche E-Mails von {from} an {address} gehen dürfen.",
+        topics: "Themen",
+        choose: "Kreuzen Sie an, was Sie erhalten möchten.",
+        no_topics: "Es gibt keine Themen zur Auswahl.",
+        save: "Auswahl speichern",
+        saved: "Ihre Auswahl ist gespeichert.",
+        everything: "Alle Werbe-E-Mails",
+        leave_about: "Keine Werbe-E-Mails mehr, gleich zu welchem Thema. Nachrichten zu Ihren Bestellungen oder Ihrem Konto können Sie weiterhin erreichen.",
+        leave: "Von allem abmelden",
+        has_left: "Sie erhalten keine Werbe-E-Mails von {from}.",
+        return_about: "Möchten Sie sie wieder erhalten? Ihre Einwilligung wird gespeichert, wenn Sie auf die Schaltfläche drücken.",
+        come_back: "Wieder anmelden",
+        is_back: "Sie sind wieder angemeldet.",
+        held: "Zurzeit können Werbe-E-Mails von {from} Sie aus einem Grund nicht erreichen, der sich hier nicht ändern lässt. Bitte fragen Sie dort nach.",
+        not_understood: "Mit dem Formular stimmte etwas nicht. Es wurde nichts geändert; bitte versuchen Sie es noch einmal.",
+    },
+    no_link: Message {
+        title: "Dieser Link funktioniert nicht",
+        text: "Vielleicht hat ein Mailprogramm ihn abgeschnitten. Öffnen Sie ihn noch einmal aus der Nachricht selbst.",
+    },
+    not_left: Message {
+        title: "Etwas ist schiefgegangen",
+        text: "Sie sind <strong>noch nicht</strong> abgemeldet. Bitte versuchen Sie es in einer Minute noch einmal.",
+    },
+    not_stored: Message {
+        title: "Etwas ist schiefgegangen",
+        text: "Ihre Auswahl ist <strong>noch nicht</strong> gespeichert. Bitte versuchen Sie es in einer Minute noch einmal.",
+    },
+};

@@ -1,0 +1,49 @@
+//! English.
+
+use super::{Message, Preferences, Texts, Unsubscribe};
+
+pub(super) const TEXTS: Texts = Texts {
+    lang: "en",
+    sender: "this sender",
+    unsubscribe: Unsubscribe {
+        title: "Unsubscribe",
+        question: "Do you want to stop marketing e-mail from {from}? It takes effect at once.",
+        button: "Unsubscribe",
+        rather: "Choose topics instead",
+        done: Message {
+            title: "You are unsubscribed",
+            text: "You will get no more marketing e-mail from {from}. Messages about your orders or your account may still reach you.",
+        },
+        changed_mind: "Changed your mind? Your e-mail preferences",
+    },
+    preferences: Preferences {
+        title: "E-mail preferences",
+        about: "What {from} may send to {address}.",
+        topics: "Topics",
+        choose: "Tick what you would like to get.",
+        no_topics: "There are no topics to choose from.",
+        save: "Save choices",
+        saved: "Your choices are saved.",
+        everything: "All marketing e-mail",
+        leave_about: "Stop all marketing e-mail, whatever the topic. Messages about your orders or your account may still reach you.",
+        leave: "Unsubscribe from everything",
+        has_left: "You get no marketing e-mail from {from}.",
+        return_about: "Would you like to get it again? Your consent is recorded when you press the button.",
+        come_back: "Subscribe again",
+        is_back: "You are subscribed again.",
+        held: "At the moment {from} cannot send you marketing e-mail, for a reason that cannot be changed here. Please ask them.",
+        not_understood: "Something was wrong with the form. Nothing was changed; please try again.",
+    },
+    no_link: Message {
+        title: "This link does not work",
+        text: "It may have been cut in two by a mail program. Open it once more from the message itself.",
+    },
+    not_left: Message {
+        title: "Something went wrong",
+        text: "You are <strong>not yet</strong> unsubscribed. Please try again in a minute.",
+    },
+    not_stored: Message {
+        title: "Something went wrong",
+        text: "Your choice is <strong>not yet</strong> stored. Please try again in a minute.",
+    },
+};

@@ -1,0 +1,49 @@
+//! French.
+
+use super::{Message, Preferences, Texts, Unsubscribe};
+
+pub(super) const TEXTS: Texts = Texts {
+    lang: "fr",
+    sender: "cet expéditeur",
+    unsubscribe: Unsubscribe {
+        title: "Se désabonner",
+        question: "Souhaitez-vous ne plus recevoir d’e-mails publicitaires de la part de {from} ? La demande prend effet immédiatement.",
+        button: "Se désabonner",
+        rather: "Choisir plutôt des thèmes",
+        done: Message {
+            title: "Vous êtes désabonné(e)",
+            text: "Vous ne recevrez plus d’e-mails publicitaires de la part de {from}. Les messages concernant vos commandes ou votre compte pourront encore vous parvenir.",
+        },
+        changed_mind: "Vous avez changé d’avis ? Vos préférences e-mail",
+    },
+    preferences: Preferences {
+        title: "Préférences e-mail",
+        about: "Ce que {address} peut recevoir de la part de {from}.",
+        topics: "Thèmes",
+        choose: "Cochez ce que vous souhaitez recevoir.",
+        no_topics: "Il n’y a aucun thème à choisir.",
+        save: "Enregistrer mes choix",
+        saved: "Vos choix sont enregistrés.",
+        everything: "Tous les e-mails publicitaires",
+        leave_about: "Ne plus recevoir d’e-mails publicitaires, quel que soit le thème. Les messages concernant vos commandes ou votre compte pourront encore vous parvenir.",
+        leave: "Se désabonner de tout",
+        has_left: "Vous ne recevez aucun e-mail publicitaire de la part de {from}.",
+        return_about: "Souhaitez-vous en recevoir de nouveau ? Votre consentement est enregistré lorsque vous appuyez sur le bouton.",
+        come_back: "Se réabonner",
+        is_back: "Vous êtes de nouveau abonné(e).",
+        held: "Pour le moment, les e-mails publicitaires de la part de {from} ne peuvent pas vous être envoyés, pour une raison qui ne peut pas être modifiée ici. Merci de vous adresser à l’expéditeur.",
+        not_understood: "Le formulaire contenait une erreur. Rien n’a été modifié ; veuillez réessayer.",
+    },
+    no_link: Message {
+        title: "Ce lien ne fonctionne pas",
+        text: "Un logiciel de messagerie l’a peut-être coupé en deux. Ouvrez-le de nouveau depuis le message lui-même.",
+    },
+    not_left: Message {
+        title: "Un problème est survenu",
+        text: "Vous n’êtes <strong>pas encore</strong> désabonné(e). Veuillez réessayer dans une minute.",
+    },
+    not_stored: Message {
+        title: "Un problème est survenu",
+        text: "Votre choix n’est <strong>pas encore</strong> enregistré. Veuillez réessayer dans une minute.",
+    },
+};
