@@ -122,7 +122,8 @@ impl Client {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes()).unwrap();
         mac.update(signed.as_bytes());
         let mut url = reqwest::Url::parse(&format!("{}{path}", self.base_url)).unwrap();
-        if method == Method::GET {
+        // A caller without a tenant is the operations integration: it reads above tenants.
+        if method == Method::GET && !self.tenant.is_empty() {
             url.query_pairs_mut().append_pair("product_tenant_id", &self.tenant).extend_pairs(query);
         }
         let mut request = self

@@ -4,6 +4,7 @@
 mod crashes;
 mod dev_command;
 mod first_campaign;
+mod health;
 mod lost_bus;
 mod operator;
 mod outages;

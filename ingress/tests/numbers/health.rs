@@ -1,0 +1,137 @@
+//! `GET /v1/platform/health` at the edge.
+
+use http::Method;
+use schemas::scope::PLATFORM_HEALTH_READ;
+
+use crate::{
+    common::{Answer, Client, Edge, PRODUCT},
+    fixtures,
+};
+
+async fn operations(edge: &Edge) -> Client {
+    let client = edge.client().await;
+    let key = edge.key(PRODUCT, client.environment, &[PLATFORM_HEALTH_READ]).await;
+    Client { key, ..client }
+}
+
+async fn ask(client: &Client, query: &str) -> Answer {
+    client.send(client.signed(Method::GET, &format!("/v1/platform/health{query}"), b"")).await
+}
+
+/// Makes every stream, small.
+async fn open_all_streams(edge: &Edge) {
+    let bus = &edge.ingress.bus;
+    for spec in runtime::streams::STREAMS {
+        let config = async_nats::jetstream::stream::Config { max_bytes: 1024 * 1024, ..spec.config(bus.prefix(), 1) };
+        bus.jetstream().create_or_update_stream(config).await.unwrap();
+    }
+}
+
+async fn beat(edge: &Edge, stages: &[&str], ago: &str) {
+    for stage in stages {
+        sqlx::query(
+            "insert into heartbeats (process_id, stage, version, seen_at, settings)
+             values (gen_random_uuid(), $1, '1', now() - $2::interval, '{public-url,smtp-url}')",
+        )
+        .bind(stage)
+        .bind(ago)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    }
+}
+
+const STAGES: [&str; 6] = ["audience", "compliance", "rendering", "delivery", "engagement", "ingress"];
+
+async fn well() -> (Edge, Client) {
+    let edge = Edge::start().await;
+    open_all_streams(&edge).await;
+    let client = operations(&edge).await;
+    beat(&edge, &STAGES, "1 second").await;
+    sqlx::query("insert into provider_pings (provider, ok, latency_ms, ok_at) values ('smtp', true, 2, now())")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    (edge, client)
+}
+
+fn status_of<'a>(answer: &'a Answer, id: &str) -> &'a str {
+    let checks = answer.body["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["id"] == id).unwrap_or_else(|| panic!("no {id}"))["status"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_platform_that_is_well_answers_200() {
+    let (_edge, client) = well().await;
+    let answer = ask(&client, "").await;
+    assert_eq!((answer.status.as_u16(), &answer.body["ok"]), (200, &serde_json::json!(true)), "{}", answer.body);
+    assert_eq!(answer.body["overall"], "ok", "{}", answer.body);
+}
+
+#[tokio::test]
+async fn without_a_worker_the_same_body_says_crit_with_a_503() {
+    let (edge, client) = well().await;
+    sqlx::query("update heartbeats set seen_at = now() - interval '1 minute' where stage = 'delivery'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let answer = ask(&client, "").await;
+    assert_eq!((answer.status.as_u16(), &answer.body["ok"]), (503, &serde_json::json!(false)), "{}", answer.body);
+    assert_eq!((&answer.body["overall"], status_of(&answer, "heartbeat.delivery")), (&serde_json::json!("crit"), "crit"));
+}
+
+#[tokio::test]
+async fn what_stands_in_every_tenants_rows_is_seen_as_sums() {
+    let (edge, client) = well().await;
+    let other = edge.client_for(PRODUCT, client.environment, "tenant-2").await;
+    for tenant in [client.tenant, other.tenant] {
+        sqlx::query(
+            "insert into rollups (tenant_id, hour, kind, event, shard, count)
+             select $1, date_trunc('hour', now(), 'UTC'), k, e, 0, n
+             from (values ('campaign', 'sent', 10), ('campaign', 'failed', 15), ('failure', 'policy', 15)) v (k, e, n)",
+        )
+        .bind(tenant)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+        fixtures::domain(&edge.pool, tenant, &format!("d{}.example", tenant.simple()), "degraded").await;
+        sqlx::query(
+            "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after, received_at)
+             values ($1, gen_random_uuid(), 'crm', 'production', 'transactional', '{}', now(), now() - interval '5 minutes')",
+        )
+        .bind(tenant)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    }
+    let answer = ask(&client, "").await;
+    let text = answer.body.to_string();
+    assert!(text.contains("20 sent, 30 failed") && text.contains("policy 30"), "{text}");
+    assert!(text.contains("2 request(s) accepted") && text.contains("0 verified, 2 degraded"), "{text}");
+    let found = ["sends.failed", "queue.stuck", "domains"].map(|id| status_of(&answer, id));
+    assert_eq!(found, ["crit", "warn", "warn"]);
+    for tenant in [client.tenant, other.tenant] {
+        assert!(!text.contains(&tenant.to_string()), "sums only");
+    }
+}
+
+#[tokio::test]
+async fn it_asks_for_its_scope_and_takes_no_tenant() {
+    let (edge, client) = well().await;
+    let product = edge.client().await;
+    assert_eq!(ask(&product, "").await.refusal(), (403, "missing_scope:platform:health:read"));
+    assert_eq!(ask(&client, "?product_tenant_id=tenant-1").await.refusal(), (400, "validation_failed"));
+}
+
+#[tokio::test]
+async fn the_ingress_may_ask_for_sums_and_still_sees_no_rows_of_tenants() {
+    let (edge, _) = well().await;
+    let pool = &edge.ingress.pool;
+    sqlx::query("select * from platform_totals(), platform_backlog(), platform_domains()").execute(pool).await.unwrap();
+    sqlx::query("insert into rollups (tenant_id, hour, kind, event, shard, count) select id, now(), 'campaign', 'sent', 0, 1 from tenants")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let seen: i64 = sqlx::query_scalar("select count(*) from rollups").fetch_one(pool).await.unwrap();
+    assert_eq!(seen, 0);
+}

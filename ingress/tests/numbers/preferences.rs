@@ -1,0 +1,228 @@
+//! The preferences page: topics, leaving, coming back.
+
+use http::Method;
+use rstest::rstest;
+use schemas::{subjects::stream, token::Purpose};
+use serde_json::json;
+
+use crate::{
+    fixtures::first_on,
+    reader::{Reader, html},
+};
+
+#[tokio::test]
+async fn looking_at_the_page_changes_nothing() {
+    let reader = Reader::start().await;
+    let (news, offers) = (reader.topic("News", true).await, reader.topic("Offers", false).await);
+    let path = reader.path(Purpose::Preferences);
+    for query in ["", "?action=leave", "?action=save"] {
+        let answer = reader.ask(Method::GET, &format!("{path}{query}"), "en", "").await;
+        let page = html(&answer);
+        assert_eq!(answer.status, 200);
+        assert!(page.contains("Acme &amp; Söhne") && page.contains("All about News"), "{page}");
+        assert!(!page.contains("Offers"), "a list he was never on is none of his business");
+        assert!(page.contains("r…@example.com") && !page.contains("reader1@"), "{page}");
+        assert!(answer.header("content-security-policy").contains("frame-ancestors 'none'"));
+        assert_eq!((answer.header("referrer-policy"), answer.header("content-language")), ("no-referrer", "en"));
+        assert!(answer.header("x-robots-tag").contains("noindex") && answer.header("cache-control").contains("no-store"));
+    }
+    assert!(reader.is_in(news).await && !reader.is_in(offers).await);
+    assert_eq!(reader.count("select count(*) from suppressions").await, 0);
+}
+
+#[tokio::test]
+async fn who_leaves_a_topic_stays_away_whoever_adds_him_until_he_comes_back_himself() {
+    let reader = Reader::start().await;
+    let (news, offers) = (reader.topic("News", true).await, reader.topic("Offers", true).await);
+    let form = format!("shown={news}&shown={offers}&topic={offers}&action=save");
+    for _ in 0..2 {
+        let answer = reader.submit(&form).await;
+        assert!(answer.status == 200 && html(&answer).contains("Your choices are saved"), "{}", html(&answer));
+        assert!(!reader.is_in(news).await && reader.is_in(offers).await);
+    }
+    let added = reader.add(news).await;
+    assert_eq!((added.body["added"].as_i64(), added.body["departed"].as_i64()), (Some(0), Some(1)));
+    let csv = "email,list\nreader1@example.com,News\n";
+    let answer = reader.ready.client.post("/v1/imports", json!({"csv": csv})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(!reader.is_in(news).await, "an import never lifts it");
+    let page = reader.look().await;
+    assert!(page.contains(&format!("id=\"t-{news}\" name=\"topic\" value=\"{news}\" aria")), "shown, not ticked: {page}");
+    assert!(page.contains(&format!("value=\"{offers}\" checked")), "{page}");
+    reader.submit(&format!("shown={news}&topic={news}&action=save")).await;
+    assert!(reader.is_in(news).await && reader.is_in(offers).await, "what was not shown stays");
+    assert_eq!(reader.marketing_status().await, "subscribed");
+}
+
+#[tokio::test]
+async fn a_list_without_a_public_name_cannot_be_left_or_joined_here() {
+    let reader = Reader::start().await;
+    let plain = reader.ready.list;
+    assert!(reader.is_in(plain).await);
+    let stranger = reader.topic("Offers", false).await;
+    reader.submit(&format!("shown={plain}&shown={stranger}&topic={stranger}&action=save")).await;
+    assert!(reader.is_in(plain).await && !reader.is_in(stranger).await);
+}
+
+#[tokio::test]
+async fn leaving_everything_is_committed_before_it_is_answered_and_noted_once() {
+    let reader = Reader::start().await;
+    for _ in 0..2 {
+        let answer = reader.submit("action=leave").await;
+        let page = html(&answer);
+        assert!(page.contains("You get no marketing e-mail") && page.contains("Subscribe again"), "{page}");
+        assert!(!page.contains("name=\"topic\""), "{page}");
+        assert_eq!(reader.marketing_status().await, "unsubscribed");
+    }
+    assert_eq!(reader.count("select count(*) from suppressions where reason = 'unsubscribe' and source = 'recipient'").await, 1);
+    let (_, signal) = first_on(&reader.ready.edge, stream::SIGNALS).await;
+    assert_eq!((&signal["kind"], &signal["method"]), (&json!("unsubscribed"), &json!("preferences")));
+}
+
+#[tokio::test]
+async fn only_the_recipient_himself_comes_back_and_his_consent_is_kept() {
+    let reader = Reader::start().await;
+    reader.submit("action=leave").await;
+    let body = json!({"email": "reader1@example.com"});
+    let refused = reader.ready.client.delete("/v1/suppressions", body).await;
+    assert!(!refused.status.is_success(), "{}", refused.body);
+    for _ in 0..2 {
+        let answer = reader.submit("action=return").await;
+        assert!(html(&answer).contains("You are subscribed again"), "{}", html(&answer));
+        assert_eq!(reader.marketing_status().await, "subscribed");
+    }
+    assert_eq!(reader.count("select count(*) from suppressions").await, 0);
+    let evidence = "select count(*) from contacts where consent_basis = 'express' and consent_source = 'preferences_page'
+                    and consent_at > now() - interval '1 minute' and consent_description like '%send%'";
+    assert_eq!(reader.count(evidence).await, 1);
+    let event = "select count(*) from events where type = 'resubscribed' and detail->>'user_agent' = 'Test/1.0'";
+    assert_eq!(reader.count(event).await, 1, "once, however often the button was pressed");
+}
+
+#[tokio::test]
+async fn coming_back_lifts_nothing_but_the_own_opt_out() {
+    let reader = Reader::start().await;
+    reader.submit("action=leave").await;
+    for reason in ["hard_bounce", "complaint", "manual"] {
+        sqlx::query(
+            "insert into suppressions (tenant_id, id, address, reason, scope, source)
+             select tenant_id, gen_random_uuid(), address, $2, 'all', 'api' from contacts where id = $1",
+        )
+        .bind(reader.contact)
+        .bind(reason)
+        .execute(&reader.ready.edge.pool)
+        .await
+        .unwrap();
+    }
+    let page = html(&reader.submit("action=return").await);
+    assert_eq!(reader.count("select count(*) from suppressions").await, 3);
+    assert!(page.contains("for a reason that cannot be changed here"), "{page}");
+}
+
+#[rstest]
+#[case("")]
+#[case("action=delete")]
+#[case("action=save&shown=nonsense")]
+#[case("action=save&action=leave")]
+#[tokio::test]
+async fn a_form_that_is_none_of_ours_changes_nothing(#[case] form: &str) {
+    let reader = Reader::start().await;
+    let news = reader.topic("News", true).await;
+    let answer = reader.submit(form).await;
+    assert_eq!(answer.status, 400);
+    assert!(html(&answer).contains("Nothing was changed") && reader.is_in(news).await);
+    assert_eq!(reader.marketing_status().await, "subscribed");
+}
+
+#[rstest]
+#[case("de-CH, en;q=0.5", "de", "E-Mail-Einstellungen", "Abmelden")]
+#[case("fr", "fr", "Préférences e-mail", "Se désabonner")]
+#[case("es-MX", "es", "Preferencias de correo", "Darse de baja")]
+#[case("ja", "en", "E-mail preferences", "Unsubscribe")]
+#[tokio::test]
+async fn the_pages_speak_the_recipients_language(
+    #[case] asked: &str,
+    #[case] lang: &str,
+    #[case] preferences: &str,
+    #[case] unsubscribe: &str,
+) {
+    let reader = Reader::start().await;
+    for (purpose, title) in [(Purpose::Preferences, preferences), (Purpose::Unsubscribe, unsubscribe)] {
+        let answer = reader.ask(Method::GET, &reader.path(purpose), asked, "").await;
+        let page = html(&answer);
+        assert!(page.contains(&format!("<html lang=\"{lang}\">")) && page.contains(&format!("<h1>{title}</h1>")), "{page}");
+        assert_eq!((answer.header("content-language"), answer.header("vary")), (lang, "accept-language"));
+    }
+}
+
+#[tokio::test]
+async fn the_tenants_knowledge_of_the_language_counts_where_the_browser_says_nothing() {
+    let reader = Reader::start().await;
+    sqlx::query("update contacts set locale = 'fr-CA'").execute(&reader.ready.edge.pool).await.unwrap();
+    let page = html(&reader.ask(Method::GET, &reader.path(Purpose::Preferences), "", "").await);
+    assert!(page.contains("<html lang=\"fr\">"), "{page}");
+}
+
+#[tokio::test]
+async fn a_token_for_anything_else_opens_no_preferences() {
+    let reader = Reader::start().await;
+    let (tokens, tenant) = (&reader.ready.edge.ingress.tokens, reader.ready.client.tenant);
+    let other = reader.ready.edge.client_for("crm", reader.ready.client.environment, "tenant-2").await;
+    let bad = [
+        tokens.seal(Purpose::Unsubscribe, tenant, reader.send, b""),
+        tokens.seal(Purpose::Open, tenant, reader.send, b""),
+        tokens.seal(Purpose::Preferences, other.tenant, reader.send, b""),
+        tokens.seal(Purpose::Preferences, tenant, schemas::new_id(), b""),
+        "x".to_owned(),
+    ];
+    for token in &bad {
+        for method in [Method::GET, Method::POST] {
+            let answer = reader.ask(method.clone(), &format!("/p/{token}"), "en", "action=leave").await;
+            assert_eq!(answer.status, 404, "{method} {token}");
+        }
+    }
+    assert_eq!(reader.marketing_status().await, "subscribed");
+}
+
+#[tokio::test]
+async fn a_choice_that_cannot_be_stored_is_not_confirmed() {
+    let reader = Reader::start().await;
+    sqlx::query("revoke all on suppressions from postrider_ingress").execute(&reader.ready.edge.pool).await.unwrap();
+    let answer = reader.submit("action=leave").await;
+    assert!(answer.status.is_server_error() && !answer.header("retry-after").is_empty(), "{}", answer.status);
+    assert!(html(&answer).contains("not yet"));
+    assert_eq!(reader.marketing_status().await, "subscribed");
+}
+
+#[tokio::test]
+async fn the_unsubscribe_page_leads_to_the_preferences_before_and_after() {
+    let reader = Reader::start().await;
+    let path = reader.path(Purpose::Unsubscribe);
+    for method in [Method::GET, Method::POST] {
+        let page = html(&reader.ask(method, &path, "en", "confirm=yes").await);
+        let link = page.split("href=\"../p/").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        assert_eq!(reader.ask(Method::GET, &format!("/p/{link}"), "en", "").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn only_a_list_can_be_a_topic_and_one_can_cease_to_be() {
+    let reader = Reader::start().await;
+    let client = &reader.ready.client;
+    let tag = client.post("/v1/audiences", json!({"kind": "tag", "name": "vip", "public_name": "VIP"})).await;
+    assert_eq!(tag.faults(), [("public_name".to_owned(), "invalid".to_owned())]);
+    let nameless = client.post("/v1/audiences", json!({"kind": "list", "name": "x", "public_description": "d"})).await;
+    assert_eq!(nameless.faults(), [("public_description".to_owned(), "invalid".to_owned())]);
+    let news = reader.topic("News", true).await;
+    let path = format!("/v1/audiences/{news}");
+    let changed = client.patch(&path, json!({"public_name": "Our news"})).await;
+    assert_eq!(changed.body["audience"]["public_name"], "Our news", "{}", changed.body);
+    assert!(reader.look().await.contains("Our news"));
+    let changed = client.patch(&path, json!({"public_name": null})).await;
+    assert_eq!(changed.body["audience"]["public_description"], json!(null), "{}", changed.body);
+    assert!(!reader.look().await.contains("Our news"));
+    reader.topic("Taken", false).await;
+    assert_eq!(client.patch(&path, json!({"name": "Taken"})).await.refusal(), (409, "audience_already_exists"));
+    let nobody = client.patch(&format!("/v1/audiences/{}", schemas::new_id()), json!({"name": "x"})).await;
+    assert_eq!(nobody.refusal(), (404, "audience_not_found"));
+}

@@ -1,0 +1,35 @@
+-- Batches whose counters differ from a recount of their sends. $1 a tenant, or null for all. One pass over sends, joined by hash.
+with sends_of as (
+    select s.tenant_id, ((left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid) as batch_id,
+           count(*) as size,
+           count(*) filter (where state = 'queued') as queued, count(*) filter (where state = 'claimed') as claimed,
+           count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
+           count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
+           count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
+           count(*) filter (where state = 'cancelled') as cancelled, count(*) filter (where state = 'expired') as expired,
+           count(delivered_at) as delivered, count(bounced_at) as bounced, count(complained_at) as complained,
+           count(opened_at) as opened, count(human_opened_at) as opened_human, count(clicked_at) as clicked,
+           count(human_clicked_at) as clicked_human, count(unsubscribed_at) as unsubscribed
+    from sends s
+    where $1::uuid is null or s.tenant_id = $1
+    group by 1, 2
+), compared as (
+    select b.tenant_id, b.id, c.counter, c.booked, c.counted
+    from batches b
+    left join sends_of s on s.tenant_id = b.tenant_id and s.batch_id = b.id
+    cross join lateral (values
+        ('size', b.size, s.size), ('queued', b.queued, s.queued), ('claimed', b.claimed, s.claimed), ('fenced', b.fenced, s.fenced),
+        ('deferred', b.deferred, s.deferred), ('sent', b.sent, s.sent), ('failed', b.failed, s.failed),
+        ('unknown', b.unknown, s.unknown), ('skipped', b.skipped, s.skipped), ('cancelled', b.cancelled, s.cancelled),
+        ('expired', b.expired, s.expired), ('delivered', b.delivered, s.delivered), ('bounced', b.bounced, s.bounced),
+        ('complained', b.complained, s.complained), ('opened', b.opened, s.opened), ('opened_human', b.opened_human, s.opened_human),
+        ('clicked', b.clicked, s.clicked), ('clicked_human', b.clicked_human, s.clicked_human),
+        ('unsubscribed', b.unsubscribed, s.unsubscribed)
+    ) as c (counter, booked, counted)
+    where $1::uuid is null or b.tenant_id = $1
+)
+select tenant_id as "tenant_id!", id as "batch_id!", counter as "counter!", booked::bigint as "booked!", coalesce(counted, 0) as "counted!"
+from compared
+where booked <> coalesce(counted, 0)
+order by tenant_id, id, counter
+limit 1000

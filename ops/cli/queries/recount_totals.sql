@@ -1,0 +1,35 @@
+-- Totals of hours that differ from a recount of sends and events. $1 a tenant, or null for all. Sent, failed, skipped and bounced
+-- are recounted from the sends by when they were decided, the facts by their first time, and each single open and click from the
+-- events. What is in doubt is not compared: a late answer moves it.
+with facts as (
+    select s.tenant_id, b.kind, f.event, date_trunc('hour', f.at, 'UTC') as hour
+    from sends s
+    join batches b on b.tenant_id = s.tenant_id
+        and b.id = ((left(s.id::text, 33) || lpad(to_hex(('x' || right(s.id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
+    cross join lateral (values
+        (case when s.state = 'expired' then 'failed' when s.state in ('sent', 'failed', 'skipped') then s.state end, s.decided_at),
+        ('bounced', s.bounced_at), ('delivered', s.delivered_at), ('complained', s.complained_at), ('opened', s.opened_at),
+        ('opened_human', s.human_opened_at), ('clicked', s.clicked_at), ('clicked_human', s.human_clicked_at),
+        ('unsubscribed', s.unsubscribed_at)
+    ) as f (event, at)
+    where f.at is not null and f.event is not null and ($1::uuid is null or s.tenant_id = $1)
+    union all
+    select e.tenant_id, b.kind, e.type || '_total', date_trunc('hour', e.occurred_at, 'UTC')
+    from events e
+    join batches b on b.tenant_id = e.tenant_id
+        and b.id = ((left(e.send_id::text, 33) || lpad(to_hex(('x' || right(e.send_id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
+    where e.type in ('opened', 'clicked') and ($1::uuid is null or e.tenant_id = $1)
+), counted as (
+    select tenant_id, kind, event, hour, count(*) as count from facts group by 1, 2, 3, 4
+), booked as (
+    select tenant_id, kind, event, hour, sum(count) as count from rollups
+    where kind not in ('failure', 'suppression') and event <> 'unknown' and ($1::uuid is null or tenant_id = $1)
+    group by 1, 2, 3, 4
+)
+select coalesce(b.tenant_id, c.tenant_id) as "tenant_id!", coalesce(b.kind, c.kind) as "kind!", coalesce(b.event, c.event) as "event!",
+       coalesce(b.hour, c.hour) as "hour!", coalesce(b.count, 0)::bigint as "booked!", coalesce(c.count, 0)::bigint as "counted!"
+from booked b
+full join counted c on c.tenant_id = b.tenant_id and c.kind = b.kind and c.event = b.event and c.hour = b.hour
+where coalesce(b.count, 0) <> coalesce(c.count, 0)
+order by 1, 4, 2, 3
+limit 1000

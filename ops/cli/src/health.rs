@@ -1,0 +1,55 @@
+//! `postrider health`: whether mail goes out; what `GET /v1/platform/health` answers, from here.
+
+use std::process::ExitCode;
+
+use ingress::routes::platform::{Report, Status};
+use serde_json::{Value, json};
+
+use crate::operator::{self, BusArgs, DatabaseArgs};
+
+/// Looks at the platform. Ends with 1 when sending is impaired.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
+    bus: BusArgs,
+    /// The report as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
+    let report = Report::of(&pool, &bus).await;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report)?;
+    }
+    Ok(if report.overall == Status::Crit { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(report: &Report) -> anyhow::Result<()> {
+    let rows: Vec<Value> = report
+        .checks
+        .iter()
+        .map(|check| Ok(json!({"check": check.id, "status": serde_json::to_value(check.status)?, "observation": check.observation})))
+        .collect::<anyhow::Result<_>>()?;
+    operator::print(&rows, &["check", "status", "observation"], false);
+    for check in report.checks.iter().filter(|check| check.status != Status::Ok) {
+        println!("\n{}: {}", check.id, check.cause.as_deref().unwrap_or(&check.observation));
+        for step in &check.fix {
+            println!("  - {step}");
+        }
+        if let Some(link) = &check.link {
+            println!("  see {link}");
+        }
+    }
+    println!("\n{}", match report.overall {
+        Status::Ok => "ok",
+        Status::Warn => "warn: mail goes out; somebody should look",
+        Status::Crit => "crit: sending is impaired",
+    });
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! `postrider recount`: proves that every counter equals a recount of what it counts. Reads only.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use sqlx::Executor;
+use uuid::Uuid;
+
+use crate::operator::{self, DatabaseArgs};
+
+/// Recounts sends, events and suppressions, and compares with batches and totals. Ends with 1 when anything differs.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// This engine tenant only.
+    #[arg(long)]
+    tenant: Option<Uuid>,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+const COLUMNS: [&str; 5] = ["counter", "of", "tenant", "booked", "counted"];
+
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let pool = args.database.pool()?;
+    // One snapshot for all of it: work in progress is either in both sides or in neither.
+    let mut tx = pool.begin_with("begin isolation level repeatable read read only").await?;
+    // A count of everything reads everything once.
+    tx.execute("set local enable_nestloop = off").await?;
+    let mut found: Vec<Value> = Vec::new();
+    let batches = sqlx::query_file!("queries/recount_batches.sql", args.tenant).fetch_all(&mut *tx).await?;
+    found.extend(batches.into_iter().map(|row| difference(row.tenant_id, &row.counter, &format!("batch {}", row.batch_id), row.booked, row.counted)));
+    let totals = sqlx::query_file!("queries/recount_totals.sql", args.tenant).fetch_all(&mut *tx).await?;
+    found.extend(totals.into_iter().map(|row| {
+        let of = format!("{} {}", row.kind, row.hour.format("%Y-%m-%dT%H:00Z"));
+        difference(row.tenant_id, &row.event, &of, row.booked, row.counted)
+    }));
+    let suppressions = sqlx::query_file!("queries/recount_suppressions.sql", args.tenant).fetch_all(&mut *tx).await?;
+    found.extend(suppressions.into_iter().map(|row| difference(row.tenant_id, &row.reason, "suppressions", row.booked, row.counted)));
+    tx.rollback().await?;
+    if found.is_empty() {
+        if !args.json {
+            println!("every counter equals its recount");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    operator::print(&found, &COLUMNS, args.json);
+    Ok(ExitCode::FAILURE)
+}
+
+fn difference(tenant: Uuid, counter: &str, of: &str, booked: i64, counted: i64) -> Value {
+    json!({"counter": counter, "of": of, "tenant": tenant, "booked": booked, "counted": counted})
+}
