@@ -81,10 +81,7 @@ impl Walk {
         let objects = BTreeMap::from([
             ("contacts", made("/v1/contacts", json!({"email": "ann@example.com"}), "contact_id").await),
             ("audiences", made("/v1/audiences", json!({"kind": "tag", "name": "vip"}), "audience_id").await),
-            (
-                "fields",
-                made("/v1/fields", json!({"key": "level", "label": "Level", "type": "string"}), "field_id").await,
-            ),
+            ("fields", define_plan(client).await),
             ("imports", made("/v1/imports", json!({"csv": "email\nbob@example.com\n"}), "import_id").await),
             ("templates", ready.template(json!({})).await),
             ("domains", domain.to_string()),
@@ -93,6 +90,25 @@ impl Walk {
             ("segments", segment(client).await),
         ]);
         Self { ready, objects }
+    }
+
+    /// A body that names what there is, so that nothing it names is missing before its rules are looked at.
+    fn fill(&self, body: &Value) -> Value {
+        let named = |name: &str| match name {
+            "sender_profile_id" | "sender_id" => Some(self.ready.sender.to_string()),
+            "list_id" => Some(self.ready.list.to_string()),
+            "template_id" => self.objects.get("templates").cloned(),
+            "contact_id" => self.objects.get("contacts").cloned(),
+            "segment_id" => self.objects.get("segments").cloned(),
+            _ => None,
+        };
+        let mut body = body.clone();
+        for (name, value) in body.as_object_mut().into_iter().flatten() {
+            if let Some(id) = named(name) {
+                *value = json!(id);
+            }
+        }
+        body
     }
 
     /// The path with the owner's object in it, where there is one.
@@ -123,6 +139,11 @@ impl Walk {
     async fn with_body(&self, route: &Route, body: &[u8]) -> Answer {
         self.send(self.ready.client.signed(route.method.clone(), &self.path(route), body)).await
     }
+}
+
+/// The field that examples use.
+async fn define_plan(client: &Client) -> String {
+    client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await.text("field_id")
 }
 
 /// A segment, where there are segments.
@@ -190,7 +211,8 @@ async fn a_caller_who_may_not_is_told_why_everywhere() {
         let mut unsigned = strip(walk.good(&only, &route));
         unsigned.headers_mut().insert("authorization", format!("Bearer {}", only.key).parse().unwrap());
         let admitted = walk.send(unsigned).await;
-        assert!(!matches!(admitted.status.as_u16(), 401 | 403), "{} in bearer mode: {}", route.place(), admitted.body);
+        let (status, code) = admitted.refusal();
+        assert!(status != 401 && !code.starts_with("missing_scope"), "{} in bearer mode: {code}", route.place());
 
         let other_product = Client { key: shop.clone(), ..client.clone() };
         let answer = walk.send(walk.good(&other_product, &route)).await;
@@ -233,6 +255,9 @@ async fn a_tenant_that_is_not_the_callers_is_refused_everywhere() {
     let same_product = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
     let other_product = edge.client_for("shop", Environment::Production, "tenant-1").await;
     let other_environment = edge.client_for(PRODUCT, Environment::Sandbox, "tenant-1").await;
+    for stranger in [&same_product, &other_product, &other_environment] {
+        define_plan(stranger).await;
+    }
     for route in Route::all().iter().filter(|route| route.in_tenant) {
         let unlinked = Client { product_tenant_id: "nobody".to_owned(), ..client.clone() };
         let mut body = route.body.clone();
@@ -419,10 +444,11 @@ fn fitting<'a>(schema: &'a Value, example: &Value) -> &'a Value {
 async fn every_rule_of_every_body_schema_is_kept() {
     let walk = Walk::start().await;
     let mut tried = 0;
-    for route in Route::all().iter().filter(|route| !route.is_read()) {
-        for (rule, body) in broken_bodies(route) {
-            let answer = walk.with_body(route, body.to_string().as_bytes()).await;
-            assert_refused(&answer, (400, "validation_failed"), route, &rule);
+    for mut route in Route::all().into_iter().filter(|route| !route.is_read()) {
+        route.body = walk.fill(&route.body);
+        for (rule, body) in broken_bodies(&route) {
+            let answer = walk.with_body(&route, body.to_string().as_bytes()).await;
+            assert_refused(&answer, (400, "validation_failed"), &route, &rule);
             tried += 1;
         }
     }
