@@ -154,6 +154,30 @@ async fn a_domain_is_looked_at_again_by_itself_and_fails_after_its_grace() {
 }
 
 #[tokio::test]
+async fn the_second_key_signs_only_while_its_record_stands() {
+    let dns = Dns::start().await;
+    let (edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    let records = claimed["dns_records"].as_array().unwrap();
+    let second = records.iter().find(|record| record["host"] == "pr1e._domainkey.acme.test").unwrap();
+    assert_eq!((&second["purpose"], &second["required"]), (&json!("dkim"), &json!(false)));
+    assert!(second["value"].as_str().unwrap().starts_with("v=DKIM1; k=ed25519; p="));
+    let signs = async || edge.count("select count(*) from domains where second_published").await;
+    for record in records.iter().filter(|record| record["required"] == json!(true)) {
+        dns.publish(record);
+    }
+    assert_eq!((verify(&client, &claimed).await["status"].clone(), signs().await), (json!("verified"), 0));
+    dns.publish(second);
+    verify(&client, &claimed).await;
+    assert_eq!(signs().await, 1);
+    dns.fail("pr1e._domainkey.acme.test");
+    verify(&client, &claimed).await;
+    assert_eq!(signs().await, 1, "a silent DNS changes nothing");
+    dns.remove("pr1e._domainkey.acme.test");
+    assert_eq!((verify(&client, &claimed).await["status"].clone(), signs().await), (json!("verified"), 0));
+}
+
+#[tokio::test]
 async fn a_domain_is_looked_at_by_one_process_at_a_time() {
     let dns = Dns::start().await;
     let (edge, client) = asking(&dns).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::Utc;
-use delivery::domain::{self, CheckError, Checked, DnsRecord, Validity};
+use delivery::domain::{self, CheckError, Checked, DnsRecord, Purpose, Validity};
 use schemas::{DomainStatus, Environment};
 use serde_json::json;
 use sqlx::PgConnection;
@@ -111,11 +111,26 @@ pub(super) async fn settle(
     let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
     let next =
         again.and_then(|rechecks| rechecks.next(to, now - row.created_at, degraded_since.map(|since| now - since)));
-    let check = Check { status: to, records: &json!(records), next_check_at: next.map(|wait| now + wait) };
+    let check = Check {
+        status: to,
+        records: &json!(records),
+        next_check_at: next.map(|wait| now + wait),
+        second_published: second_published(results),
+    };
     if !store::record_check(db, tenant, row.id, &check).await? {
         return Ok(Settled::ProvenElsewhere);
     }
     Ok(Settled::Recorded { from, to, records })
+}
+
+/// Whether the advised DKIM record stands. A DNS without a definite answer changes nothing.
+fn second_published(results: &[Checked]) -> Option<bool> {
+    let second = results.iter().find(|checked| checked.record.purpose == Purpose::Dkim && !checked.record.required)?;
+    match second.validity {
+        Validity::Valid => Some(true),
+        Validity::Invalid => Some(false),
+        Validity::Undetermined => None,
+    }
 }
 
 fn wanted(ingress: &Ingress, row: &DomainRow) -> Vec<DnsRecord> {

@@ -9,7 +9,7 @@ pub(crate) mod store;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::Args;
 use delivery::{
-    dkim::{DkimKey, GeneratedKey},
+    dkim::{DkimKey, GeneratedKey, KeyError},
     domain::DomainSettings,
 };
 use schemas::{address::canonical_domain, freemail};
@@ -27,6 +27,8 @@ use crate::{
 const DKIM_PURPOSE: &str = "dkim";
 /// The selector of a domain's first key. Another key gets another selector, so that old mail still verifies.
 const FIRST_SELECTOR: &str = "pr1";
+/// The selector of its Ed25519 key.
+const SECOND_SELECTOR: &str = "pr1e";
 /// Randomness in an ownership token, in bytes.
 const TOKEN_BYTES: usize = 24;
 
@@ -108,14 +110,20 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     if store::proven_elsewhere(act.db(), tenant, &name).await? {
         return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
     }
-    let key = generate_key().await?;
-    let private = act.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
-    let private = private.map_err(|error| ApiError::unexpected(&error))?;
+    let [key, second] = generate_keys().await?;
+    let seal = |key: &GeneratedKey| {
+        let sealed = act.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
+        sealed.map_err(|error| ApiError::unexpected(&error))
+    };
+    let (private, second_private) = (seal(&key)?, seal(&second)?);
     let new = NewDomain {
         domain: &name,
         selector: FIRST_SELECTOR,
         dkim_private: &private,
         dkim_public: &key.public,
+        second_selector: SECOND_SELECTOR,
+        second_private: &second_private,
+        second_public: &second.public,
         ownership_token: &URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
     };
     let already_existed = !store::insert(act.db(), tenant, &new).await?;
@@ -134,9 +142,10 @@ fn created(act: &Act, row: &DomainRow, already_existed: bool) -> Result<Reply, A
 }
 
 /// An RSA key takes tens of milliseconds of a core, sometimes far more: not on the reactor.
-async fn generate_key() -> Result<GeneratedKey, ApiError> {
-    match tokio::task::spawn_blocking(DkimKey::generate_rsa).await {
-        Ok(Ok(key)) => Ok(key),
+async fn generate_keys() -> Result<[GeneratedKey; 2], ApiError> {
+    let generate = || Ok::<_, KeyError>([DkimKey::generate_rsa()?, DkimKey::generate_ed25519()?]);
+    match tokio::task::spawn_blocking(generate).await {
+        Ok(Ok(keys)) => Ok(keys),
         Ok(Err(error)) => Err(ApiError::unexpected(&error)),
         Err(error) => Err(ApiError::unexpected(&error)),
     }

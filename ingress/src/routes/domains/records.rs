@@ -1,7 +1,7 @@
 //! The DNS records of a domain, as callers see them, with what the last check found.
 
 use chrono::{DateTime, Utc};
-use delivery::domain::{Checked, DnsRecord, DomainSettings, Validity, records};
+use delivery::domain::{Checked, DnsRecord, DomainSettings, PublishedKey, Validity, records};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -65,7 +65,10 @@ impl RecordView {
 
 /// The records a domain needs now.
 pub(crate) fn wanted(row: &DomainRow, settings: &DomainSettings) -> Vec<DnsRecord> {
-    records(&row.domain, &row.selector, &row.dkim_public, &row.ownership_token, settings)
+    let key = PublishedKey { selector: &row.selector, public: &row.dkim_public };
+    let second = row.second_selector.as_deref().zip(row.second_public.as_deref());
+    let second = second.map(|(selector, public)| PublishedKey { selector, public });
+    records(&row.domain, key, second, &row.ownership_token, settings)
 }
 
 /// The records a domain needs now, each with what the last check found if that check was for this very record: an installation
@@ -108,6 +111,8 @@ mod tests {
             status: DomainStatus::Pending,
             selector: "s1".into(),
             dkim_public: "AAAA".into(),
+            second_selector: None,
+            second_public: None,
             dkim_private: Vec::new(),
             ownership_token: "token".into(),
             records,

@@ -20,6 +20,8 @@ pub(crate) struct DomainRow {
     pub(crate) selector: String,
     pub(crate) dkim_public: String,
     pub(crate) dkim_private: Vec<u8>,
+    pub(crate) second_selector: Option<String>,
+    pub(crate) second_public: Option<String>,
     pub(crate) ownership_token: String,
     pub(crate) records: Value,
     pub(crate) verified_at: Option<DateTime<Utc>>,
@@ -35,6 +37,9 @@ pub(crate) struct NewDomain<'a> {
     pub(crate) selector: &'a str,
     pub(crate) dkim_private: &'a [u8],
     pub(crate) dkim_public: &'a str,
+    pub(crate) second_selector: &'a str,
+    pub(crate) second_private: &'a [u8],
+    pub(crate) second_public: &'a str,
     pub(crate) ownership_token: &'a str,
 }
 
@@ -42,7 +47,8 @@ pub(crate) struct NewDomain<'a> {
 pub(crate) async fn by_name(db: &mut PgConnection, tenant: Uuid, domain: &str) -> sqlx::Result<Option<DomainRow>> {
     sqlx::query_as!(
         DomainRow,
-        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private, ownership_token, records,
+        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
+                  second_selector, second_public, ownership_token, records,
                   verified_at, last_checked_at, degraded_since, created_at
            from domains where tenant_id = $1 and domain = $2"#,
         tenant,
@@ -56,7 +62,8 @@ pub(crate) async fn by_name(db: &mut PgConnection, tenant: Uuid, domain: &str) -
 pub(crate) async fn by_id(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<DomainRow>> {
     sqlx::query_as!(
         DomainRow,
-        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private, ownership_token, records,
+        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
+                  second_selector, second_public, ownership_token, records,
                   verified_at, last_checked_at, degraded_since, created_at
            from domains where tenant_id = $1 and id = $2"#,
         tenant,
@@ -91,8 +98,9 @@ pub(crate) async fn proven_elsewhere(db: &mut PgConnection, tenant: Uuid, domain
 /// Stores a domain. `false`: the tenant has one of this name already (another request was first).
 pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewDomain<'_>) -> sqlx::Result<bool> {
     sqlx::query!(
-        "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token)
-         values ($1, $2, $3, $4, $5, $6, $7)
+        "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token,
+                              second_selector, second_private, second_public)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
          on conflict (tenant_id, domain) do nothing",
         tenant,
         schemas::new_id(),
@@ -101,6 +109,9 @@ pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewDomain<
         new.dkim_private,
         new.dkim_public,
         new.ownership_token,
+        new.second_selector,
+        new.second_private,
+        new.second_public,
     )
     .execute(db)
     .await
@@ -111,7 +122,8 @@ pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewDomain<
 pub(crate) async fn list(db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<DomainRow>> {
     sqlx::query_as!(
         DomainRow,
-        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private, ownership_token, records,
+        r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
+                  second_selector, second_public, ownership_token, records,
                   verified_at, last_checked_at, degraded_since, created_at
            from domains
            where tenant_id = $1 and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
@@ -135,6 +147,8 @@ pub(crate) struct Check<'a> {
     pub(crate) records: &'a Value,
     /// When the next one is due.
     pub(crate) next_check_at: Option<DateTime<Utc>>,
+    /// Whether the second DKIM key is published; `None` if the DNS did not say.
+    pub(crate) second_published: Option<bool>,
 }
 
 /// Stores what a check saw and what it makes of the domain. `false`: another tenant has proven the name meanwhile.
@@ -151,6 +165,7 @@ pub(crate) async fn record_check(
              records = $4,
              last_checked_at = now(),
              next_check_at = $5,
+             second_published = coalesce($6, second_published),
              verified_at = case when $3 = 'verified' then coalesce(verified_at, now()) else verified_at end,
              degraded_since = case when $3 = 'degraded' then coalesce(degraded_since, now())
                                    when $3 = 'verified' then null else degraded_since end,
@@ -161,6 +176,7 @@ pub(crate) async fn record_check(
         check.status.as_str(),
         check.records,
         check.next_check_at,
+        check.second_published,
     )
     .execute(db)
     .await;

@@ -39,22 +39,35 @@ pub enum SignError {
     Key,
 }
 
-/// Signs for one domain and selector.
+/// Signs for one domain, with one key or two.
 #[derive(Debug)]
 pub struct DkimSigner {
     domain: String,
-    selector: String,
-    key: DkimKey,
+    keys: Vec<(String, DkimKey)>,
+    left_out: &'static [&'static str],
 }
 
 impl DkimSigner {
     /// A signer; the public key stands at `<selector>._domainkey.<domain>`.
     #[must_use]
     pub fn new(domain: impl Into<String>, selector: impl Into<String>, key: DkimKey) -> Self {
-        Self { domain: domain.into(), selector: selector.into(), key }
+        Self { domain: domain.into(), keys: vec![(selector.into(), key)], left_out: &[] }
     }
 
-    /// The complete DKIM-Signature field with its CRLF, to stand in front of the message.
+    /// Signs with a second key as well: a field of its own, so that every verifier finds one it knows (RFC 8463 §3).
+    #[must_use]
+    pub fn and(mut self, selector: impl Into<String>, key: DkimKey) -> Self {
+        self.keys.push((selector.into(), key));
+        self
+    }
+
+    /// Leaves these fields out, for a provider that writes its own.
+    #[must_use]
+    pub fn without(self, fields: &'static [&'static str]) -> Self {
+        Self { left_out: fields, ..self }
+    }
+
+    /// The complete DKIM-Signature fields with their CRLF, one for each key, to stand in front of the message.
     ///
     /// Costs CPU (RSA: some 355 µs): call it on [`super::SigningThreads`], not on the reactor.
     ///
@@ -67,11 +80,36 @@ impl DkimSigner {
         }
         let body_hash = STANDARD.encode(digest(&SHA256, &canonical::body(message.body())));
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (canonical_text, names) = self.canonical_header(&fields);
+        let mut signed = String::with_capacity(1024);
+        for (selector, key) in &self.keys {
+            let mut field = format!(
+                "DKIM-Signature: v=1; a={}; c=relaxed/relaxed;\r\n\td={}; s={selector}; t={seconds};\r\n\th={names};\r\n\tbh={body_hash};\r\n\tb=",
+                key.algorithm(),
+                self.domain,
+            );
+            let mut text = canonical_text.clone();
+            // The signature field itself comes last, with an empty b= and without CRLF (RFC 6376 §3.7). It does not cover the
+            // other one: a verifier that does not know the other's algorithm may drop that.
+            canonical::header(&mut text, b"DKIM-Signature", &field.as_bytes()["DKIM-Signature:".len()..]);
+            let signature = key.sign(&text).ok_or(SignError::Key)?;
+            append_folded(&mut field, &STANDARD.encode(signature));
+            field.push_str("\r\n");
+            signed.push_str(&field);
+        }
+        Ok(signed)
+    }
+
+    /// The signed fields in canonical form, and their names for `h=`.
+    fn canonical_header(&self, fields: &[Field<'_>]) -> (Vec<u8>, String) {
         let mut canonical_text = Vec::with_capacity(2048);
         let mut names = String::with_capacity(512);
         for (name, oversign) in
             OVERSIGNED.iter().map(|name| (name, true)).chain(SIGNED.iter().map(|name| (name, false)))
         {
+            if self.left_out.contains(name) {
+                continue;
+            }
             let mut times = usize::from(oversign);
             // RFC 6376 §5.4.2: several fields of one name are signed from the last up.
             for field in fields.iter().rev().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes())) {
@@ -83,18 +121,7 @@ impl DkimSigner {
                 append_name(&mut names, name);
             }
         }
-        let mut field = format!(
-            "DKIM-Signature: v=1; a={}; c=relaxed/relaxed;\r\n\td={}; s={}; t={seconds};\r\n\th={names};\r\n\tbh={body_hash};\r\n\tb=",
-            self.key.algorithm(),
-            self.domain,
-            self.selector,
-        );
-        // The signature field itself comes last, with an empty b= and without CRLF (RFC 6376 §3.7).
-        canonical::header(&mut canonical_text, b"DKIM-Signature", &field.as_bytes()["DKIM-Signature:".len()..]);
-        let signature = self.key.sign(&canonical_text).ok_or(SignError::Key)?;
-        append_folded(&mut field, &STANDARD.encode(signature));
-        field.push_str("\r\n");
-        Ok(field)
+        (canonical_text, names)
     }
 }
 

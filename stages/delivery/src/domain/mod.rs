@@ -8,7 +8,7 @@ mod resolver;
 mod status;
 mod verify;
 
-pub use records::{DnsRecord, DomainSettings, Purpose, RecordType, records};
+pub use records::{DnsRecord, DomainSettings, PublishedKey, Purpose, RecordType, records};
 pub use resolver::{DnsResolver, DnsSettings, LookupError, ResolverError};
 pub use status::{DEGRADED_GRACE, status};
 pub use verify::{CheckError, Checked, Lookup, Validity, verify};

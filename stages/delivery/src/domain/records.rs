@@ -83,29 +83,37 @@ fn ownership_value(token: &str) -> String {
     format!("postrider-verification={token}")
 }
 
-/// The records of a domain, required ones first. `dkim_public` is what [`crate::dkim::DkimKey::public`] gives.
+/// A key as it is published: what [`crate::dkim::DkimKey::public`] gives, under its selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishedKey<'a> {
+    /// The label before `_domainkey`.
+    pub selector: &'a str,
+    /// For the TXT record's `p=`.
+    pub public: &'a str,
+}
+
+/// The records of a domain, required ones first. Mail is signed with `key`, and with `second` (Ed25519, RFC 8463) as soon as
+/// its record stands.
 ///
 /// SPF is checked at the return path (RFC 7208 §2.4), where a CNAME stands and nothing else may (RFC 1034 §3.6.2): the
 /// CNAME's target answers for it. The SPF record of the domain itself is therefore advised and not required.
 #[must_use]
 pub fn records(
     domain: &str,
-    selector: &str,
-    dkim_public: &str,
+    key: PublishedKey<'_>,
+    second: Option<PublishedKey<'_>>,
     token: &str,
     settings: &DomainSettings,
 ) -> Vec<DnsRecord> {
     let record =
         |type_, host: String, value: String, purpose, required| DnsRecord { type_, host, value, purpose, required };
-    vec![
+    let dkim = |key: PublishedKey<'_>, required| {
+        let value = format!("v=DKIM1; k={}; p={}", key_type(key.public), key.public);
+        record(RecordType::Txt, format!("{}._domainkey.{domain}", key.selector), value, Purpose::Dkim, required)
+    };
+    let mut records = vec![
         record(RecordType::Txt, format!("_postrider.{domain}"), ownership_value(token), Purpose::Ownership, true),
-        record(
-            RecordType::Txt,
-            format!("{selector}._domainkey.{domain}"),
-            format!("v=DKIM1; k={}; p={dkim_public}", key_type(dkim_public)),
-            Purpose::Dkim,
-            true,
-        ),
+        dkim(key, true),
         record(
             RecordType::Cname,
             format!("send.{domain}"),
@@ -122,7 +130,9 @@ pub fn records(
         ),
         record(RecordType::Txt, format!("_dmarc.{domain}"), "v=DMARC1; p=none;".to_owned(), Purpose::Dmarc, false),
         record(RecordType::Cname, format!("link.{domain}"), settings.tracking_target.clone(), Purpose::Tracking, false),
-    ]
+    ];
+    records.extend(second.map(|second| dkim(second, false)));
+    records
 }
 
 /// An Ed25519 public key is 32 octets, 44 characters of base64 (RFC 8463 §4.2); no RSA key is that short.
@@ -143,9 +153,11 @@ mod tests {
         }
     }
 
+    const KEY: PublishedKey<'_> = PublishedKey { selector: "s1", public: "AAAA" };
+
     #[test]
     fn a_domain_has_three_required_and_three_advised_records() {
-        let all = records("example.com", "s1", "AAAA", "tok", &settings());
+        let all = records("example.com", KEY, None, "tok", &settings());
         let lines: Vec<_> = all
             .iter()
             .map(|r| format!("{} {} {} {} {}", r.purpose.as_str(), r.required, r.type_.as_str(), r.host, r.value))
@@ -165,16 +177,19 @@ mod tests {
 
     #[test]
     fn no_name_has_a_cname_beside_another_record() {
-        let all = records("example.com", "s1", "AAAA", "tok", &settings());
+        let all = records("example.com", KEY, None, "tok", &settings());
         for cname in all.iter().filter(|record| record.type_ == RecordType::Cname) {
             assert_eq!(all.iter().filter(|record| record.host == cname.host).count(), 1);
         }
     }
 
     #[test]
-    fn the_key_type_is_that_of_the_key() {
+    fn a_second_key_is_advised_under_its_own_selector_and_type() {
         let key = crate::dkim::DkimKey::generate_ed25519().unwrap();
-        let all = records("example.com", "s2", &key.public, "tok", &settings());
-        assert!(all[1].value.starts_with("v=DKIM1; k=ed25519; p="));
+        let second = PublishedKey { selector: "s1e", public: &key.public };
+        let all = records("example.com", KEY, Some(second), "tok", &settings());
+        let record = all.last().unwrap();
+        assert!(record.value.starts_with("v=DKIM1; k=ed25519; p="));
+        assert_eq!((record.host.as_str(), record.required), ("s1e._domainkey.example.com", false));
     }
 }

@@ -68,6 +68,29 @@ async fn what_a_relay_may_change_leaves_the_signature_whole(#[case] from: &str, 
     assert_eq!(verdict(&key, "ed25519", |mail| mail.replacen(from, to, 1)).await, DkimResult::Pass);
 }
 
+#[tokio::test]
+async fn two_keys_make_two_signatures_and_each_stands_alone() {
+    let (rsa, ed25519) = (DkimKey::generate_rsa().unwrap(), DkimKey::generate_ed25519().unwrap());
+    let second = DkimKey::from_pkcs8(ed25519.private_pkcs8.expose_secret()).unwrap();
+    let header = signer(&rsa).and("s1e", second).sign(&message(MAIL), SystemTime::now()).unwrap();
+    let both = [
+        ("s1._domainkey.example.com", format!("TXT v=DKIM1; k=rsa; p={}", rsa.public)),
+        ("s1e._domainkey.example.com", format!("TXT v=DKIM1; k=ed25519; p={}", ed25519.public)),
+    ];
+    let dns = Dns::start(&both.each_ref().map(|(name, record)| (*name, record.as_str()))).await;
+    let verify = async |mail: String| {
+        let authenticator = MessageAuthenticator::new(dns.config(), ResolverOpts::default()).unwrap();
+        let parsed = AuthenticatedMessage::parse(mail.as_bytes()).unwrap();
+        let outputs = authenticator.verify_dkim(&parsed).await;
+        outputs.iter().map(|output| output.result().clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(verify(format!("{header}{MAIL}")).await, [DkimResult::Pass, DkimResult::Pass]);
+    // A relay that drops one of them leaves the other whole.
+    let (first, second) = header.split_at(header.rfind("DKIM-Signature:").unwrap());
+    assert_eq!(verify(format!("{first}{MAIL}")).await, [DkimResult::Pass]);
+    assert_eq!(verify(format!("{second}{MAIL}")).await, [DkimResult::Pass]);
+}
+
 #[test]
 fn a_message_without_from_is_not_signed() {
     let key = DkimKey::generate_ed25519().unwrap();

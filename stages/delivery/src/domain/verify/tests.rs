@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use super::super::{DnsResolver, DnsSettings, DomainSettings, records};
+use super::super::{DnsResolver, DnsSettings, DomainSettings, PublishedKey, records};
 use super::*;
 use crate::testing::dns::Dns;
 
@@ -15,7 +15,7 @@ fn expected() -> Vec<DnsRecord> {
         spf_include: "spf.postrider.example".into(),
         tracking_target: "link.postrider.example".into(),
     };
-    records("example.com", "s1", KEY, "tok", &settings)
+    records("example.com", PublishedKey { selector: "s1", public: KEY }, None, "tok", &settings)
 }
 
 async fn check_all(entries: &[(&str, &str)]) -> Vec<Checked> {
