@@ -1,11 +1,13 @@
 -- Sends of a campaign, newest first. $1 tenant, $2 campaign, $3 month partition, $4 state or null, $5 the last id of the page
--- before or null, $6 how many.
+-- before or null, $6 how many, $7 variant or null.
 -- Batches come from `batches_by_campaign`, newest first; those without a send in the state are passed over by their counters.
 -- A batch's sends are one range of the primary key, `batch` to `batch | 511`.
 select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "state: _", s.reason, s.attempts, s.next_attempt_at,
        s.decided_at, s.smtp_code, s.enhanced_code, s.response, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
-       s.clicked_at, s.unsubscribed_at, b.kind as "message_kind: _", b.classification as "classification: _",
-       b.lane as "lane: _", b.content_id, b.sender_id, b.created_at
+       s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.provider, s.provider_message_id,
+       b.kind as "message_kind: _", b.classification as "classification: _", b.lane as "lane: _", b.content_id, b.sender_id,
+       b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
+       t.version as "template_version?"
 from batches b
 cross join lateral (
     select *
@@ -20,9 +22,18 @@ cross join lateral (
     limit $6
 ) s
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
+left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id
+left join campaign_variants v on v.tenant_id = b.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
+left join lateral (
+    select tv.template_id, tv.version
+    from template_versions tv
+    where tv.tenant_id = b.tenant_id and tv.content_id = b.content_id
+    limit 1
+) t on true
 where b.tenant_id = $1
   and b.campaign_id = $2
   and ($5::uuid is null or b.id < $5)
+  and ($7::text is null or b.variant = $7)
   and ($4::text is null or 0 < case $4::text
         when 'queued' then b.queued when 'claimed' then b.claimed when 'fenced' then b.fenced when 'deferred' then b.deferred
         when 'sent' then b.sent when 'failed' then b.failed when 'unknown' then b.unknown when 'skipped' then b.skipped

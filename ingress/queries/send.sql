@@ -1,10 +1,20 @@
--- One send with its batch and the recipient's address. $1 tenant, $2 send, $3 month partition, $4 batch.
+-- One send with its batch, the recipient's address and the template version it pins. $1 tenant, $2 send, $3 month partition, $4 batch.
 -- Served by the primary keys.
 select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "state: _", s.reason, s.attempts, s.next_attempt_at,
        s.decided_at, s.smtp_code, s.enhanced_code, s.response, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
-       s.clicked_at, s.unsubscribed_at, b.kind as "message_kind: _", b.classification as "classification: _",
-       b.lane as "lane: _", b.content_id, b.sender_id, b.created_at
+       s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.provider, s.provider_message_id,
+       b.kind as "message_kind: _", b.classification as "classification: _", b.lane as "lane: _", b.content_id, b.sender_id,
+       b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
+       t.version as "template_version?"
 from sends s
 join batches b on b.tenant_id = s.tenant_id and b.id = $4
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
+left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id
+left join campaign_variants v on v.tenant_id = b.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
+left join lateral (
+    select tv.template_id, tv.version
+    from template_versions tv
+    where tv.tenant_id = b.tenant_id and tv.content_id = b.content_id
+    limit 1
+) t on true
 where s.tenant_id = $1 and s.id = $2 and s.month = $3

@@ -56,7 +56,7 @@ async fn a_list_is_no_tag_and_a_tag_is_no_list() {
 #[case(json!({"body_html": "{{ data.order }}"}), "body_html", "unknown_variable")]
 #[case(json!({"subject": "a\nb"}), "subject", "control_character")]
 #[case(json!({"status": "draft"}), "status", "unknown_field")]
-#[case(json!({"variants": []}), "variants", "unknown_field")]
+#[case(json!({"variants": []}), "variants", "too_few")]
 #[tokio::test]
 async fn a_campaign_with_a_fault_is_refused(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
     let ready = Ready::start().await;

@@ -6,7 +6,8 @@
 --
 -- A paced campaign gets what both rules leave it. Evenly: `next_at` moves on by each batch's share of a minute; a second that
 -- was missed may be made up for, no more. Exactly: what is handed on now, what is in flight and what left flight within the last
--- minute are together no more than a minute's mail, so that no minute anywhere can hold more. `batches_paced` serves that.
+-- minute are together no more than a minute's mail, so that no minute anywhere can hold more. `batches_open` and `batches_paced`
+-- serve that.
 with running as (
     select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace
     from campaigns c
@@ -30,9 +31,17 @@ with running as (
     join campaign_paces p on p.tenant_id = r.tenant_id and p.campaign_id = r.id
     cross join lateral (
         select coalesce(sum(b.handed), 0) as sends
-        from batches b
-        where b.tenant_id = r.tenant_id and b.campaign_id = r.id and b.handed is not null
-          and (b.state = 'announced' or b.quiet_at > now() - interval '60 seconds')
+        from (
+            select i.handed
+            from batches i
+            where i.lane = 'bulk' and i.state = 'announced' and i.tenant_id = r.tenant_id
+              and i.id between (r.launch_prefix || '000000000')::uuid and (r.launch_prefix || 'fffffffff')::uuid
+            union all
+            select q.handed
+            from batches q
+            where q.tenant_id = r.tenant_id and q.campaign_id = r.id and q.handed is not null and q.state <> 'announced'
+              and q.quiet_at > now() - interval '60 seconds'
+        ) b
     ) used
     where r.pace is not null
 ), allowed as (

@@ -124,12 +124,7 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
     }))
 }
 
-async fn act(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    campaign: &Campaign,
-    is_pinned: bool,
-) -> Result<Outcome, StageError> {
+async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign, is_pinned: bool) -> Result<Outcome, StageError> {
     if campaign.is_materialized {
         return Ok(Outcome::Repeated);
     }

@@ -77,16 +77,11 @@ pub async fn count_split(
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
     planner::many_rows(&mut *db).await?;
     let rows = match &segment {
-        None => sqlx::query_file_as!(
-            Row,
-            "queries/count.sql",
-            tenant,
-            selector.audiences(),
-            campaign,
-            split.thresholds()
-        )
-        .fetch_all(&mut *db)
-        .await?,
+        None => {
+            sqlx::query_file_as!(Row, "queries/count.sql", tenant, selector.audiences(), campaign, split.thresholds())
+                .fetch_all(&mut *db)
+                .await?
+        }
         Some(segment) => count_segment(&mut *db, tenant, segment, campaign, split).await?,
     };
     planner::few_rows(db).await?;

@@ -33,12 +33,7 @@ pub async fn pin(
     Ok(members)
 }
 
-async fn pin_segment(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    segment: &Compiled,
-    campaign: Uuid,
-) -> sqlx::Result<Members> {
+async fn pin_segment(db: &mut PgConnection, tenant: Uuid, segment: &Compiled, campaign: Uuid) -> sqlx::Result<Members> {
     let sql = include_str!("../queries/pin.sql");
     let mut query = lookup::over_segment(sql, tenant, segment, |arguments| arguments.add(campaign))?;
     let (contacts, fingerprint) = query.build_query_as().fetch_one(db).await?;

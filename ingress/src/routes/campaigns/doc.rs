@@ -1,7 +1,8 @@
 //! How `/v1/campaigns` is documented.
 
 use schemas::{
-    CampaignStatus, Classification, MessagePurpose, OnMiss, PauseReason, SendState, SkipReason, WinnerMetric, WinnerReason,
+    CampaignStatus, Classification, MessagePurpose, OnMiss, PauseReason, SendState, SkipReason, WinnerMetric,
+    WinnerReason,
 };
 use serde_json::{Value, json};
 
@@ -13,8 +14,8 @@ use crate::{
     openapi::{
         AT, Doc, ID,
         schema::{
-            Field, Schema, any_of, array, array_max, boolean, count, email, id, integer, line, map_of, name, nullable, number, object,
-            one_of, only, optional, page_of, required, success, text, text_max, time, words,
+            Field, Schema, any_of, array, array_max, boolean, count, email, id, integer, line, map_of, name, nullable,
+            number, object, one_of, only, optional, page_of, required, success, text, text_max, time, words,
         },
     },
     routes::{
@@ -198,7 +199,10 @@ fn words_and_people() -> Vec<Field> {
         nullable("list_id", id().about("With audience_mode list.")),
         nullable("segment_id", id().about("With audience_mode segment.")),
         nullable("tag_ids", array_max(id(), TAGS_MAX).about("With audience_mode tags: any of them.")),
-        nullable("message_purpose", purpose().about("Default: marketing_campaign. The classification follows from it.")),
+        nullable(
+            "message_purpose",
+            purpose().about("Default: marketing_campaign. The classification follows from it."),
+        ),
         nullable("urgency", one_of(URGENCIES).about("Default: normal.")),
         nullable("audience_reason", text_max(REASON_MAX).about("Required when message_purpose is not marketing.")),
     ]
@@ -215,7 +219,10 @@ fn rules() -> Vec<Field> {
         nullable("body_html", words(SOURCE_MAX)),
     ]);
     let test = object([
-        required("test_percent", integer(1, 100).about("How much of the audience the test takes; the rest waits for the winner.")),
+        required(
+            "test_percent",
+            integer(1, 100).about("How much of the audience the test takes; the rest waits for the winner."),
+        ),
         nullable("winner_metric", metric().about("Default: click_rate. People count, machines do not.")),
         nullable(
             "decide_after_minutes",
@@ -326,11 +333,7 @@ pub(super) fn change() -> Doc {
 }
 
 pub(super) fn launch() -> Doc {
-    let fault = object([
-        required("contact_id", id().or_null()),
-        required("code", text()),
-        required("detail", text()),
-    ]);
+    let fault = object([required("contact_id", id().or_null()), required("code", text()), required("detail", text())]);
     let counted = || {
         vec![
             required("campaign_id", id()),
@@ -350,7 +353,10 @@ pub(super) fn launch() -> Doc {
     dry.extend([
         required("dry_run", only(true)),
         required("skipped_by_reason", reasons),
-        required("digest", text().about("Give it to the launch, and it sends to exactly this audience or answers 409.")),
+        required(
+            "digest",
+            text().about("Give it to the launch, and it sends to exactly this audience or answers 409."),
+        ),
         required("sampled", count()),
         required("render_faults", array(fault)),
         required("send_quota", quota),
@@ -401,7 +407,12 @@ pub(super) fn launch() -> Doc {
 }
 
 fn variant() -> Schema {
-    object([required("variant", letter()), required("name", text()), required("count", count().about("Will be attempted in the test."))]).named("LaunchedVariant")
+    object([
+        required("variant", letter()),
+        required("name", text()),
+        required("count", count().about("Will be attempted in the test.")),
+    ])
+    .named("LaunchedVariant")
 }
 
 pub(super) fn retry_failed() -> Doc {
@@ -422,7 +433,15 @@ pub(super) fn retry_failed() -> Doc {
         )
         .leads_to("campaign_id", &["getCampaign", "listCampaignSends"])
         .refuses(404, &["campaign_not_found"])
-        .refuses(409, &["campaign_already_draft", "campaign_already_preflight", "campaign_already_scheduled", "campaign_already_cancelled"])
+        .refuses(
+            409,
+            &[
+                "campaign_already_draft",
+                "campaign_already_preflight",
+                "campaign_already_scheduled",
+                "campaign_already_cancelled",
+            ],
+        )
         .refuses(422, &["sender_missing_verified_domain", "window_missed"])
         .refuses(429, &["send_quota_exceeded"])
 }

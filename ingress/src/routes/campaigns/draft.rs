@@ -1,26 +1,29 @@
 //! What a caller decides about a campaign: read, checked against the specification's rules, then against what is there.
 
+use chrono::Utc;
 use schemas::{Classification, MessagePurpose};
 use serde::Deserialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
+    rules::{RulesBody, RulesWish, TestBody, TripwireBody, Variant, VariantBody},
     store::{CampaignRow, Draft},
     words::{self, Words},
 };
 use crate::{
     act::{Faults, Id, Patch},
     error::ApiError,
+    routes::segments,
 };
 
 /// Most tags one campaign may name.
-const TAGS_MAX: usize = 100;
+pub(super) const TAGS_MAX: usize = 100;
 /// Longest audience reason, in characters.
-const REASON_MAX: usize = 1_000;
-const MODES: [&str; 3] = ["list", "segment", "tags"];
-const URGENCIES: [&str; 5] = ["low", "normal", "important", "urgent", "emergency"];
-const GOALS: [&str; 12] = [
+pub(super) const REASON_MAX: usize = 1_000;
+pub(super) const MODES: [&str; 3] = ["list", "segment", "tags"];
+pub(super) const URGENCIES: [&str; 5] = ["low", "normal", "important", "urgent", "emergency"];
+pub(super) const GOALS: [&str; 12] = [
     "newsletter",
     "announcement",
     "product_launch",
@@ -68,6 +71,18 @@ pub(crate) struct CampaignBody {
     #[serde(default)]
     audience_reason: Patch<String>,
     #[serde(default)]
+    variants: Patch<Vec<VariantBody>>,
+    #[serde(default)]
+    ab_test: Patch<TestBody>,
+    #[serde(default)]
+    not_after: Patch<String>,
+    #[serde(default)]
+    on_miss: Patch<String>,
+    #[serde(default)]
+    max_per_minute: Patch<i64>,
+    #[serde(default)]
+    tripwire: Patch<TripwireBody>,
+    #[serde(default)]
     pub(crate) status: Patch<String>,
     #[serde(default)]
     pub(crate) paused: Patch<bool>,
@@ -87,6 +102,12 @@ impl CampaignBody {
             || self.message_purpose.is_given()
             || self.urgency.is_given()
             || self.audience_reason.is_given()
+            || self.variants.is_given()
+            || self.ab_test.is_given()
+            || self.not_after.is_given()
+            || self.on_miss.is_given()
+            || self.max_per_minute.is_given()
+            || self.tripwire.is_given()
     }
 
     /// Whether a field is there that decides what the mail says.
@@ -112,6 +133,7 @@ pub(crate) struct Wish {
     message_purpose: Option<String>,
     urgency: Option<String>,
     audience_reason: Option<String>,
+    rules: RulesWish,
     /// What it says already, when the change does not touch that.
     content_id: Option<Uuid>,
 }
@@ -124,7 +146,9 @@ impl Wish {
 
     /// What a PATCH body makes of a campaign.
     pub(crate) fn of(row: CampaignRow, body: CampaignBody) -> Self {
+        let rules = RulesWish::of(&row);
         Self {
+            rules,
             name: Some(row.name),
             sender_profile_id: Some(row.sender_profile_id),
             template_id: row.template_id,
@@ -146,6 +170,14 @@ impl Wish {
 
     fn changed(self, body: CampaignBody) -> Self {
         let content_id = if body.has_content() { None } else { self.content_id };
+        let rules = RulesBody {
+            variants: body.variants,
+            ab_test: body.ab_test,
+            not_after: body.not_after,
+            on_miss: body.on_miss,
+            max_per_minute: body.max_per_minute,
+            tripwire: body.tripwire,
+        };
         let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
         let tag_ids = body.tag_ids.into_option();
         let mut tag_ids =
@@ -167,6 +199,7 @@ impl Wish {
             message_purpose: body.message_purpose.into_option().unwrap_or(self.message_purpose),
             urgency: body.urgency.into_option().unwrap_or(self.urgency),
             audience_reason: body.audience_reason.into_option().unwrap_or(self.audience_reason),
+            rules: self.rules.changed(rules),
             content_id,
         }
     }
@@ -176,8 +209,8 @@ impl Wish {
     /// # Errors
     /// 400 with every fault; 404 for what is named and not there.
     pub(crate) async fn settle(self, db: &mut PgConnection, tenant: Uuid) -> Result<Draft, ApiError> {
-        let (mut draft, segment_id) = self.validate()?;
-        check_audience(db, tenant, &draft, segment_id).await?;
+        let mut draft = self.validate()?;
+        check_audience(db, tenant, &draft).await?;
         let sender = sqlx::query_scalar!(
             "select id from senders where tenant_id = $1 and id = $2",
             tenant,
@@ -187,18 +220,21 @@ impl Wish {
             return Err(ApiError::not_found("sender_profile"));
         }
         if draft.content_id.is_nil() {
-            let words = Words {
-                template_id: draft.template_id,
-                subject: draft.subject.as_deref(),
-                preheader: draft.preheader.as_deref(),
-                body_html: draft.body_html.as_deref(),
+            draft.content_id = words::compose(db, tenant, &draft.words()).await?;
+        }
+        for at in 0..draft.rules.variants.len() {
+            let variant = &draft.rules.variants[at];
+            let words = variant.words(&draft.words());
+            let content_id = match words.is_same_as(&draft.words()) {
+                true => draft.content_id,
+                false => words::compose(db, tenant, &words).await.map_err(|error| within_variant(error, at))?,
             };
-            draft.content_id = words::compose(db, tenant, &words).await?;
+            draft.rules.variants[at].content_id = content_id;
         }
         Ok(draft)
     }
 
-    fn validate(self) -> Result<(Draft, Option<Uuid>), ApiError> {
+    fn validate(self) -> Result<Draft, ApiError> {
         let mut faults = Faults::default();
         let name = faults.name("name", self.name);
         let sender = faults.required("sender_profile_id", self.sender_profile_id);
@@ -227,8 +263,9 @@ impl Wish {
         let purpose = purpose(&mut faults, self.message_purpose.as_deref());
         let classification = purpose.classification();
         check_reason(&mut faults, classification, self.audience_reason.as_deref());
+        let rules = self.rules.validate(&mut faults, Utc::now());
         faults.finish()?;
-        let draft = Draft {
+        Ok(Draft {
             name,
             sender_profile_id: sender.unwrap_or_default(),
             template_id: self.template_id,
@@ -239,14 +276,50 @@ impl Wish {
             campaign_goal: self.campaign_goal,
             audience_mode: mode,
             list_id: self.list_id,
+            segment_id: self.segment_id,
             tag_ids: self.tag_ids,
             message_purpose: purpose.as_str().to_owned(),
             classification,
             urgency,
             audience_reason: self.audience_reason,
-        };
-        Ok((draft, self.segment_id))
+            rules,
+        })
     }
+}
+
+impl Draft {
+    /// What it says.
+    fn words(&self) -> Words<'_> {
+        Words {
+            template_id: self.template_id,
+            subject: self.subject.as_deref(),
+            preheader: self.preheader.as_deref(),
+            body_html: self.body_html.as_deref(),
+        }
+    }
+}
+
+impl Variant {
+    fn words<'a>(&'a self, campaign: &Words<'a>) -> Words<'a> {
+        let own = Words {
+            template_id: self.template_id,
+            subject: self.subject.as_deref(),
+            preheader: self.preheader.as_deref(),
+            body_html: self.body_html.as_deref(),
+        };
+        own.or(campaign)
+    }
+}
+
+/// A fault in a variant's words stands at the variant.
+fn within_variant(mut error: ApiError, at: usize) -> ApiError {
+    if error.fields.is_empty() {
+        return error;
+    }
+    for fault in &mut error.fields {
+        fault.path = format!("variants[{at}].{}", fault.path);
+    }
+    ApiError::validation(error.fields)
 }
 
 fn purpose(faults: &mut Faults, text: Option<&str>) -> MessagePurpose {
@@ -269,15 +342,7 @@ fn check_reason(faults: &mut Faults, classification: Classification, reason: Opt
     }
 }
 
-async fn check_audience(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    draft: &Draft,
-    segment_id: Option<Uuid>,
-) -> Result<(), ApiError> {
-    if segment_id.is_some() {
-        return Err(ApiError::not_found("segment"));
-    }
+async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &Draft) -> Result<(), ApiError> {
     let found = sqlx::query!(
         r#"select exists (select from audiences where tenant_id = $1 and id = $2 and kind = 'list') as "list!",
                   (select count(*) from audiences where tenant_id = $1 and id = any ($3) and kind = 'tag') as "tags!""#,
@@ -285,10 +350,13 @@ async fn check_audience(
         draft.list_id,
         &draft.tag_ids,
     )
-    .fetch_one(db)
+    .fetch_one(&mut *db)
     .await?;
     if draft.list_id.is_some() && !found.list {
         return Err(ApiError::not_found("list"));
+    }
+    if let Some(segment) = draft.segment_id {
+        segments::hold(db, tenant, segment).await?;
     }
     if usize::try_from(found.tags).ok() != Some(draft.tag_ids.len()) {
         return Err(ApiError::not_found("tag"));
@@ -361,7 +429,7 @@ mod tests {
     #[test]
     fn tags_named_twice_are_one() {
         let tag = Uuid::max().to_string();
-        let (draft, _) = Wish::new(body(json!({"audience_mode": "tags", "tag_ids": [tag, tag]}))).validate().unwrap();
+        let draft = Wish::new(body(json!({"audience_mode": "tags", "tag_ids": [tag, tag]}))).validate().unwrap();
         assert_eq!(draft.tag_ids.len(), 1);
     }
 }

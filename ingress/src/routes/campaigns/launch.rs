@@ -6,15 +6,17 @@ use std::sync::Arc;
 use audience::{AudienceCount, AudienceSelector};
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::Publication;
-use schemas::{CampaignStatus, RequestAnnounced, RequestKind, SkipReason, subjects};
+use schemas::{
+    CampaignStatus, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload, subjects,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    already, sample,
-    store::{self, Held},
-    words::{self, Words},
+    already, room, sample,
+    store::{self, CampaignRow, Held},
+    words,
 };
 use crate::{
     act::{Act, Reply, time},
@@ -35,52 +37,111 @@ pub(super) struct LaunchBody {
     digest: Option<String>,
 }
 
+/// A launch that nothing speaks against.
+struct Launch {
+    row: CampaignRow,
+    selector: AudienceSelector,
+    scheduled_for: Option<DateTime<Utc>>,
+    digest: Option<String>,
+    count: AudienceCount,
+    content_id: Uuid,
+    /// What each variant says, in their order.
+    variant_contents: Vec<Uuid>,
+}
+
 pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let id = act.id("campaign")?;
     let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
     let dry_run = body.dry_run.unwrap_or(false);
     if !dry_run {
         hold(act, id).await?;
     }
+    let launch = prepare(act, id, scheduled_for, body.digest).await?;
+    let room = room::room(act).await?;
+    let mut answer = launch.answer();
+    if dry_run {
+        let sample = sample::render(act, &launch.row, launch.content_id).await?;
+        answer["dry_run"] = json!(true);
+        answer["skipped_by_reason"] = reasons(&launch.count.skipped);
+        answer["digest"] = json!(launch.count.digest);
+        answer["sampled"] = json!(sample.size);
+        answer["render_faults"] = json!(sample.faults);
+        answer["send_quota"] = json!({
+            "remaining": room.remaining,
+            "resets_at": time(room.resets_at),
+            "exceeded": !room::fits(&room, launch.count.queued),
+        });
+        return Reply::ok(&answer);
+    }
+    room::check(&room, launch.count.queued)?;
+    commit_to_it(act, launch).await?;
+    Reply::accepted(&answer)
+}
+
+/// Checks everything a launch needs, and counts.
+async fn prepare(
+    act: &mut Act,
+    id: Uuid,
+    scheduled_for: Option<DateTime<Utc>>,
+    digest: Option<String>,
+) -> Result<Launch, ApiError> {
+    let tenant = act.tenant;
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     if row.status != CampaignStatus::Draft {
         return Err(already(row.status));
     }
+    check_window(&row, scheduled_for.unwrap_or_else(Utc::now))?;
     let sender = senders::readiness(act.db(), tenant, Some(row.sender_profile_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::unprocessable("sender_missing_verified_domain"));
     }
     // No draft names what cannot be looked up; should one do so, it names nobody.
-    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, &row.tag_ids)
+    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
         .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
-    let count = audience::count(act.db(), tenant, &selector, row.classification).await?;
-    check(&count, body.digest.as_deref())?;
-    let words = Words {
-        template_id: row.template_id,
-        subject: row.subject.as_deref(),
-        preheader: row.preheader.as_deref(),
-        body_html: row.body_html.as_deref(),
-    };
-    let content_id = words::refresh(act.db(), tenant, &words, row.content_id).await?;
-    let mut answer = json!({
-        "ok": true,
-        "campaign_id": id,
-        "queued": count.queued,
-        "skipped": count.total - count.queued,
-        "scheduled_for": scheduled_for.map(time),
-        "ab_variants": [],
-    });
-    if dry_run {
-        let sample = sample::render(act, &row, content_id).await?;
-        answer["dry_run"] = json!(true);
-        answer["skipped_by_reason"] = reasons(&count.skipped);
-        answer["digest"] = json!(count.digest);
-        answer["sampled"] = json!(sample.size);
-        answer["render_faults"] = json!(sample.faults);
-        return Reply::ok(&answer);
+    let count = audience::count_split(act.db(), tenant, &selector, row.classification, id, &row.split()).await?;
+    check(&count, digest.as_deref())?;
+    let (content_id, variant_contents) = refresh(act, &row).await?;
+    Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents })
+}
+
+impl Launch {
+    fn answer(&self) -> Value {
+        let variants = self.row.variants.iter().zip(&self.count.variants);
+        let variants: Vec<Value> =
+            variants.map(|(row, count)| json!({"variant": row.variant, "name": row.name, "count": count})).collect();
+        json!({
+            "ok": true,
+            "campaign_id": self.row.id,
+            "queued": self.count.queued,
+            "skipped": self.count.total - self.count.queued,
+            "scheduled_for": self.scheduled_for.map(time),
+            "ab_variants": variants,
+        })
     }
-    commit_to_it(act, id, content_id, scheduled_for).await?;
-    Reply::accepted(&answer)
+}
+
+/// Nobody launches what could only be skipped or held.
+fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
+    let closed = row.on_miss != OnMiss::Send && row.not_after.is_some_and(|closes_at| closes_at <= starts_at);
+    if closed {
+        return Err(ApiError::unprocessable("window_missed").detail("not_after is not after the time of the launch"));
+    }
+    Ok(())
+}
+
+/// What campaign and variants say with the current versions of their templates.
+async fn refresh(act: &mut Act, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
+    let (tenant, campaign) = (act.tenant, row.words());
+    let content_id = words::refresh(act.db(), tenant, &campaign, row.content_id).await?;
+    let mut variant_contents = Vec::with_capacity(row.variants.len());
+    for variant in row.variants.iter() {
+        let words = variant.words().or(&campaign);
+        variant_contents.push(match words.is_same_as(&campaign) {
+            true => content_id,
+            false => words::refresh(act.db(), tenant, &words, variant.content_id).await?,
+        });
+    }
+    Ok((content_id, variant_contents))
 }
 
 /// Takes the campaign for this transaction.
@@ -118,11 +179,13 @@ fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
         return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced"));
     }
     if digest.is_some_and(|digest| digest != count.digest) {
-        return Err(
-            ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for")
-        );
+        return Err(audience_changed());
     }
     Ok(())
+}
+
+fn audience_changed() -> ApiError {
+    ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for")
 }
 
 fn reasons(skipped: &[(SkipReason, i64)]) -> Value {
@@ -131,24 +194,32 @@ fn reasons(skipped: &[(SkipReason, i64)]) -> Value {
     )
 }
 
-/// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep.
-async fn commit_to_it(
-    act: &mut Act,
-    id: Uuid,
-    content_id: Uuid,
-    scheduled_for: Option<DateTime<Utc>>,
-) -> Result<(), ApiError> {
-    let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
-    if !store::launch(act.db(), tenant, id, content_id, scheduled_for).await? {
+/// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep. With a
+/// digest the audience is written down: what was answered for is mailed, whatever joins or leaves until it is looked up.
+async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
+    let (tenant, id, caller) = (act.tenant, launch.row.id, Arc::clone(&act.caller));
+    if launch.digest.is_some() {
+        let pinned = audience::pin(act.db(), tenant, &launch.selector, id).await?;
+        // Counted and pinned in two statements: somebody may have come or gone in between.
+        if pinned != launch.count.members {
+            return Err(audience_changed());
+        }
+    }
+    if !store::launch(act.db(), tenant, id, launch.content_id, launch.scheduled_for).await? {
         let status = store::get(act.db(), tenant, id).await?.map_or(CampaignStatus::Sending, |row| row.status);
         return Err(already(status));
     }
+    for (variant, content_id) in launch.row.variants.iter().zip(&launch.variant_contents) {
+        store::set_variant_content(act.db(), tenant, id, &variant.variant, *content_id).await?;
+    }
+    let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
     let request_id =
-        store::request_launch(act.db(), tenant, &caller.product, caller.environment, id, scheduled_for).await?;
+        store::request_launch(act.db(), tenant, &caller.product, caller.environment, &payload, launch.scheduled_for)
+            .await?;
     act.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
-    if scheduled_for.is_none() {
+    if launch.scheduled_for.is_none() {
         let kind = RequestKind::CampaignLaunch;
-        let ring = RequestAnnounced { tenant_id: tenant, request_id, kind };
+        let ring = RequestAnnounced { tenant_id: tenant, request_id, kind, notify: None };
         let subject = subjects::request(&caller.product, caller.environment, kind);
         let ring = Publication::json(subject, format!("request-{}", request_id.simple()), &ring);
         act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
@@ -160,6 +231,7 @@ async fn commit_to_it(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use audience::Members;
     use rstest::rstest;
 
     #[rstest]
@@ -191,7 +263,14 @@ mod tests {
         #[case] digest: Option<&str>,
         #[case] code: Option<&str>,
     ) {
-        let count = AudienceCount { total, queued, skipped: Vec::new(), digest: "d".to_owned() };
+        let count = AudienceCount {
+            total,
+            queued,
+            skipped: Vec::new(),
+            digest: "d".to_owned(),
+            members: Members::default(),
+            variants: Vec::new(),
+        };
         assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
     }
 }

@@ -1,7 +1,12 @@
 //! `/v1/campaigns`: drafts, launches, and what became of them.
 
+mod doc;
 mod draft;
 mod launch;
+mod record;
+mod retry;
+pub(crate) mod room;
+mod rules;
 mod sample;
 mod sends;
 pub(crate) mod store;
@@ -9,31 +14,30 @@ mod words;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    routing::{get, post},
-};
 use schemas::CampaignStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::{
     draft::{CampaignBody, Wish},
-    store::CampaignRow,
+    record::{list_record, record},
+    store::Origin,
 };
 use crate::{
-    Ingress,
-    act::{Act, Faults, NoParameters, Page, Reply, read, time, write},
+    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, write},
     error::ApiError,
 };
 
 /// The routes.
-pub(crate) fn routes() -> Router<Arc<Ingress>> {
-    Router::new()
-        .route("/v1/campaigns", get(read("campaigns:read", list)).post(write("campaigns:write", create)))
-        .route("/v1/campaigns/{id}", get(read("campaigns:read", one)).patch(write("campaigns:write", change)))
-        .route("/v1/campaigns/{id}/launch", post(write("campaigns:launch", launch::launch)))
-        .route("/v1/campaigns/{id}/sends", get(read("campaigns:read", sends::list)))
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/campaigns", read("campaigns:read", list), doc::list)
+        .post("/v1/campaigns", write("campaigns:write", create), doc::create)
+        .get("/v1/campaigns/{id}", read("campaigns:read", one), doc::show)
+        .patch("/v1/campaigns/{id}", write("campaigns:write", change), doc::change)
+        .post("/v1/campaigns/{id}/launch", write("campaigns:launch", launch::launch), doc::launch)
+        .post("/v1/campaigns/{id}/retry_failed", write("campaigns:launch", retry::retry_failed), doc::retry_failed)
+        .get("/v1/campaigns/{id}/sends", read("campaigns:read", sends::list), doc::list_sends)
 }
 
 async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
@@ -44,8 +48,9 @@ async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     faults.finish()?;
     let tenant = act.tenant;
     let draft = Wish::new(body).settle(act.db(), tenant).await?;
-    let caller = Arc::clone(&act.caller);
-    let id = store::insert(act.db(), tenant, &caller.product, caller.environment, &draft).await?;
+    let (id, caller) = (schemas::new_id(), Arc::clone(&act.caller));
+    let origin = Origin { product: &caller.product, environment: caller.environment };
+    store::write(act.db(), tenant, id, origin, &draft).await?;
     Reply::created(&json!({
         "ok": true, "campaign_id": id, "status": CampaignStatus::Draft, "email_type": draft.classification,
     }))
@@ -110,7 +115,9 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
         Change::Nothing => {}
         Change::Fields => {
             let draft = Wish::of(row, body).settle(act.db(), tenant).await?;
-            store::update(act.db(), tenant, id, &draft).await?;
+            let caller = Arc::clone(&act.caller);
+            let origin = Origin { product: &caller.product, environment: caller.environment };
+            store::write(act.db(), tenant, id, origin, &draft).await?;
         }
         Change::Cancel => {
             store::cancel(act.db(), tenant, id).await?;
@@ -118,7 +125,7 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
         }
         Change::Pause(paused) => {
             store::pause(act.db(), tenant, id, paused).await?;
-            act.audit("campaign.pause", &id.to_string(), json!({"paused": paused})).await?;
+            act.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
         }
     }
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
@@ -154,41 +161,6 @@ async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let counts = store::counts(act.db(), tenant, id).await?;
     Reply::ok(&json!({"ok": true, "campaign": record(&row), "send_counts": counts}))
-}
-
-fn record(row: &CampaignRow) -> Value {
-    let mut record = list_record(row);
-    record["body_html"] = json!(row.body_html);
-    record
-}
-
-/// A campaign in a list: without its body, which may have half a megabyte.
-fn list_record(row: &CampaignRow) -> Value {
-    json!({
-        "campaign_id": row.id,
-        "name": row.name,
-        "status": row.status,
-        "paused": row.paused,
-        "pause_reason": row.pause_reason,
-        "email_type": row.classification,
-        "sender_profile_id": row.sender_profile_id,
-        "template_id": row.template_id,
-        "subject": row.subject,
-        "preheader": row.preheader,
-        "campaign_goal": row.campaign_goal,
-        "audience_mode": row.audience_mode,
-        "list_id": row.list_id,
-        "segment_id": row.segment_id,
-        "tag_ids": row.tag_ids,
-        "message_purpose": row.message_purpose,
-        "urgency": row.urgency,
-        "audience_reason": row.audience_reason,
-        "scheduled_for": row.scheduled_for.map(time),
-        "launched_at": row.launched_at.map(time),
-        "completed_at": row.completed_at.map(time),
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-    })
 }
 
 #[cfg(test)]

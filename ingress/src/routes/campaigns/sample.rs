@@ -1,5 +1,6 @@
 //! Rendering for a few recipients before a launch: faults that only real data shows.
 
+use audience::AudienceSelector;
 use chrono::Utc;
 use rendering::template::{
     self, Contact, Limits, Links, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource,
@@ -122,19 +123,19 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
     })
 }
 
-/// Some active contacts of the audience. Served by the key of `audience_members`: it does not sort a million rows for twenty.
+/// Some active contacts of the audience.
 async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<Vec<(Uuid, Contact)>, ApiError> {
-    let list = row.list_id.filter(|_| row.audience_mode == "list");
-    let audiences = list.map_or_else(|| row.tag_ids.clone(), |list| vec![list]);
+    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
+    let some = match &selector {
+        Some(selector) => audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
+        None => Vec::new(),
+    };
     let rows = sqlx::query!(
-        "select distinct on (c.id) c.id, c.address, c.first_name, c.last_name, c.title, c.phone, c.company, c.timezone, c.locale,
+        "select c.id, c.address, c.first_name, c.last_name, c.title, c.phone, c.company, c.timezone, c.locale,
                 c.lifecycle_stage, c.dot_number, c.fields
-         from (select contact_id from audience_members where tenant_id = $1 and audience_id = any ($2) limit $3) m
-         join contacts c on c.tenant_id = $1 and c.id = m.contact_id and c.status = 'active'
-         order by c.id",
+         from contacts c where c.tenant_id = $1 and c.id = any ($2) and c.status = 'active' order by c.id",
         tenant,
-        &audiences,
-        SAMPLE_MAX,
+        &some,
     )
     .fetch_all(db)
     .await?;

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    act::{Act, Page, Reply},
+    act::{Act, Faults, Page, Reply},
     error::ApiError,
     routes::sends::{
         list_record,
@@ -18,6 +18,7 @@ use crate::{
 pub(super) struct ListQuery {
     state: Option<String>,
     email: Option<String>,
+    variant: Option<String>,
     limit: Option<i64>,
     cursor: Option<String>,
 }
@@ -27,6 +28,12 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let state = query.state.as_deref().map(parse_state).transpose()?;
     let address = query.email.as_deref().map(parse_address).transpose()?;
+    let variant = query.variant.as_deref();
+    if let Some(variant) = variant {
+        let mut faults = Faults::default();
+        faults.one_of("variant", variant, &audience::LETTERS);
+        faults.finish()?;
+    }
     let month =
         store::campaign_month(act.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let mut rows = match (month, address) {
@@ -37,10 +44,14 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
                 Some(contact) => store::to_contact(act.db(), tenant, month, campaign, contact).await?,
                 None => None,
             };
-            send.into_iter().filter(|send| state.is_none_or(|state| state == send.state)).collect()
+            let is_asked = |send: &SendRow| {
+                state.is_none_or(|state| state == send.state)
+                    && variant.is_none_or(|variant| send.variant.as_deref() == Some(variant))
+            };
+            send.into_iter().filter(is_asked).collect()
         }
         (Some(month), None) => {
-            let slice = Slice { campaign, state, before_id: page.before_id, fetch: page.fetch() };
+            let slice = Slice { campaign, state, variant, before_id: page.before_id, fetch: page.fetch() };
             store::of_campaign(act.db(), tenant, month, &slice).await?
         }
     };

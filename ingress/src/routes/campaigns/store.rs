@@ -1,11 +1,16 @@
 //! Rows of `campaigns`, and the sums over their batches.
 
+use audience::Split;
 use chrono::{DateTime, Utc};
-use schemas::{CampaignStatus, Classification, Environment, RequestKind, messages::CampaignLaunchPayload};
-use serde::Serialize;
+use schemas::{
+    CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, SendId, WinnerMetric, WinnerReason,
+    messages::CampaignLaunchPayload, month_of,
+};
+use serde::{Deserialize, Serialize};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
+use super::rules::Rules;
 use crate::act::page::Page;
 
 /// A campaign.
@@ -30,12 +35,50 @@ pub(crate) struct CampaignRow {
     pub(crate) audience_reason: Option<String>,
     pub(crate) status: CampaignStatus,
     pub(crate) paused: bool,
-    pub(crate) pause_reason: Option<String>,
+    pub(crate) pause_reason: Option<PauseReason>,
+    pub(crate) variants: Json<Vec<VariantRow>>,
+    pub(crate) test_percent: Option<i16>,
+    pub(crate) winner_metric: Option<WinnerMetric>,
+    pub(crate) decide_after_minutes: Option<i32>,
+    pub(crate) tested_at: Option<DateTime<Utc>>,
+    pub(crate) winner: Option<String>,
+    pub(crate) winner_reason: Option<WinnerReason>,
+    pub(crate) decided_at: Option<DateTime<Utc>>,
+    pub(crate) not_after: Option<DateTime<Utc>>,
+    pub(crate) on_miss: OnMiss,
+    pub(crate) closes_at: Option<DateTime<Utc>>,
+    pub(crate) max_per_minute: Option<i32>,
+    pub(crate) bounce_percent: f64,
+    pub(crate) complaint_percent: f64,
+    pub(crate) tripwire: String,
     pub(crate) scheduled_for: Option<DateTime<Utc>>,
     pub(crate) launched_at: Option<DateTime<Utc>>,
     pub(crate) completed_at: Option<DateTime<Utc>>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) updated_at: DateTime<Utc>,
+}
+
+impl CampaignRow {
+    /// Who gets which variant. Variants without a test divide the whole audience.
+    pub(crate) fn split(&self) -> Split {
+        let percent = self.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
+        let weights: Vec<u32> = self.variants.iter().filter_map(|variant| u32::try_from(variant.weight).ok()).collect();
+        Split::new(percent, &weights)
+    }
+}
+
+/// A variant of a campaign.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct VariantRow {
+    /// Its letter.
+    pub(crate) variant: String,
+    pub(crate) name: String,
+    pub(crate) weight: i32,
+    pub(crate) subject: Option<String>,
+    pub(crate) preheader: Option<String>,
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) body_html: Option<String>,
+    pub(crate) content_id: Uuid,
 }
 
 /// Everything a caller decides about a campaign, checked; `content_id` is what it would say now.
@@ -51,11 +94,13 @@ pub(crate) struct Draft {
     pub(crate) campaign_goal: Option<String>,
     pub(crate) audience_mode: String,
     pub(crate) list_id: Option<Uuid>,
+    pub(crate) segment_id: Option<Uuid>,
     pub(crate) tag_ids: Vec<Uuid>,
     pub(crate) message_purpose: String,
     pub(crate) classification: Classification,
     pub(crate) urgency: String,
     pub(crate) audience_reason: Option<String>,
+    pub(crate) rules: Rules,
 }
 
 /// One number per send state, then the facts that came later. Equal to a recount of the campaign's sends.
@@ -89,55 +134,28 @@ pub(crate) enum Held {
     Elsewhere(CampaignStatus),
 }
 
-/// Stores a campaign as a draft.
-pub(crate) async fn insert(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    product: &str,
-    environment: Environment,
-    draft: &Draft,
-) -> sqlx::Result<Uuid> {
-    let id = schemas::new_id();
-    sqlx::query!(
-        "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, template_id, subject, preheader,
-                                body_html, content_id, campaign_goal, audience_mode, list_id, tag_ids, message_purpose,
-                                classification, urgency, audience_reason)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
-        tenant,
-        id,
-        product,
-        environment.as_str(),
-        draft.name,
-        draft.sender_profile_id,
-        draft.template_id,
-        draft.subject,
-        draft.preheader,
-        draft.body_html,
-        draft.content_id,
-        draft.campaign_goal,
-        draft.audience_mode,
-        draft.list_id,
-        &draft.tag_ids,
-        draft.message_purpose,
-        draft.classification.as_str(),
-        draft.urgency,
-        draft.audience_reason,
-    )
-    .execute(db)
-    .await?;
-    Ok(id)
+/// Where a campaign comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) product: &'a str,
+    pub(crate) environment: Environment,
 }
 
-/// Writes everything a caller decides.
-pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, draft: &Draft) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update campaigns
-         set name = $3, sender_profile_id = $4, template_id = $5, subject = $6, preheader = $7, body_html = $8, content_id = $9,
-             campaign_goal = $10, audience_mode = $11, list_id = $12, tag_ids = $13, message_purpose = $14,
-             classification = $15, urgency = $16, audience_reason = $17, updated_at = now()
-         where tenant_id = $1 and id = $2",
+/// Writes everything a caller decides about a draft: a new one, or one that stands. Where it came from stays as it was.
+pub(crate) async fn write(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    origin: Origin<'_>,
+    draft: &Draft,
+) -> sqlx::Result<()> {
+    let rules = &draft.rules;
+    sqlx::query_file!(
+        "queries/write_campaign.sql",
         tenant,
         id,
+        origin.product,
+        origin.environment.as_str(),
         draft.name,
         draft.sender_profile_id,
         draft.template_id,
@@ -148,11 +166,67 @@ pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, draft:
         draft.campaign_goal,
         draft.audience_mode,
         draft.list_id,
+        draft.segment_id,
         &draft.tag_ids,
         draft.message_purpose,
         draft.classification.as_str(),
         draft.urgency,
         draft.audience_reason,
+        rules.test.map(|test| test.percent),
+        rules.test.map(|test| test.metric.as_str()),
+        rules.test.map(|test| test.decide_after_minutes),
+        rules.not_after,
+        rules.on_miss.as_str(),
+        rules.max_per_minute,
+        rules.bounce_percent,
+        rules.complaint_percent,
+    )
+    .execute(&mut *db)
+    .await?;
+    write_variants(db, tenant, id, rules).await
+}
+
+/// Puts these variants in the place of those that stand.
+async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rules: &Rules) -> sqlx::Result<()> {
+    sqlx::query!("delete from campaign_variants where tenant_id = $1 and campaign_id = $2", tenant, campaign)
+        .execute(&mut *db)
+        .await?;
+    for (variant, letter) in rules.variants.iter().zip(audience::LETTERS) {
+        sqlx::query!(
+            "insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, subject, preheader, template_id,
+                                            body_html, content_id)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            tenant,
+            campaign,
+            letter,
+            variant.name,
+            variant.weight,
+            variant.subject,
+            variant.preheader,
+            variant.template_id,
+            variant.body_html,
+            variant.content_id,
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Sets what a variant says: its template may have a new version.
+pub(crate) async fn set_variant_content(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    variant: &str,
+    content_id: Uuid,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaign_variants set content_id = $4 where tenant_id = $1 and campaign_id = $2 and variant = $3",
+        tenant,
+        campaign,
+        variant,
+        content_id,
     )
     .execute(db)
     .await
@@ -161,47 +235,37 @@ pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, draft:
 
 /// One campaign.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
-    sqlx::query_as!(
+    let none: Option<&str> = None;
+    sqlx::query_file_as!(
         CampaignRow,
-        r#"select id, name, sender_profile_id, template_id, subject, preheader, body_html, content_id, campaign_goal,
-                  audience_mode, list_id, segment_id, tag_ids, message_purpose,
-                  classification as "classification: Classification", urgency, audience_reason,
-                  status as "status: CampaignStatus", paused, pause_reason, scheduled_for, launched_at, completed_at,
-                  created_at, updated_at
-           from campaigns where tenant_id = $1 and id = $2"#,
+        "queries/campaigns.sql",
         tenant,
-        id,
+        Some(id),
+        none,
+        None::<DateTime<Utc>>,
+        None::<Uuid>,
+        1_i64
     )
     .fetch_optional(db)
     .await
 }
 
 /// Campaigns, newest first, one page; without their bodies, which may be half a megabyte each.
-/// Served by `campaigns_newest` or `campaigns_by_status`.
 pub(crate) async fn list(
     db: &mut PgConnection,
     tenant: Uuid,
     status: Option<CampaignStatus>,
     page: &Page,
 ) -> sqlx::Result<Vec<CampaignRow>> {
-    sqlx::query_as!(
+    sqlx::query_file_as!(
         CampaignRow,
-        r#"select id, name, sender_profile_id, template_id, subject, preheader, null::text as body_html, content_id,
-                  campaign_goal, audience_mode, list_id, segment_id, tag_ids, message_purpose,
-                  classification as "classification: Classification", urgency, audience_reason,
-                  status as "status: CampaignStatus", paused, pause_reason, scheduled_for, launched_at, completed_at,
-                  created_at, updated_at
-           from campaigns
-           where tenant_id = $1
-             and ($2::text is null or status = $2)
-             and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
-           order by created_at desc, id desc
-           limit $5"#,
+        "queries/campaigns.sql",
         tenant,
+        None::<Uuid>,
         status.map(CampaignStatus::as_str),
         page.before,
         page.before_id,
-        page.fetch(),
+        page.fetch()
     )
     .fetch_all(db)
     .await
@@ -270,7 +334,8 @@ pub(crate) async fn launch(
     sqlx::query!(
         "update campaigns
          set status = case when $4::timestamptz is null then 'sending' else 'scheduled' end,
-             scheduled_for = $4, content_id = $3, updated_at = now()
+             scheduled_for = $4, content_id = $3, closes_at = case when on_miss <> 'send' then not_after end,
+             updated_at = now()
          where tenant_id = $1 and id = $2 and status = 'draft'",
         tenant,
         id,
@@ -288,7 +353,7 @@ pub(crate) async fn request_launch(
     tenant: Uuid,
     product: &str,
     environment: Environment,
-    campaign: Uuid,
+    payload: &CampaignLaunchPayload,
     scheduled_for: Option<DateTime<Utc>>,
 ) -> sqlx::Result<Uuid> {
     let id = schemas::new_id();
@@ -300,7 +365,7 @@ pub(crate) async fn request_launch(
         product,
         environment.as_str(),
         RequestKind::CampaignLaunch.as_str(),
-        Json(CampaignLaunchPayload { campaign_id: campaign }) as _,
+        Json(payload) as _,
         scheduled_for,
     )
     .execute(db)
@@ -320,11 +385,15 @@ pub(crate) async fn cancel(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .map(drop)
 }
 
-/// Holds a campaign back or lets it go on.
+/// Holds a campaign back or lets it go on. Who resumes what the engine has paused takes it on himself: the tripwire is disarmed,
+/// and what missed the window is sent late.
 pub(crate) async fn pause(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused: bool) -> sqlx::Result<()> {
     sqlx::query!(
         "update campaigns
-         set paused = $3, pause_reason = case when $3 then 'requested' end, updated_at = now()
+         set paused = $3, pause_reason = case when $3 then 'requested' end,
+             tripwire = case when tripwire = 'tripped' and not $3 then 'disarmed' else tripwire end,
+             closes_at = case when pause_reason = 'window_missed' and not $3 then null else closes_at end,
+             updated_at = now()
          where tenant_id = $1 and id = $2 and paused <> $3",
         tenant,
         id,
@@ -333,4 +402,68 @@ pub(crate) async fn pause(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused:
     .execute(db)
     .await
     .map(drop)
+}
+
+/// What became of failed sends that were to be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retried {
+    /// Back in the queue.
+    pub(crate) queued: i64,
+    /// Left failed: another attempt would fail, too.
+    pub(crate) skipped: i64,
+}
+
+/// Puts failed sends with these reasons back into the queue. The campaign is held.
+pub(crate) async fn retry_failed(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    reasons: &[&str],
+) -> sqlx::Result<Retried> {
+    // Batches before sends, in order: as everybody locks them. What is locked is read in the next statement.
+    let batches = sqlx::query_scalar!(
+        "select id from batches where tenant_id = $1 and campaign_id = $2 and failed + expired > 0 order by id for update",
+        tenant,
+        campaign
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
+    let months: Vec<_> = batches.iter().map(|batch| month_of(*batch)).collect();
+    sqlx::query_file_as!(Retried, "queries/retry_failed.sql", tenant, &batches, &last, &months, reasons as &[&str],)
+        .fetch_one(db)
+        .await
+}
+
+/// A campaign of which something is owed again is not sent any more.
+pub(crate) async fn reopen(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaigns set status = 'sending', completed_at = null, counts = null, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "insert into campaign_paces (tenant_id, campaign_id)
+         select tenant_id, id from campaigns where tenant_id = $1 and id = $2 and max_per_minute is not null
+         on conflict do nothing",
+        tenant,
+        id
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Whether the campaign's window is closed, by the database's clock, and what is left is not to be sent late.
+pub(crate) async fn is_closed(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
+        r#"select coalesce(closes_at <= now(), false) as "closed!" from campaigns where tenant_id = $1 and id = $2"#,
+        tenant,
+        id
+    )
+    .fetch_one(db)
+    .await
 }

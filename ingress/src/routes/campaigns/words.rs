@@ -3,6 +3,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::store::{CampaignRow, VariantRow};
 use crate::{
     act::Faults,
     error::ApiError,
@@ -21,7 +22,27 @@ pub(super) struct Words<'a> {
     pub(super) body_html: Option<&'a str>,
 }
 
-impl Words<'_> {
+impl<'a> Words<'a> {
+    /// A variant's words: what it leaves out, the campaign says. A template of its own replaces the campaign's words altogether,
+    /// or they would cover what is to be tested.
+    pub(super) fn or(self, campaign: &Words<'a>) -> Self {
+        if self.template_id.is_some() {
+            return self;
+        }
+        Self {
+            template_id: campaign.template_id,
+            subject: self.subject.or(campaign.subject),
+            preheader: self.preheader.or(campaign.preheader),
+            body_html: self.body_html.or(campaign.body_html),
+        }
+    }
+
+    /// Whether both say the same by the same means.
+    pub(super) fn is_same_as(&self, other: &Words<'_>) -> bool {
+        (self.template_id, self.subject, self.preheader, self.body_html)
+            == (other.template_id, other.subject, other.preheader, other.body_html)
+    }
+
     fn are_own(&self) -> bool {
         self.subject.is_some() || self.preheader.is_some() || self.body_html.is_some()
     }
@@ -35,6 +56,30 @@ impl Words<'_> {
             preheader: own(self.preheader, template.and_then(|parts| parts.preheader.as_ref())),
             body_html: own(self.body_html, template.map(|parts| &parts.body_html)).unwrap_or_default(),
             body_text: template.filter(|_| self.body_html.is_none()).and_then(|parts| parts.body_text.clone()),
+        }
+    }
+}
+
+impl CampaignRow {
+    /// What the campaign says.
+    pub(super) fn words(&self) -> Words<'_> {
+        Words {
+            template_id: self.template_id,
+            subject: self.subject.as_deref(),
+            preheader: self.preheader.as_deref(),
+            body_html: self.body_html.as_deref(),
+        }
+    }
+}
+
+impl VariantRow {
+    /// What the variant itself says.
+    pub(super) fn words(&self) -> Words<'_> {
+        Words {
+            template_id: self.template_id,
+            subject: self.subject.as_deref(),
+            preheader: self.preheader.as_deref(),
+            body_html: self.body_html.as_deref(),
         }
     }
 }
@@ -124,6 +169,21 @@ mod tests {
         let parts = Words { subject: Some("Own"), ..NONE }.over(Some(&template()));
         assert_eq!(parts, Parts { subject: "Own".into(), ..template() });
         assert_eq!(NONE.over(Some(&template())), template());
+    }
+
+    #[test]
+    fn a_variant_says_what_the_campaign_says_where_it_is_silent() {
+        let campaign = Words { template_id: Some(Uuid::max()), subject: Some("S"), ..NONE };
+        let own = Words { body_html: Some("<p>B</p>"), ..NONE }.or(&campaign);
+        assert!(own.is_same_as(&Words { body_html: Some("<p>B</p>"), ..campaign }));
+        assert!(NONE.or(&campaign).is_same_as(&campaign));
+    }
+
+    #[test]
+    fn a_variants_own_template_is_not_covered_by_the_campaigns_words() {
+        let campaign = Words { template_id: Some(Uuid::max()), subject: Some("S"), ..NONE };
+        let own = Words { template_id: Some(Uuid::nil()), ..NONE };
+        assert!(own.or(&campaign).is_same_as(&own));
     }
 
     #[test]

@@ -32,9 +32,13 @@ pub(super) fn explain() -> Doc {
         required("decided_by", one_of(GATES).or_null()),
         required("variant", one_of(audience::LETTERS).or_null().about("Of an A/B test; null in the remainder.")),
         required("gates", array(gate)),
-        required("send", sends::doc::send().or_null().about("What became of it. What it says happened before, comes first.")),
+        required(
+            "send",
+            sends::doc::send().or_null().about("What became of it. What it says happened before, comes first."),
+        ),
     ]);
-    let pass = |gate: &str, detail: &str| json!({"gate": gate, "verdict": "pass", "detail": detail, "row": null, "at": null});
+    let pass =
+        |gate: &str, detail: &str| json!({"gate": gate, "verdict": "pass", "detail": detail, "row": null, "at": null});
     Doc::new(
         "explain",
         "Explain why somebody is mailed or not",

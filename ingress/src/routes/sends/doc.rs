@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::openapi::{
     AT, Doc, ID,
-    schema::{Field, Schema, any_object, array, count, id, integer, object, one_of, required, success, text, time},
+    schema::{Field, Schema, any_object, array, boolean, count, id, integer, object, one_of, required, success, text, time},
 };
 
 fn common() -> Vec<Field> {
@@ -97,4 +97,25 @@ pub(super) fn show() -> Doc {
             json!({"ok": true, "send": example}),
         )
         .refuses(404, &["send_not_found"])
+}
+
+pub(super) fn source() -> Doc {
+    Doc::new(
+        "getSendSource",
+        "Read what the sandbox captured",
+        "The message as it would have left, headers first, in the sandbox environment only. Kept for seven days, the newest 500 of a \
+         tenant; of a longer message the first 256 KB.",
+    )
+    .answer(
+        200,
+        "The message",
+        success([
+            required("send_id", id()),
+            required("source", text().about("RFC 5322, without our DKIM signature.")),
+            required("truncated", boolean()),
+            required("captured_at", time()),
+        ]),
+        json!({"ok": true, "send_id": ID, "source": "From: …\r\n\r\nHello\r\n", "truncated": false, "captured_at": AT}),
+    )
+    .refuses(404, &["send_not_found", "source_not_found"])
 }

@@ -1,6 +1,7 @@
 //! `GET /v1/sends/{id}`: what became of one message to one recipient, and why.
 
 pub(crate) mod doc;
+mod source;
 pub(crate) mod store;
 
 use schemas::SendState;
@@ -18,7 +19,11 @@ const ATTEMPTS: [&str; 4] = ["sent", "deferred", "failed", "unknown"];
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/v1/sends/{id}", read("sends:read", one), doc::show)
+    Routes::new().get("/v1/sends/{id}", read("sends:read", one), doc::show).get(
+        "/v1/sends/{id}/source",
+        read("sends:read", source::read),
+        doc::source,
+    )
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {

@@ -25,14 +25,29 @@ pub(crate) struct SendRow {
     pub(crate) bounced_at: Option<DateTime<Utc>>,
     pub(crate) complained_at: Option<DateTime<Utc>>,
     pub(crate) opened_at: Option<DateTime<Utc>>,
+    pub(crate) human_opened_at: Option<DateTime<Utc>>,
     pub(crate) clicked_at: Option<DateTime<Utc>>,
+    pub(crate) human_clicked_at: Option<DateTime<Utc>>,
     pub(crate) unsubscribed_at: Option<DateTime<Utc>>,
+    /// The way out that took it.
+    pub(crate) provider: Option<String>,
+    pub(crate) provider_message_id: Option<String>,
     pub(crate) message_kind: MessageKind,
     pub(crate) classification: Classification,
     pub(crate) lane: Lane,
     pub(crate) content_id: Uuid,
     pub(crate) sender_id: Uuid,
+    pub(crate) variant: Option<String>,
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) template_version: Option<i32>,
     pub(crate) created_at: DateTime<Utc>,
+}
+
+impl SendRow {
+    /// The one-off message it belongs to: its batch has the same id.
+    pub(crate) fn message_id(&self) -> Option<Uuid> {
+        (self.message_kind == MessageKind::OneOff).then(|| SendId(self.id).batch())
+    }
 }
 
 /// One fact of a send's timeline.
@@ -43,9 +58,15 @@ pub(crate) struct EventRow {
     pub(crate) detail: Value,
 }
 
-/// A transactional request that is not a send yet, or never becomes one.
+/// A request that is not a send yet, or never becomes one.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingRow {
+    pub(crate) message_kind: MessageKind,
+    pub(crate) classification: Classification,
+    pub(crate) message_id: Option<Uuid>,
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) template_version: Option<i32>,
+    pub(crate) contact_id: Option<Uuid>,
     pub(crate) email: Option<String>,
     pub(crate) content_id: Option<Uuid>,
     pub(crate) sender_id: Option<Uuid>,
@@ -57,9 +78,10 @@ pub(crate) struct PendingRow {
 
 /// Which sends of a campaign are asked for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slice {
+pub(crate) struct Slice<'a> {
     pub(crate) campaign: Uuid,
     pub(crate) state: Option<SendState>,
+    pub(crate) variant: Option<&'a str>,
     pub(crate) before_id: Option<Uuid>,
     pub(crate) fetch: i64,
 }
@@ -85,18 +107,9 @@ pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// The request a send will come from: it has the send's id.
+/// The request a send will come from: a transactional one has the send's id, a message names it among its recipients.
 pub(crate) async fn pending(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<PendingRow>> {
-    sqlx::query_as!(
-        PendingRow,
-        r#"select payload ->> 'address' as email, (payload ->> 'content_id')::uuid as content_id,
-                  (payload ->> 'sender_id')::uuid as sender_id, state = 'rejected' as "rejected!", outcome, received_at, handled_at
-           from requests where tenant_id = $1 and id = $2 and kind = 'transactional'"#,
-        tenant,
-        id,
-    )
-    .fetch_optional(db)
-    .await
+    sqlx::query_file_as!(PendingRow, "queries/pending_send.sql", tenant, id).fetch_optional(db).await
 }
 
 /// The contact with this address.
@@ -150,7 +163,7 @@ pub(crate) async fn of_campaign(
     db: &mut PgConnection,
     tenant: Uuid,
     month: NaiveDate,
-    slice: &Slice,
+    slice: &Slice<'_>,
 ) -> sqlx::Result<Vec<SendRow>> {
     sqlx::query_file_as!(
         SendRow,
@@ -161,6 +174,7 @@ pub(crate) async fn of_campaign(
         slice.state.map(SendState::as_str),
         slice.before_id,
         slice.fetch,
+        slice.variant,
     )
     .fetch_all(db)
     .await

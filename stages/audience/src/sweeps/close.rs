@@ -60,10 +60,9 @@ impl Sweep for Close {
         let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
         let months: Vec<_> = held.iter().map(|batch| batch.month).collect();
         let missed: Vec<bool> = held.iter().map(|batch| batch.missed).collect();
-        let closed =
-            sqlx::query_file!("queries/close_sends.sql", &tenants, &ids, &last, &months, &missed, self.shard)
-                .fetch_one(&mut *tx)
-                .await?;
+        let closed = sqlx::query_file!("queries/close_sends.sql", &tenants, &ids, &last, &months, &missed, self.shard)
+            .fetch_one(&mut *tx)
+            .await?;
         tx.commit().await?;
         let count = |sends: i64| u64::try_from(sends).unwrap_or(0);
         Counter::SendsTotal.add(count(closed.cancelled), [("lane", "bulk"), ("state", "cancelled")]);

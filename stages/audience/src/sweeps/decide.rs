@@ -114,8 +114,7 @@ async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, 
     .fetch_all(db)
     .await?;
     let result = rows.into_iter().map(|row| {
-        let result =
-            VariantResult { sent: row.sent, opened_human: row.opened_human, clicked_human: row.clicked_human };
+        let result = VariantResult { sent: row.sent, opened_human: row.opened_human, clicked_human: row.clicked_human };
         (row.variant, result)
     });
     Ok(result.collect())

@@ -24,8 +24,16 @@ async fn who_joins_or_leaves_after_a_launch_with_a_digest_changes_nothing() {
     assert_eq!((pinned, pinned.contacts), (counted.members, 20));
 
     // One leaves the list, one is archived, ten join.
-    sqlx::query("delete from audience_members where contact_id = $1").bind(people[3].id).execute(&rig.pool).await.unwrap();
-    sqlx::query("update contacts set status = 'archived' where id = $1").bind(people[4].id).execute(&rig.pool).await.unwrap();
+    sqlx::query("delete from audience_members where contact_id = $1")
+        .bind(people[3].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update contacts set status = 'archived' where id = $1")
+        .bind(people[4].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
     sqlx::query("insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, unnest($3::uuid[])")
         .bind(tenant.id)
         .bind(list)

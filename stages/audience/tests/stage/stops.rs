@@ -26,7 +26,11 @@ async fn set(rig: &Rig, statement: &'static str) {
 }
 
 async fn pause_reason(rig: &Rig) -> Option<String> {
-    sqlx::query_scalar("select pause_reason from campaigns where paused").fetch_optional(&rig.pool).await.unwrap().flatten()
+    sqlx::query_scalar("select pause_reason from campaigns where paused")
+        .fetch_optional(&rig.pool)
+        .await
+        .unwrap()
+        .flatten()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,9 +45,13 @@ async fn what_a_closed_window_leaves_is_skipped_and_counted() {
         rig.number("select coalesce(sum(skipped), 0) from batches").await == 1_199
     })
     .await;
-    assert_eq!(rig.number("select count(*) from sends where state = 'skipped' and reason = 'window_missed'").await, 1_199);
     assert_eq!(
-        rig.number("select coalesce(sum(count), 0)::bigint from rollups where kind = 'campaign' and event = 'skipped'").await,
+        rig.number("select count(*) from sends where state = 'skipped' and reason = 'window_missed'").await,
+        1_199
+    );
+    assert_eq!(
+        rig.number("select coalesce(sum(count), 0)::bigint from rollups where kind = 'campaign' and event = 'skipped'")
+            .await,
         1_199
     );
     rig.assert_books().await;
@@ -60,7 +68,10 @@ async fn a_campaign_to_be_held_is_paused_when_its_window_closes() {
     until("paused", async || pause_reason(&rig).await.as_deref() == Some("window_missed")).await;
     assert_eq!(rig.number("select coalesce(sum(skipped), 0) from batches").await, 0);
     assert_eq!(
-        rig.number("select count(*) from audit_log where action = 'campaign.paused' and detail ->> 'reason' = 'window_missed'").await,
+        rig.number(
+            "select count(*) from audit_log where action = 'campaign.paused' and detail ->> 'reason' = 'window_missed'"
+        )
+        .await,
         1
     );
     // Who resumes it waives the window: the rest is sent late.

@@ -100,7 +100,12 @@ async fn each_contact_gets_the_variant_it_is_drawn_for_and_the_rest_is_held_back
     assert_eq!(found, expected);
     // 900, 300 and 1,800 are expected; four standard deviations are left for chance.
     let size = |variant: Option<&str>| found[&variant.map(str::to_owned)].len();
-    assert!(size(Some("A")).abs_diff(900) < 101 && size(Some("B")).abs_diff(300) < 66, "{} {}", size(Some("A")), size(Some("B")));
+    assert!(
+        size(Some("A")).abs_diff(900) < 101 && size(Some("B")).abs_diff(300) < 66,
+        "{} {}",
+        size(Some("A")),
+        size(Some("B"))
+    );
     assert_eq!(rig.number("select count(*) from batches where (state = 'held') <> (variant is null)").await, 0);
     assert_eq!(
         rig.number(
@@ -194,10 +199,11 @@ async fn the_remainder_gets_the_winner_when_the_time_has_come() {
             && rig.number("select count(*) from batches where state in ('held', 'waiting')").await == 0
     })
     .await;
-    let audited: String = sqlx::query_scalar("select detail ->> 'winner' from audit_log where action = 'campaign.winner'")
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let audited: String =
+        sqlx::query_scalar("select detail ->> 'winner' from audit_log where action = 'campaign.winner'")
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
     assert_eq!(audited, "B");
 }
 
@@ -223,10 +229,8 @@ async fn a_cancelled_test_cancels_the_remainder_too() {
     start(&rig, &[]).await;
     materialized(&rig).await;
     sqlx::query("update campaigns set status = 'cancelled'").execute(&rig.pool).await.unwrap();
-    until("completed", async || {
-        rig.number("select count(*) from campaigns where completed_at is not null").await == 1
-    })
-    .await;
+    until("completed", async || rig.number("select count(*) from campaigns where completed_at is not null").await == 1)
+        .await;
     assert_eq!(rig.number("select sum(cancelled) from batches").await, 700);
     assert_eq!(rig.number("select count(*) from campaigns where winner is not null").await, 0);
     rig.assert_books().await;

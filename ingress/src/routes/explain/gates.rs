@@ -1,0 +1,199 @@
+//! The gates, each as one pure decision over a row.
+
+use chrono::{DateTime, Utc};
+use delivery::quota::Room;
+use schemas::{CampaignStatus, Classification, OnMiss};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::store::{ContactRow, SenderRow, SuppressionRow};
+use crate::{act::page::as_optional_time, routes::campaigns::store::CampaignRow};
+
+/// What a gate says now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    /// Nothing here speaks against the mail.
+    Pass,
+    /// No mail.
+    Stop,
+    /// Not now.
+    Wait,
+}
+
+/// Every word for a verdict.
+pub(super) const VERDICTS: [&str; 3] = ["pass", "stop", "wait"];
+
+/// The row a gate goes by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Row {
+    kind: &'static str,
+    id: Uuid,
+}
+
+/// One gate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Gate {
+    pub(super) gate: &'static str,
+    pub(super) verdict: Verdict,
+    /// A code: a state, a reason, a number.
+    detail: String,
+    row: Option<Row>,
+    #[serde(serialize_with = "as_optional_time")]
+    at: Option<DateTime<Utc>>,
+}
+
+impl Gate {
+    fn new(gate: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self { gate, verdict, detail: detail.into(), row: None, at: None }
+    }
+
+    fn row(self, kind: &'static str, id: Uuid, at: Option<DateTime<Utc>>) -> Self {
+        Self { row: Some(Row { kind, id }), at, ..self }
+    }
+}
+
+fn stop_if(stops: bool) -> Verdict {
+    if stops { Verdict::Stop } else { Verdict::Pass }
+}
+
+/// Nobody has this address.
+pub(super) fn no_contact() -> Gate {
+    Gate::new("audience", Verdict::Stop, "no_contact")
+}
+
+/// Whether the contact is in the campaign's audience: as it was looked up, or as it would be now.
+pub(super) fn audience(row: &CampaignRow, is_member: bool, is_looked_up: bool) -> Gate {
+    let detail = match (is_member, is_looked_up) {
+        (true, true) => "was_in_the_audience",
+        (true, false) => "is_in_the_audience",
+        (false, true) => "was_not_in_the_audience",
+        (false, false) => "is_not_in_the_audience",
+    };
+    let gate = Gate::new("audience", stop_if(!is_member), detail);
+    let at = row.launched_at.filter(|_| is_looked_up);
+    match (row.audience_mode.as_str(), row.list_id, row.segment_id, row.tag_ids.first()) {
+        ("list", Some(list), _, _) => gate.row("list", list, at),
+        ("segment", _, Some(segment), _) => gate.row("segment", segment, at),
+        ("tags", _, _, Some(tag)) => gate.row("tag", *tag, at),
+        _ => gate,
+    }
+}
+
+/// Whether a one-off message was for the contact, and it was not blocked then.
+pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) -> Gate {
+    let detail = if is_recipient { "is_recipient" } else { "is_not_recipient_or_was_blocked" };
+    Gate::new("audience", stop_if(!is_recipient), detail).row("message", message, Some(at))
+}
+
+/// Whether the contact is active.
+pub(super) fn contact(row: &ContactRow) -> Gate {
+    Gate::new("contact", stop_if(row.status != "active"), row.status.clone()).row(
+        "contact",
+        row.id,
+        Some(row.updated_at),
+    )
+}
+
+/// One gate for each live suppression, or one that says that there is none.
+pub(super) fn suppressions(rows: &[SuppressionRow], classification: Classification) -> Vec<Gate> {
+    if rows.is_empty() {
+        return vec![Gate::new("suppression", Verdict::Pass, "none")];
+    }
+    let gate = |row: &SuppressionRow| {
+        let binds = row.scope == "all" || classification == Classification::Marketing;
+        Gate::new("suppression", stop_if(binds), row.reason.clone()).row("suppression", row.id, Some(row.created_at))
+    };
+    rows.iter().map(gate).collect()
+}
+
+/// Whether the contact agreed to marketing, where that counts.
+pub(super) fn consent(row: &ContactRow, classification: Classification) -> Gate {
+    let stops = classification == Classification::Marketing && row.marketing_status != "subscribed";
+    Gate::new("consent", stop_if(stops), row.marketing_status.clone()).row("contact", row.id, row.consent_at)
+}
+
+/// Whether the tenant may send.
+pub(super) fn tenant(id: Uuid, row: &SenderRow) -> Gate {
+    Gate::new("tenant", stop_if(row.tenant_status != "active"), row.tenant_status.clone()).row("tenant", id, None)
+}
+
+/// Whether the sender may.
+pub(super) fn sender(id: Uuid, row: &SenderRow) -> Gate {
+    Gate::new("sender", stop_if(row.status != "active"), row.status.clone()).row("sender", id, Some(row.updated_at))
+}
+
+/// Whether its domain may.
+pub(super) fn domain(row: &SenderRow) -> Gate {
+    Gate::new("domain", stop_if(!row.domain_status.may_send()), row.domain_status.as_str()).row(
+        "domain",
+        row.domain_id,
+        row.verified_at,
+    )
+}
+
+/// Whether there is room in the quota.
+pub(super) fn quota(room: &Room) -> Gate {
+    let detail = room.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
+    Gate { at: Some(room.resets_at), ..Gate::new("quota", stop_if(room.remaining == Some(0)), detail) }
+}
+
+/// Whether the campaign's window is open.
+pub(super) fn window(row: &CampaignRow) -> Gate {
+    let is_over = row.not_after.is_some_and(|at| at <= Utc::now());
+    // A draft has not decided yet; from the launch on `closes_at` counts, which a resumption may have lifted.
+    let counts = row.status == CampaignStatus::Draft || row.closes_at.is_some();
+    let (verdict, detail) = match (is_over && counts, row.on_miss) {
+        (true, OnMiss::Skip) => (Verdict::Stop, "window_missed"),
+        (true, OnMiss::Hold) => (Verdict::Wait, "window_missed"),
+        (true, OnMiss::Send) => (Verdict::Pass, "late"),
+        (false, _) => (Verdict::Pass, "open"),
+    };
+    Gate::new("window", verdict, detail).row("campaign", row.id, row.not_after)
+}
+
+/// Whether the campaign is being sent.
+pub(super) fn campaign(row: &CampaignRow) -> Gate {
+    let (verdict, detail) = match row.status {
+        CampaignStatus::Cancelled => (Verdict::Stop, "cancelled".to_owned()),
+        _ if row.paused => {
+            (Verdict::Wait, row.pause_reason.map_or_else(|| "paused".to_owned(), |reason| format!("paused_{reason}")))
+        }
+        CampaignStatus::Draft | CampaignStatus::Preflight | CampaignStatus::Scheduled => {
+            (Verdict::Wait, row.status.to_string())
+        }
+        CampaignStatus::Sending | CampaignStatus::Sent => (Verdict::Pass, row.status.to_string()),
+    };
+    Gate::new("campaign", verdict, detail).row("campaign", row.id, row.scheduled_for.or(row.launched_at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn suppression(reason: &str, scope: &str) -> SuppressionRow {
+        SuppressionRow { id: Uuid::nil(), reason: reason.to_owned(), scope: scope.to_owned(), created_at: Utc::now() }
+    }
+
+    #[rstest]
+    #[case("hard_bounce", "all", Classification::Operational, Verdict::Stop)]
+    #[case("manual", "marketing", Classification::Marketing, Verdict::Stop)]
+    #[case("manual", "marketing", Classification::Transactional, Verdict::Pass)]
+    #[case("unsubscribe", "marketing", Classification::Operational, Verdict::Pass)]
+    fn a_suppression_speaks_as_the_compliance_gate_does(
+        #[case] reason: &str,
+        #[case] scope: &str,
+        #[case] classification: Classification,
+        #[case] verdict: Verdict,
+    ) {
+        let gates = suppressions(&[suppression(reason, scope)], classification);
+        assert_eq!((gates.len(), gates[0].verdict, gates[0].detail.as_str()), (1, verdict, reason));
+    }
+
+    #[test]
+    fn every_verdict_has_its_word_in_the_contract() {
+        let words = [Verdict::Pass, Verdict::Stop, Verdict::Wait].map(|verdict| serde_json::json!(verdict));
+        assert_eq!(words.to_vec(), VERDICTS.map(|word| serde_json::json!(word)).to_vec());
+    }
+}

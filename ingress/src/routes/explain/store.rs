@@ -1,0 +1,136 @@
+//! The rows that decide.
+
+use chrono::{DateTime, Utc};
+use schemas::DomainStatus;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// A contact, as the gates see it.
+#[derive(Debug, Clone)]
+pub(super) struct ContactRow {
+    pub(super) id: Uuid,
+    pub(super) status: String,
+    pub(super) marketing_status: String,
+    pub(super) consent_at: Option<DateTime<Utc>>,
+    pub(super) updated_at: DateTime<Utc>,
+}
+
+/// A live suppression.
+#[derive(Debug, Clone)]
+pub(super) struct SuppressionRow {
+    pub(super) id: Uuid,
+    pub(super) reason: String,
+    pub(super) scope: String,
+    pub(super) created_at: DateTime<Utc>,
+}
+
+/// A sender with its domain and its tenant.
+#[derive(Debug, Clone)]
+pub(super) struct SenderRow {
+    pub(super) status: String,
+    pub(super) updated_at: DateTime<Utc>,
+    pub(super) domain_id: Uuid,
+    pub(super) domain_status: DomainStatus,
+    pub(super) verified_at: Option<DateTime<Utc>>,
+    pub(super) tenant_status: String,
+}
+
+/// A one-off message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MessageRow {
+    pub(super) sender_id: Uuid,
+    pub(super) created_at: DateTime<Utc>,
+}
+
+/// The contact with this address.
+pub(super) async fn contact(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<Option<ContactRow>> {
+    sqlx::query_as!(
+        ContactRow,
+        "select id, status, marketing_status, consent_at, updated_at from contacts where tenant_id = $1 and address = $2",
+        tenant,
+        address
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// What is held against an address now, the oldest first. Served by the primary key.
+pub(super) async fn suppressions(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    address: &str,
+) -> sqlx::Result<Vec<SuppressionRow>> {
+    sqlx::query_as!(
+        SuppressionRow,
+        "select id, reason, scope, created_at from suppressions
+         where tenant_id = $1 and address = $2 and (expires_at is null or expires_at > now())
+         order by created_at, id",
+        tenant,
+        address
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// A sender.
+pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<SenderRow> {
+    sqlx::query_as!(
+        SenderRow,
+        r#"select s.status, s.updated_at, d.id as domain_id, d.status as "domain_status: DomainStatus", d.verified_at,
+                  t.status as tenant_status
+           from senders s
+           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           join tenants t on t.id = s.tenant_id
+           where s.tenant_id = $1 and s.id = $2"#,
+        tenant,
+        id
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// A one-off message.
+pub(super) async fn message(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<MessageRow>> {
+    sqlx::query_as!(
+        MessageRow,
+        "select sender_id, created_at from messages where tenant_id = $1 and id = $2",
+        tenant,
+        id
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// The send of a message to a contact.
+pub(super) async fn recipient(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    message: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!(
+        "select send_id from message_recipients where tenant_id = $1 and message_id = $2 and contact_id = $3",
+        tenant,
+        message,
+        contact
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// The part of a campaign's split that a contact falls into.
+pub(super) async fn part(
+    db: &mut PgConnection,
+    campaign: Uuid,
+    contact: Uuid,
+    thresholds: &[i64],
+) -> sqlx::Result<i32> {
+    sqlx::query_scalar!(
+        r#"select width_bucket(ab_draw($1, $2), $3::bigint[]) as "part!""#,
+        campaign,
+        contact,
+        thresholds
+    )
+    .fetch_one(db)
+    .await
+}

@@ -1,0 +1,92 @@
+//! Why somebody is mailed, or not.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::{common::Answer, fixtures::Ready};
+
+async fn explain(ready: &Ready, campaign: &str, email: &str) -> Value {
+    let answer: Answer = ready.client.get(&format!("/v1/explain?campaign_id={campaign}&email={email}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["explanation"].clone()
+}
+
+fn gate(explanation: &Value, name: &str) -> Value {
+    explanation["gates"].as_array().unwrap().iter().find(|gate| gate["gate"] == name).cloned().unwrap_or(Value::Null)
+}
+
+#[tokio::test]
+async fn a_draft_is_explained_as_what_would_happen() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let found = explain(&ready, &id, "READER1%40example.com").await;
+    let order: Vec<&str> =
+        found["gates"].as_array().unwrap().iter().map(|gate| gate["gate"].as_str().unwrap()).collect();
+    assert_eq!(
+        order,
+        ["audience", "contact", "suppression", "consent", "tenant", "sender", "domain", "quota", "window", "campaign"]
+    );
+    assert_eq!(
+        (&found["verdict"], &found["decided_by"], &found["send"]),
+        (&json!("wait"), &json!("campaign"), &Value::Null)
+    );
+    assert_eq!(gate(&found, "audience")["row"], json!({"kind": "list", "id": ready.list}));
+    assert_eq!(gate(&found, "campaign")["detail"], json!("draft"));
+}
+
+#[tokio::test]
+async fn the_first_gate_that_stops_decides_and_names_its_row() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let suppressed = ready
+        .client
+        .post("/v1/suppressions", json!({"email": "reader1@example.com", "reason": "manual", "scope": "all"}))
+        .await;
+    assert_eq!(suppressed.status, 201, "{}", suppressed.body);
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("stop"), &json!("suppression")));
+    let gate = gate(&found, "suppression");
+    assert_eq!((&gate["detail"], &gate["row"]["kind"]), (&json!("manual"), &json!("suppression")));
+    assert!(gate["at"].is_string());
+    assert_eq!(explain(&ready, &id, "reader2%40example.com").await["verdict"], json!("wait"));
+}
+
+#[tokio::test]
+async fn a_stranger_is_in_no_audience() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let found = explain(&ready, &id, "stranger%40example.com").await;
+    assert_eq!(
+        (&found["verdict"], &found["decided_by"], &found["contact_id"]),
+        (&json!("stop"), &json!("audience"), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn after_the_launch_the_send_is_shown_with_its_end() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let sends = ready.batch(&id, &["skipped"]).await;
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["send"]["send_id"], &found["send"]["skip_reason"]), (&json!(sends[0]), &json!("unsubscribed")));
+    assert_eq!(gate(&found, "audience")["detail"], json!("was_in_the_audience"));
+    let outside = explain(&ready, &id, "reader2%40example.com").await;
+    assert_eq!(gate(&outside, "audience")["detail"], json!("was_not_in_the_audience"));
+}
+
+#[rstest]
+#[case("email=a%40example.com", 400, "validation_failed")]
+#[case("campaign_id=0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f", 400, "validation_failed")]
+#[case(
+    "campaign_id=0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f&message_id=0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f&email=a%40example.com",
+    400,
+    "validation_failed"
+)]
+#[case("campaign_id=0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f&email=a%40example.com", 404, "campaign_not_found")]
+#[case("message_id=0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f&email=a%40example.com", 404, "message_not_found")]
+#[case("sequence_id=0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f&email=a%40example.com", 404, "sequence_not_found")]
+#[tokio::test]
+async fn one_thing_and_one_person_are_asked_about(#[case] query: &str, #[case] status: u16, #[case] code: &str) {
+    let ready = Ready::start().await;
+    assert_eq!(ready.client.get(&format!("/v1/explain?{query}")).await.refusal(), (status, code));
+}

@@ -1,0 +1,234 @@
+//! How a campaign is to be sent: variants, window, pace, tripwire; from the draft to the launch.
+
+use chrono::{TimeDelta, Utc};
+use rstest::rstest;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::fixtures::Ready;
+
+fn two_variants() -> Value {
+    json!([
+        {"name": "Control", "weight": 1},
+        {"name": "Short", "weight": 3, "subject": "Short {{ first_name }}", "body_html": "<p>Short</p>"},
+    ])
+}
+
+#[tokio::test]
+async fn the_rules_of_a_campaign_are_read_back_as_written() {
+    let ready = Ready::start().await;
+    let not_after = (Utc::now() + TimeDelta::days(3)).format("%Y-%m-%dT%H:%M:%S.000Z").to_string();
+    let id = ready
+        .campaign(json!({
+            "variants": two_variants(), "ab_test": {"test_percent": 20, "winner_metric": "open_rate", "decide_after_minutes": 90},
+            "not_after": not_after, "on_miss": "hold", "max_per_minute": 600, "tripwire": {"bounce_percent": 2.5},
+        }))
+        .await;
+    let campaign = ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"].clone();
+    assert_eq!(
+        campaign["variants"],
+        json!([
+            {"variant": "A", "name": "Control", "weight": 1, "subject": null, "preheader": null, "template_id": null, "body_html": null},
+            {"variant": "B", "name": "Short", "weight": 3, "subject": "Short {{ first_name }}", "preheader": null, "template_id": null,
+             "body_html": "<p>Short</p>"},
+        ])
+    );
+    assert_eq!(
+        campaign["ab_test"],
+        json!({"test_percent": 20, "winner_metric": "open_rate", "decide_after_minutes": 90, "tested_at": null, "decided_at": null,
+               "winner": null, "winner_reason": null})
+    );
+    assert_eq!((&campaign["not_after"], &campaign["on_miss"]), (&json!(not_after), &json!("hold")));
+    assert_eq!(campaign["max_per_minute"], json!(600));
+    assert_eq!(campaign["tripwire"], json!({"bounce_percent": 2.5, "complaint_percent": 0.3, "state": "armed"}));
+    let listed = ready.client.get("/v1/campaigns").await.body["campaigns"][0].clone();
+    assert_eq!((&listed["variants"][1]["name"], listed["variants"][1].get("body_html")), (&json!("Short"), None));
+}
+
+#[rstest]
+#[case(json!({"variants": [{"name": "A", "weight": 1}]}), "variants", "too_few")]
+#[case(json!({"variants": (0..9).map(|n| json!({"name": n.to_string(), "weight": 1})).collect::<Vec<_>>()}), "variants", "too_many")]
+#[case(json!({"variants": [{"name": "A", "weight": 1}, {"name": "A", "weight": 1}]}), "variants[1].name", "duplicate")]
+#[case(json!({"variants": [{"name": "A", "weight": 0}, {"name": "B", "weight": 1}]}), "variants[0].weight", "out_of_range")]
+#[case(json!({"variants": [{"name": "A"}, {"name": "B", "weight": 1}]}), "variants[0].weight", "required")]
+#[case(json!({"variants": [{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "subject": "{{ nobody }}"}]}), "variants[1].subject", "unknown_variable")]
+#[case(json!({"ab_test": {"test_percent": 10}}), "ab_test", "variants_required")]
+#[case(json!({"variants": two_variants(), "ab_test": {"test_percent": 101}}), "ab_test.test_percent", "out_of_range")]
+#[case(json!({"variants": two_variants(), "ab_test": {}}), "ab_test.test_percent", "required")]
+#[case(json!({"variants": two_variants(), "ab_test": {"test_percent": 9, "winner_metric": "luck"}}), "ab_test.winner_metric", "not_allowed")]
+#[case(json!({"not_after": "tomorrow"}), "not_after", "invalid")]
+#[case(json!({"not_after": "2020-01-01T00:00:00Z"}), "not_after", "in_the_past")]
+#[case(json!({"not_after": "2999-01-01T00:00:00Z"}), "not_after", "too_far_ahead")]
+#[case(json!({"on_miss": "cry"}), "on_miss", "not_allowed")]
+#[case(json!({"max_per_minute": 0}), "max_per_minute", "out_of_range")]
+#[case(json!({"tripwire": {"bounce_percent": 101}}), "tripwire.bounce_percent", "out_of_range")]
+#[tokio::test]
+async fn rules_that_cannot_work_are_refused(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
+    let ready = Ready::start().await;
+    let answer = ready.client.post("/v1/campaigns", ready.campaign_body(change)).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.faults()),
+        (400, vec![(path.to_owned(), code.to_owned())]),
+        "{}",
+        answer.body
+    );
+}
+
+#[tokio::test]
+async fn a_variant_that_names_a_template_that_is_not_there_is_a_404() {
+    let ready = Ready::start().await;
+    let variants =
+        json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "template_id": Uuid::max().to_string()}]);
+    let answer = ready.client.post("/v1/campaigns", ready.campaign_body(json!({"variants": variants}))).await;
+    assert_eq!(answer.refusal(), (404, "template_not_found"));
+}
+
+#[tokio::test]
+async fn the_rules_of_a_draft_may_change_and_go() {
+    let ready = Ready::start().await;
+    let id = ready
+        .campaign(json!({"variants": two_variants(), "ab_test": {"test_percent": 20}, "max_per_minute": 60}))
+        .await;
+    let path = format!("/v1/campaigns/{id}");
+    let changed = ready
+        .client
+        .patch(&path, json!({"subject": "New", "max_per_minute": null, "tripwire": {"complaint_percent": 1}}))
+        .await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    let said: Vec<(String, String)> = sqlx::query_as(
+        "select v.variant, c.subject from campaign_variants v join contents c on c.id = v.content_id order by v.variant",
+    )
+    .fetch_all(&ready.edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(
+        said,
+        [("A".into(), "New".into()), ("B".into(), "Short {{ first_name }}".into())],
+        "variants follow the campaign"
+    );
+    let campaign = ready.client.get(&path).await.body["campaign"].clone();
+    assert_eq!((&campaign["max_per_minute"], &campaign["tripwire"]["complaint_percent"]), (&Value::Null, &json!(1.0)));
+    let alone = ready.client.patch(&path, json!({"variants": null})).await;
+    assert_eq!(alone.faults(), [("ab_test".to_owned(), "variants_required".to_owned())]);
+    assert_eq!(
+        ready.client.patch(&path, json!({"variants": null, "ab_test": null, "not_after": null})).await.status,
+        200
+    );
+    assert_eq!(ready.edge.count("select count(*) from campaign_variants").await, 0);
+}
+
+#[tokio::test]
+async fn a_launch_tells_how_many_get_each_variant_in_the_test() {
+    let ready = Ready::start().await;
+    let list = crate::fixtures::audience(&ready.edge.pool, ready.client.tenant, "list", "many", 400).await;
+    let id =
+        ready.campaign(json!({"list_id": list, "variants": two_variants(), "ab_test": {"test_percent": 50}})).await;
+    let path = format!("/v1/campaigns/{id}/launch");
+    let dry = ready.client.post(&path, json!({"dry_run": true})).await.body;
+    let launched = ready.client.post(&path, json!({"digest": dry["digest"]})).await;
+    assert_eq!(launched.status, 202, "{}", launched.body);
+    let variants = launched.body["ab_variants"].clone();
+    assert_eq!(dry["ab_variants"], variants, "the dry run draws the same");
+    let names: Vec<_> = variants
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|variant| (variant["variant"].clone(), variant["name"].clone()))
+        .collect();
+    assert_eq!(names, [(json!("A"), json!("Control")), (json!("B"), json!("Short"))]);
+    let count = |at: usize| variants[at]["count"].as_i64().unwrap();
+    // 50 and 150 of 400 are expected; four standard deviations are left for chance.
+    assert!((count(0) - 50).abs() < 27 && (count(1) - 150).abs() < 39, "{variants}");
+    assert_eq!(
+        ready.edge.count("select coalesce(sum(cardinality(contacts)), 0)::bigint from launch_audiences").await,
+        400
+    );
+}
+
+#[tokio::test]
+async fn a_launch_sends_the_newest_version_of_a_variants_template() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"subject": "Old"})).await;
+    let variants = json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "template_id": template}]);
+    let id = ready.campaign(json!({"variants": variants})).await;
+    ready.client.patch(&format!("/v1/templates/{template}"), json!({"subject": "New"})).await;
+    let launched = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({})).await;
+    assert_eq!(launched.status, 202, "{}", launched.body);
+    let said: String = sqlx::query_scalar(
+        "select c.subject from campaign_variants v join contents c on c.id = v.content_id where v.variant = 'B'",
+    )
+    .fetch_one(&ready.edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(said, "New");
+}
+
+#[tokio::test]
+async fn a_campaign_is_not_launched_into_a_closed_window() {
+    let ready = Ready::start().await;
+    let at = Utc::now() + TimeDelta::hours(1);
+    let later = (at + TimeDelta::hours(1)).to_rfc3339();
+    for (on_miss, refused) in [("skip", true), ("hold", true), ("send", false)] {
+        let id = ready.campaign(json!({"not_after": at.to_rfc3339(), "on_miss": on_miss})).await;
+        let launched = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"schedule_for": later})).await;
+        if refused {
+            assert_eq!(launched.refusal(), (422, "window_missed"));
+        } else {
+            assert_eq!(launched.status, 202, "{}", launched.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn resuming_disarms_the_tripwire_and_waives_the_window() {
+    let ready = Ready::start().await;
+    for (reason, tripwire) in [("tripwire_bounces", "tripped"), ("window_missed", "armed"), ("requested", "armed")] {
+        let id = ready.campaign(json!({})).await;
+        sqlx::query(
+            "update campaigns set status = 'sending', paused = true, pause_reason = $2, tripwire = $3, not_after = now(), closes_at = now()
+             where id = $1::uuid",
+        )
+        .bind(&id)
+        .bind(reason)
+        .bind(tripwire)
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+        let path = format!("/v1/campaigns/{id}");
+        assert_eq!(ready.client.get(&path).await.body["campaign"]["pause_reason"], json!(reason));
+        assert_eq!(ready.client.patch(&path, json!({"paused": false})).await.body["paused"], json!(false));
+        let (state, closes): (String, bool) =
+            sqlx::query_as("select tripwire, closes_at is not null from campaigns where id = $1::uuid")
+                .bind(&id)
+                .fetch_one(&ready.edge.pool)
+                .await
+                .unwrap();
+        let expected = match reason {
+            "tripwire_bounces" => ("disarmed", true),
+            "window_missed" => ("armed", false),
+            _ => ("armed", true),
+        };
+        assert_eq!((state.as_str(), closes), expected, "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_launch_beyond_the_quota_is_refused_and_a_dry_run_shows_it() {
+    let ready = Ready::start().await;
+    sqlx::query("insert into send_limits (tenant_id, monthly) values ($1, 2)")
+        .bind(ready.client.tenant)
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}/launch");
+    let dry = ready.client.post(&path, json!({"dry_run": true})).await;
+    assert_eq!(
+        (dry.status.as_u16(), &dry.body["send_quota"]["remaining"], &dry.body["send_quota"]["exceeded"]),
+        (200, &json!(2), &json!(true))
+    );
+    let refused = ready.client.post(&path, json!({})).await;
+    assert_eq!(refused.refusal(), (429, "send_quota_exceeded"));
+    assert!(refused.header("retry-after").parse::<u64>().unwrap() > 0);
+    assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"], json!("draft"));
+}
