@@ -1,21 +1,9 @@
--- Contacts as callers see them: one by id, or a page of those that pass the filters, newest first.
--- The page is cut first (index contacts_newest, or the unique address), then each row gets its audiences and the gravest
--- live suppression of its address.
+-- Contacts as callers see them, by id, newest first: each with its audiences and the gravest live suppression of its address.
+-- $1 tenant, $2 ids.
 with page as (
     select c.* from contacts c
     where c.tenant_id = $1 and c.status <> 'erased'
-      and ($2::uuid is null or c.id = $2)
-      and ($3::text is null or c.address = $3)
-      and ($4::text is null or c.address ilike $4 or concat_ws(' ', c.first_name, c.last_name) ilike $4 or c.company ilike $4)
-      and ($5::uuid is null or exists (
-          select from audience_members m where m.tenant_id = $1 and m.audience_id = $5 and m.contact_id = c.id))
-      and ($6::uuid is null or exists (
-          select from audience_members m where m.tenant_id = $1 and m.audience_id = $6 and m.contact_id = c.id))
-      and ($7::text is null or c.status = $7)
-      and ($8::timestamptz is null or c.updated_at >= $8)
-      and ($9::timestamptz is null or (c.created_at, c.id) < ($9, $10::uuid))
-    order by c.created_at desc, c.id desc
-    limit $11
+      and c.id = any ($2)
 )
 select c.id as "contact_id!", c.address as "email!", c.first_name, c.last_name, c.title, c.phone, c.company, c.dot_number,
        c.fields as "fields!", coalesce(membership.tags, '[]') as "tags!", coalesce(membership.lists, '[]') as "lists!",

@@ -11,5 +11,6 @@ mod fields;
 mod idempotency;
 mod imports;
 mod requests;
+mod segments;
 mod suppressions;
 mod tenancy;

@@ -10,7 +10,10 @@ use sqlx::PgConnection;
 const WORK_MEM: &str = "64MB";
 
 /// From here to [`few_rows`], or the end of the transaction, tables are joined by hashing.
-pub(crate) async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', $1, true) || set_config('enable_nestloop', 'off', true)
                 || set_config('enable_mergejoin', 'off', true)",
@@ -22,7 +25,10 @@ pub(crate) async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 }
 
 /// Back to what the connection came with.
-pub(crate) async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', null, true) || set_config('enable_nestloop', null, true)
                 || set_config('enable_mergejoin', null, true)"

@@ -9,25 +9,34 @@ pub enum AudienceSelector {
     List(Uuid),
     /// Whoever has at least one of these tags.
     Tags(Vec<Uuid>),
+    /// Whoever a segment's rule says, when it is asked.
+    Segment(Uuid),
 }
 
 impl AudienceSelector {
     /// From a campaign's columns. `None` when they name no audience that can be looked up: an unknown mode, a list mode
     /// without a list, no tags.
     #[must_use]
-    pub fn from_columns(audience_mode: &str, list_id: Option<Uuid>, tag_ids: &[Uuid]) -> Option<Self> {
+    pub fn from_columns(
+        audience_mode: &str,
+        list_id: Option<Uuid>,
+        segment_id: Option<Uuid>,
+        tag_ids: &[Uuid],
+    ) -> Option<Self> {
         match audience_mode {
             "list" => list_id.map(Self::List),
+            "segment" => segment_id.map(Self::Segment),
             "tags" if !tag_ids.is_empty() => Some(Self::Tags(tag_ids.to_vec())),
             _ => None,
         }
     }
 
-    /// The rows of `audiences` whose members make up the audience.
+    /// The rows of `audiences` whose members make up the audience; none for a segment.
     pub(crate) fn audiences(&self) -> &[Uuid] {
         match self {
             Self::List(list) => std::slice::from_ref(list),
             Self::Tags(tags) => tags,
+            Self::Segment(_) => &[],
         }
     }
 }
@@ -39,20 +48,23 @@ mod tests {
 
     const LIST: Uuid = Uuid::from_u128(1);
     const TAG: Uuid = Uuid::from_u128(2);
+    const SEGMENT: Uuid = Uuid::from_u128(3);
 
     #[rstest]
-    #[case("list", Some(LIST), &[TAG], Some(AudienceSelector::List(LIST)))]
-    #[case("tags", Some(LIST), &[TAG], Some(AudienceSelector::Tags(vec![TAG])))]
-    #[case("list", None, &[TAG], None)]
-    #[case("tags", Some(LIST), &[], None)]
-    #[case("segment", Some(LIST), &[TAG], None)]
-    #[case("", None, &[], None)]
+    #[case("list", Some(LIST), Some(SEGMENT), &[TAG], Some(AudienceSelector::List(LIST)))]
+    #[case("tags", Some(LIST), Some(SEGMENT), &[TAG], Some(AudienceSelector::Tags(vec![TAG])))]
+    #[case("list", None, Some(SEGMENT), &[TAG], None)]
+    #[case("tags", Some(LIST), Some(SEGMENT), &[], None)]
+    #[case("segment", Some(LIST), Some(SEGMENT), &[TAG], Some(AudienceSelector::Segment(SEGMENT)))]
+    #[case("segment", Some(LIST), None, &[TAG], None)]
+    #[case("", None, None, &[], None)]
     fn the_mode_says_which_column_counts(
         #[case] mode: &str,
         #[case] list: Option<Uuid>,
+        #[case] segment: Option<Uuid>,
         #[case] tags: &[Uuid],
         #[case] selector: Option<AudienceSelector>,
     ) {
-        assert_eq!(AudienceSelector::from_columns(mode, list, tags), selector);
+        assert_eq!(AudienceSelector::from_columns(mode, list, segment, tags), selector);
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::input::{Change, NewContact};
 use crate::{
-    act::{Page, page::as_time},
+    act::page::as_time,
     error::ApiError,
     routes::audiences::AudienceKind,
 };
@@ -42,18 +42,6 @@ pub(crate) struct Contact {
     updated_at: DateTime<Utc>,
 }
 
-/// Which contacts.
-#[derive(Debug, Default)]
-pub(crate) struct Filter {
-    pub id: Option<Uuid>,
-    pub address: Option<String>,
-    pub search: Option<String>,
-    pub list_id: Option<Uuid>,
-    pub tag_id: Option<Uuid>,
-    pub status: Option<&'static str>,
-    pub updated_since: Option<DateTime<Utc>>,
-}
-
 /// What a change needs to know of a contact before it.
 #[derive(Debug)]
 pub(crate) struct Locked {
@@ -63,37 +51,14 @@ pub(crate) struct Locked {
     pub left_by_own_hand: bool,
 }
 
-/// The contacts that pass a filter, one more than the page holds.
-pub(crate) async fn list(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    filter: &Filter,
-    page: &Page,
-) -> sqlx::Result<Vec<Contact>> {
-    sqlx::query_file_as!(
-        Contact,
-        "queries/contacts.sql",
-        tenant,
-        filter.id,
-        filter.address,
-        filter.search,
-        filter.list_id,
-        filter.tag_id,
-        filter.status,
-        filter.updated_since,
-        page.before,
-        page.before_id,
-        page.fetch(),
-    )
-    .fetch_all(db)
-    .await
+/// The contacts with these ids, newest first.
+pub(crate) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<Contact>> {
+    sqlx::query_file_as!(Contact, "queries/contacts.sql", tenant, ids).fetch_all(db).await
 }
 
 /// One contact.
 pub(crate) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Contact, ApiError> {
-    let filter = Filter { id: Some(id), ..Filter::default() };
-    let page = Page { limit: 1, before: None, before_id: None };
-    list(db, tenant, &filter, &page).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
+    records(db, tenant, &[id]).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
 }
 
 /// 404 `list_not_found` or `tag_not_found` unless there is one.

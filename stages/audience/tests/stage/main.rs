@@ -4,8 +4,10 @@
 mod count;
 mod hand_on;
 mod launch;
+mod message;
 mod pace;
 mod pinned;
+mod segment;
 mod stops;
 mod sweeps;
 mod transactional;

@@ -1,0 +1,273 @@
+//! The fields a rule may test, what they hold, and which operators apply to that.
+
+use std::collections::BTreeMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// Text.
+    Text,
+    /// A canonical address.
+    Email,
+    /// One word of a closed set.
+    Word(&'static [&'static str]),
+    /// A number.
+    Number,
+    /// True or false.
+    Boolean,
+    /// A day.
+    Date,
+    /// A moment.
+    Instant,
+    /// Texts.
+    TextList,
+}
+
+/// An operator of a field's leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Eq,
+    Neq,
+    In,
+    NotIn,
+    Contains,
+    NotContains,
+    StartsWith,
+    EndsWith,
+    Gt,
+    Gte,
+    Lt,
+    Lte,
+    Between,
+    Exists,
+    NotExists,
+    Before,
+    After,
+    WithinDays,
+    OlderThanDays,
+    Includes,
+}
+
+/// Every operator, as callers write it.
+pub const OPS: [&str; 20] = [
+    "eq",
+    "neq",
+    "in",
+    "not_in",
+    "contains",
+    "not_contains",
+    "starts_with",
+    "ends_with",
+    "gt",
+    "gte",
+    "lt",
+    "lte",
+    "between",
+    "exists",
+    "not_exists",
+    "before",
+    "after",
+    "within_days",
+    "older_than_days",
+    "includes",
+];
+
+impl Op {
+    /// In the order of [`OPS`].
+    const ALL: [Self; 20] = [
+        Self::Eq,
+        Self::Neq,
+        Self::In,
+        Self::NotIn,
+        Self::Contains,
+        Self::NotContains,
+        Self::StartsWith,
+        Self::EndsWith,
+        Self::Gt,
+        Self::Gte,
+        Self::Lt,
+        Self::Lte,
+        Self::Between,
+        Self::Exists,
+        Self::NotExists,
+        Self::Before,
+        Self::After,
+        Self::WithinDays,
+        Self::OlderThanDays,
+        Self::Includes,
+    ];
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        OPS.iter().position(|name| *name == text).map(|at| Self::ALL[at])
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        OPS[self as usize]
+    }
+
+    pub(crate) fn takes_no_value(self) -> bool {
+        matches!(self, Self::Exists | Self::NotExists)
+    }
+
+    pub(crate) fn is_negative(self) -> bool {
+        matches!(self, Self::Neq | Self::NotIn | Self::NotContains | Self::NotExists)
+    }
+}
+
+impl ValueKind {
+    /// What a tenant's own field of this type holds (column `fields.type`).
+    fn from_column(text: &str) -> Self {
+        match text {
+            "number" => Self::Number,
+            "boolean" => Self::Boolean,
+            "date" => Self::Date,
+            "datetime" => Self::Instant,
+            "string_list" => Self::TextList,
+            _ => Self::Text,
+        }
+    }
+
+    /// The operators that apply to it.
+    pub(crate) fn ops(self) -> &'static [Op] {
+        use Op::*;
+        match self {
+            Self::Text | Self::Email => {
+                &[Eq, Neq, In, NotIn, Contains, NotContains, StartsWith, EndsWith, Exists, NotExists]
+            }
+            Self::Word(_) => &[Eq, Neq, In, NotIn, Exists, NotExists],
+            Self::Number => &[Eq, Neq, In, NotIn, Gt, Gte, Lt, Lte, Between, Exists, NotExists],
+            Self::Boolean => &[Eq, Neq, Exists, NotExists],
+            Self::Date => &[
+                Eq,
+                Neq,
+                In,
+                NotIn,
+                Gt,
+                Gte,
+                Lt,
+                Lte,
+                Between,
+                Before,
+                After,
+                WithinDays,
+                OlderThanDays,
+                Exists,
+                NotExists,
+            ],
+            Self::Instant => {
+                &[Gt, Gte, Lt, Lte, Between, Before, After, WithinDays, OlderThanDays, Exists, NotExists]
+            }
+            Self::TextList => &[Includes, Exists, NotExists],
+        }
+    }
+
+    /// In words, for faults.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Text => "a text",
+            Self::Email => "an address",
+            Self::Word(_) => "a word of a closed set",
+            Self::Number => "a number",
+            Self::Boolean => "true or false",
+            Self::Date => "a date",
+            Self::Instant => "a time",
+            Self::TextList => "a list of texts",
+        }
+    }
+}
+
+/// A tenant's own fields, by key.
+pub type Definitions = BTreeMap<String, ValueKind>;
+
+/// The tenant's own fields.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn definitions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Definitions> {
+    let rows = sqlx::query!("select key, type from fields where tenant_id = $1", tenant).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.key, ValueKind::from_column(&row.r#type))).collect())
+}
+
+/// A field that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Where its value is.
+    pub place: Place,
+    /// What it holds.
+    pub kind: ValueKind,
+}
+
+/// Where a field's value is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A column of `contacts`: one of [`BUILT_IN`], never a caller's text.
+    Column(&'static str),
+    /// A key of `contacts.fields`.
+    Custom(String),
+}
+
+const MARKETING_STATUSES: &[&str] = &["subscribed", "unsubscribed", "pending"];
+const STATUSES: &[&str] = &["active", "archived"];
+
+/// The fields every contact has: name as the API shows it, column, what it holds.
+pub(crate) const BUILT_IN: [(&str, &str, ValueKind); 19] = [
+    ("email", "address", ValueKind::Email),
+    ("first_name", "first_name", ValueKind::Text),
+    ("last_name", "last_name", ValueKind::Text),
+    ("title", "title", ValueKind::Text),
+    ("phone", "phone", ValueKind::Text),
+    ("company", "company", ValueKind::Text),
+    ("dot_number", "dot_number", ValueKind::Number),
+    ("timezone", "timezone", ValueKind::Text),
+    ("locale", "locale", ValueKind::Text),
+    ("lifecycle_stage", "lifecycle_stage", ValueKind::Text),
+    ("status", "status", ValueKind::Word(STATUSES)),
+    ("marketing_status", "marketing_status", ValueKind::Word(MARKETING_STATUSES)),
+    ("source", "source", ValueKind::Text),
+    ("consent.basis", "consent_basis", ValueKind::Text),
+    ("consent.at", "consent_at", ValueKind::Instant),
+    ("consent.source", "consent_source", ValueKind::Text),
+    ("consent.description", "consent_description", ValueKind::Text),
+    ("created_at", "created_at", ValueKind::Instant),
+    ("updated_at", "updated_at", ValueKind::Instant),
+];
+
+impl Field {
+    /// The field of this name, as the API shows it: `company`, `consent.at`, `fields.plan`.
+    pub(crate) fn find(name: &str, definitions: &Definitions) -> Option<Self> {
+        if let Some(key) = name.strip_prefix("fields.") {
+            let kind = *definitions.get(key)?;
+            return Some(Self { place: Place::Custom(key.to_owned()), kind });
+        }
+        let (_, column, kind) = BUILT_IN.iter().find(|(known, ..)| *known == name)?;
+        Some(Self { place: Place::Column(column), kind: *kind })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_reads_as_it_is_written() {
+        for name in OPS {
+            assert_eq!(Op::parse(name).unwrap().as_str(), name);
+        }
+        assert_eq!(Op::parse("like"), None);
+    }
+
+    #[test]
+    fn fields_are_the_built_in_ones_and_those_the_tenant_defined() {
+        let definitions = Definitions::from([("plan".to_owned(), ValueKind::Text)]);
+        let find = |name| Field::find(name, &definitions);
+        assert_eq!(find("fields.plan").unwrap().place, Place::Custom("plan".to_owned()));
+        assert_eq!(find("consent.at").unwrap().kind, ValueKind::Instant);
+        for unknown in ["plan", "fields.colour", "fields.", "address", "tenant_id", "", "email; drop table contacts"] {
+            assert_eq!(find(unknown), None, "{unknown}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! How many a segment is, and a few of them.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, QueryBuilder};
+use uuid::Uuid;
+
+use super::compile::Compiled;
+use crate::planner;
+
+/// Contacts a preview shows at most.
+pub const SAMPLE_MAX: i64 = 10;
+
+/// A segment at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preview {
+    /// Contacts in it.
+    pub count: i64,
+    /// The newest of them.
+    pub sample: Vec<Sampled>,
+    /// When.
+    pub evaluated_at: DateTime<Utc>,
+}
+
+/// One contact of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct Sampled {
+    /// Which one.
+    pub contact_id: Uuid,
+    /// Its address.
+    pub email: String,
+    /// Its first name.
+    pub first_name: Option<String>,
+    /// Its last name.
+    pub last_name: Option<String>,
+}
+
+/// Counts a segment, and shows a few of its contacts. Call it inside a transaction: it sets planner options for itself.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) -> sqlx::Result<Preview> {
+    planner::many_rows(&mut *db).await?;
+    let mut query = QueryBuilder::new("select count(*), now() from ");
+    segment.push(&mut query, tenant);
+    let (count, evaluated_at): (i64, DateTime<Utc>) = query.build_query_as().fetch_one(&mut *db).await?;
+    let sample = if count == 0 { Vec::new() } else { sample(&mut *db, tenant, segment).await? };
+    planner::few_rows(db).await?;
+    Ok(Preview { count, sample, evaluated_at })
+}
+
+async fn sample(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) -> sqlx::Result<Vec<Sampled>> {
+    let mut query = QueryBuilder::new("select c.id as contact_id, c.address as email, c.first_name, c.last_name from ");
+    segment.push(&mut query, tenant);
+    query.push(" order by c.created_at desc, c.id desc limit ").push_bind(SAMPLE_MAX);
+    query.build_query_as().fetch_all(db).await
+}

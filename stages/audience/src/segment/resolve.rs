@@ -1,0 +1,204 @@
+//! Finding what a rule names, and putting other segments' rules in the place of their names.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{
+    Fault, SegmentError,
+    compile::Compiled,
+    field::{Definitions, definitions},
+    rule::{Expanded, Rule, SegmentRef},
+};
+
+/// How deep segments may name segments.
+const NESTING_MAX: usize = 5;
+/// Leaves of a rule with those of all segments it names.
+const EXPANDED_LEAVES_MAX: usize = 200;
+/// Events among them: each reads a tenant's facts.
+const EVENTS_MAX: usize = 10;
+
+/// A stored segment, ready to be evaluated as its rule stands now.
+///
+/// # Errors
+/// 'No such segment', or a rule that cannot be evaluated.
+pub async fn load(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Compiled, SegmentError> {
+    let row = sqlx::query_scalar!(
+        "select rule from segments where tenant_id = $1 and id = $2 and deleted_at is null",
+        tenant,
+        id
+    );
+    let json = row.fetch_optional(&mut *db).await?.ok_or(SegmentError::NotFound("segment"))?;
+    let definitions = definitions(&mut *db, tenant).await?;
+    let rule = Rule::parse(&json, "rule", &definitions).map_err(SegmentError::Invalid)?;
+    resolve(db, tenant, &rule, &definitions, Some(id)).await
+}
+
+/// Checks that everything a rule names is the tenant's and exists, and expands it. `own` is the segment whose rule this is, or
+/// will be: one that names itself, however indirectly, is refused.
+///
+/// # Errors
+/// What is named and not there; a cycle; a rule that grows too large with the segments it names.
+pub async fn resolve(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    rule: &Rule,
+    definitions: &Definitions,
+    own: Option<Uuid>,
+) -> Result<Compiled, SegmentError> {
+    let known = named_rules(&mut *db, tenant, rule, definitions).await?;
+    let mut expansion = Expansion { known: &known, own, leaves: 0, events: 0, path: None, within: Vec::new() };
+    let expanded = expansion.expand(rule)?;
+    check_references(db, tenant, &expanded).await?;
+    Ok(Compiled::new(expanded))
+}
+
+/// The rules of all segments that a rule names, and that those name, level by level.
+async fn named_rules(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    rule: &Rule,
+    definitions: &Definitions,
+) -> Result<HashMap<Uuid, Rule>, SegmentError> {
+    let mut known: HashMap<Uuid, Rule> = HashMap::new();
+    let mut wanted = rule.segments();
+    // One level more than is allowed, so that the expansion meets it and can say so.
+    for _ in 0..=NESTING_MAX {
+        if wanted.is_empty() {
+            break;
+        }
+        let rows = sqlx::query!(
+            "select id, rule from segments where tenant_id = $1 and id = any ($2) and deleted_at is null",
+            tenant,
+            &wanted
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        let mut next = Vec::new();
+        for row in rows {
+            let rule = Rule::parse(&row.rule, "rule", definitions).map_err(SegmentError::Invalid)?;
+            next.extend(rule.segments());
+            known.insert(row.id, rule);
+        }
+        if wanted.iter().any(|id| !known.contains_key(id)) {
+            return Err(SegmentError::NotFound("segment"));
+        }
+        next.sort_unstable();
+        next.dedup();
+        next.retain(|id| !known.contains_key(id));
+        wanted = next;
+    }
+    Ok(known)
+}
+
+struct Expansion<'a> {
+    known: &'a HashMap<Uuid, Rule>,
+    own: Option<Uuid>,
+    leaves: usize,
+    events: usize,
+    /// Where the outermost segment is named that is being expanded.
+    path: Option<&'a str>,
+    /// The segments that are being expanded, outermost first.
+    within: Vec<Uuid>,
+}
+
+impl<'a> Expansion<'a> {
+    fn expand(&mut self, rule: &'a Rule) -> Result<Expanded, SegmentError> {
+        Ok(match rule {
+            Rule::All(parts) => Rule::All(self.each(parts)?),
+            Rule::Any(parts) => Rule::Any(self.each(parts)?),
+            Rule::Not(part) => Rule::Not(Box::new(self.expand(part)?)),
+            Rule::Segment(named) => self.named(named)?,
+            Rule::Field(test) => {
+                self.count(false)?;
+                Rule::Field(test.clone())
+            }
+            Rule::Member(membership) => {
+                self.count(false)?;
+                Rule::Member(*membership)
+            }
+            Rule::Event(event) => {
+                self.count(true)?;
+                Rule::Event(*event)
+            }
+        })
+    }
+
+    fn each(&mut self, parts: &'a [Rule]) -> Result<Vec<Expanded>, SegmentError> {
+        parts.iter().map(|part| self.expand(part)).collect()
+    }
+
+    fn named(&mut self, named: &'a SegmentRef) -> Result<Expanded, SegmentError> {
+        let outermost = self.path.is_none();
+        if outermost {
+            self.path = Some(&named.path);
+        }
+        if self.own == Some(named.id) || self.within.contains(&named.id) {
+            return Err(self.fault("cycle", "leads back to the segment itself"));
+        }
+        if self.within.len() == NESTING_MAX {
+            return Err(self.fault("too_deep", format!("segments may name segments at most {NESTING_MAX} deep")));
+        }
+        let rule = self.known.get(&named.id).ok_or(SegmentError::NotFound("segment"))?;
+        self.within.push(named.id);
+        let expanded = self.expand(rule)?;
+        self.within.pop();
+        if outermost {
+            self.path = None;
+        }
+        Ok(expanded)
+    }
+
+    fn count(&mut self, is_event: bool) -> Result<(), SegmentError> {
+        self.leaves += 1;
+        self.events += usize::from(is_event);
+        if self.leaves > EXPANDED_LEAVES_MAX {
+            let detail = format!("has more than {EXPANDED_LEAVES_MAX} leaves with those of the segments it names");
+            return Err(self.fault("too_many", detail));
+        }
+        if self.events > EVENTS_MAX {
+            let detail = format!("has more than {EVENTS_MAX} events with those of the segments it names");
+            return Err(self.fault("too_many", detail));
+        }
+        Ok(())
+    }
+
+    fn fault(&self, code: &'static str, detail: impl Into<String>) -> SegmentError {
+        SegmentError::Invalid(vec![Fault::new(self.path.unwrap_or("rule"), code, detail)])
+    }
+}
+
+/// Lists, tags and campaigns that are named and not there.
+async fn check_references(db: &mut PgConnection, tenant: Uuid, rule: &Expanded) -> Result<(), SegmentError> {
+    let (mut lists, mut tags, mut campaigns) = (Vec::new(), Vec::new(), Vec::new());
+    rule.each_leaf(&mut |leaf| match leaf {
+        Rule::Member(membership) if membership.kind == "list" => lists.push(membership.id),
+        Rule::Member(membership) => tags.push(membership.id),
+        Rule::Event(event) => campaigns.extend(event.source.campaign_id),
+        _ => {}
+    });
+    if lists.is_empty() && tags.is_empty() && campaigns.is_empty() {
+        return Ok(());
+    }
+    let missing = sqlx::query!(
+        r#"select exists (select from unnest($2::uuid[]) w (id) where not exists (
+                      select from audiences a where a.tenant_id = $1 and a.id = w.id and a.kind = 'list')) as "list!",
+                  exists (select from unnest($3::uuid[]) w (id) where not exists (
+                      select from audiences a where a.tenant_id = $1 and a.id = w.id and a.kind = 'tag')) as "tag!",
+                  exists (select from unnest($4::uuid[]) w (id) where not exists (
+                      select from campaigns c where c.tenant_id = $1 and c.id = w.id)) as "campaign!""#,
+        tenant,
+        &lists,
+        &tags,
+        &campaigns,
+    )
+    .fetch_one(db)
+    .await?;
+    for (is_missing, object) in [(missing.list, "list"), (missing.tag, "tag"), (missing.campaign, "campaign")] {
+        if is_missing {
+            return Err(SegmentError::NotFound(object));
+        }
+    }
+    Ok(())
+}

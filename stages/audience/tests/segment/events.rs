@@ -1,0 +1,104 @@
+//! Facts by contact: kept with the sends, whoever writes them; and which sends are read.
+
+use chrono::{NaiveDate, TimeDelta, Utc};
+use schemas::{SendId, month_of, new_batch_id};
+use serde_json::json;
+use stage_rig::{Rig, Tenant};
+use uuid::Uuid;
+
+use crate::{select, tenant};
+
+async fn send(rig: &Rig, tenant: &Tenant, id: Uuid, contact: Uuid, sent_days_ago: i64) {
+    sqlx::query("insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', $5)")
+        .bind(tenant.id)
+        .bind(id)
+        .bind(month_of(id))
+        .bind(contact)
+        .bind(Utc::now() - TimeDelta::days(sent_days_ago))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+}
+
+async fn facts(rig: &Rig) -> Vec<(String, bool, bool)> {
+    sqlx::query_as(
+        "select f.fact, f.occurred_at = coalesce(s.opened_at, s.bounced_at), f.human_at is not null
+         from contact_facts f join sends s on s.tenant_id = f.tenant_id and s.id = f.send_id order by 1",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_facts_of_a_contact_follow_those_of_its_sends() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 1).await;
+    let id = new_batch_id();
+    send(&rig, &tenant, id, people[0].id, 3).await;
+    let run = |sql: &'static str| sqlx::query(sql).execute(&rig.pool);
+    run("update sends set opened_at = now() - interval '2 days'").await.unwrap();
+    assert_eq!(facts(&rig).await, [("opened".to_owned(), true, false)]);
+    // Told to have been earlier, and by a person.
+    run("update sends set opened_at = opened_at - interval '1 hour', human_opened_at = now()").await.unwrap();
+    assert_eq!(facts(&rig).await, [("opened".to_owned(), true, true)]);
+    // What is no fact changes nothing.
+    run("update sends set attempts = 3, bounced_at = bounced_at").await.unwrap();
+    run("update sends set opened_at = null, human_opened_at = null, bounced_at = now()").await.unwrap();
+    assert_eq!(facts(&rig).await, [("bounced".to_owned(), true, false)]);
+    run("update sends set bounced_at = null, state = 'queued'").await.unwrap();
+    assert_eq!(facts(&rig).await, []);
+}
+
+/// A month's partition of the past.
+async fn partition(rig: &Rig, month: NaiveDate) {
+    let pool = sqlx::PgPool::connect(&rig.database.url()).await.unwrap();
+    let next = month + chrono::Months::new(1);
+    sqlx::query(sqlx::AssertSqlSafe(format!(
+        "create table if not exists sends_{} partition of sends for values from ('{month}') to ('{next}')",
+        month.format("%Y_%m")
+    )))
+    .execute(&pool)
+    .await
+    .unwrap();
+}
+
+/// An id that was made so many days ago.
+fn id_of(days_ago: i64) -> Uuid {
+    let at = Utc::now() - TimeDelta::days(days_ago);
+    let stamp = uuid::Timestamp::from_unix(uuid::NoContext, u64::try_from(at.timestamp()).unwrap(), 0);
+    SendId(Uuid::new_v7(stamp)).batch()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_counts_when_it_was_sent_however_long_its_campaign_waited() {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    let people = rig.people(&tenant, 4).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let (paused, done) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
+    // Launched 100 days ago and paused until yesterday; launched and over 60 days ago; of no campaign, 5 and 40 days ago.
+    let sends = [(id_of(100), 1), (id_of(60), 60), (id_of(5), 5), (id_of(40), 40)];
+    for ((id, sent), person) in sends.iter().zip(&people) {
+        partition(&rig, month_of(*id)).await;
+        send(&rig, &tenant, *id, person.id, *sent).await;
+    }
+    for (campaign, id, completed) in [(paused, sends[0].0, None), (done, sends[1].0, Some(Utc::now() - TimeDelta::days(59)))] {
+        sqlx::query("update campaigns set launch_prefix = $2, month = $3, completed_at = $4 where id = $1")
+            .bind(campaign)
+            .bind(&id.simple().to_string()[..23])
+            .bind(month_of(id))
+            .bind(completed)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    let sent = |days: i64| json!({"event": "email.sent", "within_days": days});
+    assert_eq!(select(&rig, &tenant, &sent(7)).await, [people[0].id, people[2].id]);
+    assert_eq!(select(&rig, &tenant, &sent(45)).await, [people[0].id, people[2].id, people[3].id]);
+    assert_eq!(select(&rig, &tenant, &json!({"event": "email.delivered"})).await.len(), 4);
+    let of = |campaign: Uuid| json!({"event": "email.sent", "campaign_id": campaign});
+    assert_eq!(select(&rig, &tenant, &of(done)).await, [people[1].id]);
+    assert_eq!(select(&rig, &tenant, &json!({"not": {"event": "email.sent", "within_days": 30}})).await, [people[1].id, people[3].id]);
+}
