@@ -122,3 +122,28 @@ async fn a_campaigns_sends_are_filtered_by_state_and_address() {
         [("email".to_owned(), "missing_at".to_owned())]
     );
 }
+
+#[tokio::test]
+async fn the_source_of_a_captured_mail_can_be_read_by_its_tenant_only() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let sends = ready.batch(&campaign, &["sent", "sent"]).await;
+    sqlx::query("insert into captured_mails (tenant_id, send_id, source, is_cut) values ($1, $2, $3, true)")
+        .bind(ready.client.tenant)
+        .bind(sends[0])
+        .bind(b"To: ann@example.com\r\n\r\nHello\r\n".as_slice())
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let answer = ready.client.get(&format!("/v1/sends/{}/source", sends[0])).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.body["source"], "To: ann@example.com\r\n\r\nHello\r\n");
+    assert_eq!(answer.body["truncated"], true);
+    let refusal = |id: Uuid| {
+        let path = format!("/v1/sends/{id}/source");
+        let client = &ready.client;
+        async move { client.get(&path).await.body["error"].clone() }
+    };
+    assert_eq!(refusal(sends[1]).await, "source_not_found");
+    assert_eq!(refusal(Uuid::now_v7()).await, "send_not_found");
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use runtime::{Bus, Database, Role};
+use runtime::{Bus, Database, MasterKeys, Role};
 use secrecy::SecretString;
 use serde_json::Value;
 use sqlx::PgPool;
@@ -20,6 +20,24 @@ impl DatabaseArgs {
     /// A small pool in the stages' role.
     pub fn pool(&self) -> anyhow::Result<PgPool> {
         Database::pool(&self.database_url, Role::Stages, 2).context("database-url")
+    }
+}
+
+/// The master key, for commands that seal or open secrets. Needed only by those.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MasterKeyArgs {
+    /// The master key, as the processes have it: 64 hex digits.
+    #[arg(long, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
+    pub master_key: Option<SecretString>,
+    /// A file with the master key.
+    #[arg(long, env = "POSTRIDER_MASTER_KEY_FILE")]
+    pub master_key_file: Option<PathBuf>,
+}
+
+impl MasterKeyArgs {
+    /// The keys.
+    pub fn keys(&self) -> anyhow::Result<MasterKeys> {
+        Ok(runtime::settings::master_keys(self.master_key.as_ref(), self.master_key_file.as_deref())?)
     }
 }
 

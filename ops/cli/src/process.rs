@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use clap::ValueEnum;
+use clap::{CommandFactory, ValueEnum};
+use delivery::quota::QuotaDefaults;
 use runtime::{Bus, CoreSettings, Database, Role, Vault, admin::Admin};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -58,6 +59,8 @@ pub struct AllSettings {
     #[command(flatten)]
     stages: StageSettings,
     #[command(flatten)]
+    quota: QuotaDefaults,
+    #[command(flatten)]
     addresses: AddressesFile,
 }
 
@@ -68,6 +71,8 @@ pub struct IngressProcess {
     core: CoreSettings,
     #[command(flatten, next_help_heading = "Ingress")]
     ingress: ingress::Settings,
+    #[command(flatten)]
+    quota: QuotaDefaults,
     #[command(flatten)]
     addresses: AddressesFile,
 }
@@ -82,6 +87,8 @@ pub struct StageProcess {
     core: CoreSettings,
     #[command(flatten)]
     stages: StageSettings,
+    #[command(flatten)]
+    quota: QuotaDefaults,
     #[command(flatten)]
     addresses: AddressesFile,
 }
@@ -101,30 +108,48 @@ pub enum StageName {
     Engagement,
 }
 
+impl StageName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Audience => "audience",
+            Self::Compliance => "compliance",
+            Self::Rendering => "rendering",
+            Self::Delivery => "delivery",
+            Self::Engagement => "engagement",
+        }
+    }
+}
+
 /// What a running process holds.
 struct Process {
     deps: runner::Deps,
     admin_addr: SocketAddr,
 }
 
-pub async fn run_all(settings: AllSettings) -> anyhow::Result<()> {
+pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
+    settings.stages.delivery.quota = settings.quota;
+    settings.ingress.quota = settings.quota;
     let process = Process::start(&settings.core, "all").await?;
     start_stages(&process.deps, &settings.stages, StageName::value_variants()).await?;
+    process.beat(StageName::value_variants(), true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     process.announce(&settings.addresses, Some(serving.address))?;
     process.serve(Some(serving)).await;
     Ok(())
 }
 
-pub async fn run_ingress(settings: IngressProcess) -> anyhow::Result<()> {
+pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
+    settings.ingress.quota = settings.quota;
     let process = Process::start(&settings.core, "ingress").await?;
+    process.beat(&[], true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     process.announce(&settings.addresses, Some(serving.address))?;
     process.serve(Some(serving)).await;
     Ok(())
 }
 
-pub async fn run_stages(settings: StageProcess) -> anyhow::Result<()> {
+pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
+    settings.stages.delivery.quota = settings.quota;
     let name = settings
         .names
         .iter()
@@ -134,6 +159,7 @@ pub async fn run_stages(settings: StageProcess) -> anyhow::Result<()> {
         .join("+");
     let process = Process::start(&settings.core, &name).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
+    process.beat(&settings.names, false);
     process.announce(&settings.addresses, None)?;
     process.serve(None).await;
     Ok(())
@@ -168,6 +194,13 @@ impl Process {
             shutdown,
         };
         Ok(Self { deps, admin_addr })
+    }
+
+    /// Lets the process be heard of until it stops.
+    fn beat(&self, stages: &[StageName], ingress: bool) {
+        let stages = stages.iter().map(|stage| stage.name()).chain(ingress.then_some("ingress")).collect();
+        let settings = runtime::settings::given(&crate::Cli::command());
+        self.deps.runner.beat(self.deps.pool.clone(), stages, settings);
     }
 
     fn announce(&self, file: &AddressesFile, http_addr: Option<SocketAddr>) -> anyhow::Result<()> {

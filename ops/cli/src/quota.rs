@@ -71,7 +71,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut db = pool.acquire().await?;
     known(&mut db, tenant).await?;
     let standing = quota::standing(&mut db, tenant, &args.defaults).await?;
-    operator::print(&periods(tenant, &standing), &["period", "limit", "from", "used", "remaining", "resets_at"], args.json);
+    operator::print(
+        &periods(tenant, &standing),
+        &["period", "limit", "from", "used", "remaining", "resets_at"],
+        args.json,
+    );
     Ok(())
 }
 

@@ -4,9 +4,9 @@ with asked as (
     select *
     from unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
-        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[]
+        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $18::text[], $19::text[]
     ) as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
-            wait_seconds, attempts, doubtful, bounced, event, event_id)
+            wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id)
 ), moved as (
     update sends s
     set state = a.to_state,
@@ -23,6 +23,8 @@ with asked as (
         smtp_code = coalesce(a.smtp_code, s.smtp_code),
         enhanced_code = case when a.smtp_code is null then s.enhanced_code else a.enhanced_code end,
         response = coalesce(a.response, s.response),
+        provider = coalesce(a.provider, s.provider),
+        provider_message_id = coalesce(a.provider_message_id, s.provider_message_id),
         bounced_at = case when a.bounced then now() else s.bounced_at end
     from asked a
     where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state and s.claim_token = a.token

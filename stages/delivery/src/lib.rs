@@ -4,6 +4,7 @@ pub mod classify;
 pub mod dkim;
 pub mod domain;
 pub mod pace;
+pub mod provider;
 pub mod quota;
 pub mod schedule;
 pub mod smtp;

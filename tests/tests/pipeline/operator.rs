@@ -84,3 +84,54 @@ async fn a_suspended_tenant_sends_nothing_and_its_recipients_have_their_reason()
     assert_eq!(rig.sink.accepted().await, 0);
     rig.books_balance().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_set_from_the_command_line_gates_launches_and_counts_what_was_handed_over() {
+    let mut rig = Rig::shared().await;
+    let tenant = rig.engine_tenant_id.to_string();
+    let set = process::run(&["quota", "--json", "set", &tenant, "--daily", "7"], &rig.operator_env());
+    let [month, day] = <[Value; 2]>::try_from(lines(&set)).unwrap();
+    assert_eq!((&day["limit"], &day["from"], &day["used"], &day["remaining"]), (&json!(7), &json!("tenant"), &json!(0), &json!(7)));
+    assert_eq!((&month["limit"], &month["from"]), (&Value::Null, &json!("setting")));
+    rig.start_all().await;
+    // What would not fit is refused before it is queued …
+    let (list, _) = rig.list_of(10, "quota", "example.com").await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
+    let refused = rig.client.post(&format!("/v1/campaigns/{campaign}/launch"), json!({})).await;
+    assert_eq!((refused.status.as_u16(), refused.error()), (429, "send_quota_exceeded"));
+    // … and what fits is sent and counted.
+    let (list, _) = rig.list_of(7, "fits", "example.com").await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
+    rig.launch(campaign).await;
+    rig.status(campaign, "sent", Duration::from_secs(60)).await;
+    assert_eq!(rig.sink.accepted().await, 7);
+    let shown = lines(&process::run(&["quota", "--json", "show", &tenant], &rig.operator_env()));
+    assert_eq!((&shown[1]["used"], &shown[1]["remaining"]), (&json!(7), &json!(0)));
+    rig.books_balance().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_connection_is_added_with_its_secret_from_outside_and_taken_out_again() {
+    let rig = Rig::shared().await;
+    let tenant = rig.engine_tenant_id.to_string();
+    let mut env = rig.operator_env();
+    env.insert("POSTRIDER_MASTER_KEY".to_owned(), rig.env["POSTRIDER_MASTER_KEY"].clone());
+    env.insert("THE_SECRET".to_owned(), "re_secret_key".to_owned());
+    let add = ["provider", "--json", "add", "--tenant", &tenant, "--provider", "resend", "--secret-env", "THE_SECRET"];
+    let added = lines(&process::run(&add, &env));
+    let id = added[0]["connection_id"].as_str().unwrap().to_owned();
+    let list = || process::run(&["provider", "--json", "list", "--tenant", &tenant], &env);
+    assert!(!list().contains("re_secret_key"));
+    let listed = lines(&list());
+    assert_eq!((&listed[0]["provider"], &listed[0]["status"], &listed[0]["default"]), (&json!("resend"), &json!("active"), &json!(true)));
+    process::run(&["provider", "disable", &id], &env);
+    assert_eq!(lines(&list())[0]["status"], "disabled");
+    process::run(&["provider", "remove", &id], &env);
+    assert_eq!(lines(&list()), Vec::<Value>::new());
+    let audited: i64 = sqlx::query_scalar("select count(*) from audit_log where tenant_id = $1 and action like 'provider.%'")
+        .bind(rig.engine_tenant_id)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(audited, 3);
+}

@@ -20,6 +20,7 @@ pub(super) async fn erase(
         .await?;
     erase_requests(&mut *db, tenant, address).await?;
     erase_import_reports(&mut *db, tenant, address).await?;
+    erase_messages(&mut *db, tenant, contact).await?;
     erase_ledger(&mut *db, tenant, contact).await?;
     // The same address may have been erased before, created again and be erased again: the second one takes its id along.
     sqlx::query!(
@@ -52,6 +53,41 @@ async fn erase_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> s
          where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2",
         tenant,
         address,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// One-off messages carry the name, and what was written to somebody is about him: bodies and attachments of messages to nobody
+/// else go. A message to several keeps its body, which is the others' too. Its compiled form is used up or fails without the contact.
+async fn erase_messages(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
+    let messages = sqlx::query_scalar!(
+        "update message_recipients set name = null where tenant_id = $1 and contact_id = $2 returning message_id",
+        tenant,
+        contact,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    if messages.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "with own as (
+             select m.id, m.content_id from messages m
+             where m.tenant_id = $1 and m.id = any ($2)
+               and not exists (select from message_recipients r
+                               where r.tenant_id = m.tenant_id and r.message_id = m.id and r.contact_id <> $3)
+         ), attachment as (
+             delete from message_attachments a using own where a.tenant_id = $1 and a.message_id = own.id
+         ), skeleton as (
+             delete from skeletons s using own where s.tenant_id = $1 and s.id = 'message-' || replace(own.id::text, '-', '')
+         )
+         update contents c set subject = '', body_html = '', body_text = null
+         from own where c.tenant_id = $1 and c.id = own.content_id",
+        tenant,
+        &messages,
+        contact,
     )
     .execute(db)
     .await
@@ -114,6 +150,9 @@ async fn erase_ledger(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sql
     )
     .execute(&mut *db)
     .await?;
+    sqlx::query!("delete from captured_mails where tenant_id = $1 and send_id = any ($2)", tenant, &ids)
+        .execute(&mut *db)
+        .await?;
     sqlx::query!("delete from renditions where tenant_id = $1 and send_id = any ($2)", tenant, &ids)
         .execute(db)
         .await

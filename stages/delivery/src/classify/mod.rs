@@ -99,11 +99,11 @@ impl Decision {
     /// The verdict on an accepted message.
     pub const SENT: Self = Self { outcome: Outcome::Sent, scope: Scope::Recipient };
 
-    const fn defer(class: Class, scope: Scope) -> Self {
+    pub(crate) const fn defer(class: Class, scope: Scope) -> Self {
         Self { outcome: Outcome::Defer(class), scope }
     }
 
-    const fn fail(class: Class) -> Self {
+    pub(crate) const fn fail(class: Class) -> Self {
         Self { outcome: Outcome::Fail { class, suppress: matches!(class, Class::Hard) }, scope: Scope::Recipient }
     }
 }

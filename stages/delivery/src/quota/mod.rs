@@ -38,10 +38,7 @@ impl QuotaDefaults {
             let limit = set.unwrap_or_else(|| i64::try_from(default).unwrap_or(i64::MAX));
             (limit > 0).then_some(limit)
         };
-        Limits {
-            monthly: effective(monthly, self.send_quota_monthly),
-            daily: effective(daily, self.send_quota_daily),
-        }
+        Limits { monthly: effective(monthly, self.send_quota_monthly), daily: effective(daily, self.send_quota_daily) }
     }
 }
 

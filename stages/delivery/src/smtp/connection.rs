@@ -288,6 +288,12 @@ impl Connection {
         !self.broken && self.input.is_empty() && self.messages < self.settings.max_messages_per_connection
     }
 
+    /// NOOP: the server is there and listens.
+    pub(super) async fn noop(&mut self) -> Result<(), SmtpFailure> {
+        self.command(Phase::Mail, "NOOP\r\n").await?;
+        self.expect(Phase::Mail, 250..251).await.map(drop)
+    }
+
     /// Says QUIT if the session stands and waits shortly for the answer, which changes nothing.
     pub(super) async fn quit(mut self) {
         if !self.broken {

@@ -107,6 +107,17 @@ impl Pool {
         }
     }
 
+    /// Opens a connection of its own, as far as a transaction could begin, and closes it.
+    ///
+    /// # Errors
+    /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
+    pub async fn ping(&self) -> Result<(), SmtpFailure> {
+        let mut connection = Connection::connect(&self.shared.settings, &self.shared.tls).await?;
+        let answered = connection.noop().await;
+        connection.quit().await;
+        answered
+    }
+
     /// Closes idle connections with QUIT. Connections in use are closed as they come back when the pool is dropped.
     pub async fn close_idle(&self) {
         let idle = std::mem::take(&mut *self.shared.idle());

@@ -132,7 +132,7 @@ pub(crate) fn patience(kind: MessageKind) -> Patience {
 }
 
 async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Result<HashMap<BatchKey, Found>> {
-    let (tenants, ids) = distinct_batches(inputs);
+    let (tenants, ids) = distinct_batches(inputs.iter());
     let rows = sqlx::query_file!("queries/claim_batches.sql", &tenants, &ids).fetch_all(db).await?;
     let found = rows.into_iter().map(|row| {
         let context = BatchContext {
@@ -158,16 +158,16 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
     Ok(found.collect())
 }
 
-fn distinct_batches(inputs: &[Rendered]) -> (Vec<Uuid>, Vec<Uuid>) {
-    let mut keys: Vec<BatchKey> = inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect();
+fn distinct_batches<'a>(inputs: impl Iterator<Item = &'a Rendered>) -> (Vec<Uuid>, Vec<Uuid>) {
+    let mut keys: Vec<BatchKey> = inputs.map(|input| (input.tenant_id, input.batch_id)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.into_iter().unzip()
 }
 
-/// The relay is away: the batches are announced again when it may be back, and nothing is claimed.
-pub(crate) async fn postpone(pool: &PgPool, inputs: &[Rendered], wait: Duration) -> Result<(), StageError> {
-    let (tenants, ids) = distinct_batches(inputs);
+/// Their way rests: the batches are announced again when it may serve, and nothing is claimed.
+pub(crate) async fn postpone(pool: &PgPool, inputs: &[&Rendered], wait: Duration) -> Result<(), StageError> {
+    let (tenants, ids) = distinct_batches(inputs.iter().copied());
     sqlx::query_file!("queries/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;
     Ok(())
 }

@@ -4,9 +4,12 @@
 //! writer, send the body; every result goes back through the writer, and the message is done when all are committed.
 //! What is claimed and not sent, for whatever reason, is released; what a crash leaves behind is found by the lease sweep.
 
+mod attachments;
+mod bells;
 mod claim;
 mod ledger;
 mod outage;
+mod ping;
 mod prepare;
 mod return_path;
 mod sandbox;
@@ -15,6 +18,7 @@ mod sources;
 mod sweep;
 mod transmit;
 mod verdict;
+mod ways;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +28,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Gauge, Publication, Vault};
+use runtime::{Bus, Gauge, Publication, Vault};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -34,15 +38,18 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    bells::Bells,
     claim::{Claimed, Sendable},
     ledger::{Ledger, Recorded},
-    outage::Outage,
+    sandbox::Capture,
     sources::Sources,
     transmit::Transmitter,
+    ways::{Way, Ways},
 };
 use crate::{
     dkim::SigningThreads,
     pace::DomainPaces,
+    provider::{Provider, SmtpProvider},
     smtp::{Pool, PoolCounts, SettingsError},
 };
 
@@ -59,16 +66,14 @@ pub struct Delivery {
     claim_lease: Duration,
     sources: Sources,
     ledger: Ledger,
-    outage: Arc<Outage>,
-    bulk: Road,
-    priority: Road,
-    shutdown: CancellationToken,
-}
-
-/// A lane's own connections: a campaign cannot take those of a password reset.
-struct Road {
+    ways: Ways,
     transmitter: Transmitter,
-    in_flight: usize,
+    /// Sends of one message on their way at once, by lane.
+    bulk_in_flight: usize,
+    priority_in_flight: usize,
+    relay: [Arc<SmtpProvider>; 2],
+    shutdown: CancellationToken,
+    bus: Option<Bus>,
 }
 
 /// Builds the stage and starts its workers, its ledger writer and its sweep.
@@ -76,8 +81,10 @@ struct Road {
 /// # Errors
 /// When the settings cannot work; nothing is started then.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
-    let stage = Delivery::new(deps.pool.clone(), deps.vault.clone(), &deps.tokens, deps.shutdown.clone(), settings)?;
-    let pools = [stage.bulk.transmitter.pool.clone(), stage.priority.transmitter.pool.clone()];
+    let stage = Delivery::new(deps.pool.clone(), deps.vault.clone(), &deps.tokens, deps.shutdown.clone(), settings)?
+        .telling(deps.bus.clone());
+    let relay = stage.relay.clone();
+    let pings = ping::Pings::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: streams::RENDERED,
@@ -94,16 +101,19 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         ],
     );
     deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Leases::new(deps.pool.clone())));
-    tokio::spawn(show_connections(pools, deps.shutdown.clone()));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Captures::new(deps.pool.clone())));
+    tokio::spawn(show_connections(relay, deps.shutdown.clone()));
     Ok(())
 }
 
 /// How often the connections are counted for the metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(5);
 
-async fn show_connections(pools: [Pool; 2], shutdown: CancellationToken) {
+async fn show_connections(relay: [Arc<SmtpProvider>; 2], shutdown: CancellationToken) {
+    let pools: [&Pool; 2] = relay.each_ref().map(|provider| provider.pool());
     while !shutdown.is_cancelled() {
-        let counts = pools.each_ref().map(Pool::counts);
+        let counts = pools.map(Pool::counts);
         let sum = |count: fn(&PoolCounts) -> usize| counts.iter().map(count).sum::<usize>() as f64;
         Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.in_use), [("state", "busy")]);
         Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.idle), [("state", "idle")]);
@@ -112,7 +122,7 @@ async fn show_connections(pools: [Pool; 2], shutdown: CancellationToken) {
             () = tokio::time::sleep(SHOW_EVERY) => {}
         }
     }
-    futures::future::join_all(pools.iter().map(Pool::close_idle)).await;
+    futures::future::join_all(relay.iter().map(|provider| provider.close_idle())).await;
 }
 
 #[async_trait]
@@ -121,23 +131,27 @@ impl Stage for Delivery {
     type Input = Rendered;
 
     async fn handle(&self, inputs: &[Rendered]) -> Result<Vec<Publication>, StageError> {
-        if let Some(wait) = self.outage.remaining() {
-            claim::postpone(&self.pool, inputs, wait).await?;
+        let admitted = self.ways.admit(inputs).await?;
+        let (inputs, ways) = (admitted.inputs.as_ref(), admitted.ways.as_slice());
+        if inputs.is_empty() {
             return Ok(Vec::new());
         }
         // Before the claim: what cannot be had must not leave sends claimed.
-        let parts = self.sources.parts(inputs).await?;
+        let parts = self.sources.parts(inputs, ways).await?;
         let Claimed { sendable, withheld } = claim::claim(&self.pool, inputs, self.claim_lease).await?;
+        let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {
             recorded.push(self.ledger.record(change).await);
         }
-        let road = if inputs.iter().any(|input| input.lane == Lane::Priority) { &self.priority } else { &self.bulk };
-        recorded.extend(self.send_all(road, inputs, &parts, sendable).await?);
+        let capture = Capture::default();
+        let road = Road { inputs, parts: &parts, ways, capture: &capture, bells: &bells };
+        recorded.extend(self.send_all(&road, sendable).await);
         for written in recorded {
             written.await?;
         }
-        Ok(Vec::new())
+        bells.ring_idle().await;
+        capture.publications()
     }
 }
 
@@ -155,46 +169,65 @@ impl Delivery {
     ) -> Result<Self, StageError> {
         let invalid = |error: SettingsError| StageError::rejected("settings", error);
         settings.check().map_err(invalid)?;
-        let ledger = Ledger::start(pool.clone(), settings.ledger_window(), settings.fence_lease());
-        let outage = Arc::new(Outage::default());
-        let paces = DomainPaces::new(settings.domain_connections);
-        let road = |connections: usize| -> Result<Road, SettingsError> {
-            let transmitter = Transmitter {
-                pool: Pool::new(settings.smtp(connections)?)?,
-                paces: paces.clone(),
-                ledger: ledger.clone(),
-                outage: outage.clone(),
-                tokens: tokens.clone(),
-                shutdown: shutdown.clone(),
-            };
-            Ok(Road { transmitter, in_flight: connections * IN_FLIGHT_PER_CONNECTION })
+        let ledger = Ledger::start(pool.clone(), settings.ledger_window(), settings.fence_lease(), settings.quota);
+        let relay = |connections: usize| -> Result<Arc<SmtpProvider>, SettingsError> {
+            Ok(Arc::new(SmtpProvider::new(Pool::new(settings.smtp(connections)?)?)))
+        };
+        let relay = [
+            relay(settings.smtp_connections).map_err(invalid)?,
+            relay(settings.smtp_priority_connections).map_err(invalid)?,
+        ];
+        let means = settings.means().map_err(invalid)?;
+        let transmitter = Transmitter {
+            paces: DomainPaces::new(settings.domain_connections),
+            ledger: ledger.clone(),
+            tokens: tokens.clone(),
+            shutdown: shutdown.clone(),
         };
         Ok(Self {
-            bulk: road(settings.smtp_connections).map_err(invalid)?,
-            priority: road(settings.smtp_priority_connections).map_err(invalid)?,
+            ways: Ways::new(pool.clone(), vault.clone(), relay.clone(), means),
+            transmitter,
+            bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
+            priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
+            relay,
             claim_lease: settings.claim_lease,
             sources: Sources::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
-            ledger: ledger.clone(),
-            outage: outage.clone(),
-            shutdown: shutdown.clone(),
+            ledger,
+            shutdown,
             pool,
+            bus: None,
         })
     }
 
+    /// The same, telling those who wait for a batch when its sends are decided.
+    #[must_use]
+    pub fn telling(mut self, bus: Bus) -> Self {
+        self.bus = Some(bus);
+        self
+    }
+
     /// Prepares in chunks and transmits many at once; answers when each send has its result on the way to the ledger.
-    async fn send_all(
-        &self,
-        road: &Road,
-        inputs: &[Rendered],
-        parts: &[sources::Part],
-        sendable: Vec<Sendable>,
-    ) -> Result<Vec<Recorded>, StageError> {
-        let chunks = sendable.chunks(prepare::CHUNK).map(<[Sendable]>::to_vec).collect::<Vec<_>>();
-        let prepared = stream::iter(chunks)
-            .map(|chunk| prepare::prepare(&self.sources, inputs, parts, chunk, &self.shutdown))
+    async fn send_all(&self, road: &Road<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
+        let has_priority = road.inputs.iter().any(|input| input.lane == Lane::Priority);
+        let in_flight = if has_priority { self.priority_in_flight } else { self.bulk_in_flight };
+        let prepared = stream::iter(prepare::chunks(road.parts, sendable))
+            .map(|chunk| prepare::prepare(&self.sources, road.inputs, road.parts, chunk, &self.shutdown))
             .buffered(prepare::AHEAD)
             .flat_map(stream::iter);
-        let results = prepared.map(|ready| road.transmitter.transmit(ready)).buffer_unordered(road.in_flight);
-        Ok(results.filter_map(std::future::ready).collect().await)
+        let results = prepared.map(|ready| async {
+            let (batch, way) = (ready.send.batch.batch_id, &road.ways[ready.input]);
+            let recorded = self.transmitter.transmit(ready, way, road.capture).await;
+            road.bells.after(batch, recorded).await
+        });
+        results.buffer_unordered(in_flight).filter_map(std::future::ready).collect().await
     }
+}
+
+/// What the sends of the messages in hand share.
+struct Road<'a> {
+    inputs: &'a [Rendered],
+    parts: &'a [sources::Part],
+    ways: &'a [Way],
+    capture: &'a Capture,
+    bells: &'a Bells<'a>,
 }

@@ -1,14 +1,19 @@
-//! The relay is away, or refuses us as a whole: no recipient is to blame, so nobody fails and nothing is tried for a while.
+//! A way out is away, or refuses us as a whole: no recipient is to blame, so nobody fails and nothing is tried for a while. Each
+//! way has an outage of its own: a tenant's broken connection stops nobody else.
 
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use uuid::Uuid;
+
 use crate::classify::Class;
 
 /// The first pause.
 const FIRST: Duration = Duration::from_secs(15);
+/// The shortest pause a provider can ask for.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -19,6 +24,8 @@ const DOUBTS_IN_A_ROW: u32 = 20;
 /// Shared by all workers of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
+    /// A tenant's connection; none for the platform's relay.
+    connection: Option<Uuid>,
     state: Mutex<State>,
 }
 
@@ -30,6 +37,11 @@ struct State {
 }
 
 impl Outage {
+    /// Of a tenant's connection.
+    pub fn of(connection: Uuid) -> Self {
+        Self { connection: Some(connection), ..Self::default() }
+    }
+
     /// How much longer nothing is tried; `None` when the relay may be tried.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining_at(Instant::now())
@@ -40,12 +52,14 @@ impl Outage {
     }
 
     /// The relay failed. Failures of transactions that were under way at the same time count once.
-    pub fn report(&self, class: Class) -> Duration {
-        let (wait, is_new) = self.report_at(Instant::now());
+    /// `asked` is how long the provider itself wants to be left alone.
+    pub fn report(&self, class: Class, asked: Option<Duration>) -> Duration {
+        let (wait, is_new) = self.report_at(Instant::now(), asked);
         if is_new {
             tracing::error!(
                 stage = "delivery",
                 class = class.as_str(),
+                connection = self.connection.map(tracing::field::display),
                 wait_ms = wait.as_millis() as u64,
                 "the relay does not serve; sends go back to the queue"
             );
@@ -53,14 +67,18 @@ impl Outage {
         wait
     }
 
-    fn report_at(&self, now: Instant) -> (Duration, bool) {
+    fn report_at(&self, now: Instant, asked: Option<Duration>) -> (Duration, bool) {
         let mut state = self.lock();
         if let Some(wait) =
             state.until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
         {
             return (wait, false);
         }
-        let wait = FIRST.saturating_mul(1 << state.strikes.min(8)).min(LONGEST);
+        // Who says when it serves again is not doubted, within reason.
+        let wait = match asked {
+            Some(asked) => asked.clamp(SHORTEST, LONGEST),
+            None => FIRST.saturating_mul(1 << state.strikes.min(8)).min(LONGEST),
+        };
         state.strikes += 1;
         state.until = Some(now + wait);
         (wait, true)
@@ -76,7 +94,7 @@ impl Outage {
         }
         drop(state);
         if too_many {
-            self.report(Class::Unreachable);
+            self.report(Class::Unreachable, None);
         }
     }
 
@@ -87,7 +105,8 @@ impl Outage {
         if state.strikes > 0 {
             *state = State::default();
             drop(state);
-            tracing::info!(stage = "delivery", "the relay serves again");
+            let connection = self.connection.map(tracing::field::display);
+            tracing::info!(stage = "delivery", connection, "the relay serves again");
         }
     }
 
@@ -105,9 +124,9 @@ mod tests {
     fn failures_at_the_same_time_count_once_and_the_pause_doubles_to_five_minutes() {
         let (outage, mut now, mut pauses) = (Outage::default(), Instant::now(), Vec::new());
         for _ in 0..7 {
-            let (wait, is_new) = outage.report_at(now);
+            let (wait, is_new) = outage.report_at(now, None);
             assert!(is_new);
-            assert!(!outage.report_at(now).1);
+            assert!(!outage.report_at(now, None).1);
             assert_eq!(outage.remaining_at(now), Some(wait));
             pauses.push(wait.as_secs());
             now += wait;
@@ -132,11 +151,19 @@ mod tests {
     }
 
     #[test]
+    fn a_provider_that_says_how_long_is_left_alone_for_as_long_within_reason() {
+        for (asked, waited) in [(0, 1), (7, 7), (86_400, 300)] {
+            let outage = Outage::default();
+            assert_eq!(outage.report_at(Instant::now(), Some(Duration::from_secs(asked))).0.as_secs(), waited);
+        }
+    }
+
+    #[test]
     fn a_transaction_that_works_ends_it() {
         let (outage, now) = (Outage::default(), Instant::now());
-        outage.report_at(now);
+        outage.report_at(now, None);
         outage.over();
         assert_eq!(outage.remaining_at(now), None);
-        assert_eq!(outage.report_at(now).0, FIRST);
+        assert_eq!(outage.report_at(now, None).0, FIRST);
     }
 }

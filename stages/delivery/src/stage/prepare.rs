@@ -65,7 +65,8 @@ pub(crate) async fn prepare(
         let (rendered, part) = (&inputs[input], &parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
-        let message = if stopping { Err("stopping") } else { splice(sources, rendered, part, &recipient.slots, shutdown).await };
+        let message =
+            if stopping { Err("stopping") } else { splice(sources, rendered, part, &recipient.slots, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(Ready {
             send,

@@ -1,24 +1,114 @@
-//! The capture provider of sandbox tenants: it takes everything and sends nothing; magic recipients get other answers.
+//! The capture provider of sandbox tenants: it takes everything, keeps it readable for a while, and sends nothing. Magic
+//! recipients get other answers, or make the facts a real recipient would.
 
-use super::ledger::Answer;
+use std::sync::{Mutex, PoisonError};
+
+use chrono::Utc;
+use mail_parser::{MessageParser, PartType};
+use runner::StageError;
+use runtime::Publication;
+use schemas::{
+    Signal, SignalKind, subjects,
+    token::{Purpose, TokenKeys},
+};
+use uuid::Uuid;
+
+use super::ledger::{Answer, Held};
 use crate::{
     classify::{Decision, classify_reply},
-    smtp::{Phase, Reply},
+    provider::smtp_answer,
+    smtp::{Message, Phase, Reply},
 };
 
+/// What the ledger calls it.
+pub(super) const PROVIDER: &str = "capture";
 /// The domain of the magic recipients.
 const MAGIC_DOMAIN: &str = "sandbox.test";
+/// The source of its signals: the last token of their subject.
+const SOURCE: &str = "sandbox";
 
-/// What the capture provider answers for this recipient. `bounced@sandbox.test` does not exist, `deferred@sandbox.test` is
-/// never ready, each with any plus-tag; every other address is captured.
-pub(super) fn answer(address: &str) -> (Decision, Answer) {
-    let local = address.split_once('@').filter(|(_, domain)| *domain == MAGIC_DOMAIN).map(|(local, _)| local);
-    let reply = match local.and_then(|local| local.split('+').next()) {
+/// The word before the `@` of a magic recipient, without plus-tag.
+fn magic(address: &str) -> Option<&str> {
+    let (local, _) = address.split_once('@').filter(|(_, domain)| *domain == MAGIC_DOMAIN)?;
+    local.split('+').next()
+}
+
+/// What the capture provider answers for this recipient at this attempt. `bounced@sandbox.test` does not exist,
+/// `deferred@sandbox.test` is ready at the second attempt, each with any plus-tag; every other address is captured.
+/// (`suppressed@sandbox.test` does not come here: the gate withholds it.)
+pub(super) fn answer(address: &str, attempt: i16) -> (Decision, Answer) {
+    let reply = match magic(address) {
         Some("bounced") => Reply::new(550, "5.1.1 sandbox: no such user"),
-        Some("deferred") => Reply::new(450, "4.2.0 sandbox: not now"),
-        _ => return (Decision::SENT, Answer { text: Some("captured".to_owned()), ..Answer::default() }),
+        Some("deferred") if attempt <= 1 => Reply::new(450, "4.2.0 sandbox: not now"),
+        _ => return (Decision::SENT, Answer::text("captured")),
     };
-    (classify_reply(Phase::Rcpt, &reply), super::verdict::answer(Some(&reply)))
+    (classify_reply(Phase::Rcpt, &reply), smtp_answer(Some(&reply)))
+}
+
+/// The facts magic recipients make, gathered while messages are captured and told when the ledger has them.
+#[derive(Debug, Default)]
+pub(crate) struct Capture(Mutex<Vec<Signal>>);
+
+impl Capture {
+    /// Notes the facts that a captured mail's recipient makes.
+    pub(super) fn note(&self, send: &Held, address: &str, message: &Message, tokens: &TokenKeys) {
+        let kinds = facts(address, || first_link(message, tokens));
+        if kinds.is_empty() {
+            return;
+        }
+        let signals = kinds.into_iter().map(|kind| Signal {
+            signal_id: Uuid::new_v5(&send.id, kind.label().as_bytes()),
+            tenant_id: send.batch.tenant_id,
+            send_id: send.id,
+            occurred_at: Utc::now(),
+            kind,
+            ip: None,
+            user_agent: None,
+        });
+        // A plain list: nothing a panic could leave half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(signals);
+    }
+
+    /// What is to be published.
+    pub(super) fn publications(self) -> Result<Vec<Publication>, StageError> {
+        let signals = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let publication =
+            |signal: &Signal| Publication::json(subjects::signal(SOURCE), signal.signal_id.to_string(), signal);
+        Ok(signals.iter().map(publication).collect::<Result<_, _>>()?)
+    }
+}
+
+/// What a recipient does with a captured mail. Who clicks has opened.
+fn facts(address: &str, link: impl FnOnce() -> (String, u16)) -> Vec<SignalKind> {
+    match magic(address) {
+        Some("delivered") => vec![SignalKind::Delivered],
+        Some("opened") => vec![SignalKind::Delivered, SignalKind::Opened],
+        Some("clicked") => {
+            let (url, link) = link();
+            vec![SignalKind::Delivered, SignalKind::Opened, SignalKind::Clicked { url, link }]
+        }
+        Some("complained") => {
+            vec![SignalKind::Delivered, SignalKind::Complained { feedback_type: "abuse".to_owned() }]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Where the first tracked link of a message leads, or a place of the sandbox when it has none.
+fn first_link(message: &Message, tokens: &TokenKeys) -> (String, u16) {
+    let nowhere = || (format!("https://{MAGIC_DOMAIN}/"), 0);
+    let Some(parsed) = MessageParser::default().parse(message.as_bytes()) else { return nowhere() };
+    let html = parsed.parts.iter().find_map(|part| match &part.body {
+        PartType::Html(html) => Some(html.to_string()),
+        _ => None,
+    });
+    let html = html.unwrap_or_default();
+    let clicked = html.split("/t/c/").skip(1).find_map(|rest| {
+        let token = rest.split(|c: char| !(c.is_ascii_alphanumeric() || "-_.~".contains(c))).next()?;
+        let claims = tokens.open(Purpose::Click, token).ok()?;
+        claims.click().map(|(link, url)| (url.to_owned(), link))
+    });
+    clicked.unwrap_or_else(nowhere)
 }
 
 #[cfg(test)]
@@ -28,12 +118,25 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::anybody("ann@example.com", Outcome::Sent)]
-    #[case::delivered("delivered@sandbox.test", Outcome::Sent)]
-    #[case::bounced("bounced+7@sandbox.test", Outcome::Fail { class: Class::Hard, suppress: true })]
-    #[case::deferred("deferred@sandbox.test", Outcome::Defer(Class::Temporary))]
-    #[case::other_domain("bounced@example.com", Outcome::Sent)]
-    fn magic_recipients_get_their_answer(#[case] address: &str, #[case] outcome: Outcome) {
-        assert_eq!(answer(address).0.outcome, outcome);
+    #[case::anybody("ann@example.com", 1, Outcome::Sent)]
+    #[case::delivered("delivered@sandbox.test", 1, Outcome::Sent)]
+    #[case::bounced("bounced+7@sandbox.test", 1, Outcome::Fail { class: Class::Hard, suppress: true })]
+    #[case::deferred("deferred@sandbox.test", 1, Outcome::Defer(Class::Temporary))]
+    #[case::deferred_again("deferred+x@sandbox.test", 2, Outcome::Sent)]
+    #[case::other_domain("bounced@example.com", 1, Outcome::Sent)]
+    fn magic_recipients_get_their_answer(#[case] address: &str, #[case] attempt: i16, #[case] outcome: Outcome) {
+        assert_eq!(answer(address, attempt).0.outcome, outcome);
+    }
+
+    #[rstest]
+    #[case("ann@example.com", &[])]
+    #[case("opened@example.com", &[])]
+    #[case("delivered@sandbox.test", &["delivered"])]
+    #[case("opened+a@sandbox.test", &["delivered", "opened"])]
+    #[case("clicked@sandbox.test", &["delivered", "opened", "clicked"])]
+    #[case("complained@sandbox.test", &["delivered", "complained"])]
+    fn magic_recipients_make_their_facts(#[case] address: &str, #[case] expected: &[&str]) {
+        let made = facts(address, || ("https://shop.example/".to_owned(), 0));
+        assert_eq!(made.iter().map(SignalKind::label).collect::<Vec<_>>(), expected);
     }
 }

@@ -4,7 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{quota::QuotaDefaults, smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts}};
+use super::ways::Means;
+use crate::{
+    provider::{Guard, Reach},
+    quota::QuotaDefaults,
+    smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts},
+};
 
 /// How mail leaves.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,6 +55,19 @@ pub struct Settings {
     /// Most transactions at once to one recipient domain.
     #[arg(long, env = "POSTRIDER_DOMAIN_CONNECTIONS", default_value_t = 1_000)]
     pub domain_connections: usize,
+    /// Longest a provider behind an HTTP API may take over one mail. Giving up here leaves a send in state `unknown`.
+    #[arg(long, env = "POSTRIDER_PROVIDER_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub provider_timeout: Duration,
+    /// Mails at once on their way to one tenant's own provider, in each lane.
+    #[arg(long, env = "POSTRIDER_PROVIDER_CONNECTIONS", default_value_t = 16)]
+    pub provider_connections: usize,
+    /// How often the platform's own way out is asked whether it would serve.
+    #[arg(long, env = "POSTRIDER_PROVIDER_PING_INTERVAL", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub provider_ping_interval: Duration,
+    /// Hosts that a provider connection may name beside the provider's own, as `host:port`, comma-separated; these may also speak
+    /// plain http. For stand-ins in tests; leave it empty otherwise.
+    #[arg(long, env = "POSTRIDER_PROVIDER_ALLOW_HOSTS", value_delimiter = ',')]
+    pub provider_allow_hosts: Vec<String>,
     /// Whether mail is signed here (DKIM). Set it to false where the relay signs: it saves most of the CPU of a mail.
     #[arg(long, env = "POSTRIDER_DKIM_SIGN", default_value_t = true, action = clap::ArgAction::Set)]
     pub dkim_sign: bool,
@@ -82,6 +100,12 @@ impl Settings {
         if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
             return Err(SettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
         }
+        if self.provider_connections == 0 || self.provider_ping_interval < Duration::from_secs(1) {
+            return Err(SettingsError::Value("provider-connections and provider-ping-interval must be at least one"));
+        }
+        if self.provider_timeout < Duration::from_millis(100) {
+            return Err(SettingsError::Value("provider-timeout is too short to send anything"));
+        }
         Ok(())
     }
 
@@ -104,9 +128,26 @@ impl Settings {
         Ok(smtp)
     }
 
+    /// What tenants' own connections are made with. One of them keeps half of a lane's workers busy at most.
+    pub(super) fn means(&self) -> Result<Means, SettingsError> {
+        let reach = Reach {
+            connections: self.provider_connections,
+            timeout: self.provider_timeout,
+            connect_timeout: self.smtp_connect_timeout.min(self.provider_timeout),
+            smtp: self.smtp(self.provider_connections)?,
+        };
+        let half = |workers: usize| workers.div_ceil(2);
+        Ok(Means {
+            reach,
+            guard: Guard::allowing(&self.provider_allow_hosts),
+            desks: [half(self.delivery_workers), half(self.delivery_priority_workers)],
+        })
+    }
+
     /// How long a fenced send may stay without a result before it counts as doubtful: never while its worker still waits.
     pub(super) fn fence_lease(&self) -> Duration {
-        self.smtp_final_timeout * 2 + LEDGER_MARGIN
+        // A provider with idempotency keys is asked three times.
+        (self.smtp_final_timeout * 2).max(self.provider_timeout * 3) + LEDGER_MARGIN
     }
 
     pub(super) fn ledger_window(&self) -> Duration {

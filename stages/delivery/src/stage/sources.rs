@@ -105,21 +105,27 @@ impl Sources {
             return Ok(signer);
         }
         let row = sqlx::query!(
-            "select selector, dkim_private from domains where tenant_id = $1 and domain = $2",
+            "select selector, dkim_private, case when second_published then second_selector end as second_selector,
+                    second_private
+             from domains where tenant_id = $1 and domain = $2",
             tenant,
             domain
         )
         .fetch_optional(&self.pool)
         .await?
         .ok_or_else(|| StageError::rejected("unknown_domain", "no such sending domain"))?;
-        let private = self
-            .vault
-            .open(tenant, "dkim", &row.dkim_private)
-            .map_err(|error| StageError::rejected("dkim_key", error))?;
-        let dkim = DkimKey::from_pkcs8(&private).map_err(|error| StageError::rejected("dkim_key", error))?;
-        let signer = DkimSigner::new(domain, row.selector, dkim);
+        let mut signer = DkimSigner::new(domain, row.selector, self.open(tenant, &row.dkim_private)?);
+        if let (Some(selector), Some(private)) = (row.second_selector, row.second_private) {
+            signer = signer.and(selector, self.open(tenant, &private)?);
+        }
         let signer = Arc::new(if stamped { signer.without(&["Message-ID", "Date"]) } else { signer });
         self.signers.insert(key, signer.clone()).await;
         Ok(signer)
+    }
+
+    fn open(&self, tenant: Uuid, private: &[u8]) -> Result<DkimKey, StageError> {
+        let private =
+            self.vault.open(tenant, "dkim", private).map_err(|error| StageError::rejected("dkim_key", error))?;
+        DkimKey::from_pkcs8(&private).map_err(|error| StageError::rejected("dkim_key", error))
     }
 }

@@ -1,4 +1,4 @@
-//! Leases that ran out: what a crash left claimed is owed again, what it left fenced is in doubt.
+//! Leases that ran out: what a crash left claimed is owed again, what it left fenced is in doubt. And captured mails that are old.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -110,4 +110,31 @@ fn keys(batches: &[Expired]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.id).collect();
     let last = ids.iter().map(|id| SendId::last_of(*id)).collect();
     (tenants, ids, last)
+}
+
+/// Drops captured mails after their week.
+pub(crate) struct Captures {
+    pool: PgPool,
+}
+
+impl Captures {
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+}
+
+#[async_trait]
+impl Sweep for Captures {
+    fn name(&self) -> &'static str {
+        "captures"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(600)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let dropped = sqlx::query_file!("queries/expire_captures.sql").execute(&self.pool).await?;
+        Ok(dropped.rows_affected())
+    }
 }

@@ -1,4 +1,4 @@
-//! One send over one connection: pace, open, fence, body, result.
+//! One send by one way: pace, open, fence, hand over, result.
 
 use std::{
     sync::Arc,
@@ -11,40 +11,41 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ledger::{Answer, Change, Fence, Held, Ledger, Recorded},
-    outage::Outage,
     prepare::{Ready, Signed},
     return_path::return_path,
-    sandbox, verdict,
+    sandbox::{self, Capture},
+    verdict,
+    ways::Way,
 };
 use crate::{
-    classify::{Class, Decision, Outcome, Scope, classify},
+    classify::{Class, Decision, Outcome, Scope},
     pace::{DomainPaces, PacePermit},
-    smtp::{AtData, Cause, Envelope, EnvelopeAddress, Pool, SmtpFailure},
+    provider::{Handover, Opened, Parcel, Refused},
+    smtp::{Envelope, EnvelopeAddress},
 };
 
 /// A worker that has not begun to send so long after its fence drops the connection.
 const FENCE_LIFE: Duration = Duration::from_secs(2);
-/// When a send that was released without fault of the relay is announced again.
+/// When a send that was released without fault of the way is announced again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A lane's way out.
+/// Sends.
 pub(crate) struct Transmitter {
-    pub pool: Pool,
     pub paces: DomainPaces,
     pub ledger: Ledger,
-    pub outage: Arc<Outage>,
     pub tokens: Arc<TokenKeys>,
     pub shutdown: CancellationToken,
 }
 
 impl Transmitter {
     /// Sends one mail, or finds out why not; answers its result on the way to the ledger. `None`: the ledger has it already.
-    pub async fn transmit(&self, ready: Ready) -> Option<Recorded> {
-        let Ready { send, address, return_path_domain, message } = ready;
+    pub async fn transmit(&self, ready: Ready, way: &Way, capture: &Capture) -> Option<Recorded> {
+        let Ready { send, address, return_path_domain, message, .. } = ready;
         if self.shutdown.is_cancelled() {
             return self.record(Change::released(send, SendState::Claimed, SOON)).await;
         }
-        if let Some(wait) = self.outage.remaining() {
+        let resting = if send.batch.sandbox { None } else { way.outage.remaining() };
+        if let Some(wait) = resting {
             return self.record(Change::released(send, SendState::Claimed, wait)).await;
         }
         let signed = match message {
@@ -54,7 +55,7 @@ impl Transmitter {
             }
         };
         if send.batch.sandbox {
-            return self.capture(send, &address).await;
+            return self.capture(send, &address, &signed, capture).await;
         }
         let Some(envelope) = self.envelope(&send, &address, &return_path_domain, &signed) else {
             return self
@@ -62,7 +63,7 @@ impl Transmitter {
                 .await;
         };
         match self.paces.acquire(envelope.to.domain()).await {
-            Ok(permit) => self.hand_over(send, &envelope, &signed, permit).await,
+            Ok(permit) => self.hand_over(send, way, &envelope, &signed, permit).await,
             Err(paused) => self.record(Change::paced(send, paused.wait + SOON)).await,
         }
     }
@@ -79,48 +80,52 @@ impl Transmitter {
     async fn hand_over(
         &self,
         send: Held,
+        way: &Way,
         envelope: &Envelope,
         signed: &Signed,
         mut permit: PacePermit,
     ) -> Option<Recorded> {
         let started = Instant::now();
-        let at_data = match self.pool.open(envelope).await {
-            Ok(at_data) => at_data,
-            Err(failure) => return self.failed(send, SendState::Claimed, &failure, envelope, &mut permit).await,
+        let serial = (send.attempt - send.doubtful).max(1);
+        let parcel =
+            Parcel { send_id: send.id, serial, envelope, signature: &signed.signature, message: &signed.message };
+        let opened = match way.provider.open(&parcel).await {
+            Ok(opened) => opened,
+            Err(refused) => return self.refused(send, SendState::Claimed, way, refused, envelope, &mut permit).await,
         };
-        let (at_data, fenced_at) = match self.fence(&send, at_data).await {
+        let (send, opened, fenced_at) = match self.fence(send, opened).await {
             Ok(fenced) => fenced,
             Err(recorded) => return recorded,
         };
         let lane = send.batch.lane.as_str();
-        let result = match at_data.send(&signed.signature, &signed.message, fenced_at + FENCE_LIFE).await {
-            Ok(accepted) => {
-                self.outage.over();
+        let result = match opened.send(&parcel, fenced_at + FENCE_LIFE).await {
+            Ok(Handover::Taken { provider_message_id, answer }) => {
+                way.outage.over();
                 Counter::SmtpAnswersTotal.add(1, [("lane", lane), ("class", "accepted")]);
                 let age = (chrono::Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
                 Histogram::SendLatencySeconds.record(age.as_secs_f64(), [("lane", lane)]);
-                self.record(Change::sent(send, verdict::answer(Some(&accepted.reply)))).await
+                let change = Change::sent(send, answer).by(way.provider.kind().as_str(), provider_message_id);
+                self.record(change).await
             }
-            Err(failure) if matches!(failure.cause, Cause::FenceTooOld) => {
-                self.record(Change::released(send, SendState::Fenced, SOON)).await
-            }
-            Err(failure) => self.failed(send, SendState::Fenced, &failure, envelope, &mut permit).await,
+            Ok(Handover::NotBegun) => self.record(Change::released(send, SendState::Fenced, SOON)).await,
+            Err(refused) => self.refused(send, SendState::Fenced, way, refused, envelope, &mut permit).await,
         };
         Histogram::SmtpTransactionSeconds.record(started.elapsed().as_secs_f64(), [("lane", lane)]);
         result
     }
 
-    /// The last gate. Everything but a pass abandons the connection: SMTP has no other way back from 354.
-    async fn fence(&self, send: &Held, at_data: AtData) -> Result<(AtData, Instant), Option<Recorded>> {
+    /// The last gate. Everything but a pass drops the handover, which abandons it: nothing has left.
+    async fn fence(
+        &self,
+        send: Held,
+        opened: Box<dyn Opened>,
+    ) -> Result<(Held, Box<dyn Opened>, Instant), Option<Recorded>> {
         match self.ledger.fence(send.clone()).await {
-            Fence::Passed(at) => Ok((at_data, at)),
-            Fence::Refused => {
-                at_data.abandon();
-                Err(None)
-            }
+            Fence::Passed { at, metered_on } => Ok((send.metered(metered_on), opened, at)),
+            Fence::Refused => Err(None),
             Fence::Failed => {
-                at_data.abandon();
-                Err(self.release_in_doubt(send).await)
+                drop(opened);
+                Err(self.release_in_doubt(&send).await)
             }
         }
     }
@@ -132,42 +137,50 @@ impl Transmitter {
     }
 
     /// The capture provider: the gate is the same, and then nothing leaves.
-    async fn capture(&self, send: Held, address: &str) -> Option<Recorded> {
+    async fn capture(&self, send: Held, address: &str, signed: &Signed, capture: &Capture) -> Option<Recorded> {
         match self.ledger.fence(send.clone()).await {
-            Fence::Passed(_) => {
-                let (decision, answer) = sandbox::answer(address);
-                self.record(verdict::change(send, SendState::Fenced, decision, answer, address, SOON)).await
+            Fence::Passed { metered_on, .. } => {
+                let send = send.metered(metered_on);
+                let (decision, answer) = sandbox::answer(address, send.attempt);
+                let is_taken = decision.outcome == Outcome::Sent;
+                if is_taken {
+                    capture.note(&send, address, &signed.message, &self.tokens);
+                }
+                let change = verdict::change(send, SendState::Fenced, decision, answer, address, SOON);
+                let change = change.by(sandbox::PROVIDER, None);
+                self.record(if is_taken { change.capturing(&signed.message) } else { change }).await
             }
             Fence::Refused => None,
             Fence::Failed => self.release_in_doubt(&send).await,
         }
     }
 
-    async fn failed(
+    async fn refused(
         &self,
         send: Held,
         from: SendState,
-        failure: &SmtpFailure,
+        way: &Way,
+        refused: Refused,
         envelope: &Envelope,
         permit: &mut PacePermit,
     ) -> Option<Recorded> {
-        let decision = classify(failure);
+        let Refused { decision, answer, wait } = refused;
         let class = class_of(decision);
         Counter::SmtpAnswersTotal
             .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);
-        let mut relay_wait = SOON;
+        let mut rest = SOON;
         match (decision.scope, class) {
-            (_, None) => self.outage.doubt(),
-            (Scope::Relay, Some(class)) => relay_wait = self.outage.report(class),
+            (_, None) => way.outage.doubt(),
+            (Scope::Relay, Some(class)) => rest = way.outage.report(class, wait),
             (Scope::Domain, _) => {
-                self.outage.over();
+                way.outage.over();
                 permit.throttled();
             }
-            (Scope::Recipient, _) => self.outage.over(),
+            (Scope::Recipient, _) => way.outage.over(),
             (Scope::Connection, _) => {}
         }
-        let answer = verdict::answer(failure.reply());
-        self.record(verdict::change(send, from, decision, answer, envelope.to.as_str(), relay_wait)).await
+        let change = verdict::change(send, from, decision, answer, envelope.to.as_str(), rest);
+        self.record(change.by(way.provider.kind().as_str(), None)).await
     }
 
     async fn record(&self, change: Change) -> Option<Recorded> {

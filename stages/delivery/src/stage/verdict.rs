@@ -12,18 +12,7 @@ use super::{
 use crate::{
     classify::{Decision, Outcome, Scope},
     schedule::{Patience, elapsed_before, next_attempt},
-    smtp::Reply,
 };
-
-/// A reply as the ledger keeps it.
-pub(super) fn answer(reply: Option<&Reply>) -> Answer {
-    let Some(reply) = reply else { return Answer::default() };
-    Answer {
-        code: i16::try_from(reply.code).ok(),
-        enhanced: reply.enhanced.map(|code| code.to_string()),
-        text: Some(reply.text.chars().take(500).collect()).filter(|text: &String| !text.is_empty()),
-    }
-}
 
 /// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the
 /// relay itself is at fault: the send then goes back to the queue and its attempt does not count.

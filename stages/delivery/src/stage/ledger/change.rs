@@ -6,6 +6,9 @@ use chrono::{DateTime, NaiveDate, Utc};
 use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
 use uuid::Uuid;
 
+pub(crate) use crate::provider::Answer;
+use crate::smtp::Message;
+
 /// What a claim read about a batch.
 #[derive(Debug)]
 pub(crate) struct BatchContext {
@@ -44,15 +47,6 @@ impl Held {
     }
 }
 
-/// A server's words, as the ledger keeps them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub code: Option<i16>,
-    pub enhanced: Option<String>,
-    /// At most 500 characters.
-    pub text: Option<String>,
-}
-
 /// When the batch is announced again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Ring {
@@ -62,6 +56,23 @@ pub(crate) enum Ring {
     After(Duration),
     /// Not before it is handed on again: the campaign is paused.
     Hold,
+}
+
+/// A captured message, as much of it as is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Captured {
+    pub source: Vec<u8>,
+    pub is_cut: bool,
+}
+
+impl Captured {
+    /// The most octets kept of one message.
+    pub const MAX: usize = 256 * 1024;
+
+    fn of(source: &[u8]) -> Self {
+        let kept = source.get(..Self::MAX).unwrap_or(source);
+        Self { source: kept.to_vec(), is_cut: kept.len() < source.len() }
+    }
 }
 
 /// One send from one state to another.
@@ -83,6 +94,12 @@ pub(crate) struct Change {
     pub event: Option<&'static str>,
     /// The address does not exist: suppress it.
     pub suppress: Option<String>,
+    /// The way out it was tried by, once it was.
+    pub provider: Option<&'static str>,
+    /// The id it has there.
+    pub provider_message_id: Option<String>,
+    /// What the capture provider keeps.
+    pub captured: Option<Captured>,
     pub ring: Ring,
 }
 
@@ -99,6 +116,9 @@ impl Change {
             doubted: false,
             event: None,
             suppress: None,
+            provider: None,
+            provider_message_id: None,
+            captured: None,
             ring: Ring::AsPlanned,
         }
     }
@@ -192,6 +212,16 @@ impl Change {
         Self { uncounted: true, ..Self::new(send, SendState::Claimed, SendState::Cancelled) }
     }
 
+    /// Says by which way it went, and under which id it is known there.
+    pub fn by(self, provider: &'static str, provider_message_id: Option<String>) -> Self {
+        Self { provider: Some(provider), provider_message_id, ..self }
+    }
+
+    /// Keeps a copy of the message.
+    pub fn capturing(self, message: &Message) -> Self {
+        Self { captured: Some(Captured::of(message.as_bytes())), ..self }
+    }
+
     /// A hard refusal is a bounce as well.
     pub fn is_bounce(&self) -> bool {
         self.suppress.is_some()
@@ -207,6 +237,12 @@ impl Change {
             _ => None,
         };
         state.into_iter().chain(self.is_bounce().then_some("bounced"))
+    }
+
+    /// Why it failed or is in doubt, for the totals of failures: a class or code from a bounded set.
+    pub fn failure(&self) -> Option<&'static str> {
+        let failed = matches!(self.to, SendState::Failed | SendState::Expired | SendState::Unknown);
+        self.reason.filter(|_| failed)
     }
 
     /// Whether this uses up quota (a first fence) or gives it back (a fence after which nothing left).

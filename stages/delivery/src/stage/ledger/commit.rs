@@ -15,8 +15,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, Held, Verdict,
-    gate,
+    Change, Fence, Held, Verdict, gate,
     meter::Meter,
     sql::{self, BatchKey, BatchLook, Booking, Totals},
 };
@@ -81,12 +80,17 @@ impl Commits {
         if !suppressing.is_empty() {
             sql::suppress(&mut tx, &suppressing).await?;
         }
+        let captured: Vec<&Change> = all_moved().filter(|change| change.captured.is_some()).collect();
+        if !captured.is_empty() {
+            sql::capture(&mut tx, &captured).await?;
+        }
         let committing = Instant::now();
         tx.commit().await?;
         Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, changes))]);
         count(all_moved());
         let passed = Fence::Passed { at: committing, metered_on: meter.today() };
-        let has_passed = |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
+        let has_passed =
+            |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
         Ok(gated.iter().map(|change| if has_passed(change) { passed } else { Fence::Refused }).collect())
     }
 
@@ -146,7 +150,8 @@ impl Commits {
 /// The change a fence leads to.
 fn gated(send: &Held, batch: Option<&BatchLook>, standings: &HashMap<Uuid, schemas::gate::Standing>) -> Change {
     let send = send.clone();
-    match gate::verdict(batch.map(|batch| &batch.standing), standings.get(&send.contact_id), send.batch.classification) {
+    match gate::verdict(batch.map(|batch| &batch.standing), standings.get(&send.contact_id), send.batch.classification)
+    {
         Verdict::Pass => Change::fenced(send),
         Verdict::Skip(reason) => Change::skipped(send, reason),
         Verdict::Cancel => Change::cancelled(send),
@@ -172,6 +177,9 @@ fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
     for change in all.iter().filter(|change| came_from(change, moved, late).is_some()) {
         for event in change.rollups() {
             *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
+        }
+        if let Some(reason) = change.failure() {
+            *totals.entry((change.send.batch.tenant_id, "failure", reason)).or_default() += 1;
         }
     }
     totals

@@ -1,6 +1,6 @@
 //! The statements of one commit. Arrays in, a few rows out; nothing per send.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use chrono::NaiveDate;
 use schemas::{
@@ -180,6 +180,8 @@ pub(super) async fn apply(
     let attempts: Vec<i16> = changes.iter().map(|change| -i16::from(change.uncounted)).collect();
     let doubtful: Vec<i16> = changes.iter().map(|change| i16::from(change.doubted)).collect();
     let bounced: Vec<bool> = changes.iter().map(|change| change.is_bounce()).collect();
+    let providers = words(|change| change.provider);
+    let provider_ids: Vec<Option<String>> = changes.iter().map(|change| change.provider_message_id.clone()).collect();
     let moved = sqlx::query_file!(
         "queries/apply.sql",
         &tenants,
@@ -198,7 +200,9 @@ pub(super) async fn apply(
         &events as &[Option<String>],
         &event_ids,
         month,
-        fence_lease_seconds
+        fence_lease_seconds,
+        &providers as &[Option<String>],
+        &provider_ids as &[Option<String>]
     )
     .fetch_all(db)
     .await?;
@@ -284,6 +288,21 @@ pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx
     let sends: Vec<Uuid> = changes.iter().map(|change| change.send.id).collect();
     sqlx::query_file!("queries/suppress.sql", &tenants, &ids, &addresses, &sends).execute(db).await.map(drop)
 }
+
+/// Keeps what was captured: of each tenant the newest.
+pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
+    let kept: Vec<_> = changes.iter().filter_map(|change| Some((&change.send, change.captured.as_ref()?))).collect();
+    let tenants: Vec<Uuid> = kept.iter().map(|(send, _)| send.batch.tenant_id).collect();
+    let ids: Vec<Uuid> = kept.iter().map(|(send, _)| send.id).collect();
+    let sources: Vec<Vec<u8>> = kept.iter().map(|(_, captured)| captured.source.clone()).collect();
+    let cut: Vec<bool> = kept.iter().map(|(_, captured)| captured.is_cut).collect();
+    sqlx::query_file!("queries/capture.sql", &tenants, &ids, &sources, &cut).execute(&mut *db).await?;
+    let tenants: Vec<Uuid> = tenants.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    sqlx::query_file!("queries/trim_captures.sql", &tenants, CAPTURES_KEPT).execute(db).await.map(drop)
+}
+
+/// How many captured mails of one tenant are kept.
+const CAPTURES_KEPT: i64 = 500;
 
 #[cfg(test)]
 mod tests {

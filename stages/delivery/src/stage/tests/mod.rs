@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod bus;
+mod connections;
 mod faults;
 mod quota;
 mod races;
+mod sandbox;
 mod world;
 
 use rstest::rstest;
@@ -192,26 +194,6 @@ async fn a_paused_campaigns_batch_goes_back_to_waiting() {
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
     assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "waiting");
-    world.assert_counters_are_right().await;
-}
-
-#[tokio::test]
-async fn a_sandbox_tenants_mail_is_captured_and_never_leaves() {
-    let world = World::of_environment("sandbox").await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
-    world.stage().deliver(&[&batch]).await.unwrap();
-    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
-    assert_eq!(world.text("select response from sends where tenant_id = $1").await.unwrap(), "captured");
-    assert_eq!(world.sink.inbox().stats().accepted, 0);
-}
-
-#[tokio::test]
-async fn a_magic_recipient_bounces_in_the_sandbox() {
-    let world = World::of_environment("sandbox").await;
-    let (_, batch) = world.campaign_batch(&["bounced+1@sandbox.test"]).await;
-    world.stage().deliver(&[&batch]).await.unwrap();
-    assert_eq!(world.row(batch.send(0)).await, row("failed", Some("hard"), 1));
-    assert_eq!(world.number("select count(*) from suppressions where tenant_id = $1").await, 1);
     world.assert_counters_are_right().await;
 }
 

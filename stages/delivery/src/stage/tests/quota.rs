@@ -49,7 +49,9 @@ async fn two_processes_together_let_exactly_as_many_pass_as_remain() {
     }
     let (one, two) = (world.stage(), world.stage());
     let all = batches.iter().zip([&one, &two, &one, &two]);
-    futures::future::try_join_all(all.map(|(batch, stage)| async move { stage.deliver(&[batch]).await })).await.unwrap();
+    futures::future::try_join_all(all.map(|(batch, stage)| async move { stage.deliver(&[batch]).await }))
+        .await
+        .unwrap();
     assert_eq!(world.sink.inbox().stats().accepted, 73);
     assert_eq!(world.number(USED).await, 73);
     assert_eq!(world.number(RECOUNTED).await, 73);
@@ -62,7 +64,8 @@ async fn two_processes_together_let_exactly_as_many_pass_as_remain() {
 #[tokio::test]
 async fn a_tenant_without_a_limit_is_metered_and_has_no_limit() {
     let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "reject-550-5.1.1@example.com", "bob@example.net"]).await;
+    let (_, batch) =
+        world.campaign_batch(&["ann@example.com", "reject-550-5.1.1@example.com", "bob@example.net"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     // The refused recipient never came to a fence.
     assert_eq!(world.number(USED).await, 2);
@@ -140,12 +143,18 @@ async fn one_tenants_quota_does_not_touch_another() {
         .execute(&world.pool)
         .await
         .unwrap();
-    sqlx::query("insert into send_limits (tenant_id, daily) values ($1, 1)").bind(other).execute(&world.pool).await.unwrap();
-    sqlx::query("insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, 0, 1)")
+    sqlx::query("insert into send_limits (tenant_id, daily) values ($1, 1)")
         .bind(other)
         .execute(&world.pool)
         .await
         .unwrap();
+    sqlx::query(
+        "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, 0, 1)",
+    )
+    .bind(other)
+    .execute(&world.pool)
+    .await
+    .unwrap();
     let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(SendId::of(batch.id, 1).0).await.state, "sent");

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::super::{Delivery, Settings, sweep::Leases};
-use crate::dkim::DkimKey;
+use crate::{dkim::DkimKey, provider::PROVIDER_PURPOSE};
 
 pub const DOMAIN: &str = "acme.example";
 
@@ -25,6 +25,7 @@ pub struct World {
     pub pool: PgPool,
     pub sink: Sink,
     pub tenant: Uuid,
+    pub domain: &'static str,
     pub sender: Uuid,
     pub content: Uuid,
     pub skeleton: Skeleton,
@@ -66,50 +67,47 @@ impl World {
         let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
         let pool = Database::pool(&database.url().into(), Role::Stages, 8).unwrap();
         let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
-        let [tenant, domain, sender, content] = [new_id(), new_id(), new_id(), new_id()];
-        let dkim = DkimKey::generate_ed25519().unwrap();
-        let sealed = Vault::new(&keys).unwrap().seal(tenant, "dkim", dkim.private_pkcs8.expose_secret()).unwrap();
-        let skeleton = Skeleton {
-            pieces: vec![
-                Piece::Text("From: Acme <news@acme.example>\r\nTo: ".into()),
-                Piece::Slot(0),
-                Piece::Text("\r\nSubject: Hello\r\nMIME-Version: 1.0\r\n\r\nHello ".into()),
-                Piece::Slot(1),
-                Piece::Text("\r\n".into()),
-            ],
-            slots: 2,
-        };
-        sqlx::query("insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@acme.example')")
-            .bind(tenant)
-            .bind(environment)
-            .execute(&pool)
-            .await
-            .unwrap();
+        let skeleton = skeleton();
+        let [tenant, sender, content] = add_tenant(&pool, &keys, environment, DOMAIN, &skeleton).await;
+        let sink = Sink::start(SinkOptions::default()).await.unwrap();
+        Self {
+            pool,
+            sink,
+            tenant,
+            domain: DOMAIN,
+            sender,
+            content,
+            skeleton,
+            keys,
+            shutdown: CancellationToken::new(),
+            database,
+        }
+    }
+
+    /// From here on another tenant of the same database, in production.
+    pub async fn become_another(&mut self) {
+        self.domain = "other.example";
+        [self.tenant, self.sender, self.content] =
+            add_tenant(&self.pool, &self.keys, "production", self.domain, &self.skeleton).await;
+    }
+
+    /// A default connection of the tenant, spoken to at `host`.
+    pub async fn connection(&self, provider: &str, host: &str) -> Uuid {
+        let id = new_id();
+        let secret = Vault::new(&self.keys).unwrap().seal(self.tenant, PROVIDER_PURPOSE, b"the-key").unwrap();
         sqlx::query(
-            "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
-             values ($1, $2, $3, 'verified', 'pr1', $4, $5, 't')",
+            "insert into provider_connections (tenant_id, id, provider, name, settings, secret, is_default)
+             values ($1, $2, $3, 'main', jsonb_build_object('base_url', 'http://' || $4::text || '/'), $5, true)",
         )
-        .bind(tenant)
-        .bind(domain)
-        .bind(DOMAIN)
-        .bind(sealed)
-        .bind(dkim.public)
-        .execute(&pool)
+        .bind(self.tenant)
+        .bind(id)
+        .bind(provider)
+        .bind(host)
+        .bind(secret)
+        .execute(&self.pool)
         .await
         .unwrap();
-        sqlx::query("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@acme.example', 'Acme')")
-            .bind(tenant).bind(sender).bind(domain).execute(&pool).await.unwrap();
-        sqlx::query("insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>')")
-            .bind(tenant).bind(content).execute(&pool).await.unwrap();
-        sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3)")
-            .bind(tenant)
-            .bind(skeleton.id().0)
-            .bind(serde_json::to_value(&skeleton).unwrap())
-            .execute(&pool)
-            .await
-            .unwrap();
-        let sink = Sink::start(SinkOptions::default()).await.unwrap();
-        Self { pool, sink, tenant, sender, content, skeleton, keys, shutdown: CancellationToken::new(), database }
+        id
     }
 
     /// The stage, with short times.
@@ -136,6 +134,7 @@ impl World {
         let url = format!("{}?tls=none", self.sink.smtp_url());
         let mut arguments =
             vec!["test", "--smtp-url", &url, "--smtp-final-timeout", "1s", "--smtp-command-timeout", "2s"];
+        arguments.extend(["--provider-timeout", "1s"]);
         arguments.extend(["--smtp-connections", "8", "--smtp-priority-connections", "2"]);
         arguments.extend(more);
         let command = Settings::augment_args(Command::new("test")).args_override_self(true);
@@ -208,8 +207,8 @@ impl World {
             lane,
             part: 0,
             skeleton: self.skeleton.id(),
-            sending_domain: DOMAIN.into(),
-            return_path_domain: format!("send.{DOMAIN}"),
+            sending_domain: self.domain.into(),
+            return_path_domain: format!("send.{}", self.domain),
             recipients,
             notify: None,
         };
@@ -279,6 +278,75 @@ impl World {
         .unwrap();
         assert!(wrong.is_empty(), "{wrong:?}");
     }
+}
+
+fn skeleton() -> Skeleton {
+    Skeleton {
+        pieces: vec![
+            Piece::Text("From: Acme <news@acme.example>\r\nTo: ".into()),
+            Piece::Slot(0),
+            Piece::Text("\r\nSubject: Hello\r\nMIME-Version: 1.0\r\n\r\nHello ".into()),
+            Piece::Slot(1),
+            Piece::Text("\r\n".into()),
+        ],
+        slots: 2,
+    }
+}
+
+/// A tenant that may send; answers its id, its sender and its content.
+async fn add_tenant(
+    pool: &PgPool,
+    keys: &MasterKeys,
+    environment: &str,
+    domain_name: &str,
+    skeleton: &Skeleton,
+) -> [Uuid; 3] {
+    let [tenant, domain, sender, content] = [new_id(), new_id(), new_id(), new_id()];
+    let dkim = DkimKey::generate_ed25519().unwrap();
+    let sealed = Vault::new(keys).unwrap().seal(tenant, "dkim", dkim.private_pkcs8.expose_secret()).unwrap();
+    sqlx::query("insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@acme.example')")
+        .bind(tenant)
+        .bind(environment)
+        .execute(pool)
+        .await
+        .unwrap();
+    sqlx::query(
+        "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
+         values ($1, $2, $3, 'verified', 'pr1', $4, $5, 't')",
+    )
+    .bind(tenant)
+    .bind(domain)
+    .bind(domain_name)
+    .bind(sealed)
+    .bind(dkim.public)
+    .execute(pool)
+    .await
+    .unwrap();
+    sqlx::query(
+        "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@acme.example', 'Acme')",
+    )
+    .bind(tenant)
+    .bind(sender)
+    .bind(domain)
+    .execute(pool)
+    .await
+    .unwrap();
+    sqlx::query(
+        "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>')",
+    )
+    .bind(tenant)
+    .bind(content)
+    .execute(pool)
+    .await
+    .unwrap();
+    sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3)")
+        .bind(tenant)
+        .bind(skeleton.id().0)
+        .bind(serde_json::to_value(&skeleton).unwrap())
+        .execute(pool)
+        .await
+        .unwrap();
+    [tenant, sender, content]
 }
 
 /// Handles messages as the runner does.

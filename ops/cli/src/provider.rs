@@ -1,0 +1,321 @@
+//! `postrider provider add|list|ping|enable|disable|default|remove`: tenants' own accounts with mail providers.
+
+use std::{io::Read, path::PathBuf, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use delivery::{
+    provider::{Connection, ConnectionSettings, Guard, PROVIDER_PURPOSE, ProviderKind, Reach},
+    smtp::{Relay, SmtpSettings},
+};
+use runtime::Vault;
+use schemas::new_id;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    key::audit,
+    operator::{self, DatabaseArgs, MasterKeyArgs},
+};
+
+/// Tenants' own accounts with mail providers.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
+    master_key: MasterKeyArgs,
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    /// As the processes have it: hosts a connection may name beside the provider's own, as `host:port`.
+    #[arg(long, env = "POSTRIDER_PROVIDER_ALLOW_HOSTS", value_delimiter = ',', global = true)]
+    provider_allow_hosts: Vec<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Adds a connection. Its secret is read from standard input, a file or an environment variable, never from the command line.
+    Add(Box<Add>),
+    /// Lists connections, without their secrets.
+    List {
+        /// Those of one engine tenant only.
+        #[arg(long)]
+        tenant: Option<Uuid>,
+    },
+    /// Asks a provider whether it would serve: connects and authenticates, sends nothing.
+    Ping(Which),
+    /// Makes a connection the one that carries its tenant's mail.
+    Default(Which),
+    /// Takes a connection out of use within seconds: the platform's relay carries the tenant's mail.
+    Disable(Which),
+    /// Puts it back.
+    Enable(Which),
+    /// Forgets a connection and its secret.
+    Remove(Which),
+}
+
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// The connection.
+    id: Uuid,
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// The engine tenant.
+    #[arg(long)]
+    tenant: Uuid,
+    /// smtp, ses, postmark, sendgrid, mailgun or resend.
+    #[arg(long, value_parser = kind)]
+    provider: ProviderKind,
+    /// A name to recognise it by.
+    #[arg(long, default_value = "default")]
+    name: String,
+    /// SES: the AWS region. SendGrid, Mailgun: us or eu.
+    #[arg(long)]
+    region: Option<String>,
+    /// Mailgun: the domain the account sends for.
+    #[arg(long)]
+    domain: Option<String>,
+    /// Postmark: the message stream.
+    #[arg(long)]
+    stream: Option<String>,
+    /// SES: the configuration set.
+    #[arg(long)]
+    configuration_set: Option<String>,
+    /// Where the API is, if not at the provider's own address. Its host must be allowed.
+    #[arg(long)]
+    base_url: Option<url::Url>,
+    /// Adds it without making it the tenant's default.
+    #[arg(long)]
+    spare: bool,
+    #[command(flatten)]
+    secret: Secret,
+}
+
+/// Where the secret is. SMTP: the relay's URL as in `smtp-url`. SES: `access key id:secret access key[:session token]`. Others: the API key.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Secret {
+    /// Reads the secret from standard input.
+    #[arg(long)]
+    secret_stdin: bool,
+    /// Reads it from this file.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Reads it from this environment variable.
+    #[arg(long, value_name = "NAME")]
+    secret_env: Option<String>,
+}
+
+impl Secret {
+    fn read(&self) -> anyhow::Result<SecretString> {
+        let text = match (&self.secret_file, &self.secret_env) {
+            (Some(path), _) => std::fs::read_to_string(path).context("secret-file")?,
+            (None, Some(name)) => std::env::var(name).context("secret-env")?,
+            (None, None) => {
+                let mut text = String::new();
+                std::io::stdin().take(64 * 1024).read_to_string(&mut text).context("standard input")?;
+                text
+            }
+        };
+        Ok(SecretString::from(text.trim()))
+    }
+}
+
+fn kind(text: &str) -> Result<ProviderKind, String> {
+    let words = || ProviderKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
+    ProviderKind::parse(text).ok_or_else(|| format!("one of {}", words()))
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let guard = Guard::allowing(&args.provider_allow_hosts);
+    match args.command {
+        Command::Add(wanted) => {
+            let id = add(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, &wanted).await?;
+            operator::print(&[json!({"connection_id": id})], &["connection_id"], args.json);
+            Ok(())
+        }
+        Command::List { tenant } => list(&pool, tenant, args.json).await,
+        Command::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id, args.json).await,
+        Command::Default(which) => change(&pool, which.id, Change::Default).await,
+        Command::Disable(which) => change(&pool, which.id, Change::Status("disabled")).await,
+        Command::Enable(which) => change(&pool, which.id, Change::Status("active")).await,
+        Command::Remove(which) => change(&pool, which.id, Change::Remove).await,
+    }
+}
+
+/// What a process would open a connection with, for checking and pinging.
+fn reach() -> anyhow::Result<Reach> {
+    let relay: Relay = "smtp://127.0.0.1".parse()?;
+    Ok(Reach {
+        connections: 1,
+        timeout: Duration::from_secs(15),
+        connect_timeout: Duration::from_secs(10),
+        smtp: SmtpSettings::new(relay, "[127.0.0.1]"),
+    })
+}
+
+async fn add(pool: &PgPool, vault: &Vault, guard: &Guard, wanted: &Add) -> anyhow::Result<Uuid> {
+    let settings = ConnectionSettings {
+        region: wanted.region.clone(),
+        domain: wanted.domain.clone(),
+        stream: wanted.stream.clone(),
+        configuration_set: wanted.configuration_set.clone(),
+        base_url: wanted.base_url.clone(),
+    };
+    let connection = Connection { kind: wanted.provider, settings, secret: wanted.secret.read()? };
+    drop(connection.open(&reach()?, guard)?);
+    let sealed = vault.seal(wanted.tenant, PROVIDER_PURPOSE, connection.secret.expose_secret().as_bytes())?;
+    let id = new_id();
+    let mut tx = pool.begin().await?;
+    sqlx::query_scalar!("select 1 as one from tenants where id = $1 for key share", wanted.tenant)
+        .fetch_optional(&mut *tx)
+        .await?
+        .context("no such tenant")?;
+    if !wanted.spare {
+        clear_default(&mut tx, wanted.tenant).await?;
+    }
+    sqlx::query!(
+        "insert into provider_connections (tenant_id, id, provider, name, settings, secret, is_default)
+         values ($1, $2, $3, $4, $5, $6, $7)",
+        wanted.tenant,
+        id,
+        connection.kind.as_str(),
+        wanted.name,
+        serde_json::to_value(&connection.settings)?,
+        sealed,
+        !wanted.spare
+    )
+    .execute(&mut *tx)
+    .await
+    .context("the connection could not be stored; is the name taken?")?;
+    audit(&mut tx, Some(wanted.tenant), "provider.add", &format!("{id} {}", connection.kind.as_str())).await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+async fn clear_default(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update provider_connections set is_default = false, updated_at = clock_timestamp() where tenant_id = $1 and is_default",
+        tenant
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+async fn list(pool: &PgPool, tenant: Option<Uuid>, json: bool) -> anyhow::Result<()> {
+    let rows = sqlx::query!(
+        "select tenant_id, id, provider, name, settings, status, is_default, created_at from provider_connections
+         where $1::uuid is null or tenant_id = $1 order by tenant_id, created_at desc",
+        tenant
+    )
+    .fetch_all(pool)
+    .await?;
+    let records: Vec<_> = rows
+        .into_iter()
+        .map(|row| {
+            json!({
+                "connection_id": row.id, "tenant": row.tenant_id, "provider": row.provider, "name": row.name, "status": row.status,
+                "default": row.is_default, "settings": row.settings, "created_at": row.created_at,
+            })
+        })
+        .collect();
+    operator::print(&records, &["connection_id", "tenant", "provider", "name", "status", "default", "settings"], json);
+    Ok(())
+}
+
+async fn ping(pool: &PgPool, vault: &Vault, guard: &Guard, id: Uuid, json: bool) -> anyhow::Result<()> {
+    let row = sqlx::query!("select tenant_id, provider, settings, secret from provider_connections where id = $1", id)
+        .fetch_optional(pool)
+        .await?
+        .context("no such connection")?;
+    let secret = String::from_utf8(vault.open(row.tenant_id, PROVIDER_PURPOSE, &row.secret)?)?;
+    let connection = Connection {
+        kind: ProviderKind::parse(&row.provider).context("an unknown provider")?,
+        settings: serde_json::from_value(row.settings)?,
+        secret: SecretString::from(secret),
+    };
+    let provider = connection.open(&reach()?, guard)?;
+    let started = std::time::Instant::now();
+    let answered = provider.ping().await;
+    let record = json!({
+        "connection_id": id, "provider": row.provider, "ok": answered.is_ok(), "error": answered.err().map(|fault| fault.as_str()),
+        "latency_ms": started.elapsed().as_millis() as u64,
+    });
+    operator::print(&[record], &["connection_id", "provider", "ok", "error", "latency_ms"], json);
+    match answered {
+        Ok(()) => Ok(()),
+        Err(fault) => bail!("{fault}"),
+    }
+}
+
+/// What may be changed about a connection.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Default,
+    Status(&'static str),
+    Remove,
+}
+
+async fn change(pool: &PgPool, id: Uuid, change: Change) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let tenant = sqlx::query_scalar!("select tenant_id from provider_connections where id = $1 for update", id)
+        .fetch_optional(&mut *tx)
+        .await?
+        .context("no such connection")?;
+    let (action, done) = match change {
+        Change::Default => {
+            clear_default(&mut tx, tenant).await?;
+            sqlx::query!(
+                "update provider_connections set is_default = true, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
+                tenant,
+                id
+            )
+            .execute(&mut *tx)
+            .await?;
+            ("provider.default", "default")
+        }
+        Change::Status(status) => {
+            sqlx::query!(
+                "update provider_connections set status = $3, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
+                tenant,
+                id,
+                status
+            )
+            .execute(&mut *tx)
+            .await?;
+            ("provider.status", status)
+        }
+        Change::Remove => {
+            sqlx::query!("delete from provider_connections where tenant_id = $1 and id = $2", tenant, id)
+                .execute(&mut *tx)
+                .await?;
+            ("provider.remove", "removed")
+        }
+    };
+    audit(&mut tx, Some(tenant), action, &format!("{id} {done}")).await?;
+    tx.commit().await?;
+    println!("{done}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_provider_is_named_by_its_word() {
+        for known in ProviderKind::ALL {
+            assert_eq!(kind(known.as_str()), Ok(*known));
+        }
+        assert!(kind("pigeon").is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! Where mail and credentials of a connection may be sent: the provider's own hosts over https, and nowhere else.
+
+use url::Url;
+
+use super::{ConnectionSettings, ProviderKind};
+
+/// Hosts an operator allows beside the providers' own, as `host:port`; these may also speak plain http. For stand-ins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guard {
+    allowed: Vec<String>,
+}
+
+impl Guard {
+    /// Allows these, each as `host:port`.
+    #[must_use]
+    pub fn allowing(hosts: &[String]) -> Self {
+        Self { allowed: hosts.iter().map(|host| host.trim().to_ascii_lowercase()).collect() }
+    }
+
+    /// Whether a provider of this kind may be spoken to there.
+    #[must_use]
+    pub fn permits(&self, kind: ProviderKind, url: &Url) -> bool {
+        let Some(host) = url.host_str().map(str::to_ascii_lowercase) else { return false };
+        let has_credentials = !url.username().is_empty() || url.password().is_some();
+        if has_credentials || url.query().is_some() || url.fragment().is_some() {
+            return false;
+        }
+        let port = url.port_or_known_default().unwrap_or(0);
+        if matches!(url.scheme(), "http" | "https") && self.allowed.contains(&format!("{host}:{port}")) {
+            return true;
+        }
+        url.scheme() == "https" && url.port().is_none() && matches!(url.path(), "" | "/") && is_own(kind, &host)
+    }
+}
+
+fn is_own(kind: ProviderKind, host: &str) -> bool {
+    match kind {
+        ProviderKind::Smtp => false,
+        ProviderKind::Ses => {
+            let region = host.strip_prefix("email.").and_then(|rest| {
+                rest.strip_suffix(".amazonaws.com").or_else(|| rest.strip_suffix(".amazonaws.com.cn"))
+            });
+            region.is_some_and(is_region)
+        }
+        ProviderKind::Postmark => host == "api.postmarkapp.com",
+        ProviderKind::Sendgrid => matches!(host, "api.sendgrid.com" | "api.eu.sendgrid.com"),
+        ProviderKind::Mailgun => matches!(host, "api.mailgun.net" | "api.eu.mailgun.net"),
+        ProviderKind::Resend => host == "api.resend.com",
+    }
+}
+
+/// `eu-central-1` and its like: goes into a host name and a signature.
+pub(super) fn is_region(text: &str) -> bool {
+    (5..=32).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && text.contains('-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Where a provider's API is, for these settings. `None`: the kind has none, or the region is not one of its.
+pub(super) fn own_url(kind: ProviderKind, settings: &ConnectionSettings) -> Option<Url> {
+    let region = settings.region.as_deref();
+    let host = match (kind, region) {
+        (ProviderKind::Smtp, _) => return None,
+        (ProviderKind::Ses, Some(region)) if is_region(region) => {
+            let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+            format!("email.{region}.{suffix}")
+        }
+        (ProviderKind::Postmark, None) => "api.postmarkapp.com".to_owned(),
+        (ProviderKind::Sendgrid, None | Some("us")) => "api.sendgrid.com".to_owned(),
+        (ProviderKind::Sendgrid, Some("eu")) => "api.eu.sendgrid.com".to_owned(),
+        (ProviderKind::Mailgun, None | Some("us")) => "api.mailgun.net".to_owned(),
+        (ProviderKind::Mailgun, Some("eu")) => "api.eu.mailgun.net".to_owned(),
+        (ProviderKind::Resend, None) => "api.resend.com".to_owned(),
+        _ => return None,
+    };
+    Url::parse(&format!("https://{host}/")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(ProviderKind::Postmark, "https://api.postmarkapp.com/", true)]
+    #[case(ProviderKind::Ses, "https://email.eu-central-1.amazonaws.com/", true)]
+    #[case(ProviderKind::Ses, "https://email.cn-north-1.amazonaws.com.cn/", true)]
+    #[case::clear(ProviderKind::Postmark, "http://api.postmarkapp.com/", false)]
+    #[case::port(ProviderKind::Postmark, "https://api.postmarkapp.com:8443/", false)]
+    #[case::other(ProviderKind::Postmark, "https://api.resend.com/", false)]
+    #[case::suffix(ProviderKind::Postmark, "https://api.postmarkapp.com.evil.example/", false)]
+    #[case::user(ProviderKind::Postmark, "https://a:b@api.postmarkapp.com/", false)]
+    #[case::region(ProviderKind::Ses, "https://email.evil.example.amazonaws.com/", false)]
+    #[case::bucket(ProviderKind::Ses, "https://bucket.s3.amazonaws.com/", false)]
+    #[case::local(ProviderKind::Resend, "http://127.0.0.1:8099/", false)]
+    fn only_the_providers_own_hosts_are_spoken_to(
+        #[case] kind: ProviderKind,
+        #[case] url: &str,
+        #[case] allowed: bool,
+    ) {
+        assert_eq!(Guard::default().permits(kind, &Url::parse(url).unwrap()), allowed);
+    }
+
+    #[test]
+    fn a_stand_in_must_be_named_with_its_port() {
+        let guard = Guard::allowing(&["127.0.0.1:8099".to_owned()]);
+        let may = |url: &str| guard.permits(ProviderKind::Resend, &Url::parse(url).unwrap());
+        assert!(may("http://127.0.0.1:8099/"));
+        assert!(!may("http://127.0.0.1:8098/") && !may("http://127.0.0.2:8099/"));
+    }
+}

@@ -1,0 +1,116 @@
+//! One request and its answer, bounded in time and size, with what is known when it fails.
+
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use super::HttpRequest;
+
+/// How much of an answer is read.
+const BODY_MAX: usize = 64 * 1024;
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Reply {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// Its body as JSON; null when it is none, was cut off, or is too long.
+    pub body: Value,
+}
+
+impl Reply {
+    /// A header's text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// A text in the body.
+    pub fn text(&self, pointer: &str) -> Option<&str> {
+        self.body.pointer(pointer).and_then(Value::as_str)
+    }
+
+    /// For how long to stay away: `Retry-After` in seconds or as a date.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let text = self.header("retry-after")?.trim();
+        if let Ok(seconds) = text.parse::<u64>() {
+            return Some(Duration::from_secs(seconds));
+        }
+        let at = chrono::DateTime::parse_from_rfc2822(text).ok()?;
+        (at.to_utc() - chrono::Utc::now()).to_std().ok()
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoReply {
+    /// No connection: nothing left.
+    Unreachable,
+    /// No connection in time: nothing left.
+    ConnectTimeout,
+    /// No trusted encryption: nothing left.
+    Tls,
+    /// The request left, or may have, and no answer came in time.
+    Timeout,
+    /// The connection broke after the request left, or may have.
+    Broken,
+    /// The request could not be made.
+    Unsendable,
+}
+
+/// Sends a request and reads its answer.
+pub(super) async fn exchange(client: &reqwest::Client, request: HttpRequest) -> Result<Reply, NoReply> {
+    let mut builder = client.request(request.method, request.url).body(request.body);
+    for (name, value) in request.headers {
+        builder = builder.header(name, value);
+    }
+    let mut response = builder.send().await.map_err(|error| no_reply(&error))?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let mut body = Vec::new();
+    let mut is_whole = true;
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() <= BODY_MAX => body.extend_from_slice(&chunk),
+            Ok(None) => break,
+            // The status is known all the same; what it means without a body is the provider's rule.
+            Ok(Some(_)) | Err(_) => {
+                is_whole = false;
+                break;
+            }
+        }
+    }
+    let json = if is_whole { serde_json::from_slice(&body).unwrap_or_default() } else { Value::Null };
+    Ok(Reply { status, headers, body: json })
+}
+
+fn no_reply(error: &reqwest::Error) -> NoReply {
+    if error.is_builder() {
+        NoReply::Unsendable
+    } else if error.is_connect() && error.is_timeout() {
+        NoReply::ConnectTimeout
+    } else if error.is_connect() && mentions_tls(error) {
+        NoReply::Tls
+    } else if error.is_connect() {
+        NoReply::Unreachable
+    } else if error.is_timeout() {
+        NoReply::Timeout
+    } else {
+        NoReply::Broken
+    }
+}
+
+fn mentions_tls(error: &reqwest::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let tls = |error: &(dyn std::error::Error + 'static)| error.is::<rustls::Error>();
+        let wrapped = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(|io| io.get_ref())
+            .is_some_and(|inner| inner.is::<rustls::Error>());
+        if tls(error) || wrapped {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

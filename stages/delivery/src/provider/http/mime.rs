@@ -1,0 +1,148 @@
+//! A rendered message taken apart again, for APIs that build the message themselves. Nothing that matters is lost: what the API
+//! has no field for goes along as a header.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use mail_parser::{Addr, MessageParser, MimeHeaders, PartType};
+
+use super::Unfit;
+use crate::{provider::Parcel, smtp::Message};
+
+/// Header fields that the API writes from its own fields, or that only hold for the message as it was.
+const OWN: [&str; 14] = [
+    "from",
+    "to",
+    "cc",
+    "bcc",
+    "subject",
+    "reply-to",
+    "date",
+    "mime-version",
+    "content-type",
+    "content-transfer-encoding",
+    "content-disposition",
+    "return-path",
+    "dkim-signature",
+    "received",
+];
+
+/// An address with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mailbox {
+    pub name: Option<String>,
+    pub email: String,
+}
+
+impl Mailbox {
+    /// As in a header, the name quoted.
+    pub fn formatted(&self) -> String {
+        match &self.name {
+            Some(name) => format!("\"{}\" <{}>", name.replace('\\', "\\\\").replace('"', "\\\""), self.email),
+            None => self.email.clone(),
+        }
+    }
+}
+
+/// An attached file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct File {
+    pub name: String,
+    pub media_type: String,
+    /// Base64.
+    pub content: String,
+    /// For a picture that the HTML shows.
+    pub content_id: Option<String>,
+    pub is_inline: bool,
+}
+
+/// The parts of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mail {
+    pub from: Mailbox,
+    pub to: Mailbox,
+    pub reply_to: Vec<Mailbox>,
+    pub subject: String,
+    pub text: Option<String>,
+    pub html: Option<String>,
+    pub files: Vec<File>,
+    /// All other header fields, unfolded, in order.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Mail {
+    /// Takes a parcel's message apart. The recipient is that of the envelope.
+    pub fn of(parcel: &Parcel<'_>) -> Result<Self, Unfit> {
+        let parsed = MessageParser::default().parse(parcel.message.as_bytes()).ok_or(Unfit)?;
+        let from = parsed.from().and_then(|from| from.first()).and_then(mailbox).ok_or(Unfit)?;
+        let name = parsed.to().and_then(|to| to.first()).and_then(mailbox).and_then(|to| to.name);
+        let reply_to = parsed.reply_to().map(|list| list.iter().filter_map(mailbox).collect()).unwrap_or_default();
+        let bodies = |wanted_html: bool| {
+            parsed.parts.iter().filter(|part| !is_file(part)).find_map(move |part| match &part.body {
+                PartType::Html(html) if wanted_html => Some(html.to_string()),
+                PartType::Text(text) if !wanted_html => Some(text.to_string()),
+                _ => None,
+            })
+        };
+        Ok(Self {
+            from,
+            to: Mailbox { name, email: parcel.envelope.to.as_str().to_owned() },
+            reply_to,
+            subject: parsed.subject().unwrap_or_default().to_owned(),
+            text: bodies(false),
+            html: bodies(true),
+            files: parsed.parts.iter().filter(|part| is_file(part)).map(file).collect(),
+            headers: other_headers(parcel.message),
+        })
+    }
+}
+
+fn mailbox(address: &Addr<'_>) -> Option<Mailbox> {
+    let email = address.address.as_deref()?.to_owned();
+    let name = address.name.as_deref().map(str::to_owned).filter(|name| !name.is_empty());
+    Some(Mailbox { name, email })
+}
+
+/// A part that stands in the message as a file, not as its text.
+fn is_file(part: &mail_parser::MessagePart<'_>) -> bool {
+    match &part.body {
+        PartType::Multipart(_) => false,
+        PartType::Text(_) | PartType::Html(_) => part.content_disposition().is_some_and(|d| d.is_attachment()),
+        PartType::Binary(_) | PartType::InlineBinary(_) | PartType::Message(_) => true,
+    }
+}
+
+fn file(part: &mail_parser::MessagePart<'_>) -> File {
+    let media_type = part.content_type().map_or_else(
+        || "application/octet-stream".to_owned(),
+        |kind| format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or("octet-stream")),
+    );
+    File {
+        name: part.attachment_name().unwrap_or("attachment").to_owned(),
+        media_type,
+        content: STANDARD.encode(part.contents()),
+        content_id: part.content_id().map(str::to_owned),
+        is_inline: part.content_disposition().is_some_and(|disposition| disposition.is_inline()),
+    }
+}
+
+/// The fields the API has no place of its own for, as they stand, unfolded (RFC 5322 §2.2.3).
+fn other_headers(message: &Message) -> Vec<(String, String)> {
+    let Ok(header) = std::str::from_utf8(message.header()) else { return Vec::new() };
+    let mut fields: Vec<(String, String)> = Vec::new();
+    for line in header.split_terminator("\r\n") {
+        match line.split_once(':') {
+            _ if line.starts_with([' ', '\t']) => {
+                if let Some((_, value)) = fields.last_mut() {
+                    value.push(' ');
+                    value.push_str(line.trim());
+                }
+            }
+            Some((name, value)) => fields.push((name.trim_end().to_owned(), value.trim().to_owned())),
+            None => {}
+        }
+    }
+    fields.retain(|(name, value)| !OWN.contains(&name.to_ascii_lowercase().as_str()) && !value.is_empty());
+    for (_, value) in &mut fields {
+        *value = value.trim().to_owned();
+    }
+    fields
+}

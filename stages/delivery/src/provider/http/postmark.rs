@@ -1,0 +1,112 @@
+//! Postmark: the message from its parts.
+//!
+//! Postmark has no idempotency key. The send's id travels as metadata, which its webhooks carry back. Its own tracking is
+//! switched off. `X-PM-KeepID` keeps our Message-ID.
+
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use url::Url;
+
+use super::{
+    Api, HttpRequest, Unfit,
+    exchange::Reply,
+    mime::{File, Mail, Mailbox},
+    verdict::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, SENDER, Verdict, refused},
+};
+use crate::provider::{ConnectionSettings, Parcel, ProviderKind, Signing};
+
+/// A server of a Postmark account.
+pub(crate) struct Postmark {
+    token: SecretString,
+    stream: Option<String>,
+}
+
+impl Postmark {
+    pub fn new(settings: &ConnectionSettings, token: SecretString) -> Self {
+        Self { token, stream: settings.stream.clone() }
+    }
+
+    fn headers(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("x-postmark-server-token", self.token.expose_secret().to_owned()),
+            ("accept", "application/json".to_owned()),
+        ]
+    }
+}
+
+fn attachment(file: &File) -> Value {
+    let mut attachment = json!({"Name": file.name, "Content": file.content, "ContentType": file.media_type});
+    if let Some(id) = &file.content_id {
+        attachment["ContentID"] = json!(format!("cid:{id}"));
+    }
+    attachment
+}
+
+impl Api for Postmark {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Postmark
+    }
+
+    fn signing(&self) -> Signing {
+        Signing::None
+    }
+
+    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+        let mail = Mail::of(parcel)?;
+        let mut headers: Vec<Value> =
+            mail.headers.iter().map(|(name, value)| json!({"Name": name, "Value": value})).collect();
+        headers.push(json!({"Name": "X-PM-KeepID", "Value": "true"}));
+        let reply_to = mail.reply_to.iter().map(Mailbox::formatted).collect::<Vec<_>>().join(", ");
+        let mut body = json!({
+            "From": mail.from.formatted(),
+            "To": mail.to.formatted(),
+            "Subject": mail.subject,
+            "Headers": headers,
+            "Metadata": {"postrider-send": parcel.send_id},
+            "TrackOpens": false,
+            "TrackLinks": "None",
+        });
+        for (name, value) in [("TextBody", mail.text), ("HtmlBody", mail.html), ("MessageStream", self.stream.clone())]
+        {
+            if let Some(value) = value {
+                body[name] = json!(value);
+            }
+        }
+        if !reply_to.is_empty() {
+            body["ReplyTo"] = json!(reply_to);
+        }
+        if !mail.files.is_empty() {
+            body["Attachments"] = mail.files.iter().map(attachment).collect();
+        }
+        Ok(HttpRequest::json(base, "/email", self.headers(), &body))
+    }
+
+    fn judge(&self, reply: &Reply) -> Verdict {
+        let code = reply.body["ErrorCode"].as_i64();
+        let message = reply.text("/Message").unwrap_or_default();
+        let words = code.map_or_else(String::new, |code| format!("{code} {message}"));
+        let decision = match (reply.status, code) {
+            (200, Some(0)) => return verdict::taken(reply, "/MessageID"),
+            // Postmark stopped sending there after a hard bounce or a complaint, or by hand.
+            (_, Some(406)) => RECIPIENT,
+            // 300: something in the request; about an address it names the field.
+            (_, Some(300)) if message.contains("'To'") => ADDRESS,
+            (_, Some(300)) => CONTENT,
+            // 400 no such sender signature, 401 not confirmed, 411 not allowed, 412 only to own domain while the account is reviewed.
+            (_, Some(400 | 401 | 411 | 412)) => SENDER,
+            // 10 bad token, 100 maintenance, 405 no credits left, 413 server not allowed; 1235 no such stream.
+            (_, Some(10 | 405 | 413 | 1235)) => ACCOUNT,
+            (_, Some(100)) | (429, _) => RATE,
+            (status @ (200..=299), _) if status != 200 || code.is_none() => {
+                return refused(reply, verdict::UNKNOWN, "an answer that cannot be read");
+            }
+            _ => return verdict::by_status(reply, &words, code.is_some()),
+        };
+        refused(reply, decision, &words)
+    }
+
+    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
+        HttpRequest::get(base, "/server", self.headers())
+    }
+}

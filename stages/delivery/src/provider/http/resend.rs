@@ -1,0 +1,118 @@
+//! Resend: the message from its parts.
+//!
+//! Resend keeps idempotency keys for 24 hours: ours is the send's id and the attempt, so that an unclear outcome is asked for again and never
+//! becomes a second mail. The id travels as a tag, too, which its webhooks carry back.
+
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use super::{
+    Api, HttpRequest, Unfit,
+    exchange::Reply,
+    mime::{File, Mail, Mailbox},
+    verdict::{self, ACCOUNT, ADDRESS, CONTENT, RATE, SENDER, UNKNOWN, Verdict, refused, seconds},
+};
+use crate::provider::{Parcel, PingFault, ProviderKind, Signing};
+
+/// An account.
+pub(crate) struct Resend {
+    key: SecretString,
+}
+
+impl Resend {
+    pub fn new(key: SecretString) -> Self {
+        Self { key }
+    }
+
+    fn authorization(&self) -> (&'static str, String) {
+        ("authorization", format!("Bearer {}", self.key.expose_secret()))
+    }
+}
+
+fn attachment(file: &File) -> Value {
+    let mut attachment = json!({"filename": file.name, "content": file.content, "content_type": file.media_type});
+    if let Some(id) = &file.content_id {
+        attachment["content_id"] = json!(id);
+    }
+    attachment
+}
+
+impl Api for Resend {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Resend
+    }
+
+    fn signing(&self) -> Signing {
+        Signing::None
+    }
+
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
+    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+        let mail = Mail::of(parcel)?;
+        let headers: Map<String, Value> =
+            mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let mut body = json!({
+            "from": mail.from.formatted(),
+            "to": [mail.to.formatted()],
+            "subject": mail.subject,
+            "headers": headers,
+            "tags": [{"name": "postrider-send", "value": parcel.send_id}],
+        });
+        for (name, value) in [("text", mail.text), ("html", mail.html)] {
+            if let Some(value) = value {
+                body[name] = json!(value);
+            }
+        }
+        if !mail.reply_to.is_empty() {
+            body["reply_to"] = mail.reply_to.iter().map(Mailbox::formatted).collect();
+        }
+        if !mail.files.is_empty() {
+            body["attachments"] = mail.files.iter().map(attachment).collect();
+        }
+        let headers = vec![self.authorization(), ("idempotency-key", format!("{}-{}", parcel.send_id, parcel.serial))];
+        Ok(HttpRequest::json(base, "/emails", headers, &body))
+    }
+
+    fn judge(&self, reply: &Reply) -> Verdict {
+        let (name, message) = (reply.text("/name").unwrap_or_default(), reply.text("/message").unwrap_or_default());
+        let words = format!("{name} {message}");
+        let decision = match (reply.status, name) {
+            (200..=299, _) => return verdict::taken(reply, "/id"),
+            (_, "concurrent_idempotent_requests") => return Verdict::InProgress,
+            // The key belongs to another body: an attempt of this send whose mail was rendered anew. It may have been taken.
+            (_, "invalid_idempotent_request") => UNKNOWN,
+            (_, "daily_quota_exceeded" | "monthly_quota_exceeded") => ACCOUNT,
+            (429, _) => {
+                let mut verdict = refused(reply, RATE, &words);
+                if let Verdict::Refused(refused) = &mut verdict {
+                    refused.wait = refused.wait.or_else(|| seconds(reply, "ratelimit-reset"));
+                }
+                return verdict;
+            }
+            (_, "missing_api_key" | "invalid_api_key" | "restricted_api_key" | "invalid_access") => ACCOUNT,
+            (_, "invalid_from_address") => SENDER,
+            (403, "validation_error") => SENDER,
+            (_, "validation_error") if message.contains("`to`") => ADDRESS,
+            (_, "validation_error" | "invalid_attachment" | "missing_required_field" | "invalid_parameter") => CONTENT,
+            _ => return verdict::by_status(reply, &words, !name.is_empty()),
+        };
+        refused(reply, decision, &words)
+    }
+
+    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
+        HttpRequest::get(base, "/domains", vec![self.authorization()])
+    }
+
+    /// A key that may only send is known all the same.
+    fn judge_ping(&self, reply: &Reply) -> Result<(), PingFault> {
+        match reply.text("/name") {
+            Some("restricted_api_key") => Ok(()),
+            _ => verdict::ping(reply),
+        }
+    }
+}

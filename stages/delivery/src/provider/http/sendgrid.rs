@@ -1,0 +1,121 @@
+//! SendGrid, v3: the message from its parts.
+//!
+//! SendGrid has no idempotency key. The send's id travels as a custom argument, which its events carry back. Its own tracking is
+//! switched off. An accepted message is answered 202 without a body; its id stands in a header.
+
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use super::{
+    Api, HttpRequest, Unfit,
+    exchange::Reply,
+    mime::{File, Mail, Mailbox},
+    verdict::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, Verdict, refused, until},
+};
+use crate::provider::{Parcel, ProviderKind, Signing};
+
+/// An account.
+pub(crate) struct Sendgrid {
+    key: SecretString,
+}
+
+impl Sendgrid {
+    pub fn new(key: SecretString) -> Self {
+        Self { key }
+    }
+
+    fn headers(&self) -> Vec<(&'static str, String)> {
+        vec![("authorization", format!("Bearer {}", self.key.expose_secret()))]
+    }
+}
+
+fn person(mailbox: &Mailbox) -> Value {
+    let mut person = json!({"email": mailbox.email});
+    if let Some(name) = &mailbox.name {
+        person["name"] = json!(name);
+    }
+    person
+}
+
+fn attachment(file: &File) -> Value {
+    let disposition = if file.is_inline { "inline" } else { "attachment" };
+    let mut attachment =
+        json!({"content": file.content, "type": file.media_type, "filename": file.name, "disposition": disposition});
+    if let Some(id) = &file.content_id {
+        attachment["content_id"] = json!(id);
+    }
+    attachment
+}
+
+impl Api for Sendgrid {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Sendgrid
+    }
+
+    fn signing(&self) -> Signing {
+        Signing::None
+    }
+
+    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+        let mail = Mail::of(parcel)?;
+        // Plain text must come first.
+        let content: Vec<Value> = [("text/plain", &mail.text), ("text/html", &mail.html)]
+            .into_iter()
+            .filter_map(|(kind, body)| body.as_ref().map(|body| json!({"type": kind, "value": body})))
+            .collect();
+        let headers: Map<String, Value> =
+            mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let mut body = json!({
+            "personalizations": [{"to": [person(&mail.to)], "custom_args": {"postrider-send": parcel.send_id}}],
+            "from": person(&mail.from),
+            "subject": mail.subject,
+            "content": content,
+            "headers": headers,
+            "tracking_settings": {
+                "click_tracking": {"enable": false, "enable_text": false},
+                "open_tracking": {"enable": false},
+                "subscription_tracking": {"enable": false},
+            },
+        });
+        match mail.reply_to.as_slice() {
+            [] => {}
+            [one] => body["reply_to"] = person(one),
+            several => body["reply_to_list"] = several.iter().map(person).collect(),
+        }
+        if !mail.files.is_empty() {
+            body["attachments"] = mail.files.iter().map(attachment).collect();
+        }
+        Ok(HttpRequest::json(base, "/v3/mail/send", self.headers(), &body))
+    }
+
+    fn judge(&self, reply: &Reply) -> Verdict {
+        let (message, field) = (reply.text("/errors/0/message"), reply.text("/errors/0/field").unwrap_or_default());
+        let words = message.unwrap_or_default();
+        let decision = match reply.status {
+            // Nobody but SendGrid answers 202 here, so it counts without an id, too.
+            202 => return Verdict::Taken { id: reply.header("x-message-id").map(str::to_owned) },
+            200..=299 => UNKNOWN,
+            // "Maximum credits exceeded" is a 401.
+            401 => ACCOUNT,
+            403 if words.contains("verified Sender Identity") || field == "from" => SENDER,
+            400 if field.starts_with("personalizations") => ADDRESS,
+            400 if field.starts_with("from") => SENDER,
+            400 | 413 => CONTENT,
+            429 => {
+                let mut verdict = verdict::by_status(reply, words, true);
+                if let Verdict::Refused(refused) = &mut verdict {
+                    refused.wait = refused.wait.or_else(|| until(reply, "x-ratelimit-reset"));
+                }
+                return verdict;
+            }
+            _ => return verdict::by_status(reply, words, message.is_some()),
+        };
+        refused(reply, decision, words)
+    }
+
+    fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
+        HttpRequest::get(base, "/v3/scopes", self.headers())
+    }
+}

@@ -1,0 +1,135 @@
+//! Amazon SES, API v2: the message as it is.
+//!
+//! SES has no idempotency key. The send's id travels as a tag, which its events carry back. SES writes its own Message-ID and
+//! Date, so our signature leaves these two out.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use chrono::{DateTime, Utc};
+use reqwest::Method;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use url::Url;
+
+use super::{
+    Api, HttpRequest, Unfit, at,
+    exchange::Reply,
+    sigv4::{Canonical, Signer, timestamp},
+    verdict::{self, ACCOUNT, CONTENT, RATE, SENDER, UNKNOWN, Verdict, refused},
+};
+use crate::provider::{ConnectionFault, ConnectionSettings, Parcel, PingFault, ProviderKind, Signing};
+
+const SEND: &str = "/v2/email/outbound-emails";
+const ACCOUNT_PATH: &str = "/v2/email/account";
+
+/// An AWS account in one region.
+pub(crate) struct Ses {
+    signer: Signer,
+    configuration_set: Option<String>,
+}
+
+impl Ses {
+    /// The secret is `access key id:secret access key[:session token]`.
+    pub fn new(settings: &ConnectionSettings, secret: &SecretString) -> Result<Self, ConnectionFault> {
+        let mut parts = secret.expose_secret().splitn(3, ':');
+        let (Some(id), Some(key)) = (parts.next(), parts.next()) else {
+            return Err(ConnectionFault::Invalid("secret"));
+        };
+        let region = settings.region.clone().ok_or(ConnectionFault::Missing("region"))?;
+        let signer = Signer {
+            access_key_id: id.to_owned(),
+            secret_access_key: SecretString::from(key),
+            session_token: parts.next().map(SecretString::from),
+            region,
+            service: "ses",
+        };
+        Ok(Self { signer, configuration_set: settings.configuration_set.clone() })
+    }
+
+    fn signed(&self, base: &Url, method: Method, path: &str, body: Vec<u8>, now: DateTime<Utc>) -> HttpRequest {
+        let url = at(base, path);
+        let host = url.host_str().unwrap_or_default();
+        let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let date = timestamp(now);
+        let token = self.signer.session_token.as_ref().map(|token| token.expose_secret().to_owned());
+        // Sorted by name.
+        let mut signed = vec![("content-type", "application/json"), ("host", host.as_str()), ("x-amz-date", &date)];
+        if let Some(token) = &token {
+            signed.push(("x-amz-security-token", token));
+        }
+        let canonical = Canonical { method: method.as_str(), path, query: "", headers: &signed, body: &body };
+        let authorization = self.signer.authorization(&canonical, now);
+        let mut headers = vec![
+            ("content-type", "application/json".to_owned()),
+            ("x-amz-date", date.clone()),
+            ("authorization", authorization),
+        ];
+        headers.extend(token.map(|token| ("x-amz-security-token", token)));
+        HttpRequest { method, url, headers, body }
+    }
+}
+
+impl Api for Ses {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Ses
+    }
+
+    fn signing(&self) -> Signing {
+        Signing::Stamped
+    }
+
+    fn request(&self, base: &Url, parcel: &Parcel<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+        let raw = [parcel.signature.as_bytes(), parcel.message.as_bytes()].concat();
+        let mut body = json!({
+            "Destination": {"ToAddresses": [parcel.envelope.to.as_str()]},
+            "Content": {"Raw": {"Data": STANDARD.encode(raw)}},
+            "EmailTags": [{"Name": "postrider-send", "Value": parcel.send_id}],
+        });
+        if let Some(set) = &self.configuration_set {
+            body["ConfigurationSetName"] = json!(set);
+        }
+        Ok(self.signed(base, Method::POST, SEND, body.to_string().into_bytes(), now))
+    }
+
+    fn judge(&self, reply: &Reply) -> Verdict {
+        if reply.status == 200 {
+            return verdict::taken(reply, "/MessageId");
+        }
+        let (code, message) = fault(reply);
+        let decision = match code {
+            "TooManyRequestsException" | "ThrottlingException" | "Throttling" => RATE,
+            // The account's daily quota: not before some time has passed.
+            "LimitExceededException" => RATE,
+            "AccountSuspendedException" | "SendingPausedException" => ACCOUNT,
+            "MailFromDomainNotVerifiedException" => SENDER,
+            "MessageRejected" if message.contains("not verified") => SENDER,
+            "MessageRejected" => CONTENT,
+            "BadRequestException" | "ValidationException" => CONTENT,
+            "NotFoundException" | "UnrecognizedClientException" | "InvalidSignatureException" => ACCOUNT,
+            "AccessDeniedException" | "ExpiredTokenException" | "MissingAuthenticationTokenException" => ACCOUNT,
+            "IncompleteSignatureException" | "InvalidClientTokenId" | "OptInRequired" => ACCOUNT,
+            "InternalServiceErrorException" | "InternalFailure" => UNKNOWN,
+            _ => return verdict::by_status(reply, &format!("{code} {message}"), false),
+        };
+        refused(reply, decision, &format!("{code} {message}"))
+    }
+
+    fn ping(&self, base: &Url, now: DateTime<Utc>) -> HttpRequest {
+        self.signed(base, Method::GET, ACCOUNT_PATH, Vec::new(), now)
+    }
+
+    /// Keys that may send and read nothing are known all the same.
+    fn judge_ping(&self, reply: &Reply) -> Result<(), PingFault> {
+        match fault(reply).0 {
+            "AccessDeniedException" => Ok(()),
+            _ => verdict::ping(reply),
+        }
+    }
+}
+
+/// The error's name and words. The name comes as `x-amzn-errortype: Name:http://…`, or in the body as `__type: prefix#Name`.
+fn fault(reply: &Reply) -> (&str, &str) {
+    let header = reply.header("x-amzn-errortype").and_then(|text| text.split(':').next());
+    let body = reply.text("/__type").and_then(|text| text.rsplit('#').next());
+    let code = header.or(body).or_else(|| reply.text("/code")).unwrap_or_default().trim();
+    (code, reply.text("/message").or_else(|| reply.text("/Message")).unwrap_or_default())
+}

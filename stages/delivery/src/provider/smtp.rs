@@ -1,0 +1,117 @@
+//! SMTP: the platform's relay, or a tenant's own.
+
+use std::time::Instant;
+
+use async_trait::async_trait;
+use memchr::memmem;
+
+use super::{Answer, Handover, Opened, Parcel, PingFault, Provider, ProviderKind, Refused, Signing};
+use crate::{
+    classify::classify,
+    smtp::{AtData, Cause, Message, Pool, Reply, SmtpFailure},
+};
+
+/// A relay behind a pool.
+pub(crate) struct SmtpProvider {
+    pool: Pool,
+}
+
+impl SmtpProvider {
+    pub fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+
+    /// For the metrics.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+#[async_trait]
+impl Provider for SmtpProvider {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Smtp
+    }
+
+    fn signing(&self) -> Signing {
+        Signing::Whole
+    }
+
+    async fn open(&self, parcel: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
+        match self.pool.open(parcel.envelope).await {
+            Ok(at_data) => Ok(Box::new(Transaction(at_data))),
+            Err(failure) => Err(refused(&failure)),
+        }
+    }
+
+    async fn ping(&self) -> Result<(), PingFault> {
+        self.pool.ping().await.map_err(|failure| PingFault::of_smtp(&failure))
+    }
+
+    async fn close_idle(&self) {
+        self.pool.close_idle().await;
+    }
+}
+
+/// A transaction at 354.
+struct Transaction(AtData);
+
+#[async_trait]
+impl Opened for Transaction {
+    async fn send(self: Box<Self>, parcel: &Parcel<'_>, begin_by: Instant) -> Result<Handover, Refused> {
+        match self.0.send(parcel.signature, parcel.message, begin_by).await {
+            Ok(accepted) => Ok(Handover::Taken {
+                provider_message_id: message_id(parcel.message),
+                answer: answer(Some(&accepted.reply)),
+            }),
+            Err(SmtpFailure { cause: Cause::FenceTooOld, .. }) => Ok(Handover::NotBegun),
+            Err(failure) => Err(refused(&failure)),
+        }
+    }
+}
+
+fn refused(failure: &SmtpFailure) -> Refused {
+    Refused { decision: classify(failure), answer: answer(failure.reply()), wait: None }
+}
+
+/// A reply as the ledger keeps it.
+pub(crate) fn answer(reply: Option<&Reply>) -> Answer {
+    let Some(reply) = reply else { return Answer::default() };
+    Answer {
+        code: i16::try_from(reply.code).ok(),
+        enhanced: reply.enhanced.map(|code| code.to_string()),
+        ..Answer::text(&reply.text)
+    }
+}
+
+/// The longest Message-ID kept.
+const MESSAGE_ID_MAX: usize = 255;
+
+/// The value of the Message-ID field, which our renderer writes on one line.
+pub(super) fn message_id(message: &Message) -> Option<String> {
+    const NAME: &[u8] = b"message-id:";
+    let header = message.header();
+    let is_name = |at: usize| header.get(at..at + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
+    let start =
+        if is_name(0) { 0 } else { memmem::find_iter(header, b"\n").map(|at| at + 1).find(|at| is_name(*at))? };
+    let value = &header[start + NAME.len()..];
+    let line = &value[..memmem::find(value, b"\r\n").unwrap_or(value.len())];
+    let text = std::str::from_utf8(line.trim_ascii()).ok()?;
+    (!text.is_empty() && text.len() <= MESSAGE_ID_MAX).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::first("Message-ID: <a@b.example>\r\nSubject: x\r\n\r\n", Some("<a@b.example>"))]
+    #[case::later("Subject: Message-ID: <no>\r\nmessage-id:<a@b.example>\r\n\r\n", Some("<a@b.example>"))]
+    #[case::none("Subject: x\r\n\r\nMessage-ID: <body>\r\n", None)]
+    fn the_message_id_is_read_from_the_header(#[case] text: &str, #[case] expected: Option<&str>) {
+        let message = Message::new(text.as_bytes().to_vec()).unwrap();
+        assert_eq!(message_id(&message).as_deref(), expected);
+    }
+}

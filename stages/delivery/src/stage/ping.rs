@@ -1,0 +1,60 @@
+//! Asking the platform's own way out whether it would serve, for the health of the platform. Says nothing about tenants' own.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use sqlx::PgPool;
+
+use crate::provider::{PingFault, Provider};
+
+/// Longest a ping may take; the relay's own time limits are longer than anybody would wait for its health.
+const PING_MAX: Duration = Duration::from_secs(15);
+
+/// The ping, as a sweep.
+pub(crate) struct Pings {
+    pool: PgPool,
+    provider: Arc<dyn Provider>,
+    interval: Duration,
+}
+
+impl Pings {
+    pub fn new(pool: PgPool, provider: Arc<dyn Provider>, interval: Duration) -> Self {
+        Self { pool, provider, interval }
+    }
+}
+
+#[async_trait]
+impl Sweep for Pings {
+    fn name(&self) -> &'static str {
+        "ping"
+    }
+
+    fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Finds nothing to put right, ever: it looks.
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let started = Instant::now();
+        let answered = tokio::time::timeout(PING_MAX, self.provider.ping()).await.unwrap_or(Err(PingFault::Timeout));
+        let latency_ms = i32::try_from(started.elapsed().as_millis()).unwrap_or(i32::MAX);
+        sqlx::query!(
+            "insert into provider_pings as p (provider, ok, error_code, latency_ms, pinged_at, ok_at)
+             values ($1, $2, $3, $4, now(), case when $2 then now() end)
+             on conflict (provider) do update
+             set ok = excluded.ok, error_code = excluded.error_code, latency_ms = excluded.latency_ms,
+                 pinged_at = excluded.pinged_at, ok_at = coalesce(excluded.ok_at, p.ok_at)",
+            self.provider.kind().as_str(),
+            answered.is_ok(),
+            answered.err().map(PingFault::as_str),
+            latency_ms
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(0)
+    }
+}

@@ -1,0 +1,137 @@
+//! Tenants' own connections, and the ping of the platform's.
+
+use std::time::Duration;
+
+use runner::Sweep;
+
+use super::{
+    super::ping::Pings,
+    world::{Handle, World, row},
+};
+use crate::provider::tests::stand_in::{Act, StandIn};
+
+fn taken() -> Act {
+    Act::Answer(200, "", r#"{"id":"id-1"}"#.to_owned())
+}
+
+#[tokio::test]
+async fn a_tenants_mail_goes_by_its_own_connection_and_the_ledger_says_so() {
+    let world = World::new().await;
+    let stand_in = StandIn::playing(vec![taken()]).await;
+    world.connection("resend", &stand_in.host()).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.stage_with(&["--provider-allow-hosts", &stand_in.host()]).deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    let told = "select provider || ' ' || provider_message_id from sends where tenant_id = $1";
+    assert_eq!(world.text(told).await.unwrap(), "resend id-1");
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+    let seen = stand_in.only();
+    assert_eq!(seen.header("idempotency-key"), format!("{}-1", batch.send(0)));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn the_relay_carries_everybody_elses_mail_under_our_message_id() {
+    let world = World::new().await;
+    let connection = world.connection("resend", "127.0.0.1:1").await;
+    sqlx::query("update provider_connections set status = 'disabled' where id = $1")
+        .bind(connection)
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.text("select provider from sends where tenant_id = $1").await.unwrap(), "smtp");
+    // The test's skeleton has no Message-ID.
+    assert_eq!(world.text("select provider_message_id from sends where tenant_id = $1").await, None);
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
+}
+
+#[tokio::test]
+async fn one_tenants_broken_connection_stops_nobody_else() {
+    let mut world = World::new().await;
+    let stand_in = StandIn::answering(401, "", r#"{"name":"invalid_api_key"}"#).await;
+    let stage = world.stage_with(&["--provider-allow-hosts", &stand_in.host()]);
+    world.connection("resend", &stand_in.host()).await;
+    let (_, broken) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    stage.deliver(&[&broken]).await.unwrap();
+    assert_eq!(world.row(broken.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.states(&broken).await, ["queued", "queued"]);
+    world.assert_counters_are_right().await;
+    let used = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
+    assert_eq!(world.number(used).await, 0);
+    let tried = stand_in.seen().len();
+    world.become_another().await;
+    let (_, fine) = world.campaign_batch(&["eve@example.org"]).await;
+    stage.deliver(&[&broken, &fine]).await.unwrap();
+    assert_eq!(world.states(&fine).await, ["sent"]);
+    // While its outage lasts, nothing of the broken one is tried.
+    assert_eq!(stand_in.seen().len(), tried);
+}
+
+#[tokio::test]
+async fn a_connection_that_may_not_be_spoken_to_leaves_its_mail_waiting() {
+    let world = World::new().await;
+    let stand_in = StandIn::playing(vec![taken()]).await;
+    world.connection("resend", &stand_in.host()).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert!(stand_in.seen().is_empty());
+    assert_eq!(world.sink.inbox().stats().accepted, 0);
+}
+
+#[tokio::test]
+async fn an_unclear_answer_of_a_provider_leaves_campaign_mail_unknown() {
+    let world = World::new().await;
+    let stand_in = StandIn::playing(vec![Act::Drop]).await;
+    world.connection("postmark", &stand_in.host()).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let stage = world.stage_with(&["--provider-allow-hosts", &stand_in.host()]);
+    stage.deliver(&[&batch]).await.unwrap();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 1));
+    assert_eq!(stand_in.seen().len(), 1);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_slow_connection_keeps_no_more_than_its_share_of_the_workers_busy() {
+    let world = World::new().await;
+    let stand_in = StandIn::playing(vec![Act::Hang]).await;
+    world.connection("postmark", &stand_in.host()).await;
+    let (_, first) = world.campaign_batch(&["ann@example.com"]).await;
+    let (_, second) = world.campaign_batch(&["bob@example.net"]).await;
+    // One of two workers.
+    let stage = world.stage_with(&["--provider-allow-hosts", &stand_in.host(), "--delivery-workers", "2"]);
+    let (one, two) = tokio::join!(async { stage.deliver(&[&first]).await }, async {
+        while world.states(&first).await != ["fenced"] {
+            tokio::task::yield_now().await;
+        }
+        let started = std::time::Instant::now();
+        stage.deliver(&[&second]).await.unwrap();
+        started.elapsed()
+    });
+    one.unwrap();
+    assert!(two < Duration::from_millis(900), "{two:?}");
+    assert_eq!(world.states(&second).await, ["queued"]);
+    assert_eq!(stand_in.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn the_platforms_way_out_is_asked_whether_it_would_serve() {
+    let world = World::new().await;
+    let ping = async |more: &[&str]| {
+        let provider = world.stage_with(more).relay[1].clone();
+        Pings::new(world.pool.clone(), provider, Duration::from_secs(30)).sweep().await.unwrap();
+        sqlx::query_as::<_, (bool, Option<String>, bool)>(
+            "select ok, error_code, ok_at is not null from provider_pings where provider = 'smtp'",
+        )
+        .fetch_one(&world.pool)
+        .await
+        .unwrap()
+    };
+    assert_eq!(ping(&[]).await, (true, None, true));
+    let away = ping(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]).await;
+    assert_eq!(away, (false, Some("unreachable".to_owned()), true));
+}

@@ -1,0 +1,139 @@
+//! The sandbox: nothing leaves, everything can be read, magic recipients do what their name says.
+
+use std::{io::ErrorKind, net::TcpListener};
+
+use rstest::rstest;
+use runner::{Stage, Sweep};
+use schemas::{Signal, SignalKind};
+
+use super::{
+    super::sweep::Captures,
+    world::{Handle, World, row},
+};
+
+#[tokio::test]
+async fn a_sandbox_tenants_mail_is_kept_to_be_read_and_no_connection_is_opened() {
+    let world = World::of_environment("sandbox").await;
+    // Neither to the relay nor to the tenant's own connection.
+    let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+    relay.set_nonblocking(true).unwrap();
+    let address = relay.local_addr().unwrap().to_string();
+    world.connection("resend", &address).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let prompt = world.transactional_batch("eve@example.org").await;
+    let url = format!("smtp://{address}?tls=none");
+    let stage = world.stage_with(&["--smtp-url", &url, "--provider-allow-hosts", &address]);
+    stage.deliver(&[&batch]).await.unwrap();
+    stage.deliver(&[&prompt]).await.unwrap();
+    assert_eq!(relay.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(world.states(&batch).await, ["sent", "sent"]);
+    assert_eq!(world.states(&prompt).await, ["sent"]);
+    let told = "select distinct provider || ' ' || response from sends where tenant_id = $1";
+    assert_eq!(world.text(told).await.unwrap(), "capture captured");
+    let source = "select convert_from(source, 'utf8') from captured_mails m join sends s on s.id = m.send_id
+                  where m.tenant_id = $1 and s.request_id is not null";
+    assert!(world.text(source).await.unwrap().contains("To: eve@example.org\r\nSubject: Hello\r\n"));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn the_sandbox_works_while_the_relay_is_away() {
+    let mut world = World::new().await;
+    let stage = world.stage_with(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]);
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["queued"]);
+    world.become_another().await;
+    world.run("update tenants set environment = 'sandbox' where id = $1").await;
+    let (_, captured) = world.campaign_batch(&["ann@example.com"]).await;
+    stage.deliver(&[&batch, &captured]).await.unwrap();
+    assert_eq!(world.states(&captured).await, ["sent"]);
+}
+
+#[tokio::test]
+async fn only_the_newest_mails_are_kept_and_none_longer_than_a_week() {
+    let world = World::of_environment("sandbox").await;
+    world
+        .run(
+            "insert into captured_mails (tenant_id, send_id, source, is_cut, captured_at)
+             select $1, gen_random_uuid(), '\\x00', false, now() - interval '1 hour' from generate_series(1, 600)",
+        )
+        .await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    let kept = "select count(*) from captured_mails where tenant_id = $1";
+    assert_eq!(world.number(kept).await, 500);
+    let own = "select count(*) from captured_mails where tenant_id = $1 and octet_length(source) > 1";
+    assert_eq!(world.number(own).await, 1);
+    world.run("update captured_mails set captured_at = now() - interval '8 days' where tenant_id = $1").await;
+    assert_eq!(Captures::new(world.pool.clone()).sweep().await.unwrap(), 500);
+    assert_eq!(world.number(kept).await, 0);
+}
+
+#[tokio::test]
+async fn a_magic_recipient_bounces() {
+    let world = World::of_environment("sandbox").await;
+    let (_, batch) = world.campaign_batch(&["bounced+1@sandbox.test"]).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("failed", Some("hard"), 1));
+    assert_eq!(world.number("select count(*) from suppressions where tenant_id = $1").await, 1);
+    assert_eq!(world.number("select count(*) from captured_mails where tenant_id = $1").await, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_magic_recipient_is_ready_at_the_second_attempt() {
+    let world = World::of_environment("sandbox").await;
+    let (_, batch) = world.campaign_batch(&["deferred@sandbox.test"]).await;
+    let stage = world.stage();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("deferred", Some("temporary"), 1));
+    world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 2));
+    world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::plain("sandbox", "suppressed@sandbox.test", "skipped")]
+#[case::tagged("sandbox", "suppressed+a@sandbox.test", "skipped")]
+#[case::another_name("sandbox", "suppressedly@sandbox.test", "sent")]
+#[case::production("production", "suppressed@sandbox.test", "sent")]
+#[tokio::test]
+async fn a_magic_recipient_is_suppressed_in_the_sandbox_without_a_row(
+    #[case] environment: &str,
+    #[case] address: &str,
+    #[case] state: &str,
+) {
+    let world = World::of_environment(environment).await;
+    let batch = world.transactional_batch(address).await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await.state, state);
+    let reason = if state == "skipped" { Some("suppressed") } else { None };
+    assert_eq!(world.row(batch.send(0)).await.reason.as_deref(), reason);
+    assert_eq!(world.number("select count(*) from suppressions where tenant_id = $1").await, 0);
+}
+
+#[rstest]
+#[case("ann@example.com", &[])]
+#[case("delivered@sandbox.test", &["delivered"])]
+#[case("opened@sandbox.test", &["delivered", "opened"])]
+#[case("clicked@sandbox.test", &["delivered", "opened", "clicked"])]
+#[case("complained@sandbox.test", &["delivered", "complained"])]
+#[tokio::test]
+async fn facts_of_magic_recipients_are_told_like_those_of_others(#[case] address: &str, #[case] facts: &[&str]) {
+    let world = World::of_environment("sandbox").await;
+    let batch = world.transactional_batch(address).await;
+    let stage = world.stage();
+    let told = stage.handle(std::slice::from_ref(&batch.rendered)).await.unwrap();
+    assert!(told.iter().all(|publication| publication.subject == "mail.v1.signal.sandbox"));
+    let signals: Vec<Signal> =
+        told.iter().map(|publication| serde_json::from_slice(&publication.body).unwrap()).collect();
+    assert_eq!(signals.iter().map(|signal| signal.kind.label()).collect::<Vec<_>>(), facts);
+    assert!(signals.iter().all(|signal| signal.send_id == batch.send(0) && signal.tenant_id == world.tenant));
+    if let Some(SignalKind::Clicked { url, .. }) = signals.last().map(|signal| &signal.kind) {
+        assert_eq!(url, "https://sandbox.test/");
+    }
+    // A repeat of the message finds nothing to do and tells nothing.
+    assert!(stage.handle(std::slice::from_ref(&batch.rendered)).await.unwrap().is_empty());
+}
