@@ -15,9 +15,42 @@ type Query = QueryBuilder<Postgres>;
 /// A rule that can be pushed into statements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compiled {
-    rule: Expanded,
-    /// What it looks up beside the contact itself; each becomes one join, however often the rule asks for it.
+    /// All of them must hold.
+    conditions: Vec<Condition>,
+    /// What they look up beside the contact itself; each becomes one join, however often it is asked for.
     sources: Vec<Source>,
+}
+
+/// One of the things that must all hold.
+#[derive(Debug, Clone, PartialEq)]
+enum Condition {
+    /// The contact did this at least once, or never: a semi-join or an anti-join, which need not count.
+    Did(EventSource, bool),
+    /// Anything else.
+    Rule(Expanded),
+}
+
+impl Condition {
+    fn new(rule: Expanded) -> Self {
+        let happened = |rule: &Expanded| match rule {
+            Rule::Event(EventTest { source, times: Times::AtLeast(1) }) => Some((*source, true)),
+            Rule::Event(EventTest { source, times: Times::AtMost(0) | Times::Exactly(0) }) => Some((*source, false)),
+            _ => None,
+        };
+        let found = match &rule {
+            Rule::Not(part) => happened(part).map(|(source, did)| (source, !did)),
+            rule => happened(rule),
+        };
+        found.map_or(Self::Rule(rule), |(source, did)| Self::Did(source, did))
+    }
+}
+
+/// What must all hold for a rule to hold.
+fn conditions_of(rule: Expanded, conditions: &mut Vec<Condition>) {
+    match rule {
+        Rule::All(parts) => parts.into_iter().for_each(|part| conditions_of(part, conditions)),
+        rule => conditions.push(Condition::new(rule)),
+    }
 }
 
 /// A set of contacts that a rule asks for.
@@ -31,18 +64,22 @@ enum Source {
 
 impl Compiled {
     pub(super) fn new(rule: Expanded) -> Self {
-        let mut sources = Vec::new();
-        rule.each_leaf(&mut |leaf| {
-            let source = match leaf {
-                Rule::Member(membership) => Source::Members(membership.id),
-                Rule::Event(event) => Source::Events(event.source),
-                _ => return,
-            };
-            if !sources.contains(&source) {
-                sources.push(source);
-            }
-        });
-        Self { rule, sources }
+        let (mut conditions, mut sources) = (Vec::new(), Vec::new());
+        conditions_of(rule, &mut conditions);
+        for condition in &conditions {
+            let Condition::Rule(rule) = condition else { continue };
+            rule.each_leaf(&mut |leaf| {
+                let source = match leaf {
+                    Rule::Member(membership) => Source::Members(membership.id),
+                    Rule::Event(event) => Source::Events(event.source),
+                    _ => return,
+                };
+                if !sources.contains(&source) {
+                    sources.push(source);
+                }
+            });
+        }
+        Self { conditions, sources }
     }
 
     /// Pushes what follows `from`, up to and with the conditions, for the tenant's active contacts that pass; they are `c`.
@@ -54,8 +91,18 @@ impl Compiled {
         for (at, source) in self.sources.iter().enumerate() {
             push_source(query, tenant, at, source);
         }
-        query.push(" where c.tenant_id = ").push_bind(tenant).push(" and c.status = 'active' and ");
-        self.push_rule(query, &self.rule);
+        query.push(" where c.tenant_id = ").push_bind(tenant).push(" and c.status = 'active'");
+        for condition in &self.conditions {
+            query.push(" and ");
+            match condition {
+                Condition::Rule(rule) => self.push_rule(query, rule),
+                Condition::Did(source, did) => {
+                    query.push(if *did { "exists (select from " } else { "not exists (select from " });
+                    push_events(query, tenant, source);
+                    query.push(" and f.contact_id = c.id)");
+                }
+            }
+        }
     }
 
     /// Unknown counts as false: so it does under `where`, `and` and `or`, and `is not true` makes it so under `not`.
@@ -101,12 +148,17 @@ fn push_source(query: &mut Query, tenant: Uuid, at: usize, source: &Source) {
         }
         Source::Events(events) => {
             query.push("(select f.contact_id, count(*) as times from ");
-            match events.kind.fact() {
-                Some(fact) => push_facts(query, tenant, fact, events),
-                None => push_sends(query, tenant, events),
-            }
+            push_events(query, tenant, events);
             query.push(format_args!(" group by f.contact_id) j{at} on j{at}.contact_id = c.id"));
         }
+    }
+}
+
+/// The mails, as `f`, with which it happened.
+fn push_events(query: &mut Query, tenant: Uuid, events: &EventSource) {
+    match events.kind.fact() {
+        Some(fact) => push_facts(query, tenant, fact, events),
+        None => push_sends(query, tenant, events),
     }
 }
 
@@ -338,7 +390,7 @@ fn push_value(query: &mut Query, field: &Field) {
         }
         ValueKind::Number => push_guarded(query, key, "jsonb_typeof(c.fields -> ", ") = 'number'", "::numeric"),
         ValueKind::Boolean => push_guarded(query, key, "jsonb_typeof(c.fields -> ", ") = 'boolean'", "::boolean"),
-        ValueKind::Instant => push_guarded(query, key, "(c.fields ->> ", INSTANT, "::timestamptz"),
+        ValueKind::Instant => push_instant(query, key),
         ValueKind::TextList => {
             query.push("(case when jsonb_typeof(c.fields -> ").push_bind(key.clone());
             query.push(") = 'array' then c.fields -> ").push_bind(key.clone()).push(" end)");
@@ -352,7 +404,22 @@ fn push_guarded(query: &mut Query, key: &str, guard: &str, passes: &str, cast: &
     query.push(" then (c.fields ->> ").push_bind(key.to_owned()).push(")").push(cast).push(" end)");
 }
 
-/// What Postgres reads as a time without fail: RFC 3339 allows a year 0 and zones that Postgres does not know, and one contact
-/// with such a value must not make the whole segment fail.
-const INSTANT: &str =
-    r") ~ '^(?!0000)\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-](0\d|1[0-4]):[0-5]\d)$'";
+/// A time. RFC 3339, by which values are checked when they are written, allows a year 0 and zones that Postgres does not read, and
+/// one contact with such a value must not make the whole segment fail. The two forms that nearly all have are told apart
+/// without the regular expression, which costs more than all the rest.
+fn push_instant(query: &mut Query, key: &str) {
+    let value = |query: &mut Query| {
+        query.push("(c.fields ->> ").push_bind(key.to_owned()).push(")");
+    };
+    query.push("(case when ");
+    value(query);
+    query.push(" collate \"C\" < '0001' then null when ");
+    value(query);
+    query.push(" like any (array['____-__-__T__:__:__Z', '____-__-__T__:__:__.___Z']) or ");
+    value(query);
+    query.push(INSTANT);
+    value(query);
+    query.push("::timestamptz end)");
+}
+
+const INSTANT: &str = " ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-4]):[0-5][0-9])$' then ";
