@@ -44,3 +44,35 @@ select wall_off('draft_proposals');
 -- The ingress adds proposals and counts the open ones; it neither reads nor changes what one says.
 revoke select, update, delete on draft_proposals from postrider_ingress;
 grant select (tenant_id, status) on draft_proposals to postrider_ingress;
+
+-- What every request of the API costs before its act: burns the nonce, counts the request in its minute, and finds the tenant
+-- it names, in one round trip. Nothing is counted or found for a nonce that was seen before.
+-- Nothing waits for the disk: a crash of Postgres itself can forget the nonces of the last fraction of a second.
+-- The statements are by primary key whatever the tables hold, so their plans are made once (elsewhere plans are made anew).
+create function admit(
+    of_key uuid, given_nonce text, is_limited boolean, of_product text, of_environment text, of_tenant text
+) returns table (nonce_is_fresh boolean, used_now integer, resets_in integer, linked_tenant uuid)
+language plpgsql
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    nonce_is_fresh := true;
+    if given_nonce is not null then
+        insert into nonces (key_id, nonce) values (of_key, given_nonce) on conflict do nothing;
+        nonce_is_fresh := found;
+    end if;
+    if nonce_is_fresh and is_limited then
+        insert into rate_windows as w (key_id, window_start, used) values (of_key, date_trunc('minute', now()), 1)
+        on conflict (key_id, window_start) do update set used = w.used + 1
+        returning w.used into used_now;
+        resets_in := ceil(extract(epoch from date_trunc('minute', now()) + interval '1 minute' - now()));
+    end if;
+    if nonce_is_fresh and of_tenant is not null then
+        select l.tenant_id into linked_tenant from tenant_links l
+        where l.product = of_product and l.environment = of_environment and l.product_tenant_id = of_tenant;
+    end if;
+    return next;
+end $$;
+revoke execute on function admit(uuid, text, boolean, text, text, text) from public;
+grant execute on function admit(uuid, text, boolean, text, text, text) to postrider_ingress;

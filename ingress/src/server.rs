@@ -19,8 +19,8 @@ use uuid::Uuid;
 
 use crate::{
     Ingress, auth,
-    error::ApiError,
     connection::converse,
+    error::ApiError,
     inbox,
     routes::domains,
 };
@@ -75,12 +75,19 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
 
 async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
+    let places = Arc::new(Semaphore::new(ingress.settings.http_connections.clamp(1, Semaphore::MAX_PERMITS)));
     let header_timeout = ingress.settings.http_body_timeout;
     let router = crate::router(Arc::clone(&ingress));
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(converse(stream, router.clone(), header_timeout, shutdown.clone()));
+                // Closed at once: one more would cost memory and file descriptors that those in hand need.
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+                let conversation = converse(stream, router.clone(), header_timeout, shutdown.clone());
+                connections.spawn(async move {
+                    let _place = place;
+                    conversation.await;
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
@@ -201,7 +208,7 @@ mod tests {
         async fn broken() -> &'static str {
             panic!("ann@example.com")
         }
-        let router: Router = Router::new()
+        let router: axum::Router = axum::Router::new()
             .route("/", axum::routing::get(broken))
             .layer(tower_http::catch_panic::CatchPanicLayer::custom(panicked));
         let response = router.oneshot(Request::new(axum::body::Body::empty())).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use schemas::parse_id;
 use serde_json::{Map, Value};
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 
 use crate::{auth::Caller, error::ApiError};
@@ -68,8 +68,7 @@ pub fn is_product_tenant_id(text: &str) -> bool {
 /// Finds the tenant, confines the open transaction to it and bounds its statements in time: one round trip.
 ///
 /// # Errors
-/// 404 `tenant_not_found` when it is not linked for this product and environment, or the key is for another one only;
-/// 403 `tenant_mismatch` when `engine_tenant_id` says another.
+/// As [`check`].
 pub async fn confine(
     tx: &mut PgConnection,
     caller: &Caller,
@@ -87,12 +86,40 @@ pub async fn confine(
     )
     .fetch_optional(tx)
     .await?
-    .map(|row| row.tenant_id)
-    .filter(|tenant| caller.tenant_id.is_none_or(|only| only == *tenant))
-    .ok_or_else(|| ApiError::not_found("tenant"))?;
+    .map(|row| row.tenant_id);
+    check(tenant, caller, claim)
+}
+
+/// Whether the caller may work for the tenant that was found under the claim's name.
+///
+/// # Errors
+/// 404 `tenant_not_found` when it is not linked for this product and environment, or the key is for another one only;
+/// 403 `tenant_mismatch` when `engine_tenant_id` says another.
+pub fn check(found: Option<Uuid>, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
+    let tenant = found
+        .filter(|tenant| caller.tenant_id.is_none_or(|only| only == *tenant))
+        .ok_or_else(|| ApiError::not_found("tenant"))?;
     if claim.engine_tenant_id.is_some_and(|claimed| claimed != tenant) {
         return Err(ApiError::forbidden("tenant_mismatch")
             .detail("engine_tenant_id is not the tenant that product_tenant_id is linked to"));
     }
     Ok(tenant)
+}
+
+/// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn begin_read(
+    connection: PoolConnection<Postgres>,
+    tenant: Uuid,
+    statement_timeout: Duration,
+) -> sqlx::Result<Transaction<'static, Postgres>> {
+    // An id and a number: nothing in it is a caller's text.
+    let statements = format!(
+        "begin read only; set local app.tenant = '{}'; set local statement_timeout = {}",
+        if tenant.is_nil() { String::new() } else { tenant.to_string() },
+        statement_timeout.as_millis(),
+    );
+    Transaction::begin(connection, Some(AssertSqlSafe(statements).into_sql_str())).await
 }

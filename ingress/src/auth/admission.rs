@@ -1,6 +1,6 @@
-//! Nonces and the rate limit: one statement for both.
+//! Nonces, the rate limit and the name of the tenant: one statement for all.
 
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// The seconds of a rate window.
@@ -31,54 +31,66 @@ impl RateState {
     }
 }
 
-/// What became of a nonce and a count.
+/// A tenant as a request names it.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    /// The product of the key.
+    pub product: &'a str,
+    /// The environment of the key.
+    pub environment: &'a str,
+    /// The product's own id of the tenant.
+    pub product_tenant_id: &'a str,
+}
+
+/// What became of a nonce, a count and a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
     /// The nonce was not seen before (or none was asked about).
     pub nonce_is_fresh: bool,
     /// `None` when the limit is off, or the nonce was seen before (a replay costs the key's owner nothing).
     pub rate: Option<RateState>,
+    /// The tenant that was named, if it is linked.
+    pub tenant: Option<Uuid>,
 }
 
-/// Burns the nonce, if one is given, and counts the request, if there is a limit. Both hold over all ingress processes.
+/// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
+/// holds over all ingress processes and is committed when this returns.
 ///
 /// Nothing waits for the disk here: the nonce outlives our restarts, but a crash of Postgres itself can forget those of the last
 /// fraction of a second, and with them only requests that were signed within it.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn admit(pool: &PgPool, key_id: Uuid, nonce: Option<&str>, limit: u32) -> sqlx::Result<Admission> {
-    if nonce.is_none() && limit == 0 {
-        return Ok(Admission { nonce_is_fresh: true, rate: None });
+pub async fn admit(
+    db: &mut PgConnection,
+    key_id: Uuid,
+    nonce: Option<&str>,
+    limit: u32,
+    named: Option<Named<'_>>,
+) -> sqlx::Result<Admission> {
+    if nonce.is_none() && limit == 0 && named.is_none() {
+        return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });
     }
     let row = sqlx::query!(
-        r#"with quick as materialized (select set_config('synchronous_commit', 'off', true)),
-           burnt as (
-               insert into nonces (key_id, nonce)
-               select $1, $2::text from quick where $2::text is not null
-               on conflict do nothing
-               returning true
-           ),
-           counted as (
-               insert into rate_windows as w (key_id, window_start, used)
-               select $1, date_trunc('minute', now()), 1
-               where $3 and ($2::text is null or exists (select from burnt))
-               on conflict (key_id, window_start) do update set used = w.used + 1
-               returning used
-           )
-           select ($2::text is null or exists (select from burnt)) as "nonce_is_fresh!",
-                  (select used from counted) as used,
-                  ceil(extract(epoch from date_trunc('minute', now()) + interval '1 minute' - now()))::integer as "resets_in!""#,
+        r#"select nonce_is_fresh as "nonce_is_fresh!", used_now, resets_in, linked_tenant
+           from admit($1, $2, $3, $4, $5, $6)"#,
         key_id,
         nonce,
         limit > 0,
+        named.map(|named| named.product),
+        named.map(|named| named.environment),
+        named.map(|named| named.product_tenant_id),
     )
-    .fetch_one(pool)
+    .fetch_one(db)
     .await?;
-    let rate = row.used.map(|used| RateState {
+    let rate = row.used_now.map(|used| RateState {
         limit,
         used: u32::try_from(used).unwrap_or(u32::MAX),
-        resets_in: u32::try_from(row.resets_in).unwrap_or(WINDOW_SECONDS).clamp(1, WINDOW_SECONDS),
+        resets_in: row
+            .resets_in
+            .and_then(|seconds| u32::try_from(seconds).ok())
+            .unwrap_or(WINDOW_SECONDS)
+            .clamp(1, WINDOW_SECONDS),
     });
-    Ok(Admission { nonce_is_fresh: row.nonce_is_fresh, rate })
+    Ok(Admission { nonce_is_fresh: row.nonce_is_fresh, rate, tenant: row.linked_tenant })
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use chrono::NaiveDate;
 use moka::future::Cache;
 use schemas::Environment;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 /// How long a key is remembered: a revocation bites within this time.
@@ -86,7 +86,7 @@ impl Keys {
     }
 
     /// Notes the day a key was last used, once a day. Best effort: nothing depends on it.
-    pub async fn note_use(&self, caller: &Caller) {
+    pub async fn note_use(&self, db: &mut PgConnection, caller: &Caller) {
         if caller.last_used_on == Some(chrono::Utc::now().date_naive()) {
             return;
         }
@@ -95,7 +95,7 @@ impl Keys {
              where id = $1 and last_used_on is distinct from (now() at time zone 'utc')::date",
             caller.key_id,
         )
-        .execute(&self.pool)
+        .execute(db)
         .await;
         if noted.is_err() {
             tracing::debug!(key_id = %caller.key_id, "last use not noted");

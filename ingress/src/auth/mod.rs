@@ -12,11 +12,14 @@ use axum::body::Body;
 use bytes::Bytes;
 use chrono::{SecondsFormat, Utc};
 use http::{StatusCode, request::Parts};
+use sqlx::{PgConnection, Postgres, pool::PoolConnection};
+use uuid::Uuid;
 
 pub use admission::RateState;
 pub use keys::{Caller, Keys};
 
 use self::{
+    admission::Named,
     credentials::{Credentials, Signed},
     signature::SignedParts,
 };
@@ -29,15 +32,21 @@ pub struct Admitted {
     pub caller: Arc<Caller>,
     /// The body, exactly as received.
     pub body: Bytes,
+    /// The tenant that [`Terms::tenant`] named, if it is linked. Whether the key may work for it is not said yet.
+    pub tenant: Option<Uuid>,
+    /// The connection it was found out with, outside of any transaction: good for going on.
+    pub connection: PoolConnection<Postgres>,
 }
 
 /// What is to be admitted, and under which conditions.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct Terms<'a> {
     /// The scope the key must have.
     pub scope: &'static str,
     /// The longest body, in bytes.
     pub body_max_bytes: usize,
+    /// The tenant the query names, so that it is looked up along with the rest.
+    pub tenant: Option<&'a str>,
 }
 
 /// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. `rate` is filled in as soon as it is
@@ -49,7 +58,7 @@ pub async fn admit(
     ingress: &Ingress,
     parts: &Parts,
     unread: Body,
-    terms: Terms,
+    terms: Terms<'_>,
     rate: &mut Option<RateState>,
 ) -> Result<Admitted, ApiError> {
     let credentials = Credentials::read(&parts.headers)?;
@@ -65,15 +74,18 @@ pub async fn admit(
     if let Credentials::Signed(signed) = &credentials {
         check_signature(signed, parts, &body)?;
     }
-    check_nonce_and_rate(ingress, &caller, &credentials, rate).await?;
+    let mut connection = ingress.pool.acquire().await?;
+    let limit = ingress.settings.rate_limit_per_minute;
+    let tenant = check_nonce_and_rate(&mut connection, limit, &caller, &credentials, terms.tenant, rate).await?;
     if let Credentials::Signed(signed) = &credentials {
         check_claims(&caller, signed)?;
     }
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
-    ingress.keys.note_use(&caller).await;
-    Ok(Admitted { caller, body })
+    // With the connection at hand: whoever holds one and waits for another can wait for ever.
+    ingress.keys.note_use(&mut connection, &caller).await;
+    Ok(Admitted { caller, body, tenant, connection })
 }
 
 fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
@@ -101,12 +113,15 @@ fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), Ap
         .detail("the signature does not match method, path, timestamp, nonce and body"))
 }
 
+/// Answers the tenant that is named, if it is linked.
 async fn check_nonce_and_rate(
-    ingress: &Ingress,
+    db: &mut PgConnection,
+    limit: u32,
     caller: &Caller,
     credentials: &Credentials,
+    tenant: Option<&str>,
     rate: &mut Option<RateState>,
-) -> Result<(), ApiError> {
+) -> Result<Option<Uuid>, ApiError> {
     let nonce = match credentials {
         Credentials::Signed(signed) if !signature::is_nonce(&signed.nonce) => {
             return Err(ApiError::unauthorized("replayed_nonce").detail("a nonce is 1 to 128 visible ASCII characters"));
@@ -114,8 +129,12 @@ async fn check_nonce_and_rate(
         Credentials::Signed(signed) => Some(signed.nonce.as_str()),
         Credentials::Bearer { .. } => None,
     };
-    let limit = ingress.settings.rate_limit_per_minute;
-    let admission = admission::admit(&ingress.pool, caller.key_id, nonce, limit).await?;
+    let named = tenant.map(|product_tenant_id| Named {
+        product: &caller.product,
+        environment: caller.environment.as_str(),
+        product_tenant_id,
+    });
+    let admission = admission::admit(db, caller.key_id, nonce, limit, named).await?;
     *rate = admission.rate;
     if !admission.nonce_is_fresh {
         return Err(ApiError::unauthorized("replayed_nonce").detail("the nonce was used before"));
@@ -125,7 +144,7 @@ async fn check_nonce_and_rate(
             Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
                 .retry_after(u64::from(state.resets_in)))
         }
-        _ => Ok(()),
+        _ => Ok(admission.tenant),
     }
 }
 

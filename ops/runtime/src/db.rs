@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    Executor, PgConnection, PgPool, Postgres, Transaction,
+    Connection, Executor, PgConnection, PgPool, Postgres, Transaction,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use uuid::Uuid;
@@ -16,6 +16,9 @@ pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migration
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Postgres ends a transaction that a vanished task left open after this long: the third wall behind hook and spawn.
 const IDLE_IN_TRANSACTION: &str = "30s";
+
+/// A connection that was idle for longer is tried before it is used.
+const PING_AFTER: Duration = Duration::from_secs(1);
 
 /// The database role a process works as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,17 @@ impl Database {
             .max_lifetime(Duration::from_secs(30 * 60))
             .after_connect(move |connection, _| {
                 Box::pin(async move { connection.execute(role.set_role()).await.map(drop) })
+            })
+            // A connection that was used a moment ago was there a moment ago: a ping before every use would cost as much as many
+            // a statement. One that broke since is an error to its user, as one that breaks a moment later is.
+            .test_before_acquire(false)
+            .before_acquire(|connection, usage| {
+                Box::pin(async move {
+                    if usage.idle_for > PING_AFTER {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
             })
             .after_release(|connection, _| Box::pin(end_transaction(connection)))
             .connect_lazy_with(options))

@@ -1,0 +1,332 @@
+//! Any bytes at all: never a 5xx, never a panic, never a hang.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use http::Method;
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+
+use crate::{
+    common::Client,
+    wire::{Wire, exchange, signed, statuses},
+};
+
+const REQUESTS: usize = 20_000;
+const WORKERS: usize = 16;
+/// Says 503 when mail cannot leave, and here nothing is there to send it. The last waits for the stages, which are not there either.
+const ELSEWHERE: [&str; 2] = ["/v1/platform/health", "/v1/messages"];
+
+/// Every route, with its methods.
+fn routes() -> Vec<(String, Method)> {
+    let operations = ingress::openapi::operations();
+    let method = |operation: &ingress::act::Operation| Method::from_bytes(operation.verb.as_str().as_bytes()).unwrap();
+    let routes: Vec<_> = operations
+        .iter()
+        .filter(|operation| !ELSEWHERE.contains(&operation.path))
+        .map(|operation| (operation.path.to_owned(), method(operation)))
+        .collect();
+    assert!(routes.len() > 30, "{}", routes.len());
+    routes
+}
+
+struct Generator {
+    dice: StdRng,
+    client: Client,
+    routes: Arc<Vec<(String, Method)>>,
+}
+
+impl Generator {
+    fn below(&mut self, limit: usize) -> usize {
+        self.dice.random_range(0..limit)
+    }
+
+    fn junk(&mut self, most: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.below(most)];
+        self.dice.fill_bytes(&mut bytes);
+        bytes
+    }
+
+    fn text(&mut self) -> String {
+        const PIECES: [&str; 22] = [
+            "",
+            "a",
+            "\u{0}",
+            "'",
+            "\"",
+            "\\",
+            "%00",
+            "%",
+            "../",
+            "💥",
+            "\u{202e}",
+            "<script>",
+            "{{",
+            "{% for %}",
+            "ann@example.com",
+            "00000000-0000-7000-8000-000000000000",
+            "-1",
+            "99999999999999999999",
+            "2026-13-45T99:99:99Z",
+            "null",
+            " ",
+            "ß",
+        ];
+        let count = self.below(5);
+        let mut text: String = (0..count).map(|_| PIECES[self.below(PIECES.len())]).collect();
+        if self.below(50) == 0 {
+            text = text.repeat(2_000);
+        }
+        text
+    }
+
+    fn value(&mut self, depth: usize) -> Value {
+        match self.below(if depth > 4 { 7 } else { 9 }) {
+            0 => Value::Null,
+            1 => json!(self.below(2) == 0),
+            2 => json!(self.dice.random::<i64>()),
+            3 => json!(self.dice.random::<f64>() * 1e300),
+            4 => json!(self.below(100)),
+            5 | 6 => json!(self.text()),
+            7 => (0..self.below(4)).map(|_| self.value(depth + 1)).collect(),
+            _ => self.object(depth + 1),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Value {
+        const NAMES: [&str; 30] = [
+            "email",
+            "name",
+            "kind",
+            "fields",
+            "tags",
+            "lists",
+            "csv",
+            "operation",
+            "subject",
+            "body_html",
+            "template_id",
+            "list_id",
+            "segment_id",
+            "tag_ids",
+            "audience_mode",
+            "sender_profile_id",
+            "rule",
+            "all",
+            "any",
+            "field",
+            "op",
+            "value",
+            "add",
+            "remove",
+            "domain",
+            "reason",
+            "scope",
+            "status",
+            "data",
+            "variants",
+        ];
+        let count = self.below(7);
+        let pairs = (0..count).map(|_| (NAMES[self.below(NAMES.len())].to_owned(), self.value(depth + 1)));
+        let mut object = Value::Object(pairs.collect::<Vec<_>>().into_iter().collect());
+        if depth == 0 && self.below(10) > 0 {
+            object["product_tenant_id"] = json!(self.client.product_tenant_id);
+        }
+        object
+    }
+
+    /// A path with something in its parameters, and a query.
+    fn target(&mut self, path: &str, is_read: bool) -> String {
+        let mut target = String::new();
+        for part in path.split_inclusive('/') {
+            if part.starts_with('{') {
+                let filled = match self.below(4) {
+                    0 => schemas::new_id().to_string(),
+                    1 => "x".repeat(self.below(300)),
+                    _ => url::form_urlencoded::byte_serialize(self.text().as_bytes()).collect(),
+                };
+                target.push_str(&filled);
+                target.push_str(if part.ends_with('/') { "/" } else { "" });
+            } else {
+                target.push_str(part);
+            }
+        }
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        if is_read && self.below(10) > 0 {
+            query.append_pair("product_tenant_id", &self.client.product_tenant_id.clone());
+        }
+        for _ in 0..self.below(3) {
+            const NAMES: [&str; 8] = ["limit", "cursor", "status", "email", "q", "list_id", "from", "updated_since"];
+            let name = NAMES[self.below(NAMES.len())];
+            query.append_pair(name, &self.text());
+        }
+        match query.finish() {
+            query if query.is_empty() => target,
+            query => format!("{target}?{query}"),
+        }
+    }
+
+    /// A request with a good signature over whatever it says.
+    async fn well_signed(&mut self) -> Vec<u8> {
+        let routes = Arc::clone(&self.routes);
+        let (path, method) = &routes[self.below(routes.len())];
+        let is_read = matches!(method.as_str(), "GET" | "HEAD");
+        let target = self.target(path, is_read);
+        let target = if target.parse::<http::Uri>().is_ok() { target } else { "/v1/contacts".to_owned() };
+        let body = match self.below(12) {
+            _ if is_read => Vec::new(),
+            0 => self.junk(200),
+            1 => "[".repeat(self.below(50_000)).into_bytes(),
+            _ => self.object(0).to_string().into_bytes(),
+        };
+        let key = self.text();
+        let keyed = [("idempotency-key", key.as_str())];
+        let sane = key.bytes().all(|byte| byte.is_ascii_graphic()) && !key.is_empty();
+        let extra: &[(&str, &str)] = if sane && self.below(3) == 0 { &keyed } else { &[] };
+        signed(&self.client.clone(), method.clone(), &target, &body, extra).await
+    }
+
+    /// The same, damaged on its way.
+    async fn damaged(&mut self) -> Vec<u8> {
+        let mut bytes = self.well_signed().await;
+        for _ in 0..=self.below(6) {
+            let at = self.below(bytes.len().max(1));
+            if bytes.is_empty() {
+                break;
+            }
+            match self.below(4) {
+                0 => bytes[at] = self.dice.random(),
+                1 => drop(bytes.remove(at)),
+                2 => bytes.insert(at, self.dice.random()),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        bytes
+    }
+
+    fn shape(&mut self) -> Vec<u8> {
+        const SHAPES: [&str; 24] = [
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: +5\r\n\r\nhello",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\nhello\r\n0\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;a=\"\r\nhello\r\n0\r\nx: y\r\n\r\n",
+            "POST /v1/contacts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel",
+            "GET /health HTTP/1.1\r\nhost: x\r\n folded: y\r\n\r\n",
+            "GET /health HTTP/1.1\nhost: x\n\n",
+            "GET /health HTTP/9.9\r\nhost: x\r\n\r\n",
+            "GET http://other/health HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET //health?%zz HTTP/1.1\r\nhost: x\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
+            "CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /health HTTP/1.1\r\nhost: x\r\nupgrade: h2c\r\nconnection: upgrade, http2-settings\r\nhttp2-settings: AAMAAABk\r\n\r\n",
+            "GET /health HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\nabc",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\u{0}\u{0}\u{0}\u{4}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{9}\u{1}\u{5}\u{0}\u{0}\u{0}\u{1}garbage",
+            "\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\u{0}\u{1}\u{fc}\u{3}\u{3}",
+        ];
+        SHAPES[self.below(SHAPES.len())].as_bytes().to_vec()
+    }
+
+    fn huge_head(&mut self) -> Vec<u8> {
+        let mut head = "GET /health HTTP/1.1\r\nhost: x\r\n".to_owned();
+        match self.below(3) {
+            0 => head.push_str(&format!("x: {}\r\n", "y".repeat(self.below(200_000)))),
+            1 => (0..self.below(500)).for_each(|n| head.push_str(&format!("x-{n}: y\r\n"))),
+            _ => head = format!("GET /{} HTTP/1.1\r\nhost: x\r\n", "a".repeat(self.below(100_000))),
+        }
+        head.push_str("\r\n");
+        head.into_bytes()
+    }
+
+    async fn pipelined(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..=self.below(6) {
+            let next = if self.below(4) == 0 { self.damaged().await } else { self.well_signed().await };
+            bytes.extend_from_slice(&next);
+        }
+        bytes
+    }
+
+    async fn next(&mut self) -> Vec<u8> {
+        match self.below(16) {
+            0 => self.junk(2_048),
+            1 | 2 => self.shape(),
+            3 if self.below(8) == 0 => self.huge_head(),
+            4 => self.pipelined().await,
+            5..8 => self.damaged().await,
+            _ => self.well_signed().await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_bytes_are_a_5xx_a_panic_or_a_hang() {
+    let seed = std::env::var("POSTRIDER_TEST_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(rand::random::<u64>);
+    eprintln!("seed {seed}: repeat with POSTRIDER_TEST_SEED={seed}");
+    let wire = Wire::start().await;
+    let (routes, sent) = (Arc::new(routes()), Arc::new(AtomicUsize::new(0)));
+    let workers = (0..WORKERS).map(|worker| {
+        let mut generator = Generator {
+            dice: StdRng::seed_from_u64(seed.wrapping_add(worker as u64)),
+            client: wire.client.clone(),
+            routes: Arc::clone(&routes),
+        };
+        let (address, sent) = (wire.address, Arc::clone(&sent));
+        tokio::spawn(async move {
+            let mut seen = std::collections::BTreeMap::<u16, usize>::new();
+            while sent.fetch_add(1, Ordering::Relaxed) < REQUESTS {
+                let bytes = generator.next().await;
+                let answer = exchange(address, &bytes).await;
+                for status in statuses(&answer) {
+                    assert!(
+                        status < 500,
+                        "seed {seed}: {status} to\n{}\nanswered\n{}",
+                        String::from_utf8_lossy(&bytes[..bytes.len().min(3_000)]),
+                        String::from_utf8_lossy(&answer[..answer.len().min(3_000)]),
+                    );
+                    *seen.entry(status).or_default() += 1;
+                }
+            }
+            seen
+        })
+    });
+    let mut seen = std::collections::BTreeMap::<u16, usize>::new();
+    for worker in futures::future::join_all(workers.collect::<Vec<_>>()).await {
+        for (status, count) in worker.unwrap() {
+            *seen.entry(status).or_default() += count;
+        }
+    }
+    eprintln!("{seen:?}");
+    // It got through to the acts, and was refused at every step before them.
+    for status in [200, 400, 401, 404, 405, 415] {
+        assert!(seen.contains_key(&status), "no {status} among {seen:?}");
+    }
+    let health = exchange(wire.address, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert_eq!(statuses(&health), [200]);
+    wire.stop().await;
+}
+
+#[tokio::test]
+async fn one_request_is_not_taken_for_two() {
+    let wire = Wire::start().await;
+    // A length and chunks: whoever stands before us may see the end elsewhere.
+    let smuggled = b"POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let answers = statuses(&exchange(wire.address, smuggled).await);
+    assert!(!answers.contains(&200), "{answers:?}");
+    let twice = b"POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 38\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let answers = statuses(&exchange(wire.address, twice).await);
+    assert!(!answers.contains(&200), "{answers:?}");
+    wire.stop().await;
+}
