@@ -1,7 +1,7 @@
 //! What the verdicts rest on, read set-based: a statement for all batches in hand, one for their sends, one per tenant for
 //! the recipients' standings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use schemas::{
     Classification, DomainStatus, Lane, MessageKind, Resolved, SendId,
@@ -20,6 +20,8 @@ pub(crate) struct BatchFacts {
     pub kind: MessageKind,
     pub classification: Classification,
     pub campaign_id: Option<Uuid>,
+    /// The list a campaign goes to.
+    pub list_id: Option<Uuid>,
     pub content_id: Uuid,
     pub sender_id: Uuid,
     pub is_done: bool,
@@ -73,7 +75,7 @@ pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<
         r#"select distinct b.tenant_id, b.id, b.lane as "lane: Lane", b.kind as "kind: MessageKind",
                   b.classification as "classification: Classification", b.campaign_id, b.content_id, b.sender_id,
                   b.state = 'done' as "is_done!", coalesce(c.status = 'sending', true) as "campaign_sending!",
-                  coalesce(c.paused, false) as "campaign_paused!", t.status = 'active' as "tenant_active!",
+                  coalesce(c.paused, false) as "campaign_paused!", c.list_id as "list_id?", t.status = 'active' as "tenant_active!",
                   s.status = 'active' as "sender_active!", d.status as "domain_status: DomainStatus"
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
            join batches b on b.tenant_id = w.tenant_id and b.id = w.id
@@ -93,6 +95,7 @@ pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<
         kind: row.kind,
         classification: row.classification,
         campaign_id: row.campaign_id,
+        list_id: row.list_id,
         content_id: row.content_id,
         sender_id: row.sender_id,
         is_done: row.is_done,
@@ -139,10 +142,23 @@ pub(crate) async fn owed_sends(
     for (tenant, contacts) in contacts {
         standings.extend(standings_of(pool, tenant, &contacts).await?);
     }
+    let lists: HashMap<(Uuid, Uuid), Uuid> = batches
+        .iter()
+        .filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.list_id?)))
+        .collect();
+    let on_lists = sends.iter().filter_map(|send| {
+        let list = lists.get(&(send.tenant_id, SendId(send.id).batch()))?;
+        Some((send.tenant_id, *list, send.contact_id))
+    });
+    let departed = departed(pool, on_lists.collect()).await?;
     for send in sends {
         // A contact that is gone from the table is no recipient.
         let gone = Standing { contact_active: false, ..Standing::CLEAN };
-        let standing = standings.get(&(send.tenant_id, send.contact_id)).copied().unwrap_or(gone);
+        let mut standing = standings.get(&(send.tenant_id, send.contact_id)).copied().unwrap_or(gone);
+        // Who has left the topic since the campaign was launched has left this campaign.
+        if let Some(list) = lists.get(&(send.tenant_id, SendId(send.id).batch())) {
+            standing.unsubscribed |= departed.contains(&(send.tenant_id, *list, send.contact_id));
+        }
         owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
             send_id: send.id,
             contact_id: send.contact_id,
@@ -150,6 +166,28 @@ pub(crate) async fn owed_sends(
         });
     }
     Ok(owed)
+}
+
+/// Who of these, by tenant, list and contact, has left the list by an act of his own.
+async fn departed(pool: &PgPool, members: Vec<(Uuid, Uuid, Uuid)>) -> sqlx::Result<HashSet<(Uuid, Uuid, Uuid)>> {
+    if members.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let tenants: Vec<Uuid> = members.iter().map(|(tenant, ..)| *tenant).collect();
+    let lists: Vec<Uuid> = members.iter().map(|(_, list, _)| *list).collect();
+    let contacts: Vec<Uuid> = members.iter().map(|(.., contact)| *contact).collect();
+    let rows = sqlx::query!(
+        "select d.tenant_id, d.audience_id, d.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
+         join topic_departures d
+           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
+        &tenants,
+        &lists,
+        &contacts
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
 async fn standings_of(pool: &PgPool, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<((Uuid, Uuid), Standing)>> {

@@ -310,7 +310,7 @@ async fn many_batches_of_several_tenants_are_judged_together_each_by_its_own_fac
 async fn a_batch_that_is_not_in_the_ledger_is_nothing_to_do() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    let gone = Resolved { tenant_id: tenant.id, batch_id: new_batch_id(), lane: schemas::Lane::Bulk, announcement: 1 };
+    let gone = Resolved { tenant_id: tenant.id, batch_id: new_batch_id(), lane: schemas::Lane::Bulk, announcement: 1, notify: None };
     ring(&rig, &[&gone], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
@@ -332,4 +332,31 @@ async fn the_gate_looks_contacts_up_by_key_even_before_there_are_statistics() {
     let plan = plan.join("\n");
     assert!(plan.contains("id = w.id") && plan.contains("address = c.address"), "{plan}");
     assert!(!plan.contains("Seq Scan") && !plan.contains("Hash"), "{plan}");
+}
+
+#[rstest]
+#[case::marketing(Classification::Marketing, true)]
+#[case::operational(Classification::Operational, false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_left_the_topic_since_the_launch_is_not_mailed(#[case] class: Classification, #[case] withheld: bool) {
+    let rig = Rig::new().await;
+    let (tenant, campaign) = campaign(&rig).await;
+    let people = rig.people(&tenant, 2).await;
+    let batch = rig.batch(&tenant, campaign, class, &people).await;
+    sqlx::query(
+        "insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
+         select tenant_id, list_id, $2, $3 from campaigns where id = $1",
+    )
+    .bind(campaign)
+    .bind(people[0].id)
+    .bind(batch.batch_id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    ring(&rig, &[&batch], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    let first = if withheld { skipped("unsubscribed") } else { queued() };
+    assert_eq!(sends(&rig, batch.batch_id).await, [first, queued()]);
+    rig.assert_books().await;
 }
