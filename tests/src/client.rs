@@ -69,6 +69,22 @@ impl Client {
         &self.tenant
     }
 
+    /// The product it speaks for.
+    pub fn product(&self) -> &str {
+        &self.product
+    }
+
+    /// Its API key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The same caller at another process.
+    #[must_use]
+    pub fn at(&self, base_url: &str) -> Self {
+        Self { base_url: base_url.to_owned(), ..self.clone() }
+    }
+
     /// The unsigned HTTP client, for what recipients do.
     pub fn http(&self) -> &reqwest::Client {
         &self.http
@@ -76,22 +92,22 @@ impl Client {
 
     /// A signed read; `query` follows the tenant.
     pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> Answer {
-        self.try_send(Method::GET, path, query, None).await.unwrap()
+        self.try_send(Method::GET, path, query, None, None).await.unwrap()
     }
 
     /// A signed POST; the tenant is put into the body.
     pub async fn post(&self, path: &str, body: Value) -> Answer {
-        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body))).await.unwrap()
+        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body)), None).await.unwrap()
     }
 
     /// A signed PATCH.
     pub async fn patch(&self, path: &str, body: Value) -> Answer {
-        self.try_send(Method::PATCH, path, &[], Some(self.with_tenant(body))).await.unwrap()
+        self.try_send(Method::PATCH, path, &[], Some(self.with_tenant(body)), None).await.unwrap()
     }
 
     /// A signed DELETE.
     pub async fn delete(&self, path: &str, body: Value) -> Answer {
-        self.try_send(Method::DELETE, path, &[], Some(self.with_tenant(body))).await.unwrap()
+        self.try_send(Method::DELETE, path, &[], Some(self.with_tenant(body)), None).await.unwrap()
     }
 
     /// A signed POST that may meet a server that is away.
@@ -99,7 +115,15 @@ impl Client {
     /// # Errors
     /// When no HTTP answer comes.
     pub async fn try_post(&self, path: &str, body: Value) -> reqwest::Result<Answer> {
-        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body))).await
+        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body)), None).await
+    }
+
+    /// A signed POST with an `Idempotency-Key`.
+    ///
+    /// # Errors
+    /// When no HTTP answer comes.
+    pub async fn post_once(&self, key: &str, path: &str, body: Value) -> reqwest::Result<Answer> {
+        self.try_send(Method::POST, path, &[], Some(self.with_tenant(body)), Some(key)).await
     }
 
     fn with_tenant(&self, mut body: Value) -> Value {
@@ -113,6 +137,7 @@ impl Client {
         path: &str,
         query: &[(&str, &str)],
         body: Option<Value>,
+        idempotency_key: Option<&str>,
     ) -> reqwest::Result<Answer> {
         let bytes = body.map(|body| body.to_string()).unwrap_or_default();
         let timestamp = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
@@ -135,6 +160,9 @@ impl Client {
             .header("X-Service-Timestamp", timestamp)
             .header("X-Service-Nonce", nonce)
             .header("X-Service-Signature", format!("sha256={}", hex::encode(mac.finalize().into_bytes())));
+        if let Some(key) = idempotency_key {
+            request = request.header("Idempotency-Key", key);
+        }
         if !bytes.is_empty() {
             request = request.header("Content-Type", "application/json").body(bytes);
         }

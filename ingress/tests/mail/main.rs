@@ -17,6 +17,7 @@ mod renders;
 mod retries;
 mod rules;
 mod scopes;
+mod segments;
 mod senders;
 mod sends;
 mod templates;

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::common::{Client, Edge, PRODUCT, TENANT, send};
 
 /// Method, path and scope, as the specification has them.
-const ENDPOINTS: [(Method, &str, &str); 18] = [
+const ENDPOINTS: [(Method, &str, &str); 19] = [
     (Method::GET, "/v1/templates", "templates:read"),
     (Method::POST, "/v1/templates", "templates:write"),
     (Method::GET, "/v1/templates/{id}", "templates:read"),
@@ -26,6 +26,7 @@ const ENDPOINTS: [(Method, &str, &str); 18] = [
     (Method::POST, "/v1/campaigns/{id}/launch", "campaigns:launch"),
     (Method::GET, "/v1/campaigns/{id}/sends", "campaigns:read"),
     (Method::POST, "/v1/transactional", "email:send_one:create"),
+    (Method::POST, "/v1/messages", "messages:send"),
     (Method::GET, "/v1/sends/{id}", "sends:read"),
 ];
 

@@ -1,4 +1,4 @@
-//! Benchmarks: `cargo run --release -p pipeline --bin bench -- campaign|import|launch|transactional`.
+//! Benchmarks: `cargo run --release -p pipeline --bin bench -- campaign|import|launch|segment|transactional|messages|http`.
 //!
 //! Each starts its own servers, sink and processes on this machine, does the work once, and prints one line of figures: rate,
 //! CPU-seconds per 1,000 mails by process, peak memory per process. Machines differ and are shared: compare CPU and ratios.
@@ -14,7 +14,12 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
-use pipeline::{Rig, measure, rig::STAGES};
+use pipeline::{
+    Rig,
+    http_load::{self, SignedRead},
+    measure,
+    rig::STAGES,
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -47,6 +52,11 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         contacts: usize,
     },
+    /// Previews of typical segments, and the filters of the contact list, over N contacts who were sent one mail each.
+    Segment {
+        #[arg(long, default_value_t = 1_000_000)]
+        contacts: usize,
+    },
     /// Open-loop latency from request to acceptance at the sink.
     Transactional {
         #[arg(long, default_value_t = 20)]
@@ -57,6 +67,24 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         beside_campaign: usize,
     },
+    /// Latency of `POST /v1/messages`, from request to answer: the mail is at the sink by then.
+    Messages {
+        #[arg(long, default_value_t = 200)]
+        count: usize,
+        /// Bytes of one attachment, decoded; 0 for none.
+        #[arg(long, default_value_t = 0)]
+        attachment: usize,
+    },
+    /// Signed small reads a second, with the ingress on one core and this load on another; then the latency at half that rate.
+    Http {
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        #[arg(long, default_value_t = 32)]
+        connections: usize,
+        /// The ingress's log filter.
+        #[arg(long, default_value = "info")]
+        log: String,
+    },
 }
 
 #[tokio::main]
@@ -65,9 +93,12 @@ async fn main() {
         Command::Campaign { recipients, relay_signs, separate } => campaign(recipients, relay_signs, separate).await,
         Command::Import { rows } => import(rows).await,
         Command::Launch { contacts } => launch(contacts).await,
+        Command::Segment { contacts } => segment(contacts).await,
         Command::Transactional { per_second, seconds, beside_campaign } => {
             transactional(per_second, seconds, beside_campaign).await;
         }
+        Command::Messages { count, attachment } => messages(count, attachment).await,
+        Command::Http { seconds, connections, log } => http(Duration::from_secs(seconds), connections, &log).await,
     }
 }
 
@@ -289,6 +320,115 @@ async fn launch(contacts: usize) {
     );
 }
 
+/// Fields of all types, a tag for a few, and a campaign of the past: a third opened it, a twentieth followed a link.
+async fn furnish(rig: &Rig, tag: Uuid, campaign: Uuid) {
+    let launch = schemas::LaunchId::fresh();
+    for sql in [
+        "insert into fields (tenant_id, id, key, label, type) select $1, gen_random_uuid(), key, key, type
+         from (values ('plan', 'string'), ('seats', 'number'), ('vip', 'boolean'), ('renews', 'date'), ('seen', 'datetime'),
+                      ('langs', 'string_list')) f (key, type)
+         where $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null",
+        "with numbered as (select id, row_number() over (order by id) as n from contacts where tenant_id = $1)
+         update contacts c
+         set fields = jsonb_build_object(
+                 'plan', (array['pro', 'Free', 'team'])[n % 3 + 1], 'seats', n % 100, 'vip', n % 10 = 0,
+                 'renews', to_char(current_date + (n % 700)::int - 350, 'YYYY-MM-DD'),
+                 'seen', to_char(now() at time zone 'utc' - (n % 300) * interval '1 day', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'),
+                 'langs', jsonb_build_array('en', (array['de', 'fr'])[n % 2 + 1])),
+             created_at = now() - n * interval '1 second'
+         from numbered
+         where c.tenant_id = $1 and c.id = numbered.id
+           and $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null",
+        "insert into audiences (tenant_id, id, kind, name)
+         select $1, $2, 'tag', 'few' where $3::uuid is not null and $4::text is not null and $5::date is not null",
+        "insert into audience_members (tenant_id, audience_id, contact_id)
+         select $1, $2, id from contacts where tenant_id = $1 and address like '%000@%'
+           and $3::uuid is not null and $4::text is not null and $5::date is not null",
+        "update campaigns set launch_prefix = $4, month = $5, status = 'sent', completed_at = now()
+         where tenant_id = $1 and id = $3 and $2::uuid is not null",
+        "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, decided_at)
+         select $1, ($4 || lpad(to_hex(((n - 1) / 500) << 9 | (n - 1) % 500), 9, '0'))::uuid, $5, $3, id, 'sent', now() - interval '3 days'
+         from (select id, row_number() over (order by id) as n from contacts where tenant_id = $1) c where $2::uuid is not null",
+        "update sends set opened_at = now() - interval '2 days',
+                human_opened_at = case when hashtext(contact_id::text) % 2 = 0 then now() - interval '1 day' end,
+                clicked_at = case when hashtext(contact_id::text) % 20 = 0 then now() - interval '1 day' end
+         where tenant_id = $1 and hashtext(contact_id::text) % 3 = 0
+           and $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null",
+    ] {
+        sqlx::query(sql)
+            .bind(rig.engine_tenant_id)
+            .bind(tag)
+            .bind(campaign)
+            .bind(launch.prefix())
+            .bind(launch.month())
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    for table in ["contacts", "audience_members", "sends", "contact_facts"] {
+        sqlx::query(sqlx::AssertSqlSafe(format!("vacuum analyze {table}"))).execute(&rig.pool).await.unwrap();
+    }
+    sqlx::query("checkpoint").execute(&rig.pool).await.unwrap();
+}
+
+async fn segment(contacts: usize) {
+    let mut rig = Rig::private().await.with("LOG", "warn");
+    rig.start("ingress", &["ingress"]).await;
+    let list = fill_list(&rig, contacts).await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
+    let tag = schemas::new_id();
+    furnish(&rig, tag, campaign).await;
+    let field = |field: &str, op: &str, value: serde_json::Value| json!({"field": field, "op": op, "value": value});
+    let rules = [
+        ("email eq", field("email", "eq", json!("bench-7@example-7.com"))),
+        ("lifecycle_stage eq", field("lifecycle_stage", "eq", json!("lead"))),
+        ("company contains", field("company", "contains", json!("y 77"))),
+        ("created_at within_days", field("created_at", "within_days", json!(3))),
+        ("in_list and has_tag", json!({"all": [{"in_list": list}, {"has_tag": tag}]})),
+        ("in_list, not has_tag", json!({"all": [{"in_list": list}, {"not": {"has_tag": tag}}]})),
+        ("fields: string eq", field("fields.plan", "eq", json!("pro"))),
+        ("fields: number gt", field("fields.seats", "gt", json!(50))),
+        ("fields: date within_days", field("fields.renews", "within_days", json!(-30))),
+        ("fields: datetime older_than_days", field("fields.seen", "older_than_days", json!(90))),
+        ("fields: list includes", field("fields.langs", "includes", json!("de"))),
+        ("opened in 30 days", json!({"event": "email.opened", "within_days": 30})),
+        ("clicked the campaign", json!({"event": "email.clicked", "campaign_id": campaign})),
+        ("no person opened in 90 days", json!({"not": {"event": "email.opened", "within_days": 90, "human_only": true}})),
+        ("sent in 30 days", json!({"event": "email.sent", "within_days": 30})),
+        (
+            "five leaves",
+            json!({"all": [
+                {"in_list": list}, field("fields.plan", "in", json!(["pro", "team"])), field("lifecycle_stage", "neq", json!("customer")),
+                {"event": "email.opened", "within_days": 30, "human_only": true}, {"not": {"event": "email.clicked", "within_days": 7}},
+            ]}),
+        ),
+    ];
+    for (name, rule) in rules {
+        let started = Instant::now();
+        let answer = rig.client.post("/v1/segments/preview", json!({ "rule": rule })).await.expect(200);
+        println!("preview {name}: {} ms, {} of {contacts}", started.elapsed().as_millis(), answer["count"]);
+    }
+    let (tag, list) = (tag.to_string(), list.to_string());
+    let rule = field("fields.plan", "eq", json!("pro"));
+    let segment = rig.client.post("/v1/segments", json!({"name": "Pro", "rule": rule})).await.expect(201);
+    for (name, value) in [
+        ("email", "bench-7@example-7.com"),
+        ("q", "bench-7@example"),
+        ("q", "nobody at all"),
+        ("q", "n\u{e9}ant"),
+        ("list_id", list.as_str()),
+        ("tag_id", tag.as_str()),
+        ("status", "archived"),
+        ("updated_since", "2999-01-01T00:00:00Z"),
+        ("segment_id", segment["segment_id"].as_str().unwrap()),
+    ] {
+        let started = Instant::now();
+        let answer = rig.client.get("/v1/contacts", &[(name, value)]).await.expect(200);
+        let found = answer["contacts"].as_array().unwrap().len();
+        println!("contacts {name}={value}: {} ms, {found} on the page", started.elapsed().as_millis());
+    }
+}
+
 async fn transactional(per_second: u32, seconds: u32, beside_campaign: usize) {
     let mut rig = Rig::private().await.with("LOG", "warn");
     rig.start_all().await;
@@ -358,7 +498,68 @@ async fn transactional(per_second: u32, seconds: u32, beside_campaign: usize) {
     );
 }
 
+async fn messages(count: usize, attachment: usize) {
+    let mut rig = Rig::private().await.with("LOG", "warn").with("MESSAGE_RATE_PER_HOUR", "0");
+    rig.start_all().await;
+    // Four letters of base64 for three of content: a text of one letter.
+    let content = format!("{}QQ==", "QUFB".repeat(attachment / 3));
+    let attachments = if attachment == 0 { json!([]) } else { json!([{"filename": "a.txt", "content_base64": content}]) };
+    let body = |n: usize| {
+        json!({
+            "sender_id": rig.sender_id, "to": [{"email": format!("message-{n}@example.com")}], "subject": "Your certificate",
+            "html": newsletter(), "message_class": "business", "attachments": attachments,
+        })
+    };
+    // One first, so that caches and connections are as in a running system.
+    rig.client.post("/v1/messages", body(count)).await.expect(200);
+    let watch = Watch::start(&rig);
+    let mut latencies = Vec::with_capacity(count);
+    for n in 0..count {
+        let body = body(n);
+        let begun = Instant::now();
+        rig.client.post("/v1/messages", body).await.expect(200);
+        latencies.push(begun.elapsed().as_secs_f64() * 1_000.0);
+    }
+    latencies.sort_by(f64::total_cmp);
+    let at = |quantile: f64| latencies[((latencies.len() - 1) as f64 * quantile).round() as usize];
+    println!(
+        "messages {count}, attachment {attachment} bytes: p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms  max {:.1} ms  {}",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0),
+        watch.report(count)
+    );
+}
+
 async fn send_one(rig: &Rig, template: &serde_json::Value, address: String) {
     let body = json!({"template_id": template, "email": address, "first_name": "Ann", "data": {"code": "123456"}});
     rig.client.post("/v1/transactional", body).await.expect(202);
+}
+
+async fn http(during: Duration, connections: usize, log: &str) {
+    let mut rig = Rig::private().await.with("LOG", log);
+    rig.start("ingress", &["ingress"]).await;
+    let contact = rig.client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await.expect(201);
+    let read = SignedRead {
+        product: rig.client.product().to_owned(),
+        key: rig.client.key().to_owned(),
+        path: format!("/v1/contacts/{}", contact["contact_id"].as_str().unwrap()),
+        query: format!("product_tenant_id={}", rig.client.tenant()),
+    };
+    http_load::pin(rig.processes["ingress"].pid(), "0");
+    http_load::pin(std::process::id(), "1");
+    let address = rig.base_url.trim_start_matches("http://").parse().unwrap();
+    http_load::closed_loop(address, &read, connections, Duration::from_secs(3)).await;
+    let watch = Watch::start(&rig);
+    let rate = http_load::closed_loop(address, &read, connections, during).await;
+    let report = watch.report((rate * during.as_secs_f64()) as usize);
+    let latencies = http_load::open_loop(address, &read, rate / 2.0, connections, during).await;
+    let at = |quantile: f64| latencies[((latencies.len() - 1) as f64 * quantile).round() as usize];
+    println!(
+        "http {connections} connections, log {log}: {rate:.0} signed reads/s; at half that rate p50 {:.1} ms  p99 {:.1} ms  max {:.1} ms  {report}",
+        at(0.5),
+        at(0.99),
+        at(1.0),
+    );
 }

@@ -167,7 +167,7 @@ impl Rig {
         .execute(&self.pool)
         .await
         .unwrap();
-        RequestAnnounced { tenant_id: tenant.id, request_id: id, kind }
+        RequestAnnounced { tenant_id: tenant.id, request_id: id, kind, notify: None }
     }
 
     /// A launch request that no sweep rings for while the test runs.
@@ -198,6 +198,35 @@ impl Rig {
         edit(&mut payload);
         let json = serde_json::to_value(&payload).unwrap();
         self.request(tenant, RequestKind::Transactional, payload.send_id, json, far_off()).await
+    }
+
+    /// A one-off message to these people and its request, likewise.
+    pub async fn message_request(&self, tenant: &Tenant, people: &[Person]) -> RequestAnnounced {
+        let id = new_batch_id();
+        let sends: Vec<Uuid> = (0..people.len()).map(|at| SendId::of(id, u16::try_from(at).unwrap()).0).collect();
+        let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
+        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id, metered) values ($1, $2, $3, $4, $5)")
+            .bind(tenant.id)
+            .bind(id)
+            .bind(tenant.sender)
+            .bind(tenant.content)
+            .bind(i32::try_from(people.len()).unwrap())
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        sqlx::query(
+            "insert into message_recipients (tenant_id, message_id, send_id, contact_id)
+             select $1, $2, * from unnest($3::uuid[], $4::uuid[])",
+        )
+        .bind(tenant.id)
+        .bind(id)
+        .bind(&sends)
+        .bind(&contacts)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        let payload = serde_json::json!({ "message_id": id });
+        self.request(tenant, RequestKind::Message, id, payload, far_off()).await
     }
 
     /// Rings for requests; `ring` sets repeats apart, which JetStream would otherwise drop.
@@ -251,7 +280,7 @@ impl Rig {
         .await
         .unwrap();
         tx.commit().await.unwrap();
-        Resolved { tenant_id: tenant.id, batch_id: id, lane: Lane::Bulk, announcement: 1 }
+        Resolved { tenant_id: tenant.id, batch_id: id, lane: Lane::Bulk, announcement: 1, notify: None }
     }
 }
 

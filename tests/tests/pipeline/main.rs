@@ -1,12 +1,17 @@
 //! The whole pipeline, from HTTP to the mail sink, on real servers and with real processes.
 #![allow(clippy::unwrap_used)]
 
+mod campaign_life;
 mod crashes;
 mod dev_command;
+mod edge;
 mod first_campaign;
 mod health;
 mod lost_bus;
+mod messages;
 mod operator;
 mod outages;
+mod recount;
+mod sandbox;
 mod transactional;
 mod unsubscribe_race;

@@ -417,3 +417,51 @@ fn the_public_address_must_be_a_web_address() {
         assert!(build(url).is_err(), "{url}");
     }
 }
+
+/// A one-off message with an attachment to one person, resolved.
+async fn one_off_message(world: &World, contact: Uuid) -> Cleared {
+    let content = world.content("Hello {{ first_name }}", "<p>{{ first_name }}</p>").await;
+    sqlx::query("update contents set kind = 'one_off' where id = $1").bind(content).execute(&world.pool).await.unwrap();
+    let batch = world.batch(Lane::Priority, content, &[contact]).await;
+    let id = batch.batch_id;
+    sqlx::query("insert into messages (tenant_id, id, sender_id, content_id, reply_to, metered) values ($1, $2, $3, $4, 'desk@acme.test', 1)")
+        .bind(world.tenant).bind(id).bind(world.sender).bind(content).execute(&world.pool).await.unwrap();
+    sqlx::query("insert into message_recipients (tenant_id, message_id, send_id, contact_id, name) values ($1, $2, $2, $3, 'Ann Lee')")
+        .bind(world.tenant).bind(id).bind(contact).execute(&world.pool).await.unwrap();
+    sqlx::query("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded) values ($1, $2, 0, 'a.txt', 'text/plain; charset=utf-8', $3)")
+        .bind(world.tenant).bind(id).bind(b"SGVsbG8=\r\n".as_slice()).execute(&world.pool).await.unwrap();
+    Cleared { kind: MessageKind::OneOff, classification: Classification::Operational, ..batch }
+}
+
+#[tokio::test]
+async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_stay_where_they_are() {
+    let world = World::new().await;
+    let contact = world.contact("Contact", json!({})).await;
+    let batch = one_off_message(&world, contact).await;
+    let rendered = world.render(std::slice::from_ref(&batch)).await;
+    assert_eq!(rendered[0].skeleton.0, format!("message-{}", batch.batch_id.simple()));
+    let body: Value = sqlx::query_scalar("select body from skeletons").fetch_one(&world.pool).await.unwrap();
+    assert!(!body.to_string().contains("SGVsbG8"), "{body}");
+    let skeleton: Skeleton = serde_json::from_value(body).unwrap();
+    let message = skeleton.splice_with(&rendered[0].recipients[0].slots, &[b"SGVsbG8=\r\n".to_vec()]).unwrap();
+    let parsed = MessageParser::default().parse(&message).unwrap();
+    assert_eq!((parsed.subject(), parsed.body_html(0).as_deref()), (Some("Hello {{ first_name }}"), Some("<p>{{ first_name }}</p>")));
+    let (to, reply_to) = (parsed.to().unwrap().first().unwrap(), parsed.reply_to().unwrap().first().unwrap());
+    assert_eq!((to.name(), reply_to.address()), (Some("Ann Lee"), Some("desk@acme.test")));
+    assert_eq!(parsed.attachment(0).unwrap().contents(), b"Hello");
+    let again = world.render(&[batch]).await;
+    assert_eq!(again[0].recipients, rendered[0].recipients, "a repeat has the same bytes");
+}
+
+#[tokio::test]
+async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_message() {
+    let world = World::new().await;
+    let contact = world.contact("Contact", json!({})).await;
+    world.render(&[one_off_message(&world, contact).await]).await;
+    let sweep = ForgetMessages::new(world.pool.clone());
+    let kept = "select (select count(*) from message_attachments where tenant_id = $1) + (select count(*) from skeletons where tenant_id = $1)";
+    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(kept).await), (0, 2));
+    sqlx::query("update messages set created_at = now() - interval '5 days'").execute(&world.pool).await.unwrap();
+    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(kept).await), (1, 0));
+    assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 0);
+}

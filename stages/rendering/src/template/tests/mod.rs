@@ -6,6 +6,7 @@ mod hostile;
 mod language;
 mod links;
 mod wire;
+mod written;
 
 use chrono::{TimeZone, Utc};
 use serde_json::{Value, json};
