@@ -88,7 +88,6 @@ create table content_totals (
 );
 select wall_off('content_changes');
 select wall_off('content_totals');
-create index if not exists template_versions_by_content on template_versions (tenant_id, content_id);
 
 create function note_content_changes() returns trigger
 language plpgsql

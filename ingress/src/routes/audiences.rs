@@ -189,13 +189,15 @@ struct Change {
 /// Changes names and descriptions. A topic without its public name is a plain list again; who left it stays away.
 async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
     let before = find(act).await?;
-    let text = |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
+    let text =
+        |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
     let name = body.name.unwrap_or(before.name);
     let description = text(&body.description, &before.description);
     let public_name = text(&body.public_name, &before.public_name);
     let public_description = text(&body.public_description, &before.public_description);
     // Without a public name there is nothing to describe.
-    let public_description = public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
+    let public_description =
+        public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
     let mut faults = Faults::default();
     faults.text("name", &name, NAME_MAX_CHARS);
     faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");

@@ -46,7 +46,10 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
     total(pool, tenant, "2026-03-03T12:00:00Z", "suppression", "unsubscribe", 2).await;
     total(pool, tenant, "2026-04-03T12:00:00Z", "campaign", "sent", 1_000).await;
     let body = report(&ready.client, "?from=2026-03-02T05:00:00Z&to=2026-03-04T05:00:00Z").await;
-    assert_eq!(body["window"], json!({"from": "2026-03-02T05:00:00.000Z", "to": "2026-03-04T05:00:00.000Z", "timezone": "America/New_York"}));
+    assert_eq!(
+        body["window"],
+        json!({"from": "2026-03-02T05:00:00.000Z", "to": "2026-03-04T05:00:00.000Z", "timezone": "America/New_York"})
+    );
     let report = &body["report"];
     let days: Vec<(&str, i64, i64)> = report["daily"]
         .as_array()
@@ -56,7 +59,10 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
         .collect();
     assert_eq!(days, [("2026-03-02", 90, 0), ("2026-03-03", 10, 30)]);
     let week = &report["day_of_week"];
-    assert_eq!((&week[0]["day"], &week[0]["sent"], &week[1]["opened_human"], &week[6]["sent"]), (&json!("monday"), &json!(90), &json!(9), &json!(0)));
+    assert_eq!(
+        (&week[0]["day"], &week[0]["sent"], &week[1]["opened_human"], &week[6]["sent"]),
+        (&json!("monday"), &json!(90), &json!(9), &json!(0))
+    );
     let triggers: Vec<(&str, i64)> = report["triggers"]
         .as_array()
         .unwrap()
@@ -65,7 +71,10 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
         .collect();
     assert_eq!(triggers, [("campaign", 90), ("sequence", 0), ("transactional", 10), ("one_off", 0)]);
     let totals = &report["totals"];
-    assert_eq!((&totals["total"], &totals["sent"], &totals["delivered"], &totals["opened_total"]), (&json!(110), &json!(100), &json!(100), &json!(77)));
+    assert_eq!(
+        (&totals["total"], &totals["sent"], &totals["delivered"], &totals["opened_total"]),
+        (&json!(110), &json!(100), &json!(100), &json!(77))
+    );
     assert_eq!((&report["rates"]["bounce_rate"], &report["rates"]["open_rate_human"]), (&json!(0.0455), &json!(0.09)));
     assert_eq!(report["suppressions"], json!([{"reason": "unsubscribe", "total": 0, "added": 2}]));
     assert!(body["notes"].as_array().unwrap().len() >= 3);
@@ -76,7 +85,8 @@ async fn the_default_is_the_trailing_30_days_of_this_tenant_only() {
     let ready = Ready::start().await;
     let other = ready.edge.client_for("crm", ready.client.environment, "tenant-2").await;
     let now = chrono::Utc::now();
-    for (tenant, days, count) in [(ready.client.tenant, 1, 3), (ready.client.tenant, 40, 100), (other.tenant, 1, 1_000)] {
+    for (tenant, days, count) in [(ready.client.tenant, 1, 3), (ready.client.tenant, 40, 100), (other.tenant, 1, 1_000)]
+    {
         let hour = (now - chrono::TimeDelta::days(days)).format("%Y-%m-%dT%H:00:00Z").to_string();
         total(&ready.edge.pool, tenant, &hour, "campaign", "sent", count).await;
     }
@@ -109,7 +119,11 @@ async fn a_window_that_is_none_is_refused_with_its_parameter() {
         ("?colour=red", "colour", "unknown_field"),
     ] {
         let answer = ready.client.get(&format!("/v1/analytics/overview{query}")).await;
-        assert_eq!((answer.refusal(), answer.faults()), ((400, "validation_failed"), vec![(path.to_owned(), code.to_owned())]), "{query}");
+        assert_eq!(
+            (answer.refusal(), answer.faults()),
+            ((400, "validation_failed"), vec![(path.to_owned(), code.to_owned())]),
+            "{query}"
+        );
     }
 }
 
@@ -127,11 +141,15 @@ async fn a_campaign_is_reported_from_its_batches() {
     let draft = ready.client.get(&path).await;
     assert_eq!((draft.status.as_u16(), &draft.body["totals"]["total"]), (200, &json!(0)), "{}", draft.body);
     ready.batch(&campaign, &["sent", "sent", "skipped"]).await;
-    book(&ready.edge.pool, &campaign, "opened = 2, opened_human = 1, clicked = 1, clicked_human = 1, unsubscribed = 1").await;
+    book(&ready.edge.pool, &campaign, "opened = 2, opened_human = 1, clicked = 1, clicked_human = 1, unsubscribed = 1")
+        .await;
     let body = ready.client.get(&path).await.body;
     let totals = &body["totals"];
     assert_eq!((&totals["total"], &totals["delivered"], &totals["skipped"]), (&json!(3), &json!(2), &json!(1)));
-    assert_eq!((&totals["opened"], &totals["opened_human"], &body["rates"]["click_rate"]), (&json!(2), &json!(1), &json!(0.5)));
+    assert_eq!(
+        (&totals["opened"], &totals["opened_human"], &body["rates"]["click_rate"]),
+        (&json!(2), &json!(1), &json!(0.5))
+    );
     assert!(body.get("variants").is_none() && body.get("winner").is_none(), "{body}");
     let other = ready.edge.client_for("crm", ready.client.environment, "tenant-2").await;
     assert_eq!(other.get(&path).await.refusal(), (404, "campaign_not_found"));
@@ -204,7 +222,12 @@ async fn top_messages_are_campaigns_and_templates_by_human_clicks() {
         .iter()
         .map(|message| {
             let totals = &message["totals"];
-            (message["kind"].as_str().unwrap(), message["name"].as_str().unwrap(), totals["sent"].as_i64().unwrap(), totals["clicked_human"].as_i64().unwrap())
+            (
+                message["kind"].as_str().unwrap(),
+                message["name"].as_str().unwrap(),
+                totals["sent"].as_i64().unwrap(),
+                totals["clicked_human"].as_i64().unwrap(),
+            )
         })
         .collect();
     assert_eq!(top, [("template", "Receipt", 3, 3), ("campaign", "Spring", 2, 1)]);

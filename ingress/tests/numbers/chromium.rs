@@ -46,8 +46,10 @@ impl Browser {
         assert!(Command::new("mkfifo").args([&down, &up]).status().unwrap().success());
         let child = Command::new("sh")
             .arg("-c")
-            .arg("exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
-                  --user-data-dir=\"$1/profile\" --remote-debugging-pipe 3<\"$1/down\" 4>\"$1/up\"")
+            .arg(
+                "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
+                  --user-data-dir=\"$1/profile\" --remote-debugging-pipe 3<\"$1/down\" 4>\"$1/up\"",
+            )
             .args(["sh", dir.to_str().unwrap()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -119,7 +121,7 @@ impl Browser {
     }
 
     fn width(&mut self, width: u32) {
-        let metrics = json!({"width": width, "height": 720, "deviceScaleFactor": 1, "mobile": false});
+        let metrics = json!({"width": width, "height": 720, "deviceScaleFactor": 1, "mobile": width == NARROW});
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
@@ -138,7 +140,8 @@ impl Browser {
         let tree = self.call("Accessibility.getFullAXTree", json!({}));
         let is_focused = |node: &&Value| {
             let focused = |property: &Value| property["name"] == "focused" && property["value"]["value"] == true;
-            node["role"]["value"] != "RootWebArea" && node["properties"].as_array().is_some_and(|all| all.iter().any(focused))
+            node["role"]["value"] != "RootWebArea"
+                && node["properties"].as_array().is_some_and(|all| all.iter().any(focused))
         };
         let node = tree["nodes"].as_array().unwrap().iter().find(is_focused).cloned().unwrap_or_default();
         let text = |name: &str| node[name]["value"].as_str().unwrap_or_default().to_owned();
@@ -242,7 +245,8 @@ async fn everything_can_be_done_with_the_keyboard_alone() {
         told(&mut browser, "Your choices are saved");
         browser.screenshot(&dir.join("saved.png"));
     });
-    let left = "select count(*) from topic_departures d join audiences a on a.id = d.audience_id where a.public_name = 'News'";
+    let left =
+        "select count(*) from topic_departures d join audiences a on a.id = d.audience_id where a.public_name = 'News'";
     assert_eq!((reader.count(left).await, reader.count("select count(*) from topic_departures").await), (1, 1));
     tokio::task::block_in_place(|| {
         for _ in 0..4 {

@@ -77,7 +77,10 @@ async fn without_a_worker_the_same_body_says_crit_with_a_503() {
         .unwrap();
     let answer = ask(&client, "").await;
     assert_eq!((answer.status.as_u16(), &answer.body["ok"]), (503, &serde_json::json!(false)), "{}", answer.body);
-    assert_eq!((&answer.body["overall"], status_of(&answer, "heartbeat.delivery")), (&serde_json::json!("crit"), "crit"));
+    assert_eq!(
+        (&answer.body["overall"], status_of(&answer, "heartbeat.delivery")),
+        (&serde_json::json!("crit"), "crit")
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! What is counted and shown: analytics, the platform's health, and the pages recipients choose on.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod analytics;
 mod chromium;

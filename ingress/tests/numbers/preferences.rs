@@ -24,7 +24,9 @@ async fn looking_at_the_page_changes_nothing() {
         assert!(page.contains("r…@example.com") && !page.contains("reader1@"), "{page}");
         assert!(answer.header("content-security-policy").contains("frame-ancestors 'none'"));
         assert_eq!((answer.header("referrer-policy"), answer.header("content-language")), ("no-referrer", "en"));
-        assert!(answer.header("x-robots-tag").contains("noindex") && answer.header("cache-control").contains("no-store"));
+        assert!(
+            answer.header("x-robots-tag").contains("noindex") && answer.header("cache-control").contains("no-store")
+        );
     }
     assert!(reader.is_in(news).await && !reader.is_in(offers).await);
     assert_eq!(reader.count("select count(*) from suppressions").await, 0);
@@ -47,7 +49,10 @@ async fn who_leaves_a_topic_stays_away_whoever_adds_him_until_he_comes_back_hims
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert!(!reader.is_in(news).await, "an import never lifts it");
     let page = reader.look().await;
-    assert!(page.contains(&format!("id=\"t-{news}\" name=\"topic\" value=\"{news}\" aria")), "shown, not ticked: {page}");
+    assert!(
+        page.contains(&format!("id=\"t-{news}\" name=\"topic\" value=\"{news}\" aria")),
+        "shown, not ticked: {page}"
+    );
     assert!(page.contains(&format!("value=\"{offers}\" checked")), "{page}");
     reader.submit(&format!("shown={news}&topic={news}&action=save")).await;
     assert!(reader.is_in(news).await && reader.is_in(offers).await, "what was not shown stays");
@@ -74,7 +79,10 @@ async fn leaving_everything_is_committed_before_it_is_answered_and_noted_once() 
         assert!(!page.contains("name=\"topic\""), "{page}");
         assert_eq!(reader.marketing_status().await, "unsubscribed");
     }
-    assert_eq!(reader.count("select count(*) from suppressions where reason = 'unsubscribe' and source = 'recipient'").await, 1);
+    assert_eq!(
+        reader.count("select count(*) from suppressions where reason = 'unsubscribe' and source = 'recipient'").await,
+        1
+    );
     let (_, signal) = first_on(&reader.ready.edge, stream::SIGNALS).await;
     assert_eq!((&signal["kind"], &signal["method"]), (&json!("unsubscribed"), &json!("preferences")));
 }
@@ -92,7 +100,8 @@ async fn only_the_recipient_himself_comes_back_and_his_consent_is_kept() {
         assert_eq!(reader.marketing_status().await, "subscribed");
     }
     assert_eq!(reader.count("select count(*) from suppressions").await, 0);
-    let evidence = "select count(*) from contacts where consent_basis = 'express' and consent_source = 'preferences_page'
+    let evidence =
+        "select count(*) from contacts where consent_basis = 'express' and consent_source = 'preferences_page'
                     and consent_at > now() - interval '1 minute' and consent_description like '%send%'";
     assert_eq!(reader.count(evidence).await, 1);
     let event = "select count(*) from events where type = 'resubscribed' and detail->>'user_agent' = 'Test/1.0'";
@@ -150,7 +159,10 @@ async fn the_pages_speak_the_recipients_language(
     for (purpose, title) in [(Purpose::Preferences, preferences), (Purpose::Unsubscribe, unsubscribe)] {
         let answer = reader.ask(Method::GET, &reader.path(purpose), asked, "").await;
         let page = html(&answer);
-        assert!(page.contains(&format!("<html lang=\"{lang}\">")) && page.contains(&format!("<h1>{title}</h1>")), "{page}");
+        assert!(
+            page.contains(&format!("<html lang=\"{lang}\">")) && page.contains(&format!("<h1>{title}</h1>")),
+            "{page}"
+        );
         assert_eq!((answer.header("content-language"), answer.header("vary")), (lang, "accept-language"));
     }
 }

@@ -47,7 +47,8 @@ impl Reader {
 
     /// The tenant puts him on a list.
     pub async fn add(&self, list: Uuid) -> Answer {
-        let answer = self.ready.client.post(&format!("/v1/audiences/{list}/members"), json!({"add": [self.contact]})).await;
+        let answer =
+            self.ready.client.post(&format!("/v1/audiences/{list}/members"), json!({"add": [self.contact]})).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         answer
     }

@@ -46,10 +46,13 @@ fn print(report: &Report) -> anyhow::Result<()> {
             println!("  see {link}");
         }
     }
-    println!("\n{}", match report.overall {
-        Status::Ok => "ok",
-        Status::Warn => "warn: mail goes out; somebody should look",
-        Status::Crit => "crit: sending is impaired",
-    });
+    println!(
+        "\n{}",
+        match report.overall {
+            Status::Ok => "ok",
+            Status::Warn => "warn: mail goes out; somebody should look",
+            Status::Crit => "crit: sending is impaired",
+        }
+    );
     Ok(())
 }

@@ -31,14 +31,20 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     tx.execute("set local enable_nestloop = off").await?;
     let mut found: Vec<Value> = Vec::new();
     let batches = sqlx::query_file!("queries/recount_batches.sql", args.tenant).fetch_all(&mut *tx).await?;
-    found.extend(batches.into_iter().map(|row| difference(row.tenant_id, &row.counter, &format!("batch {}", row.batch_id), row.booked, row.counted)));
+    found.extend(batches.into_iter().map(|row| {
+        difference(row.tenant_id, &row.counter, &format!("batch {}", row.batch_id), row.booked, row.counted)
+    }));
     let totals = sqlx::query_file!("queries/recount_totals.sql", args.tenant).fetch_all(&mut *tx).await?;
     found.extend(totals.into_iter().map(|row| {
         let of = format!("{} {}", row.kind, row.hour.format("%Y-%m-%dT%H:00Z"));
         difference(row.tenant_id, &row.event, &of, row.booked, row.counted)
     }));
     let suppressions = sqlx::query_file!("queries/recount_suppressions.sql", args.tenant).fetch_all(&mut *tx).await?;
-    found.extend(suppressions.into_iter().map(|row| difference(row.tenant_id, &row.reason, "suppressions", row.booked, row.counted)));
+    found.extend(
+        suppressions
+            .into_iter()
+            .map(|row| difference(row.tenant_id, &row.reason, "suppressions", row.booked, row.counted)),
+    );
     tx.rollback().await?;
     if found.is_empty() {
         if !args.json {

@@ -41,7 +41,9 @@ impl Heartbeat {
         loop {
             match tokio::time::timeout(BEAT_MAX, self.beat(&beats())).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(transient = crate::db::is_transient(&error), "a heartbeat was not stored"),
+                Ok(Err(error)) => {
+                    tracing::debug!(transient = crate::db::is_transient(&error), "a heartbeat was not stored")
+                }
                 Err(_) => tracing::debug!("a heartbeat took too long"),
             }
             if shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
@@ -84,6 +86,9 @@ impl Heartbeat {
 
     /// Takes the rows of this process back.
     async fn leave(&self) -> sqlx::Result<()> {
-        sqlx::query!("delete from heartbeats where process_id = $1", self.process_id).execute(&self.pool).await.map(drop)
+        sqlx::query!("delete from heartbeats where process_id = $1", self.process_id)
+            .execute(&self.pool)
+            .await
+            .map(drop)
     }
 }

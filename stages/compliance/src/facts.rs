@@ -142,10 +142,8 @@ pub(crate) async fn owed_sends(
     for (tenant, contacts) in contacts {
         standings.extend(standings_of(pool, tenant, &contacts).await?);
     }
-    let lists: HashMap<(Uuid, Uuid), Uuid> = batches
-        .iter()
-        .filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.list_id?)))
-        .collect();
+    let lists: HashMap<(Uuid, Uuid), Uuid> =
+        batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.list_id?))).collect();
     let on_lists = sends.iter().filter_map(|send| {
         let list = lists.get(&(send.tenant_id, SendId(send.id).batch()))?;
         Some((send.tenant_id, *list, send.contact_id))

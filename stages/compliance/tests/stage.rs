@@ -310,7 +310,13 @@ async fn many_batches_of_several_tenants_are_judged_together_each_by_its_own_fac
 async fn a_batch_that_is_not_in_the_ledger_is_nothing_to_do() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    let gone = Resolved { tenant_id: tenant.id, batch_id: new_batch_id(), lane: schemas::Lane::Bulk, announcement: 1, notify: None };
+    let gone = Resolved {
+        tenant_id: tenant.id,
+        batch_id: new_batch_id(),
+        lane: schemas::Lane::Bulk,
+        announcement: 1,
+        notify: None,
+    };
     ring(&rig, &[&gone], "1").await;
     start(&rig).await;
     all_taken(&rig).await;

@@ -60,12 +60,17 @@ async fn a_stage_that_is_gone_is_named_and_a_503_says_so() {
 
     // Started again: well.
     rig.start("rendering", &["stage", "rendering"]).await;
-    eventually("the stage to be back", Duration::from_secs(15), || async { (ask().await.status == 200).then_some(()) }).await;
+    eventually("the stage to be back", Duration::from_secs(15), || async { (ask().await.status == 200).then_some(()) })
+        .await;
 
     // Stopped on purpose: it says so itself, at once.
     let engagement = rig.processes.remove("engagement").unwrap();
     assert!(engagement.terminate().await);
     let answer = ask().await;
     let missed = check(&answer.body, "engagement");
-    assert_eq!((answer.status.as_u16(), missed["status"].as_str()), (200, Some("warn")), "mail goes out without it: {missed}");
+    assert_eq!(
+        (answer.status.as_u16(), missed["status"].as_str()),
+        (200, Some("warn")),
+        "mail goes out without it: {missed}"
+    );
 }

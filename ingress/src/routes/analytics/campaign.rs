@@ -33,7 +33,10 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
     // "variants appear when an A/B test ran" (specification, Analytics)
     if campaign.tested && campaign.launched {
         let of = |variant: &str| {
-            by_variant.iter().find(|(of, _)| of.as_deref() == Some(variant)).map_or_else(Totals::default, |(_, totals)| *totals)
+            by_variant
+                .iter()
+                .find(|(of, _)| of.as_deref() == Some(variant))
+                .map_or_else(Totals::default, |(_, totals)| *totals)
         };
         let variants: Vec<Variant> = names
             .iter()
@@ -50,9 +53,10 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
 
 fn winner(campaign: &Campaign, names: &[(String, String)]) -> Value {
     let name = |letter: &str| names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.clone());
-    campaign.winner.as_ref().map_or(Value::Null, |letter| {
-        json!({"variant": letter, "name": name(letter), "decided_at": campaign.decided_at.map(time)})
-    })
+    campaign.winner.as_ref().map_or(
+        Value::Null,
+        |letter| json!({"variant": letter, "name": name(letter), "decided_at": campaign.decided_at.map(time)}),
+    )
 }
 
 fn notes(campaign: &Campaign, names: &[(String, String)]) -> Vec<String> {

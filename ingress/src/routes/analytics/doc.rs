@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use super::{overview::WEEKDAYS, store::TOP};
 use crate::openapi::{
     AT, Doc, ID,
-    schema::{Field, Schema, array, array_max, count, date, id, number, object, one_of, optional, required, success, text, time},
+    schema::{
+        Field, Schema, array, array_max, count, date, id, number, object, one_of, optional, required, success, text,
+        time,
+    },
 };
 
 fn numbers() -> Vec<Field> {
@@ -157,22 +160,29 @@ pub(super) fn campaign() -> Doc {
         required("name", text().or_null()),
         required("decided_at", time().or_null()),
     ]);
-    Doc::new("getCampaignAnalytics", "What became of a campaign", "`variants` and `winner` are there when an A/B test ran.")
-        .answer(
-            200,
-            "The report",
-            success([
-                required("campaign_id", id()),
-                required("totals", totals()),
-                required("rates", rates()),
-                optional("variants", array(variant)),
-                optional("winner", winner.or_null().about("Null while undecided, or when no variant was better; `notes` says why.")),
-                required("notes", array(text())),
-            ]),
-            json!({
-                "ok": true, "campaign_id": ID, "totals": example_totals(), "rates": example_rates(),
-                "notes": ["Clicks are the reliable signal."],
-            }),
-        )
-        .refuses(404, &["campaign_not_found"])
+    Doc::new(
+        "getCampaignAnalytics",
+        "What became of a campaign",
+        "`variants` and `winner` are there when an A/B test ran.",
+    )
+    .answer(
+        200,
+        "The report",
+        success([
+            required("campaign_id", id()),
+            required("totals", totals()),
+            required("rates", rates()),
+            optional("variants", array(variant)),
+            optional(
+                "winner",
+                winner.or_null().about("Null while undecided, or when no variant was better; `notes` says why."),
+            ),
+            required("notes", array(text())),
+        ]),
+        json!({
+            "ok": true, "campaign_id": ID, "totals": example_totals(), "rates": example_rates(),
+            "notes": ["Clicks are the reliable signal."],
+        }),
+    )
+    .refuses(404, &["campaign_not_found"])
 }

@@ -14,7 +14,9 @@ const SCOPE: &str = "analytics:read";
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new()
-        .get("/v1/analytics/overview", read(SCOPE, overview::overview), doc::overview)
-        .get("/v1/analytics/campaigns/{id}", read(SCOPE, campaign::campaign), doc::campaign)
+    Routes::new().get("/v1/analytics/overview", read(SCOPE, overview::overview), doc::overview).get(
+        "/v1/analytics/campaigns/{id}",
+        read(SCOPE, campaign::campaign),
+        doc::campaign,
+    )
 }

@@ -32,8 +32,7 @@ pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiEr
     let tenant = act.tenant;
     let zone = store::timezone(act.db(), tenant).await?;
     let known: Option<Tz> = zone.parse().ok();
-    let window =
-        Window::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
+    let window = Window::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
     let days = store::days(act.db(), tenant, &window).await?;
     let suppressions = store::suppressions(act.db(), tenant).await?;
     let new_suppressions = store::new_suppressions(act.db(), tenant, &window).await?;
@@ -55,7 +54,10 @@ fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
             .to_owned(),
     );
     if window.splits_hours() {
-        notes.push("Totals stand by the hour of UTC: an hour that a day of this time zone divides counts to the earlier day.".to_owned());
+        notes.push(
+            "Totals stand by the hour of UTC: an hour that a day of this time zone divides counts to the earlier day."
+                .to_owned(),
+        );
     }
     if let Some(zone) = unknown_zone {
         notes.push(format!("The tenant's time zone {zone:?} is not known; days are those of UTC."));

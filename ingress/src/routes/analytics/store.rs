@@ -51,7 +51,11 @@ pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
     sqlx::query_file_as!(ByReason, "queries/analytics_suppressions.sql", tenant).fetch_all(db).await
 }
 
-pub(super) async fn new_suppressions(db: &mut PgConnection, tenant: Uuid, window: &Window) -> sqlx::Result<Vec<ByReason>> {
+pub(super) async fn new_suppressions(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    window: &Window,
+) -> sqlx::Result<Vec<ByReason>> {
     sqlx::query_file_as!(ByReason, "queries/analytics_new_suppressions.sql", tenant, window.from, window.to)
         .fetch_all(db)
         .await
@@ -64,10 +68,9 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
         sqlx::query_file!("queries/analytics_top_campaigns.sql", tenant, window.from, window.to, looked_at, limit)
             .fetch_all(&mut *db)
             .await?;
-    let templates =
-        sqlx::query_file!("queries/analytics_top_templates.sql", tenant, window.from, window.to, limit)
-            .fetch_all(db)
-            .await?;
+    let templates = sqlx::query_file!("queries/analytics_top_templates.sql", tenant, window.from, window.to, limit)
+        .fetch_all(db)
+        .await?;
     let campaigns = campaigns.into_iter().map(|row| Message {
         campaign_id: Some(row.id),
         template_id: None,
@@ -141,7 +144,11 @@ pub(super) async fn campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> s
 }
 
 /// The names of a campaign's variants, in their order.
-pub(super) async fn variant_names(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<(String, String)>> {
+pub(super) async fn variant_names(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Vec<(String, String)>> {
     let rows = sqlx::query!(
         "select variant, name from campaign_variants where tenant_id = $1 and campaign_id = $2 order by variant",
         tenant,

@@ -129,10 +129,14 @@ mod tests {
     fn rates_are_shares_of_what_they_say_and_null_of_nothing() {
         let none = Rates::from(&Totals::default());
         assert_eq!((none.delivery_rate, none.open_rate), (None, None));
-        let totals = Totals { sent: 3, delivered: 3, failed: 1, bounced: 1, opened: 2, clicked_human: 1, ..Totals::default() };
+        let totals =
+            Totals { sent: 3, delivered: 3, failed: 1, bounced: 1, opened: 2, clicked_human: 1, ..Totals::default() };
         let rates = Rates::from(&totals);
         assert_eq!((rates.delivery_rate, rates.bounce_rate), (Some(0.75), Some(0.25)));
-        assert_eq!((rates.open_rate, rates.click_rate_human, rates.click_rate), (Some(0.6667), Some(0.3333), Some(0.0)));
+        assert_eq!(
+            (rates.open_rate, rates.click_rate_human, rates.click_rate),
+            (Some(0.6667), Some(0.3333), Some(0.0))
+        );
     }
 
     #[test]
@@ -142,8 +146,16 @@ mod tests {
             assert!(totals.add(event, count));
         }
         assert!(!totals.add("opened_total", 9));
-        let expected =
-            Totals { total: 8, sent: 5, delivered: 5, delivered_confirmed: 3, skipped: 2, failed: 1, opened: 4, ..Totals::default() };
+        let expected = Totals {
+            total: 8,
+            sent: 5,
+            delivered: 5,
+            delivered_confirmed: 3,
+            skipped: 2,
+            failed: 1,
+            opened: 4,
+            ..Totals::default()
+        };
         assert_eq!(totals, expected);
     }
 }

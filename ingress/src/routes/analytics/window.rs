@@ -25,12 +25,22 @@ impl Window {
     ///
     /// # Errors
     /// 400 for a time that is none, a window that ends before it begins, and one over [`DAYS_MAX`].
-    pub(super) fn new(from: Option<&str>, to: Option<&str>, timezone: Tz, now: DateTime<Utc>) -> Result<Self, ApiError> {
+    pub(super) fn new(
+        from: Option<&str>,
+        to: Option<&str>,
+        timezone: Tz,
+        now: DateTime<Utc>,
+    ) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
         let to = moment("to", to, &mut faults).unwrap_or(now);
         let from = moment("from", from, &mut faults).unwrap_or(to - TimeDelta::days(DEFAULT_DAYS));
         faults.require(from < to, "from", "out_of_range", "must be before `to`");
-        faults.require(to - from <= TimeDelta::days(DAYS_MAX), "from", "out_of_range", "may be at most 366 days before `to`");
+        faults.require(
+            to - from <= TimeDelta::days(DAYS_MAX),
+            "from",
+            "out_of_range",
+            "may be at most 366 days before `to`",
+        );
         faults.finish()?;
         let floor = |at: DateTime<Utc>| at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at);
         let end = floor(to);
@@ -48,7 +58,8 @@ impl Window {
     /// Whether days of the time zone begin within an hour of UTC, which the totals cannot tell apart.
     pub(super) fn splits_hours(&self) -> bool {
         use chrono::{Offset, TimeZone};
-        let offset = |at: DateTime<Utc>| self.timezone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc();
+        let offset =
+            |at: DateTime<Utc>| self.timezone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc();
         [self.from, self.to].into_iter().any(|at| offset(at) % 3_600 != 0)
     }
 }
@@ -82,7 +93,10 @@ mod tests {
     #[test]
     fn the_default_is_the_trailing_30_days() {
         let window = Window::new(None, None, Tz::UTC, now()).unwrap();
-        assert_eq!((window.from.to_rfc3339(), window.to.to_rfc3339()), ("2026-03-01T10:00:00+00:00".to_owned(), "2026-03-31T11:00:00+00:00".to_owned()));
+        assert_eq!(
+            (window.from.to_rfc3339(), window.to.to_rfc3339()),
+            ("2026-03-01T10:00:00+00:00".to_owned(), "2026-03-31T11:00:00+00:00".to_owned())
+        );
         assert_eq!(window.days().count(), 31, "30 days and a part touch 31");
     }
 

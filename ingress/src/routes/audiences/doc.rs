@@ -6,8 +6,8 @@ use super::{DESCRIPTION_MAX_CHARS, MEMBERS_MAX, NAME_MAX_CHARS};
 use crate::openapi::{
     AT, Doc, ID,
     schema::{
-        Schema, any_of, array, array_max, count, email, id, nullable, object, one_of, optional, page_of, required, success, text,
-        text_max, time, words,
+        Schema, any_of, array, array_max, count, email, id, nullable, object, one_of, optional, page_of, required,
+        success, text, text_max, time, words,
     },
 };
 
@@ -19,7 +19,10 @@ fn audience() -> Schema {
         required("kind", one_of(KINDS)),
         required("name", text()),
         required("description", text().or_null()),
-        required("public_name", text().or_null().about("What its members see on their preferences page; a list with one is a topic.")),
+        required(
+            "public_name",
+            text().or_null().about("What its members see on their preferences page; a list with one is a topic."),
+        ),
         required("public_description", text().or_null()),
         required("member_count", count()),
         required("created_at", time()),
@@ -59,7 +62,10 @@ pub(super) fn create() -> Doc {
                 required("kind", one_of(KINDS)),
                 required("name", words(NAME_MAX_CHARS).about("Must not look like an id.")),
                 nullable("description", text_max(DESCRIPTION_MAX_CHARS)),
-                nullable("public_name", words(NAME_MAX_CHARS).about("Of a list only: makes it a topic on preferences pages.")),
+                nullable(
+                    "public_name",
+                    words(NAME_MAX_CHARS).about("Of a list only: makes it a topic on preferences pages."),
+                ),
                 nullable("public_description", text_max(DESCRIPTION_MAX_CHARS).about("Only with a public name.")),
             ]),
             json!({"kind": "list", "name": "Friends", "public_name": "News for friends"}),

@@ -166,7 +166,9 @@ async fn database(pool: &PgPool) -> sqlx::Result<Duration> {
 }
 
 async fn stages(pool: &PgPool) -> sqlx::Result<Vec<StageFacts>> {
-    sqlx::query_file_as!(StageFacts, "queries/platform_stages.sql", SILENT_SECONDS, FORGOTTEN_SECONDS).fetch_all(pool).await
+    sqlx::query_file_as!(StageFacts, "queries/platform_stages.sql", SILENT_SECONDS, FORGOTTEN_SECONDS)
+        .fetch_all(pool)
+        .await
 }
 
 async fn totals(pool: &PgPool) -> sqlx::Result<Vec<Total>> {
@@ -208,8 +210,7 @@ async fn pings(pool: &PgPool) -> sqlx::Result<Vec<Ping>> {
 }
 
 async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
-    let names =
-        [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+    let names = [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
     let mut seen = Vec::with_capacity(names.len());
     for name in names {
         let found = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;

@@ -98,12 +98,20 @@ fn database(facts: &Facts) -> Check {
             if took.as_secs_f64() < DATABASE_SLOW_SECONDS {
                 return check;
             }
-            check.because(Status::Warn, "Postgres is slow", &["look for long statements and a full disk in pg_stat_activity"], "api-slow")
+            check.because(
+                Status::Warn,
+                "Postgres is slow",
+                &["look for long statements and a full disk in pg_stat_activity"],
+                "api-slow",
+            )
         }
         None => Check { observation: "no answer within two seconds".to_owned(), ..check }.because(
             Status::Crit,
             "Postgres is away, or all connections are in use",
-            &["check that Postgres runs and that database-url reaches it", "compare database-pool with Postgres's max_connections"],
+            &[
+                "check that Postgres runs and that database-url reaches it",
+                "compare database-pool with Postgres's max_connections",
+            ],
             "api-errors",
         ),
     }
@@ -117,7 +125,11 @@ fn bus(streams: Option<&[StreamFacts]>) -> Check {
     Check { observation: "no answer, or a stream is missing".to_owned(), ..check }.because(
         Status::Crit,
         "NATS is away, JetStream is switched off (a full disk does so), or the streams were not made",
-        &["check that nats-server runs and has disk left", "run `postrider streams apply`", "accepted work is safe: it is announced again"],
+        &[
+            "check that nats-server runs and has disk left",
+            "run `postrider streams apply`",
+            "accepted work is safe: it is announced again",
+        ],
         "lane-behind",
     )
 }
@@ -216,7 +228,10 @@ fn queues(streams: Option<&[StreamFacts]>) -> Check {
     check.because(
         status,
         format!("the stage that reads {} is behind", oldest.name),
-        &["look at mail_stage_oldest_message_age_seconds: which stage and lane", "start more of it, or mend what it waits for"],
+        &[
+            "look at mail_stage_oldest_message_age_seconds: which stage and lane",
+            "start more of it, or mend what it waits for",
+        ],
         "lane-behind",
     )
 }
@@ -257,7 +272,9 @@ fn failed_sends(totals: Option<&[Total]>) -> Check {
     let check = Check::new("sends.failed", "sending", "Failed sends", "");
     let Some(totals) = totals else { return check.unseen() };
     let of = |event: &str| {
-        let counted = totals.iter().filter(|total| total.event == event && !["failure", "suppression"].contains(&total.kind.as_str()));
+        let counted = totals
+            .iter()
+            .filter(|total| total.event == event && !["failure", "suppression"].contains(&total.kind.as_str()));
         counted.map(|total| total.count).sum::<i64>()
     };
     let (sent, failed, unknown) = (of("sent"), of("failed"), of("unknown"));
@@ -283,23 +300,36 @@ fn failed_sends(totals: Option<&[Total]>) -> Check {
     check.because(
         status,
         format!("{} % of what was tried failed, {} % is in doubt", percent(failed), percent(unknown)),
-        &["hard: the lists are old; block or policy: the receivers refuse us; render: a template is at fault", "`GET /v1/sends/{id}` has the server's own words"],
+        &[
+            "hard: the lists are old; block or policy: the receivers refuse us; render: a template is at fault",
+            "`GET /v1/sends/{id}` has the server's own words",
+        ],
         if percent(unknown) >= UNKNOWN_WARN_PERCENT { "unknown-outcomes" } else { "many-failures" },
     )
 }
 
 fn engagement(facts: &Facts) -> Check {
     let check = Check::new("engagement", "engagement", "Opens, clicks and opt-outs", "");
-    let (Some(stages), Some(streams)) = (facts.stages.as_deref(), facts.streams.as_deref()) else { return check.unseen() };
+    let (Some(stages), Some(streams)) = (facts.stages.as_deref(), facts.streams.as_deref()) else {
+        return check.unseen();
+    };
     let Some(signals) = of_stream(streams, stream::SIGNALS) else { return check.unseen() };
     let alive = of_stage(stages, "engagement").map_or(0, |facts| facts.alive);
     let check = Check {
-        observation: format!("{alive} process(es) heard of, {} signal(s) wait, the oldest for {} s", signals.messages, signals.oldest_seconds),
+        observation: format!(
+            "{alive} process(es) heard of, {} signal(s) wait, the oldest for {} s",
+            signals.messages, signals.oldest_seconds
+        ),
         ..check
     };
     // Mail goes out without it, and an opt-out is committed at the edge: never more than a warning.
     if alive == 0 {
-        return check.because(Status::Warn, "no process runs the stage engagement; signals are kept", &["start it: `postrider stage engagement`"], "process-down");
+        return check.because(
+            Status::Warn,
+            "no process runs the stage engagement; signals are kept",
+            &["start it: `postrider stage engagement`"],
+            "process-down",
+        );
     }
     if signals.oldest_seconds >= SIGNALS_WARN_SECONDS {
         return check.because(Status::Warn, "the stage engagement is behind", &["start more of it"], "lane-behind");
@@ -311,7 +341,12 @@ fn domains(domains: Option<&Domains>) -> Check {
     let check = Check::new("domains", "sending", "Sending domains", "");
     let Some(domains) = domains else { return check.unseen() };
     let Domains { verified, degraded, failed, stale } = *domains;
-    let check = Check { observation: format!("{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"), ..check };
+    let check = Check {
+        observation: format!(
+            "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
+        ),
+        ..check
+    };
     if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
         return check.because(
             Status::Warn,
@@ -332,12 +367,18 @@ fn domains(domains: Option<&Domains>) -> Check {
 }
 
 fn configuration(stages: Option<&[StageFacts]>) -> Check {
-    let check = Check::new("configuration", "configuration", "Settings (names only)", "every setting that has no right default is given");
+    let check = Check::new(
+        "configuration",
+        "configuration",
+        "Settings (names only)",
+        "every setting that has no right default is given",
+    );
     let Some(stages) = stages else { return check.unseen() };
     let missing: Vec<&(&str, &str, &str)> = NEEDED
         .iter()
         .filter(|(stage, setting, _)| {
-            of_stage(stages, stage).is_some_and(|facts| facts.alive > 0 && !facts.settings.iter().any(|given| given == setting))
+            of_stage(stages, stage)
+                .is_some_and(|facts| facts.alive > 0 && !facts.settings.iter().any(|given| given == setting))
         })
         .collect();
     if missing.is_empty() {
@@ -356,7 +397,11 @@ fn configuration(stages: Option<&[StageFacts]>) -> Check {
 fn provider(pings: Option<&[Ping]>) -> Check {
     let check = Check::new("provider", "sending", "The way out", "");
     let Some(pings) = pings else { return check.unseen() };
-    let fix = &["check the relay's or provider's own status", "check smtp-url and what lies between", "mail waits and goes out when it is back"];
+    let fix = &[
+        "check the relay's or provider's own status",
+        "check smtp-url and what lies between",
+        "mail waits and goes out when it is back",
+    ];
     let Some(worst) = pings.iter().max_by_key(|ping| (standing(ping), ping.asked_seconds)) else {
         return Check { observation: "never asked".to_owned(), ..check }.because(
             Status::Warn,
@@ -368,9 +413,16 @@ fn provider(pings: Option<&[Ping]>) -> Check {
     let observed: Vec<String> = pings
         .iter()
         .map(|ping| match (&ping.error_code, ping.latency_ms) {
-            (_, Some(latency)) if ping.ok => format!("{} answered in {latency} ms, {} s ago", ping.provider, ping.asked_seconds),
+            (_, Some(latency)) if ping.ok => {
+                format!("{} answered in {latency} ms, {} s ago", ping.provider, ping.asked_seconds)
+            }
             (Some(code), _) => format!("{} said {code}, {} s ago", ping.provider, ping.asked_seconds),
-            _ => format!("{} {}, {} s ago", ping.provider, if ping.ok { "answered" } else { "did not answer" }, ping.asked_seconds),
+            _ => format!(
+                "{} {}, {} s ago",
+                ping.provider,
+                if ping.ok { "answered" } else { "did not answer" },
+                ping.asked_seconds
+            ),
         })
         .collect();
     let check = Check { observation: observed.join("; "), ..check };

@@ -19,11 +19,7 @@ use crate::{
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get(
-        "/v1/platform/health",
-        platform_read(schemas::scope::PLATFORM_HEALTH_READ, health),
-        doc::health,
-    )
+    Routes::new().get("/v1/platform/health", platform_read(schemas::scope::PLATFORM_HEALTH_READ, health), doc::health)
 }
 
 /// How a check, or all of it, stands. In order: the worst of several is their maximum.

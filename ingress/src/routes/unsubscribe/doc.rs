@@ -10,9 +10,13 @@ fn about(id: &'static str, summary: &'static str, description: &'static str) -> 
 }
 
 pub(super) fn ask() -> Doc {
-    about("getUnsubscribePage", "The unsubscribe page", "Shows a button and never acts: link checkers follow every link.")
-        .other(200, "The page", "text/html")
-        .other(404, "No such link", "text/html")
+    about(
+        "getUnsubscribePage",
+        "The unsubscribe page",
+        "Shows a button and never acts: link checkers follow every link.",
+    )
+    .other(200, "The page", "text/html")
+    .other(404, "No such link", "text/html")
 }
 
 pub(super) fn leave() -> Doc {
@@ -31,11 +35,15 @@ pub(super) fn leave() -> Doc {
 }
 
 pub(super) fn preferences() -> Doc {
-    about("getPreferencesPage", "The preferences page", "Topics the recipient gets, and all of it. Shows and never acts.")
-        .other(200, "The page", "text/html")
-        .other(404, "No such link", "text/html")
-        .other(500, "A fault of ours", "text/html")
-        .other(503, "Try again in a moment", "text/html")
+    about(
+        "getPreferencesPage",
+        "The preferences page",
+        "Topics the recipient gets, and all of it. Shows and never acts.",
+    )
+    .other(200, "The page", "text/html")
+    .other(404, "No such link", "text/html")
+    .other(500, "A fault of ours", "text/html")
+    .other(503, "Try again in a moment", "text/html")
 }
 
 pub(super) fn choose() -> Doc {

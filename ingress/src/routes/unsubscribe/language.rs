@@ -33,7 +33,8 @@ fn preferred(header: &str, locale: Option<&str>) -> Option<&'static Texts> {
 fn range(text: &str) -> Option<(&str, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let tag = parts.next().filter(|tag| !tag.is_empty())?;
-    let weight = match parts.find_map(|parameter| parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="))) {
+    let weight = match parts.find_map(|parameter| parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q=")))
+    {
         Some(weight) => weight.trim().parse().ok().filter(|weight| (0.0..=1.0).contains(weight))?,
         None => 1.0,
     };
@@ -69,7 +70,11 @@ mod tests {
     #[case::odd_weights("de;q=7, fr;q=x, es;Q=0.2", None, "es")]
     #[case::capitals("DE-de", None, "de")]
     #[case::nonsense(";;,,;q=,=", None, "en")]
-    fn the_language_is_the_best_one_we_have(#[case] header: &str, #[case] locale: Option<&str>, #[case] expected: &str) {
+    fn the_language_is_the_best_one_we_have(
+        #[case] header: &str,
+        #[case] locale: Option<&str>,
+        #[case] expected: &str,
+    ) {
         let mut headers = HeaderMap::new();
         if !header.is_empty() {
             headers.insert(header::ACCEPT_LANGUAGE, header.parse().unwrap());

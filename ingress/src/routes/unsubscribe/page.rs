@@ -99,8 +99,11 @@ impl Reader {
             Some(Told::Back) => (StatusCode::OK, status_line(texts.is_back)),
             Some(Told::Left) => (StatusCode::OK, status_line(&self.say(texts.has_left))),
         };
-        let about = self.say(texts.about).replace("{address}", &format!("<strong>{}</strong>", escape(&masked(&recipient.address))));
-        let held = if recipient.held { format!("<p class=\"trouble\">{}</p>\n", self.say(texts.held)) } else { String::new() };
+        let about = self
+            .say(texts.about)
+            .replace("{address}", &format!("<strong>{}</strong>", escape(&masked(&recipient.address))));
+        let held =
+            if recipient.held { format!("<p class=\"trouble\">{}</p>\n", self.say(texts.held)) } else { String::new() };
         let forms = if recipient.left { self.return_form(told.is_empty()) } else { self.choices(topics) };
         self.page(status, texts.title, &format!("{told}<p>{about}</p>\n{held}{forms}"))
     }

@@ -315,3 +315,6 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
     .await
     .map(drop)
 }
+
+#[cfg(test)]
+mod measure;

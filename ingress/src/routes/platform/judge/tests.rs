@@ -13,10 +13,8 @@ fn stage(name: &str) -> StageFacts {
 
 fn streams(change: impl Fn(&mut StreamFacts)) -> Option<Vec<StreamFacts>> {
     let names = [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
-    let mut all: Vec<StreamFacts> = names
-        .into_iter()
-        .map(|name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0 })
-        .collect();
+    let mut all: Vec<StreamFacts> =
+        names.into_iter().map(|name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0 }).collect();
     all.iter_mut().for_each(change);
     Some(all)
 }
@@ -36,7 +34,11 @@ fn well() -> Facts {
         database: Some(Duration::from_millis(2)),
         stages: Some([&SENDING[..], &["engagement", "ingress"]].concat().into_iter().map(stage).collect()),
         streams: streams(|_| ()),
-        totals: Some(vec![total("campaign", "sent", 1_000), total("campaign", "failed", 5), total("failure", "hard", 5)]),
+        totals: Some(vec![
+            total("campaign", "sent", 1_000),
+            total("campaign", "failed", 5),
+            total("failure", "hard", 5),
+        ]),
         backlog: Some(Backlog::default()),
         domains: Some(Domains { verified: 40, ..Domains::default() }),
         pings: Some(vec![ping(true, 10, Some(10))]),
@@ -111,7 +113,18 @@ fn a_platform_that_is_well_is_ok() {
 fn every_check_the_specification_names_is_there_and_names_are_unique() {
     let report = Report::from_facts(&well(), Utc::now());
     let mut ids: Vec<&str> = report.checks.iter().map(|check| check.id.as_str()).collect();
-    for wanted in ["database", "heartbeat.delivery", "failures.dead_letters", "queue.depth", "queue.stuck", "sends.failed", "engagement", "domains", "configuration", "provider"] {
+    for wanted in [
+        "database",
+        "heartbeat.delivery",
+        "failures.dead_letters",
+        "queue.depth",
+        "queue.stuck",
+        "sends.failed",
+        "engagement",
+        "domains",
+        "configuration",
+        "provider",
+    ] {
         assert!(ids.contains(&wanted), "{wanted}");
     }
     ids.sort_unstable();
@@ -122,7 +135,8 @@ fn every_check_the_specification_names_is_there_and_names_are_unique() {
 #[test]
 fn what_cannot_be_looked_at_is_a_warning_and_its_own_cause_is_named_once() {
     let report = Report::from_facts(&Facts::default(), Utc::now());
-    let critical: Vec<&str> = report.checks.iter().filter(|check| check.status == Status::Crit).map(|check| check.id.as_str()).collect();
+    let critical: Vec<&str> =
+        report.checks.iter().filter(|check| check.status == Status::Crit).map(|check| check.id.as_str()).collect();
     assert_eq!(critical, ["database", "bus"]);
     assert!(report.checks.iter().all(|check| check.status != Status::Ok));
 }
