@@ -88,6 +88,9 @@ struct Add {
     /// SES: the configuration set.
     #[arg(long)]
     configuration_set: Option<String>,
+    /// Most mails a second, of each delivery process: the account's rate divided by their number.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    max_per_second: Option<u32>,
     /// Where the API is, if not at the provider's own address. Its host must be allowed.
     #[arg(long)]
     base_url: Option<url::Url>,
@@ -168,6 +171,7 @@ async fn add(pool: &PgPool, vault: &Vault, guard: &Guard, wanted: &Add) -> anyho
         domain: wanted.domain.clone(),
         stream: wanted.stream.clone(),
         configuration_set: wanted.configuration_set.clone(),
+        max_per_second: wanted.max_per_second,
         base_url: wanted.base_url.clone(),
     };
     let connection = Connection { kind: wanted.provider, settings, secret: wanted.secret.read()? };

@@ -8,6 +8,7 @@ use super::{
     Guard, Provider, ProviderKind, Reach, SmtpProvider,
     guard::{is_region, own_url},
     http::{self, HttpProvider},
+    paced::Paced,
 };
 use crate::smtp::{Pool, Relay, SmtpSettings};
 
@@ -27,6 +28,9 @@ pub struct ConnectionSettings {
     /// SES: the configuration set, which publishes events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration_set: Option<String>,
+    /// Most mails a second, of each delivery process; no limit of ours if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_per_second: Option<u32>,
     /// Where the API is, if not at the provider's own address: a stand-in the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<Url>,
@@ -70,6 +74,14 @@ impl Connection {
     /// [`ConnectionFault`].
     pub fn open(&self, reach: &Reach, guard: &Guard) -> Result<Box<dyn Provider>, ConnectionFault> {
         self.check()?;
+        let provider = self.unpaced(reach, guard)?;
+        Ok(match self.settings.max_per_second {
+            Some(rate) => Box::new(Paced::new(provider, rate)),
+            None => provider,
+        })
+    }
+
+    fn unpaced(&self, reach: &Reach, guard: &Guard) -> Result<Box<dyn Provider>, ConnectionFault> {
         if self.kind == ProviderKind::Smtp {
             return self.smtp(reach);
         }
@@ -110,6 +122,9 @@ impl Connection {
         ];
         if let Some((name, ..)) = takes.iter().find(|(_, set, kinds)| *set && !kinds.contains(&self.kind)) {
             return Err(ConnectionFault::Foreign(name));
+        }
+        if settings.max_per_second == Some(0) {
+            return Err(ConnectionFault::Invalid("max-per-second"));
         }
         match self.kind {
             Ses if settings.region.is_none() => return Err(ConnectionFault::Missing("region")),

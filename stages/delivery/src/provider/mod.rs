@@ -8,6 +8,7 @@
 mod connection;
 mod guard;
 mod http;
+mod paced;
 mod ping;
 mod smtp;
 

@@ -90,7 +90,7 @@ impl Api for Resend {
             (429, _) => {
                 let mut verdict = refused(reply, RATE, &words);
                 if let Verdict::Refused(refused) = &mut verdict {
-                    refused.wait = refused.wait.or_else(|| seconds(reply, "ratelimit-reset"));
+                    refused.wait = reply.retry_after().or_else(|| seconds(reply, "ratelimit-reset")).or(refused.wait);
                 }
                 return verdict;
             }

@@ -106,7 +106,7 @@ impl Api for Sendgrid {
             429 => {
                 let mut verdict = verdict::by_status(reply, words, true);
                 if let Verdict::Refused(refused) = &mut verdict {
-                    refused.wait = refused.wait.or_else(|| until(reply, "x-ratelimit-reset"));
+                    refused.wait = reply.retry_after().or_else(|| until(reply, "x-ratelimit-reset")).or(refused.wait);
                 }
                 return verdict;
             }

@@ -96,6 +96,8 @@ impl Api for Ses {
         }
         let (code, message) = fault(reply);
         let decision = match code {
+            // The day's quota is not over in seconds.
+            _ if message.contains("Daily message quota") => ACCOUNT,
             "TooManyRequestsException" | "ThrottlingException" | "Throttling" => RATE,
             // The account's daily quota: not before some time has passed.
             "LimitExceededException" => RATE,

@@ -33,7 +33,9 @@ pub(super) fn taken(reply: &Reply, pointer: &str) -> Verdict {
 /// A refusal with the provider's words.
 pub(super) fn refused(reply: &Reply, decision: Decision, words: &str) -> Verdict {
     let answer = Answer::text(format!("{} {words}", reply.status).trim_end());
-    Verdict::Refused(Refused { decision, answer, wait: reply.retry_after() })
+    // A rate is one of seconds, unless the provider says more.
+    let wait = reply.retry_after().or_else(|| (reply.status == 429 && decision == RATE).then_some(RATE_WAIT));
+    Verdict::Refused(Refused { decision, answer, wait })
 }
 
 /// By the status alone, where the body says nothing better. `is_own`: the body has the form of the provider's own errors, so
@@ -66,6 +68,9 @@ pub(super) const CONTENT: Decision = Decision::fail(Class::Content);
 pub(super) const RECIPIENT: Decision = Decision::fail(Class::Inactive);
 /// Not an address the provider takes.
 pub(super) const ADDRESS: Decision = Decision::fail(Class::Policy);
+
+/// How long to stay away from a provider that does not say.
+const RATE_WAIT: Duration = Duration::from_secs(2);
 
 /// What it means that there is no answer.
 pub(super) fn no_reply(why: NoReply) -> Refused {

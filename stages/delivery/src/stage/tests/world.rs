@@ -342,7 +342,7 @@ async fn add_tenant(
     sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3)")
         .bind(tenant)
         .bind(skeleton.id().0)
-        .bind(serde_json::to_value(&skeleton).unwrap())
+        .bind(serde_json::to_value(skeleton).unwrap())
         .execute(pool)
         .await
         .unwrap();
