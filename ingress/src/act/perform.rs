@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue, header, request::Parts};
 use runtime::Publication;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
@@ -33,6 +34,11 @@ const READ_STATEMENT_MAX: Duration = Duration::from_secs(15);
 const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long the doorbell is tried after a commit; then the sweep rings.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
+
+/// Room for what is read from long bodies, in KiB, beside the bodies themselves: one of the longest at a time, more of shorter ones.
+/// The others wait with their bodies. A room for each kind, so that no import stands before a message.
+static ROOM_FOR_IMPORTS: Semaphore = Semaphore::const_new(body::IMPORT_BODY_MAX_BYTES / 1024);
+static ROOM_FOR_MESSAGES: Semaphore = Semaphore::const_new(body::MESSAGE_BODY_MAX_BYTES / 1024);
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -173,6 +179,7 @@ async fn write_steps(
         path,
         key: IdempotencyKey::read(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
         body,
+        room: if spec.body_max_bytes > body::MESSAGE_BODY_MAX_BYTES { &ROOM_FOR_IMPORTS } else { &ROOM_FOR_MESSAGES },
         in_tenant: spec.in_tenant,
         later: spec.later,
     };
@@ -200,6 +207,7 @@ struct Work {
     path: Vec<(String, String)>,
     key: Option<IdempotencyKey>,
     body: Bytes,
+    room: &'static Semaphore,
     in_tenant: bool,
     later: Option<Later>,
 }
@@ -212,7 +220,8 @@ impl Work {
     }
 
     async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, in_tenant, later } = self;
+        let Self { ingress, caller, path, key, body, room, in_tenant, later } = self;
+        let place = find_room(room, &body).await?;
         let mut object = parse(&body).await?;
         // A large one need not be kept beside what was read from it.
         drop(body);
@@ -243,6 +252,7 @@ impl Work {
         let mut act =
             Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
         let result = handler(&mut act, object).await;
+        drop(place);
         let Act { tx, announcements, .. } = act;
         let reply = settle(&ingress, tx, key_id, key.as_ref(), result, announcements).await?;
         match reply.later {
@@ -270,6 +280,15 @@ impl Waiting<'_> {
         let scoped = self.key.map(|key| later::Scoped { key, key_id: self.key_id });
         later::conclude(self.ingress, later, self.tenant, reference, scoped).await
     }
+}
+
+/// Waits until what is read from a body has room; what is read from a short one needs none.
+async fn find_room(room: &'static Semaphore, body: &Bytes) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
+    if body.len() <= BODY_MAX_BYTES {
+        return Ok(None);
+    }
+    let kib = u32::try_from(body.len() / 1024).unwrap_or(u32::MAX);
+    room.acquire_many(kib).await.map(Some).map_err(|error| ApiError::unexpected(&error))
 }
 
 /// Parses a body; a large one off the reactor, where it would hold up everybody else.

@@ -186,7 +186,6 @@ impl Routes {
     }
 
     /// What serves them.
-    #[must_use]
     pub fn into_router(self) -> Router<Arc<Ingress>> {
         self.router
     }

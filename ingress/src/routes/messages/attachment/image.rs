@@ -59,7 +59,7 @@ pub(super) fn inspect_jpeg(content: &[u8]) -> Result<(), Refusal> {
                 has_frame = true;
             }
             0xda if has_frame => return jpeg_end(after),
-            0xda | 0xd8 | 0xd9 => return Err(Refusal::Damaged),
+            0xd8..=0xda => return Err(Refusal::Damaged),
             _ => {}
         }
         rest = after.get(length..).ok_or(Refusal::Damaged)?;
