@@ -249,8 +249,7 @@ impl Work {
             }
             sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
         }
-        let mut act =
-            Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
+        let mut act = Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
         let result = handler(&mut act, object).await;
         drop(place);
         let Act { tx, announcements, .. } = act;

@@ -393,7 +393,10 @@ async fn segment(contacts: usize) {
         ("fields: list includes", field("fields.langs", "includes", json!("de"))),
         ("opened in 30 days", json!({"event": "email.opened", "within_days": 30})),
         ("clicked the campaign", json!({"event": "email.clicked", "campaign_id": campaign})),
-        ("no person opened in 90 days", json!({"not": {"event": "email.opened", "within_days": 90, "human_only": true}})),
+        (
+            "no person opened in 90 days",
+            json!({"not": {"event": "email.opened", "within_days": 90, "human_only": true}}),
+        ),
         ("sent in 30 days", json!({"event": "email.sent", "within_days": 30})),
         (
             "five leaves",
@@ -503,7 +506,8 @@ async fn messages(count: usize, attachment: usize) {
     rig.start_all().await;
     // Four letters of base64 for three of content: a text of one letter.
     let content = format!("{}QQ==", "QUFB".repeat(attachment / 3));
-    let attachments = if attachment == 0 { json!([]) } else { json!([{"filename": "a.txt", "content_base64": content}]) };
+    let attachments =
+        if attachment == 0 { json!([]) } else { json!([{"filename": "a.txt", "content_base64": content}]) };
     let body = |n: usize| {
         json!({
             "sender_id": rig.sender_id, "to": [{"email": format!("message-{n}@example.com")}], "subject": "Your certificate",
@@ -540,7 +544,8 @@ async fn send_one(rig: &Rig, template: &serde_json::Value, address: String) {
 async fn http(during: Duration, connections: usize, log: &str) {
     let mut rig = Rig::private().await.with("LOG", log);
     rig.start("ingress", &["ingress"]).await;
-    let contact = rig.client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await.expect(201);
+    let contact =
+        rig.client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await.expect(201);
     let read = SignedRead {
         product: rig.client.product().to_owned(),
         key: rig.client.key().to_owned(),
