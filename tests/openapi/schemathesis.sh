@@ -16,9 +16,9 @@ if [ ! -x "$work/venv/bin/st" ]; then
     python3 -m venv "$work/venv"
     "$work/venv/bin/pip" install --quiet "schemathesis==$version" "openapi-spec-validator==$validator"
 fi
-"$work/venv/bin/openapi-spec-validator" --schema 3.1.0 schemas/openapi.json
+"$work/venv/bin/openapi-spec-validator" --schema 3.1 schemas/openapi.json
 
-cargo build --quiet --package cli
+cargo build --quiet --package postrider
 readonly ready="$work/ready.json"
 rm -f "$ready"
 # One key makes all requests: no limit may stand in the way.
@@ -34,7 +34,9 @@ done
 
 field() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$ready" "$1"; }
 
-export POSTRIDER_READY_FILE="$ready" POSTRIDER_LIVE_KEY PYTHONPATH="$PWD/tests/openapi" SCHEMATHESIS_HOOKS=schemathesis_hooks
-POSTRIDER_LIVE_KEY="$(field live_key)"
+export READY_FILE="$ready" LIVE_KEY HEALTH_KEY PYTHONPATH="$PWD/tests/openapi" SCHEMATHESIS_HOOKS=schemathesis_hooks
+LIVE_KEY="$(field live_key)"
+HEALTH_KEY="$(target/debug/postrider key --database-url "$(field database_url)" issue --json \
+    --product "$(field product)" --scopes platform:health:read | sed -n 's/.*"key":"\([^"]*\)".*/\1/p')"
 "$work/venv/bin/st" --config-file tests/openapi/schemathesis.toml run schemas/openapi.json --url "$(field base_url)" \
     --workers 2 --report junit,json --report-dir "$work/report" "$@"

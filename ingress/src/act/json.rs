@@ -11,6 +11,7 @@ use serde::{
 use serde_json::{Map, Number, Value};
 use uuid::Uuid;
 
+use super::plain::Plain;
 use crate::error::{ApiError, FieldFault};
 
 /// How deep objects and arrays may nest.
@@ -120,7 +121,7 @@ fn shortened(text: &str) -> &str {
 /// # Errors
 /// 400 `validation_failed` with the path of the first fault.
 pub fn decode<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| {
+    serde_path_to_error::deserialize(Plain(Value::Object(object))).map_err(|error| {
         let path = error.path().to_string();
         fault(if path == "." { "" } else { &path }, &error.inner().to_string())
     })

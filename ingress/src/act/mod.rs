@@ -10,6 +10,7 @@ pub mod json;
 mod later;
 pub mod page;
 mod perform;
+mod plain;
 pub mod route;
 mod tenant;
 pub mod validate;

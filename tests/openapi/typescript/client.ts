@@ -62,13 +62,17 @@ export async function receipt(template_id: string, email: string): Promise<compo
   return found.data.send.state;
 }
 
-export function mistakes(): void {
+type NewContact = paths["/v1/contacts"]["post"]["requestBody"]["content"]["application/json"];
+type NewAudience = paths["/v1/audiences"]["post"]["requestBody"]["content"]["application/json"];
+
+/** What must not compile. */
+export const mistakes: unknown[] = [
   // @ts-expect-error: a required field is missing
-  void api.POST("/v1/contacts", { body: { product_tenant_id } });
+  { product_tenant_id } satisfies NewContact,
   // @ts-expect-error: no such field
-  void api.POST("/v1/contacts", { body: { product_tenant_id, email: "a@example.com", colour: "red" } });
+  { product_tenant_id, email: "a@example.com", colour: "red" } satisfies NewContact,
   // @ts-expect-error: no such kind
-  void api.POST("/v1/audiences", { body: { product_tenant_id, kind: "heap", name: "x" } });
+  { product_tenant_id, kind: "heap", name: "x" } satisfies NewAudience,
   // @ts-expect-error: no such path
-  void api.GET("/v1/nothing", {});
-}
+  (): unknown => api.GET("/v1/nothing", {}),
+];
