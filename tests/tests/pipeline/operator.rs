@@ -91,7 +91,10 @@ async fn a_quota_set_from_the_command_line_gates_launches_and_counts_what_was_ha
     let tenant = rig.engine_tenant_id.to_string();
     let set = process::run(&["quota", "--json", "set", &tenant, "--daily", "7"], &rig.operator_env());
     let [month, day] = <[Value; 2]>::try_from(lines(&set)).unwrap();
-    assert_eq!((&day["limit"], &day["from"], &day["used"], &day["remaining"]), (&json!(7), &json!("tenant"), &json!(0), &json!(7)));
+    assert_eq!(
+        (&day["limit"], &day["from"], &day["used"], &day["remaining"]),
+        (&json!(7), &json!("tenant"), &json!(0), &json!(7))
+    );
     assert_eq!((&month["limit"], &month["from"]), (&Value::Null, &json!("setting")));
     rig.start_all().await;
     // What would not fit is refused before it is queued …
@@ -123,15 +126,19 @@ async fn a_provider_connection_is_added_with_its_secret_from_outside_and_taken_o
     let list = || process::run(&["provider", "--json", "list", "--tenant", &tenant], &env);
     assert!(!list().contains("re_secret_key"));
     let listed = lines(&list());
-    assert_eq!((&listed[0]["provider"], &listed[0]["status"], &listed[0]["default"]), (&json!("resend"), &json!("active"), &json!(true)));
+    assert_eq!(
+        (&listed[0]["provider"], &listed[0]["status"], &listed[0]["default"]),
+        (&json!("resend"), &json!("active"), &json!(true))
+    );
     process::run(&["provider", "disable", &id], &env);
     assert_eq!(lines(&list())[0]["status"], "disabled");
     process::run(&["provider", "remove", &id], &env);
     assert_eq!(lines(&list()), Vec::<Value>::new());
-    let audited: i64 = sqlx::query_scalar("select count(*) from audit_log where tenant_id = $1 and action like 'provider.%'")
-        .bind(rig.engine_tenant_id)
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let audited: i64 =
+        sqlx::query_scalar("select count(*) from audit_log where tenant_id = $1 and action like 'provider.%'")
+            .bind(rig.engine_tenant_id)
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
     assert_eq!(audited, 3);
 }
