@@ -2,7 +2,7 @@
 //!
 //! After a first import there are no statistics yet: the planner takes a million contacts for a handful and joins them row by
 //! row, which takes hours. And it merges by index where contacts are not on disk in the order of their ids, which reads the
-//! table in random order. Statements over whole audiences hash.
+//! table in random order. Statements over whole audiences hash, and read tables from end to end, in parallel.
 
 use sqlx::PgConnection;
 
@@ -16,7 +16,7 @@ const WORK_MEM: &str = "64MB";
 pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', $1, true) || set_config('enable_nestloop', 'off', true)
-                || set_config('enable_mergejoin', 'off', true)",
+                || set_config('enable_mergejoin', 'off', true) || set_config('enable_indexscan', 'off', true)",
         WORK_MEM
     )
     .fetch_one(db)
@@ -31,7 +31,7 @@ pub async fn many_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 pub async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query_scalar!(
         "select set_config('work_mem', null, true) || set_config('enable_nestloop', null, true)
-                || set_config('enable_mergejoin', null, true)"
+                || set_config('enable_mergejoin', null, true) || set_config('enable_indexscan', null, true)"
     )
     .fetch_one(db)
     .await

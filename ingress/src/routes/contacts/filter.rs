@@ -1,6 +1,6 @@
 //! Which contacts a list shows.
 
-use audience::segment::Compiled;
+use audience::segment::{Compiled, Newest};
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
@@ -23,23 +23,35 @@ pub(super) struct Filter {
 impl Filter {
     /// The ids of one page, newest first, and one more. Only the filters that are asked for are in the statement, so that each
     /// is planned for what it is: by address, by the members of a small list, or down `contacts_newest` until the page is full.
+    ///
+    /// What no index answers is looked for among the newest contacts first: a common thing fills the page from there. Then
+    /// everybody is asked.
     pub(super) async fn page(&self, db: &mut PgConnection, tenant: Uuid, page: &Page) -> sqlx::Result<Vec<Uuid>> {
-        if self.segment.is_some() {
-            audience::many_rows(&mut *db).await?;
+        if self.segment.is_none() && self.search.is_none() {
+            return self.query(tenant, page, None).build_query_scalar().fetch_all(db).await;
         }
-        let ids = self.query(tenant, page).build_query_scalar().fetch_all(&mut *db).await?;
-        if self.segment.is_some() {
-            audience::few_rows(db).await?;
+        let newest = Newest { before: page.before.zip(page.before_id) };
+        let ids: Vec<Uuid> = self.query(tenant, page, Some(newest)).build_query_scalar().fetch_all(&mut *db).await?;
+        if i64::try_from(ids.len()).is_ok_and(|found| found == page.fetch()) {
+            return Ok(ids);
         }
+        audience::many_rows(&mut *db).await?;
+        let ids = self.query(tenant, page, None).build_query_scalar().fetch_all(&mut *db).await?;
+        audience::few_rows(db).await?;
         Ok(ids)
     }
 
-    fn query(&self, tenant: Uuid, page: &Page) -> QueryBuilder<Postgres> {
+    fn query(&self, tenant: Uuid, page: &Page, newest: Option<Newest>) -> QueryBuilder<Postgres> {
         let mut query = QueryBuilder::new("select c.id from ");
-        match &self.segment {
-            Some(segment) => segment.push(&mut query, tenant),
-            None => {
-                query.push("contacts c where c.tenant_id = ").push_bind(tenant).push(" and c.status <> 'erased'");
+        match (&self.segment, newest) {
+            (Some(segment), Some(newest)) => segment.push_newest(&mut query, tenant, &newest),
+            (Some(segment), None) => segment.push(&mut query, tenant),
+            (None, newest) => {
+                match newest {
+                    Some(newest) => newest.push(&mut query, tenant),
+                    None => drop(query.push("contacts c")),
+                }
+                query.push(" where c.tenant_id = ").push_bind(tenant).push(" and c.status <> 'erased'");
             }
         }
         if let Some(address) = &self.address {

@@ -25,7 +25,7 @@ mod preview;
 mod resolve;
 mod rule;
 
-pub use compile::Compiled;
+pub use compile::{Compiled, Newest};
 pub use event::{EVENT_OPS, EVENTS};
 pub use field::{Definitions, OPS, definitions};
 pub use parse::{DEPTH_MAX, LEAVES_MAX, LIST_MAX, RULE_MAX_BYTES, TEXT_MAX_CHARS};

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, QueryBuilder};
 use uuid::Uuid;
 
-use super::compile::Compiled;
+use super::compile::{Compiled, Newest};
 use crate::planner;
 
 /// Contacts a preview shows at most.
@@ -43,14 +43,27 @@ pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) ->
     let mut query = QueryBuilder::new("select count(*), now() from ");
     segment.push(&mut query, tenant);
     let (count, evaluated_at): (i64, DateTime<Utc>) = query.build_query_as().fetch_one(&mut *db).await?;
-    let sample = if count == 0 { Vec::new() } else { sample(&mut *db, tenant, segment).await? };
-    planner::few_rows(db).await?;
+    planner::few_rows(&mut *db).await?;
+    let mut sample = self::sample(&mut *db, tenant, segment, Some(Newest { before: None })).await?;
+    if i64::try_from(sample.len()).unwrap_or(SAMPLE_MAX) < count.min(SAMPLE_MAX) {
+        planner::many_rows(&mut *db).await?;
+        sample = self::sample(&mut *db, tenant, segment, None).await?;
+        planner::few_rows(db).await?;
+    }
     Ok(Preview { count, sample, evaluated_at })
 }
 
-async fn sample(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) -> sqlx::Result<Vec<Sampled>> {
+async fn sample(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    segment: &Compiled,
+    newest: Option<Newest>,
+) -> sqlx::Result<Vec<Sampled>> {
     let mut query = QueryBuilder::new("select c.id as contact_id, c.address as email, c.first_name, c.last_name from ");
-    segment.push(&mut query, tenant);
+    match newest {
+        Some(newest) => segment.push_newest(&mut query, tenant, &newest),
+        None => segment.push(&mut query, tenant),
+    }
     query.push(" order by c.created_at desc, c.id desc limit ").push_bind(SAMPLE_MAX);
     query.build_query_as().fetch_all(db).await
 }
