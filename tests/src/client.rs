@@ -1,9 +1,16 @@
 //! A caller: signs requests as the specification says, byte for byte.
 
+use std::sync::LazyLock;
+
+use contract::{Contract, Exchange};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+/// The document as it is committed.
+static CONTRACT: LazyLock<Contract> =
+    LazyLock::new(|| Contract::new(serde_json::from_str(include_str!("../../schemas/openapi.json")).unwrap()));
 
 /// An answer of the API.
 #[derive(Debug, Clone)]
@@ -153,7 +160,7 @@ impl Client {
         }
         let mut request = self
             .http
-            .request(method, url)
+            .request(method.clone(), url)
             .header("X-Service-Product", &self.product)
             .header("X-Service-Environment", &self.environment)
             .header("X-Service-Api-Key", &self.key)
@@ -164,12 +171,25 @@ impl Client {
             request = request.header("Idempotency-Key", key);
         }
         if !bytes.is_empty() {
-            request = request.header("Content-Type", "application/json").body(bytes);
+            request = request.header("Content-Type", "application/json").body(bytes.clone());
         }
         let answer = request.send().await?;
         let status = answer.status();
-        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let body = serde_json::from_slice(&answer.bytes().await?).unwrap_or_default();
-        Ok(Answer { status, body, retry_after })
+        let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (retry_after, content_type) = (header("retry-after"), header("content-type").unwrap_or_default());
+        let received = answer.bytes().await?;
+        // Not in a benchmark: it would measure the validator.
+        if cfg!(debug_assertions) {
+            let exchange = Exchange {
+                method: method.as_str(),
+                path,
+                sent: bytes.as_bytes(),
+                status: status.as_u16(),
+                content_type: &content_type,
+                received: &received,
+            };
+            CONTRACT.check(&exchange).unwrap_or_else(|fault| panic!("{fault}"));
+        }
+        Ok(Answer { status, body: serde_json::from_slice(&received).unwrap_or_default(), retry_after })
     }
 }

@@ -93,7 +93,12 @@ impl Doc {
     /// An answer in JSON that is not an error, with an example.
     #[must_use]
     pub fn answer(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
-        self.answers.push(Answer { status, description, content: Content::Json { schema, example }, links: Vec::new() });
+        self.answers.push(Answer {
+            status,
+            description,
+            content: Content::Json { schema, example },
+            links: Vec::new(),
+        });
         self
     }
 

@@ -70,7 +70,8 @@ pub fn document(operations: &[Operation]) -> Value {
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(object) => {
-            let ordered: BTreeMap<String, Value> = object.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            let ordered: BTreeMap<String, Value> =
+                object.into_iter().map(|(key, value)| (key, sorted(value))).collect();
             Value::Object(ordered.into_iter().collect())
         }
         Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
@@ -231,7 +232,8 @@ fn tenant_fields(verb: Verb) -> [Field; 2] {
     let product = text_max(255).with("minLength", 1).with("pattern", r"^[^\u0000-\u001f\u007f-\u009f]+$");
     let product = required("product_tenant_id", product.about("The caller's own id for the tenant."));
     let engine = id().about("The engine's id for it: only a check against impersonation.");
-    let engine = if verb.is_write() { nullable("engine_tenant_id", engine) } else { optional("engine_tenant_id", engine) };
+    let engine =
+        if verb.is_write() { nullable("engine_tenant_id", engine) } else { optional("engine_tenant_id", engine) };
     [product, engine]
 }
 
@@ -262,7 +264,8 @@ impl Written<'_> {
         operation["security"] = match access {
             Access::Open => json!([]),
             Access::Key { scope, .. } => {
-                let signed: Map<String, Value> = SIGNED.iter().map(|(name, ..)| ((*name).to_owned(), json!([scope]))).collect();
+                let signed: Map<String, Value> =
+                    SIGNED.iter().map(|(name, ..)| ((*name).to_owned(), json!([scope]))).collect();
                 json!([{"bearer": [scope]}, signed])
             }
         };
@@ -345,12 +348,7 @@ impl Written<'_> {
         json!(responses)
     }
 
-    fn answer(
-        &self,
-        answer: &Answer,
-        codes: Option<&[String]>,
-        schemas: &mut BTreeMap<&'static str, Value>,
-    ) -> Value {
+    fn answer(&self, answer: &Answer, codes: Option<&[String]>, schemas: &mut BTreeMap<&'static str, Value>) -> Value {
         let mut response = json!({
             "description": answer.description,
             "headers": headers_of(answer.status, self.operation.verb, self.is_keyed()),

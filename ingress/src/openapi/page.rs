@@ -18,7 +18,9 @@ text-align:left;vertical-align:top}nav a{margin-right:.8rem}";
 /// The Content-Security-Policy: our own style and nothing else.
 pub(super) fn policy() -> String {
     let digest = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
-    format!("default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+    format!(
+        "default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 }
 
 /// The page.

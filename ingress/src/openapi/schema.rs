@@ -107,7 +107,8 @@ fn add_to(value: &mut Value, fields: &[Field]) {
         properties.append(own);
     }
     value["properties"] = Value::Object(properties);
-    let mut required: Vec<Value> = fields.iter().filter(|field| field.required).map(|field| json!(field.name)).collect();
+    let mut required: Vec<Value> =
+        fields.iter().filter(|field| field.required).map(|field| json!(field.name)).collect();
     if let Some(Value::Array(own)) = value.get_mut("required") {
         required.append(own);
     }
@@ -220,9 +221,10 @@ pub fn line(max: usize) -> Schema {
 /// One line that is not blank.
 #[must_use]
 pub fn name(max: usize) -> Schema {
-    text_max(max)
-        .with("minLength", 1)
-        .with("pattern", r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$")
+    text_max(max).with("minLength", 1).with(
+        "pattern",
+        r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$",
+    )
 }
 
 /// One of a closed set of words.

@@ -155,7 +155,8 @@ fn every_schema_compiles_and_every_example_is_valid() {
         for (status, response) in operation["responses"].as_object().unwrap() {
             let content = &CONTRACT.resolve(response)["content"]["application/json"];
             if content["example"].is_object() {
-                let verdict = CONTRACT.validate(&format!("example {place} {status}"), &content["schema"], &content["example"]);
+                let verdict =
+                    CONTRACT.validate(&format!("example {place} {status}"), &content["schema"], &content["example"]);
                 assert_eq!(verdict, Ok(()), "{place} {status}: {}", content["example"]);
             }
         }

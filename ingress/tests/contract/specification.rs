@@ -157,7 +157,8 @@ async fn every_row_of_the_specification_is_seen() {
     domains_and_senders(&ready, &mut seen).await;
     analytics(&ready, &mut seen).await;
     rules_for_all(&mut seen).await;
-    let wanted: BTreeSet<_> = ROWS.iter().map(|(m, p, s, c)| ((*m).to_owned(), (*p).to_owned(), *s, (*c).to_owned())).collect();
+    let wanted: BTreeSet<_> =
+        ROWS.iter().map(|(m, p, s, c)| ((*m).to_owned(), (*p).to_owned(), *s, (*c).to_owned())).collect();
     let missing: Vec<_> = wanted.difference(&seen.0).collect();
     let unlisted: Vec<_> = seen.0.difference(&wanted).collect();
     assert!(missing.is_empty() && unlisted.is_empty(), "not seen: {missing:?}; seen and not in ROWS: {unlisted:?}");
@@ -204,7 +205,13 @@ async fn campaigns(ready: &Ready, seen: &mut Seen) {
     }
     seen.row("GET", "/v1/campaigns", &client.get("/v1/campaigns?status=draft&limit=200").await, 200, "");
     for query in ["limit=201", "limit=0", "status=gone"] {
-        seen.row("GET", "/v1/campaigns", &client.get(&format!("/v1/campaigns?{query}")).await, 400, "validation_failed");
+        seen.row(
+            "GET",
+            "/v1/campaigns",
+            &client.get(&format!("/v1/campaigns?{query}")).await,
+            400,
+            "validation_failed",
+        );
     }
     let path = format!("/v1/campaigns/{}", made.text("campaign_id"));
     let one = client.get(&path).await;
@@ -248,7 +255,13 @@ async fn templates(ready: &Ready, seen: &mut Seen) {
     seen.row("POST", "/v1/templates", &made, 201, "");
     seen.row("GET", "/v1/templates", &client.get("/v1/templates?status=active&limit=200").await, 200, "");
     for query in ["limit=201", "status=gone"] {
-        seen.row("GET", "/v1/templates", &client.get(&format!("/v1/templates?{query}")).await, 400, "validation_failed");
+        seen.row(
+            "GET",
+            "/v1/templates",
+            &client.get(&format!("/v1/templates?{query}")).await,
+            400,
+            "validation_failed",
+        );
     }
     let path = format!("/v1/templates/{}", made.text("template_id"));
     seen.row("GET", "/v1/templates/{id}", &client.get(&path).await, 200, "");
@@ -260,7 +273,13 @@ async fn templates(ready: &Ready, seen: &mut Seen) {
 
 async fn people(ready: &Ready, seen: &mut Seen) {
     let client = &ready.client;
-    seen.row("POST", "/v1/imports", &client.post("/v1/imports", json!({"csv": "email\nx@example.com\n"})).await, 200, "");
+    seen.row(
+        "POST",
+        "/v1/imports",
+        &client.post("/v1/imports", json!({"csv": "email\nx@example.com\n"})).await,
+        200,
+        "",
+    );
     let csv = format!("email\n{}", "x@example.com\n".repeat(50_001));
     seen.row("POST", "/v1/imports", &client.post("/v1/imports", json!({"csv": csv})).await, 413, "too_many_rows");
     let made = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await;
@@ -311,7 +330,10 @@ async fn domains_and_senders(ready: &Ready, seen: &mut Seen) {
     let claimed = claim("new.test").await;
     seen.row("POST", "/v1/domains", &claimed, 200, "");
     let again = claim("new.test").await;
-    assert_eq!((&again.body["already_existed"], &again.body["dns_records"]), (&json!(true), &claimed.body["dns_records"]));
+    assert_eq!(
+        (&again.body["already_existed"], &again.body["dns_records"]),
+        (&json!(true), &claimed.body["dns_records"])
+    );
     let stranger = ready.edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
     fixtures::domain(&ready.edge.pool, stranger.tenant, "taken.test", "verified").await;
     seen.row("POST", "/v1/domains", &claim("taken.test").await, 409, "domain_claimed_by_another_tenant");

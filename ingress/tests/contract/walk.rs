@@ -70,7 +70,8 @@ struct Walk {
 impl Walk {
     async fn start() -> Self {
         let mut ready = Ready::start().await;
-        let scopes: Vec<&str> = schemas::scope::ALL.iter().copied().chain([schemas::scope::PLATFORM_HEALTH_READ]).collect();
+        let scopes: Vec<&str> =
+            schemas::scope::ALL.iter().copied().chain([schemas::scope::PLATFORM_HEALTH_READ]).collect();
         ready.client.key = ready.edge.key(PRODUCT, Environment::Production, &scopes).await;
         let client = &ready.client;
         let made = async |path: &str, body: Value, id: &str| client.post(path, body).await.text(id);
@@ -319,8 +320,14 @@ async fn a_request_that_is_malformed_is_refused_everywhere() {
             let mut queries = vec![format!("{tenant}colour=red")];
             if route.in_tenant {
                 queries.extend(
-                    ["", "product_tenant_id=", &long, "product_tenant_id=a%00", "product_tenant_id=a&product_tenant_id=a"]
-                        .map(str::to_owned),
+                    [
+                        "",
+                        "product_tenant_id=",
+                        &long,
+                        "product_tenant_id=a%00",
+                        "product_tenant_id=a&product_tenant_id=a",
+                    ]
+                    .map(str::to_owned),
                 );
                 queries.push(format!("{tenant}engine_tenant_id=x"));
             }

@@ -85,10 +85,10 @@ async fn any_version_and_any_status_can_be_looked_at() {
 #[tokio::test]
 async fn a_name_that_is_markup_stays_a_name() {
     let ready = Ready::start().await;
-    let id = ready
-        .template(json!({"subject": "Hi {{ first_name }}", "body_html": "<p>Hi {{ first_name }}</p>"}))
-        .await;
-    for name in ["<script>alert(1)</script>", "{{ email }}", "{% for i in (1..9) %}x{% endfor %}", "A\r\nBcc: b@example.com"] {
+    let id = ready.template(json!({"subject": "Hi {{ first_name }}", "body_html": "<p>Hi {{ first_name }}</p>"})).await;
+    for name in
+        ["<script>alert(1)</script>", "{{ email }}", "{% for i in (1..9) %}x{% endfor %}", "A\r\nBcc: b@example.com"]
+    {
         let shown = render(&ready, &id, json!({"sample": {"first_name": name}})).await;
         assert_eq!(shown.status, 200, "{}", shown.body);
         let (subject, html) = (shown.text("subject"), shown.text("html"));

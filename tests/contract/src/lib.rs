@@ -202,8 +202,7 @@ mod tests {
 
     fn verdict(method: &str, path: &str, status: u16, received: &str) -> bool {
         let content_type = "application/json; charset=utf-8";
-        let exchange =
-            Exchange { method, path, sent: b"", status, content_type, received: received.as_bytes() };
+        let exchange = Exchange { method, path, sent: b"", status, content_type, received: received.as_bytes() };
         contract().check(&exchange).is_ok()
     }
 

@@ -7,7 +7,7 @@ use crate::{
     openapi::{
         AT, Doc, ID,
         schema::{
-            Field, Schema, any_of, any_object, array, array_max, boolean, email, id, integer, nullable, object, one_of,
+            Field, Schema, any_object, any_of, array, array_max, boolean, email, id, integer, nullable, object, one_of,
             optional, page_of, required, success, text, text_max, time, words,
         },
     },

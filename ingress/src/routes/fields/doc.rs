@@ -51,7 +51,10 @@ pub(super) fn create() -> Doc {
             required("key", text().with("pattern", KEY).about("Not a name that contacts have already.")),
             required("label", words(LABEL_MAX_CHARS)),
             required("type", one_of(TYPES)),
-            nullable("fallback", text_max(FALLBACK_MAX_CHARS).about("What templates show where a contact has no value.")),
+            nullable(
+                "fallback",
+                text_max(FALLBACK_MAX_CHARS).about("What templates show where a contact has no value."),
+            ),
         ]),
         json!({"key": "plan", "label": "Plan", "type": "string", "fallback": "free"}),
     )

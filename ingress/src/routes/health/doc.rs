@@ -17,9 +17,8 @@ pub(super) fn health() -> Doc {
         ])
         .named("Health")
     };
-    let example = |ok, status| {
-        json!({"ok": ok, "status": status, "version": "0.1.0", "checks": {"database": ok, "bus": true}})
-    };
+    let example =
+        |ok, status| json!({"ok": ok, "status": status, "version": "0.1.0", "checks": {"database": ok, "bus": true}});
     Doc::new(
         "getHealth",
         "Whether the service works",

@@ -6,7 +6,8 @@ use super::{ERRORS_SHOWN, NAME_MAX_CHARS, TEXT_MAX_CHARS};
 use crate::openapi::{
     AT, Doc, ID,
     schema::{
-        Field, array, array_max, boolean, count, id, nullable, object, one_of, optional, required, success, text, text_max, time,
+        Field, array, array_max, boolean, count, id, nullable, object, one_of, optional, required, success, text,
+        text_max, time,
     },
 };
 
@@ -15,17 +16,8 @@ const OPERATIONS: [&str; 6] =
 
 /// What is known of an import, in either answer.
 fn summary() -> Vec<Field> {
-    let counts = [
-        "total_rows",
-        "valid",
-        "created",
-        "updated",
-        "unchanged",
-        "skipped",
-        "duplicates",
-        "invalid",
-        "suppressed",
-    ];
+    let counts =
+        ["total_rows", "valid", "created", "updated", "unchanged", "skipped", "duplicates", "invalid", "suppressed"];
     let error = object([
         required("row", count().about("As a spreadsheet counts.")),
         required("column", text()),

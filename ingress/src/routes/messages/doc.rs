@@ -10,8 +10,8 @@ use crate::{
     openapi::{
         Doc, ID,
         schema::{
-            Schema, array, array_max, email, id, integer, line, name, nullable, object, one_of, only, optional, required,
-            success, text, words,
+            Schema, array, array_max, email, id, integer, line, name, nullable, object, one_of, only, optional,
+            required, success, text, words,
         },
     },
     routes::input::{LINE_MAX, NAME_MAX},

@@ -7,8 +7,8 @@ use super::{DESCRIPTION_MAX_CHARS, NAME_MAX_CHARS};
 use crate::openapi::{
     AT, Doc, ID,
     schema::{
-        Schema, any_of, array, array_max, boolean, count, email, id, integer, nullable, object, one_of, page_of, required,
-        success, text, text_max, time, words,
+        Schema, any_of, array, array_max, boolean, count, email, id, integer, nullable, object, one_of, page_of,
+        required, success, text, text_max, time, words,
     },
 };
 
@@ -80,12 +80,14 @@ fn limits() -> String {
 }
 
 pub(super) fn list() -> Doc {
-    Doc::new("listSegments", "List segments", "Newest first. The id is what campaigns take as `segment_id`.").paged().answer(
-        200,
-        "A page of segments",
-        page_of("segments", segment()),
-        json!({"ok": true, "segments": [example()], "next_cursor": null}),
-    )
+    Doc::new("listSegments", "List segments", "Newest first. The id is what campaigns take as `segment_id`.")
+        .paged()
+        .answer(
+            200,
+            "A page of segments",
+            page_of("segments", segment()),
+            json!({"ok": true, "segments": [example()], "next_cursor": null}),
+        )
 }
 
 /// The refusals of every write that has a rule.
@@ -155,15 +157,13 @@ pub(super) fn change() -> Doc {
         nullable("description", text_max(DESCRIPTION_MAX_CHARS)),
         nullable("rule", rule().about(&limits())),
     ]);
-    with_rule(one(
-        Doc::new(
-            "updateSegment",
-            "Change a segment",
-            "What is left out stays. A campaign is mailed by the rule as it stands when its audience is looked up.",
-        )
-        .body(body, json!({"name": "Sleeping customers"}))
-        .refuses(409, &["segment_name_taken"]),
-    ))
+    with_rule(one(Doc::new(
+        "updateSegment",
+        "Change a segment",
+        "What is left out stays. A campaign is mailed by the rule as it stands when its audience is looked up.",
+    )
+    .body(body, json!({"name": "Sleeping customers"}))
+    .refuses(409, &["segment_name_taken"])))
 }
 
 pub(super) fn remove() -> Doc {

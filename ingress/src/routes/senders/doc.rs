@@ -7,7 +7,9 @@ use super::PHYSICAL_ADDRESS_MAX;
 use crate::{
     openapi::{
         AT, Doc, ID,
-        schema::{boolean, email, id, name, nullable, object, one_of, page_of, required, success, text, text_max, time},
+        schema::{
+            boolean, email, id, name, nullable, object, one_of, page_of, required, success, text, text_max, time,
+        },
     },
     routes::input::NAME_MAX,
 };

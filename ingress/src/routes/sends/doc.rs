@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use crate::openapi::{
     AT, Doc, ID,
-    schema::{Field, Schema, any_object, array, boolean, count, id, integer, object, one_of, required, success, text, time},
+    schema::{
+        Field, Schema, any_object, array, boolean, count, id, integer, object, one_of, required, success, text, time,
+    },
 };
 
 fn common() -> Vec<Field> {
@@ -24,9 +26,15 @@ fn common() -> Vec<Field> {
         required("message_kind", one_of(MessageKind::ALL.iter().map(|kind| kind.as_str()))),
         required("campaign_id", id().or_null()),
         required("message_id", id().or_null().about("The one-off message it belongs to.")),
-        required("variant", one_of(audience::LETTERS).or_null().about("Of an A/B test; null while it waits for the winner.")),
+        required(
+            "variant",
+            one_of(audience::LETTERS).or_null().about("Of an A/B test; null while it waits for the winner."),
+        ),
         required("template_id", id().or_null()),
-        required("template_version", integer(1, i64::from(i32::MAX)).or_null().about("Null where the campaign has words of its own.")),
+        required(
+            "template_version",
+            integer(1, i64::from(i32::MAX)).or_null().about("Null where the campaign has words of its own."),
+        ),
         required("contact_id", id().or_null().about("Null until the request is resolved.")),
         required("email", text().or_null()),
         required("state", one_of(SendState::ALL.iter().map(|state| state.as_str()))),
@@ -90,12 +98,7 @@ pub(super) fn show() -> Doc {
     example["attempts"] = json!([{"outcome": "sent", "at": AT, "attempt": 1, "smtp_code": 250}]);
     example["timeline"] = json!([{"type": "queued", "at": AT, "detail": {}}]);
     Doc::new("getSend", "Read what became of a send", "State, attempts with the server's answers, facts, timeline.")
-        .answer(
-            200,
-            "The send",
-            success([required("send", send())]),
-            json!({"ok": true, "send": example}),
-        )
+        .answer(200, "The send", success([required("send", send())]), json!({"ok": true, "send": example}))
         .refuses(404, &["send_not_found"])
 }
 

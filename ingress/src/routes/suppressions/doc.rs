@@ -6,8 +6,8 @@ use super::{MANY_MAX, NOTE_MAX_CHARS};
 use crate::openapi::{
     AT, Doc, ID,
     schema::{
-        Schema, any_of, array, array_max, boolean, count, email, id, nullable, object, one_of, optional, page_of, required,
-        success, text, text_max, time,
+        Schema, any_of, array, array_max, boolean, count, email, id, nullable, object, one_of, optional, page_of,
+        required, success, text, text_max, time,
     },
 };
 
@@ -38,11 +38,7 @@ fn example() -> Value {
 
 pub(super) fn list() -> Doc {
     Doc::new("listSuppressions", "List suppressions", "Newest first.")
-        .query([
-            optional("email", email()),
-            optional("reason", one_of(REASONS)),
-            optional("scope", one_of(SCOPES)),
-        ])
+        .query([optional("email", email()), optional("reason", one_of(REASONS)), optional("scope", one_of(SCOPES))])
         .paged()
         .answer(
             200,
@@ -90,7 +86,10 @@ pub(super) fn add() -> Doc {
 
 pub(super) fn lift() -> Doc {
     let terms = || {
-        [nullable("reason", one_of(REASONS).about("Only those of this reason.")), optional("confirm", boolean().default(false))]
+        [
+            nullable("reason", one_of(REASONS).about("Only those of this reason.")),
+            optional("confirm", boolean().default(false)),
+        ]
     };
     let by_id = object([required("suppression_id", id())].into_iter().chain(terms()));
     let by_email = object([required("email", email())].into_iter().chain(terms()));

@@ -7,8 +7,8 @@ use crate::{
     openapi::{
         AT, Doc, ID,
         schema::{
-            Field, Schema, any_object, array, boolean, id, integer, line, name, nullable, object, one_of, optional, page_of, required, success, text,
-            time, words,
+            Field, Schema, any_object, array, boolean, id, integer, line, name, nullable, object, one_of, optional,
+            page_of, required, success, text, time, words,
         },
     },
     routes::input::{LINE_MAX, NAME_MAX},
