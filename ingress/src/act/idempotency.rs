@@ -156,12 +156,7 @@ impl IdempotencyKey {
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn hold(
-        &self,
-        db: impl sqlx::PgExecutor<'_>,
-        key_id: Uuid,
-        lease: Duration,
-    ) -> sqlx::Result<()> {
+    pub async fn hold(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
              where key_id = $1 and idempotency_key = $2 and status is null",

@@ -58,8 +58,10 @@ impl World {
 
 async fn decide(edge: &Edge, states: &[&str]) -> Uuid {
     let message = loop {
-        let newest: Option<Uuid> =
-            sqlx::query_scalar("select id from messages order by created_at desc limit 1").fetch_optional(&edge.pool).await.unwrap();
+        let newest: Option<Uuid> = sqlx::query_scalar("select id from messages order by created_at desc limit 1")
+            .fetch_optional(&edge.pool)
+            .await
+            .unwrap();
         match newest {
             Some(message) => break message,
             None => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -108,7 +110,10 @@ async fn a_message_is_stored_whole_and_rung_for_with_where_its_caller_waits() {
     .await
     .unwrap();
     assert_eq!((row.0, row.1.as_deref(), row.2, row.3), (world.sender, Some("desk@acme.test"), Some(77), 2));
-    assert_eq!((row.4.as_str(), row.5.as_str(), row.6.as_deref()), ("one_off", "<p>Hello {{ first_name }}</p>", Some("Hello")));
+    assert_eq!(
+        (row.4.as_str(), row.5.as_str(), row.6.as_deref()),
+        ("one_off", "<p>Hello {{ first_name }}</p>", Some("Hello"))
+    );
     let recipients: Vec<(Uuid, String, Option<String>, Option<i64>, String)> = sqlx::query_as(
         "select r.send_id, c.address, r.name, c.dot_number, c.marketing_status
          from message_recipients r join contacts c on c.id = r.contact_id order by r.send_id",
@@ -121,7 +126,10 @@ async fn a_message_is_stored_whole_and_rung_for_with_where_its_caller_waits() {
     };
     assert_eq!(recipients, [expected(0, "ann@example.com", Some("Ann Lee")), expected(1, "bob@example.com", None)]);
     let attachment: (String, String, Vec<u8>) =
-        sqlx::query_as("select filename, media_type, encoded from message_attachments").fetch_one(&world.edge.pool).await.unwrap();
+        sqlx::query_as("select filename, media_type, encoded from message_attachments")
+            .fetch_one(&world.edge.pool)
+            .await
+            .unwrap();
     assert_eq!((attachment.0.as_str(), attachment.1.as_str()), ("a.txt", "text/plain; charset=utf-8"));
     let lines = String::from_utf8(attachment.2).unwrap();
     assert_eq!(STANDARD.decode(lines.replace("\r\n", "")).unwrap(), "x".repeat(100).as_bytes());
@@ -168,7 +176,10 @@ async fn a_message_that_rests_for_longer_than_its_caller_waits_is_pending_at_onc
     let world = World::waiting(LONG).await;
     let rest = async {
         let id = world.decide(&["deferred"]).await;
-        sqlx::query("update sends set next_attempt_at = now() + interval '1 minute'").execute(&world.edge.pool).await.unwrap();
+        sqlx::query("update sends set next_attempt_at = now() + interval '1 minute'")
+            .execute(&world.edge.pool)
+            .await
+            .unwrap();
         id
     };
     let begun = std::time::Instant::now();
@@ -192,7 +203,10 @@ async fn a_repeat_after_a_504_sends_nothing_again_and_answers_the_outcome() {
     let (found, stored) = (post().await, post().await);
     assert_eq!((found.status.as_u16(), found.text("message_id")), (200, id.to_string()));
     assert_eq!((stored.status, stored.bytes), (found.status, found.bytes));
-    assert_eq!((found.headers["idempotency-replayed"].as_bytes(), stored.headers["idempotency-replayed"].as_bytes()), (&b"true"[..], &b"true"[..]));
+    assert_eq!(
+        (found.headers["idempotency-replayed"].as_bytes(), stored.headers["idempotency-replayed"].as_bytes()),
+        (&b"true"[..], &b"true"[..])
+    );
     assert_eq!(world.edge.count("select count(*) from messages").await, 1);
 }
 
@@ -390,7 +404,10 @@ async fn hard_suppressions_block_and_marketing_opt_outs_do_not() {
     assert_eq!(refused.refusal(), (422, "all_recipients_suppressed"));
     assert_eq!(world.client.post_once("k-1", PATH, body).await.header("idempotency-replayed"), "true");
     assert_eq!(world.edge.count("select count(*) from messages").await, 0);
-    assert_eq!(world.post(json!({"to": [{"email": "left@example.com"}, {"email": "bounced@example.com"}]})).await.status, 504);
+    assert_eq!(
+        world.post(json!({"to": [{"email": "left@example.com"}, {"email": "bounced@example.com"}]})).await.status,
+        504
+    );
     assert_eq!(world.edge.count("select metered::bigint from messages").await, 1);
     assert_eq!(world.edge.count("select count(*) from message_recipients").await, 2);
 }
@@ -402,8 +419,10 @@ async fn a_contact_keeps_its_number_and_gets_one_where_it_has_none() {
         world.client.post("/v1/contacts", json!({"email": email, "dot_number": number})).await;
     }
     world.post(json!({"dot_number": 9, "to": [{"email": "ann@example.com"}, {"email": "bob@example.com"}]})).await;
-    let numbers: Vec<Option<i64>> =
-        sqlx::query_scalar("select dot_number from contacts order by address").fetch_all(&world.edge.pool).await.unwrap();
+    let numbers: Vec<Option<i64>> = sqlx::query_scalar("select dot_number from contacts order by address")
+        .fetch_all(&world.edge.pool)
+        .await
+        .unwrap();
     assert_eq!(numbers, [Some(5), Some(9)]);
 }
 
@@ -426,7 +445,10 @@ async fn the_hourly_limit_counts_recipients_and_is_exact_over_processes() {
     }
     assert_eq!(world.post(json!({})).await.status, 504, "one more fits");
     assert_eq!(world.post(json!({})).await.refusal(), (429, "message_rate_exceeded"));
-    sqlx::query("update messages set created_at = created_at - interval '61 minutes'").execute(&world.edge.pool).await.unwrap();
+    sqlx::query("update messages set created_at = created_at - interval '61 minutes'")
+        .execute(&world.edge.pool)
+        .await
+        .unwrap();
     assert_eq!(world.post(two).await.status, 504);
     assert_eq!(world.edge.count("select count(*) from messages").await, 4, "a refused message leaves nothing");
 }
@@ -450,7 +472,8 @@ async fn erasing_the_only_recipient_erases_what_was_written_to_him() {
     world.post(json!({"to": [{"email": "ann@example.com", "name": "Ann"}], "attachments": attachments})).await;
     world.decide(&["sent"]).await;
     let contact: Uuid = sqlx::query_scalar("select id from contacts").fetch_one(&world.edge.pool).await.unwrap();
-    let erased = world.client.write(Method::DELETE, &format!("/v1/contacts/{contact}"), json!({"erase": true}), &[]).await;
+    let erased =
+        world.client.write(Method::DELETE, &format!("/v1/contacts/{contact}"), json!({"erase": true}), &[]).await;
     assert_eq!(erased.status, 200, "{}", erased.body);
     let left = "select (select count(*) from message_attachments) + (select count(name) from message_recipients)
                      + (select count(*) from contents where body_html like '%Hello%')";

@@ -52,8 +52,7 @@ pub(crate) async fn resolve(
 }
 
 fn in_state(states: &HashMap<MessageKey, String>, wanted: &str) -> Vec<MessageKey> {
-    let mut keys: Vec<MessageKey> =
-        states.iter().filter(|(_, state)| *state == wanted).map(|(key, _)| *key).collect();
+    let mut keys: Vec<MessageKey> = states.iter().filter(|(_, state)| *state == wanted).map(|(key, _)| *key).collect();
     keys.sort_unstable();
     keys
 }

@@ -15,10 +15,7 @@ mod store;
 use runtime::Publication;
 use schemas::{Classification, RequestAnnounced, RequestKind, gate, subjects};
 
-use self::{
-    draft::MessageBody,
-    store::NewMessage,
-};
+use self::{draft::MessageBody, store::NewMessage};
 use super::{campaigns::room, senders::store as senders};
 use crate::{
     act::{Act, Reply, Routes, body::MESSAGE_BODY_MAX_BYTES, write_and_wait},

@@ -68,12 +68,7 @@ pub(super) async fn find_or_create_contacts(
 }
 
 /// Fills an empty number; never replaces one. Contacts are locked in id order, as everybody does.
-async fn fill_dot_number(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    contacts: &[Uuid],
-    dot_number: i64,
-) -> sqlx::Result<()> {
+async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid], dot_number: i64) -> sqlx::Result<()> {
     sqlx::query!(
         "with held as (
              select id from contacts where tenant_id = $1 and id = any ($2) and dot_number is null
@@ -91,11 +86,7 @@ async fn fill_dot_number(
 }
 
 /// What is known of these contacts.
-pub(super) async fn standings(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    contacts: &[Uuid],
-) -> sqlx::Result<Vec<Standing>> {
+pub(super) async fn standings(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<Standing>> {
     let rows = sqlx::query!(
         r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",

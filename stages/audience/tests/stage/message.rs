@@ -34,23 +34,25 @@ async fn each_message_becomes_one_announced_batch_with_a_send_for_each_recipient
         start(&rig, &[]).await;
     }
     all_handled(&rig, 3).await;
-    let batches: Vec<(Uuid, String, String, String, i32)> =
-        sqlx::query_as("select id, kind, lane, classification, queued from batches where state = 'announced' order by id")
-            .fetch_all(&rig.pool)
-            .await
-            .unwrap();
+    let batches: Vec<(Uuid, String, String, String, i32)> = sqlx::query_as(
+        "select id, kind, lane, classification, queued from batches where state = 'announced' order by id",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
     let expected: Vec<_> = requests
         .iter()
         .zip([1, 3, 50])
-        .map(|(request, size)| (request.request_id, "one_off".to_owned(), "priority".to_owned(), "operational".to_owned(), size))
+        .map(|(request, size)| {
+            (request.request_id, "one_off".to_owned(), "priority".to_owned(), "operational".to_owned(), size)
+        })
         .collect();
     assert_eq!(batches, expected);
-    let sends: Vec<(Uuid, Uuid)> =
-        sqlx::query_as("select id, contact_id from sends where request_id = $1 order by id")
-            .bind(requests[1].request_id)
-            .fetch_all(&rig.pool)
-            .await
-            .unwrap();
+    let sends: Vec<(Uuid, Uuid)> = sqlx::query_as("select id, contact_id from sends where request_id = $1 order by id")
+        .bind(requests[1].request_id)
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
     let expected: Vec<_> =
         (0..3_u16).map(|at| (SendId::of(requests[1].request_id, at).0, people[usize::from(at)].id)).collect();
     assert_eq!(sends, expected);

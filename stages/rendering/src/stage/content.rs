@@ -121,8 +121,7 @@ impl Contents {
         let OneOff { reply_to, attachments } = one_off::load(&self.pool, key.tenant_id, message).await?;
         options.sender.reply_to = reply_to.or(options.sender.reply_to);
         let sending_domain = options.sending_domain.clone();
-        let written =
-            Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
+        let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
         let made = compiled(key, move || compile_written(&written, &options)).await?;
         let Some(compiled) = made else { return Ok(None) };
         self.store(key, one_off::skeleton_id(message), sending_domain, compiled).await

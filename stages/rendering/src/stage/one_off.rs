@@ -25,10 +25,11 @@ pub(super) fn skeleton_id(message: Uuid) -> SkeletonId {
 
 /// Loads a message; its attachments stay where they are.
 pub(super) async fn load(pool: &PgPool, tenant: Uuid, message: Uuid) -> Result<OneOff, StageError> {
-    let reply_to = sqlx::query_scalar!("select reply_to from messages where tenant_id = $1 and id = $2", tenant, message)
-        .fetch_optional(pool)
-        .await?
-        .ok_or_else(|| StageError::rejected("unknown_message", format!("message {message}")))?;
+    let reply_to =
+        sqlx::query_scalar!("select reply_to from messages where tenant_id = $1 and id = $2", tenant, message)
+            .fetch_optional(pool)
+            .await?
+            .ok_or_else(|| StageError::rejected("unknown_message", format!("message {message}")))?;
     // The length is read off the pointer to the stored value: nothing is loaded for it.
     let attachments = sqlx::query_as!(
         AttachedRow,

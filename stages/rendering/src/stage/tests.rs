@@ -445,7 +445,10 @@ async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_sta
     let skeleton: Skeleton = serde_json::from_value(body).unwrap();
     let message = skeleton.splice_with(&rendered[0].recipients[0].slots, &[b"SGVsbG8=\r\n".to_vec()]).unwrap();
     let parsed = MessageParser::default().parse(&message).unwrap();
-    assert_eq!((parsed.subject(), parsed.body_html(0).as_deref()), (Some("Hello {{ first_name }}"), Some("<p>{{ first_name }}</p>")));
+    assert_eq!(
+        (parsed.subject(), parsed.body_html(0).as_deref()),
+        (Some("Hello {{ first_name }}"), Some("<p>{{ first_name }}</p>"))
+    );
     let (to, reply_to) = (parsed.to().unwrap().first().unwrap(), parsed.reply_to().unwrap().first().unwrap());
     assert_eq!((to.name(), reply_to.address()), (Some("Ann Lee"), Some("desk@acme.test")));
     assert_eq!(parsed.attachment(0).unwrap().contents(), b"Hello");

@@ -10,8 +10,8 @@ pub(in crate::routes::messages) const NAME_MAX_CHARS: usize = 200;
 const NAME_MAX_BYTES: usize = 255;
 /// Extensions that a name must not carry before its last one: `invoice.exe.pdf` wants to be mistaken.
 const POSING: [&str; 26] = [
-    "exe", "scr", "pif", "bat", "cmd", "msi", "js", "jse", "vbs", "vbe", "wsf", "hta", "ps1", "jar", "lnk", "html", "htm",
-    "svg", "php", "sh", "iso", "zip", "rar", "docm", "xlsm", "dll",
+    "exe", "scr", "pif", "bat", "cmd", "msi", "js", "jse", "vbs", "vbe", "wsf", "hta", "ps1", "jar", "lnk", "html",
+    "htm", "svg", "php", "sh", "iso", "zip", "rar", "docm", "xlsm", "dll",
 ];
 /// Names that Windows keeps for devices, whatever extension follows.
 const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "conin$", "conout$"];
@@ -47,9 +47,14 @@ impl NameFault {
         match self {
             Self::Empty => "must not be empty".to_owned(),
             Self::TooLong => format!("may have at most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes"),
-            Self::Character => "must not contain path separators, control characters or any of < > : \" | ? *".to_owned(),
+            Self::Character => {
+                "must not contain path separators, control characters or any of < > : \" | ? *".to_owned()
+            }
             Self::Invisible => "must not contain characters that change direction or show nothing".to_owned(),
-            Self::Shape => "must be a plain file name in NFC, without a leading dot or space or a space before the extension".to_owned(),
+            Self::Shape => {
+                "must be a plain file name in NFC, without a leading dot or space or a space before the extension"
+                    .to_owned()
+            }
             Self::Device => "is a name that Windows reserves".to_owned(),
             Self::Extension => format!("must have one of the extensions {}", EXTENSIONS.join(", ")),
             Self::Posing => "has a second extension that makes it look like something else".to_owned(),

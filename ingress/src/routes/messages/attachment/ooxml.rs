@@ -155,7 +155,9 @@ fn part_of(kept: Vec<u8>, is_read: bool) -> Result<Part, Refusal> {
     }
     if is_read {
         // UTF-16 would pass by unread.
-        return String::from_utf8(kept).map(|text| Part::Text(text.to_ascii_lowercase())).map_err(|_| Refusal::NotInspectable);
+        return String::from_utf8(kept)
+            .map(|text| Part::Text(text.to_ascii_lowercase()))
+            .map_err(|_| Refusal::NotInspectable);
     }
     Ok(if kept.starts_with(ZIP_MAGIC) { Part::Archive(kept) } else { Part::Other })
 }

@@ -125,7 +125,8 @@ fn stream_at(content: &[u8], at: usize, is_stream: bool) -> Result<Option<usize>
         .collect();
     let is_filtered = found.iter().any(|name| name == b"Filter" || name == b"F");
     let data = window.get(keyword + 6..).unwrap_or_default();
-    let line_end = if data.starts_with(b"\r\n") { 2 } else { usize::from(data.starts_with(b"\n") || data.starts_with(b"\r")) };
+    let line_end =
+        if data.starts_with(b"\r\n") { 2 } else { usize::from(data.starts_with(b"\n") || data.starts_with(b"\r")) };
     match filters.as_slice() {
         [] if !is_filtered => Ok(None),
         [b"FlateDecode" | b"Fl"] => Ok(Some(at + keyword + 6 + line_end)),

@@ -99,14 +99,19 @@ fn png(width: u32, height: u32, more: &[u8]) -> Vec<u8> {
 }
 
 fn jpeg(width: u16, height: u16, more: &[u8]) -> Vec<u8> {
-    let frame = [&[0xff, 0xc0, 0, 11, 8], height.to_be_bytes().as_slice(), &width.to_be_bytes(), &[1, 1, 0x11, 0]].concat();
+    let frame =
+        [&[0xff, 0xc0, 0, 11, 8], height.to_be_bytes().as_slice(), &width.to_be_bytes(), &[1, 1, 0x11, 0]].concat();
     [&[0xff, 0xd8, 0xff, 0xe0, 0, 4, 0, 0], frame.as_slice(), &[0xff, 0xda, 0, 2, 1, 2, 3, 0xff, 0xd9], more].concat()
 }
 
 #[rstest]
 #[case::pdf(Kind::Pdf, pdf(b""), "application/pdf")]
 #[case::pdf_with_object_stream(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /Type /Page >>")), "application/pdf")]
-#[case::pdf_with_outline(Kind::Pdf, pdf(b"4 0 obj\n<< /Title (a) /First 5 0 R >>\nendobj\n5 0 obj\n<<>>\nstream\nx\nendstream"), "application/pdf")]
+#[case::pdf_with_outline(
+    Kind::Pdf,
+    pdf(b"4 0 obj\n<< /Title (a) /First 5 0 R >>\nendobj\n5 0 obj\n<<>>\nstream\nx\nendstream"),
+    "application/pdf"
+)]
 #[case::docx(Kind::Docx, docx(&[]), Kind::Docx.media_type())]
 #[case::docx_with_link(Kind::Docx, docx(&[("word/_rels/document.xml.rels", b"<Relationships><Relationship Type=\"x/hyperlink\" Target=\"https://a.test/?a=1&amp;b\" TargetMode=\"External\"/></Relationships>")]), Kind::Docx.media_type())]
 #[case::xlsx(Kind::Xlsx, xlsx(&[("xl/worksheets/sheet1.xml", b"<sheet/>")]), Kind::Xlsx.media_type())]
@@ -127,12 +132,20 @@ fn a_file_that_is_what_it_says_is_taken(#[case] kind: Kind, #[case] content: Vec
 #[case::junk_before_pdf(Kind::Pdf, [b"GIF89a".as_slice(), &pdf(b"")].concat(), Refusal::Mismatch)]
 #[case::cut_pdf(Kind::Pdf, b"%PDF-1.4\n1 0 obj".to_vec(), Refusal::Damaged)]
 #[case::encrypted_pdf(Kind::Pdf, pdf(b"trailer << /Encrypt 5 0 R >>"), Refusal::Encrypted)]
-#[case::script_pdf(Kind::Pdf, pdf(b"2 0 obj << /OpenAction << /S /JavaScript /JS (app.alert\\(1\\)) >> >> endobj"), Refusal::Active)]
+#[case::script_pdf(
+    Kind::Pdf,
+    pdf(b"2 0 obj << /OpenAction << /S /JavaScript /JS (app.alert\\(1\\)) >> >> endobj"),
+    Refusal::Active
+)]
 #[case::spelt_script_pdf(Kind::Pdf, pdf(b"2 0 obj << /S /J#61va#53cript >> endobj"), Refusal::Active)]
 #[case::launch_pdf(Kind::Pdf, pdf(b"<</S/Launch/F(cmd.exe)>>"), Refusal::Active)]
 #[case::file_in_pdf(Kind::Pdf, pdf(b"<< /Names << /EmbeddedFiles 3 0 R >> >>"), Refusal::Embedded)]
 #[case::packed_script_pdf(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(b"3 0 << /S /JavaScript /JS 4 0 R >>")), Refusal::Active)]
-#[case::packed_otherwise(Kind::Pdf, object_stream("/Filter [/ASCIIHexDecode /FlateDecode]", b"00>"), Refusal::NotInspectable)]
+#[case::packed_otherwise(
+    Kind::Pdf,
+    object_stream("/Filter [/ASCIIHexDecode /FlateDecode]", b"00>"),
+    Refusal::NotInspectable
+)]
 #[case::filter_by_reference(Kind::Pdf, object_stream("/Filter 9 0 R", &deflated(b"x")), Refusal::NotInspectable)]
 #[case::decoy_in_the_dictionary(Kind::Pdf, object_stream("/X (stream) /Filter /FlateDecode", &deflated(b"x")), Refusal::NotInspectable)]
 #[case::object_stream_bomb(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 65 * 1024 * 1024])), Refusal::Bomb)]

@@ -10,8 +10,7 @@ pub(super) enum Charset {
 }
 
 /// Beginnings of documents that a receiver may run or show as such, whatever the name says.
-const POSING: [&[u8]; 8] =
-    [b"<!doctype html", b"<html", b"<script", b"<svg", b"<?php", b"<?xml", b"%pdf-", b"{\\rtf"];
+const POSING: [&[u8]; 8] = [b"<!doctype html", b"<html", b"<script", b"<svg", b"<?php", b"<?xml", b"%pdf-", b"{\\rtf"];
 
 /// UTF-8 or Windows-1252 without control characters.
 pub(super) fn inspect(content: &[u8]) -> Result<Charset, Refusal> {

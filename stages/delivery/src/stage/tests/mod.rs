@@ -4,6 +4,7 @@
 mod bus;
 mod connections;
 mod faults;
+mod one_off;
 mod quota;
 mod races;
 mod sandbox;

@@ -174,6 +174,33 @@ impl World {
         self.batch(None, MessageKind::Transactional, Lane::Priority, &[address]).await
     }
 
+    /// A one-off message with one attachment, stored as it goes over the wire; somebody waits at `notify`.
+    pub async fn one_off_batch(&self, addresses: &[&str], attachment: &[u8], notify: &str) -> Batch {
+        let mut batch = self.batch(None, MessageKind::OneOff, Lane::Priority, addresses).await;
+        let mut skeleton = self.skeleton.clone();
+        skeleton.pieces.push(Piece::Attachment { place: 0, bytes: u32::try_from(attachment.len()).unwrap() });
+        sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing")
+            .bind(self.tenant)
+            .bind(skeleton.id().0)
+            .bind(serde_json::to_value(&skeleton).unwrap())
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id, metered) values ($1, $2, $3, $4, 1)")
+            .bind(self.tenant)
+            .bind(batch.id)
+            .bind(self.sender)
+            .bind(self.content)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        sqlx::query("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded) values ($1, $2, 0, 'a.pdf', 'application/pdf', $3)")
+            .bind(self.tenant).bind(batch.id).bind(attachment).execute(&self.pool).await.unwrap();
+        batch.rendered.skeleton = skeleton.id();
+        batch.rendered.notify = Some(notify.to_owned());
+        batch
+    }
+
     async fn batch(&self, campaign: Option<Uuid>, kind: MessageKind, lane: Lane, addresses: &[&str]) -> Batch {
         let id = new_batch_id();
         let size = i32::try_from(addresses.len()).unwrap();

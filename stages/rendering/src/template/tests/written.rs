@@ -18,7 +18,8 @@ fn spliced(written: &Written, contents: &[Vec<u8>]) -> Vec<u8> {
 #[test]
 fn nothing_a_caller_wrote_is_read_changed_or_added_to() {
     let html = "<p>{{ first_name }} {% if %} <a href=\"https://x.test/?a=1&b=2\">go</a> Zoë\r\n.\r\nFrom here</p>";
-    let message = spliced(&Written { text: Some("Text {{ x }}".into()), ..written("{{ subject }} = 100 % für Zoë", html) }, &[]);
+    let message =
+        spliced(&Written { text: Some("Text {{ x }}".into()), ..written("{{ subject }} = 100 % für Zoë", html) }, &[]);
     let parsed = MessageParser::default().parse(&message).unwrap();
     assert_eq!(parsed.subject(), Some("{{ subject }} = 100 % für Zoë"));
     assert_eq!(parsed.body_html(0).unwrap(), html);
@@ -32,7 +33,8 @@ fn nothing_a_caller_wrote_is_read_changed_or_added_to() {
 
 #[test]
 fn a_missing_text_is_derived() {
-    let message = spliced(&written("Hi", "<h1>Hello</h1><p>See <a href=\"https://x.test/a\">this</a> &amp; that</p>"), &[]);
+    let message =
+        spliced(&written("Hi", "<h1>Hello</h1><p>See <a href=\"https://x.test/a\">this</a> &amp; that</p>"), &[]);
     let text = MessageParser::default().parse(&message).unwrap().body_text(0).unwrap().into_owned();
     assert!(text.contains("Hello") && text.contains("https://x.test/a") && text.contains("& that"), "{text}");
 }
@@ -49,7 +51,9 @@ fn a_subject_cannot_start_a_header() {
 #[case("Übersicht 2026 (endgültig).pdf")]
 #[case("100% sure; maybe=no.pdf")]
 #[case("写真.pdf")]
-#[case("a very long name that goes on and on und wird ganz schön lang, weil es länger als eine Zeile sein soll, ja wirklich.pdf")]
+#[case(
+    "a very long name that goes on and on und wird ganz schön lang, weil es länger als eine Zeile sein soll, ja wirklich.pdf"
+)]
 fn attachments_arrive_whole_and_under_their_names(#[case] name: &str) {
     use base64::Engine as _;
     let contents: Vec<Vec<u8>> = vec![(0..=255).cycle().take(5_000).collect(), b"a,b\n".to_vec()];

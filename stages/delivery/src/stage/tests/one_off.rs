@@ -1,0 +1,81 @@
+//! One-off messages: attachments, and those who wait.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use runtime::Bus;
+use schemas::{messages::Decided, subjects};
+use tokio::sync::mpsc;
+
+use super::world::{Handle, World, row};
+
+/// Lines of base64, a little over so many bytes.
+fn attachment(bytes: usize) -> Vec<u8> {
+    format!("{}\r\n", "QUJD".repeat(19)).repeat(bytes / 78).into_bytes()
+}
+
+/// A bus, and the decisions that are told on this subject.
+async fn listen(world: &World, subject: &str) -> (Bus, mpsc::UnboundedReceiver<Decided>) {
+    let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
+    let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
+    let mut messages = bus.client().subscribe(bus.prefixed(subject)).await.unwrap();
+    bus.client().flush().await.unwrap();
+    let (tell, heard) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(message) = messages.next().await {
+            tell.send(serde_json::from_slice(&message.payload).unwrap()).unwrap();
+        }
+    });
+    (bus, heard)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_attachment_reaches_every_recipient_whole_and_who_waits_is_told_afterwards() {
+    let world = World::new().await;
+    let notify = subjects::reply("waiter");
+    let (bus, mut heard) = listen(&world, &notify).await;
+    // More than fits into the room at once, many times over.
+    let large = attachment(15 * 1024 * 1024);
+    let addresses: Vec<String> = (0..8).map(|number| format!("p{number}@example.com")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let heavy = world.one_off_batch(&addresses, &large, &notify).await;
+    let light = world.transactional_batch("eve@example.org").await;
+    let stage = world.stage_with(&["--dkim-sign", "false"]).telling(bus);
+    stage.deliver(&[&heavy, &light]).await.unwrap();
+    assert_eq!(world.states(&heavy).await, vec!["sent"; 8]);
+    assert_eq!(world.states(&light).await, ["sent"]);
+    for address in addresses {
+        let mail = world.sink.inbox().messages(1, Some(address)).pop().unwrap();
+        assert!(mail.source.ends_with(&large), "{address}");
+    }
+    let decided = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap();
+    assert_eq!((decided.tenant_id, decided.batch_id), (world.tenant, heavy.id));
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_is_told_also_when_nothing_is_left_to_send() {
+    let world = World::new().await;
+    let notify = subjects::reply("waiter");
+    let (bus, mut heard) = listen(&world, &notify).await;
+    let batch = world.one_off_batch(&["ann@example.com"], &attachment(100), &notify).await;
+    let stage = world.stage().telling(bus);
+    for _ in 0..2 {
+        stage.deliver(&[&batch]).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap();
+    }
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
+}
+
+#[tokio::test]
+async fn a_message_whose_attachment_is_gone_fails_alone() {
+    let world = World::new().await;
+    let notify = subjects::reply("waiter");
+    let batch = world.one_off_batch(&["ann@example.com"], &attachment(100), &notify).await;
+    world.run("delete from message_attachments where tenant_id = $1").await;
+    let light = world.transactional_batch("eve@example.org").await;
+    world.stage().deliver(&[&batch, &light]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("failed", Some("render"), 1));
+    assert_eq!(world.states(&light).await, ["sent"]);
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
+}
