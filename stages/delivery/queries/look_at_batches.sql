@@ -1,12 +1,13 @@
--- What may have stopped these batches since they were claimed, and their tenants' own send limits.
+-- What may have stopped these batches since they were claimed, the topic they are about, and their tenants' own send limits.
 select b.id as "id!", b.tenant_id as "tenant_id!", c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
        case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
        t.status as "tenant_status!", d.status as "domain_status!: DomainStatus", s.status as "sender_status!",
-       l.monthly as "monthly?", l.daily as "daily?", (now() at time zone 'utc')::date as "today!"
+       a.id as "topic_id?", l.monthly as "monthly?", l.daily as "daily?", (now() at time zone 'utc')::date as "today!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 join batches b on b.tenant_id = u.tenant_id and b.id = u.id
 join tenants t on t.id = b.tenant_id
 join senders s on s.tenant_id = b.tenant_id and s.id = b.sender_id
 join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
 left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
+left join audiences a on a.tenant_id = c.tenant_id and a.id = c.list_id and c.audience_mode = 'list' and a.public_name is not null
 left join send_limits l on l.tenant_id = b.tenant_id

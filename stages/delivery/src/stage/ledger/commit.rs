@@ -10,7 +10,7 @@ use std::{
 
 use chrono::NaiveDate;
 use runtime::{Counter, Histogram};
-use schemas::SendState;
+use schemas::{SendState, gate::Standing};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
@@ -103,8 +103,14 @@ impl Commits {
         sql::lock_for_fence(db, &tenants, &contacts).await?;
         let standings = sql::look_at_contacts(db, &tenants, &contacts).await?;
         let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
+        let departed = sql::look_at_departures(db, &on_topics(fences, &batches)).await?;
         let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
-        let decide = |send: &Held| meter.admit(gated(send, batches.get(&send.batch.batch_id), &standings));
+        let decide = |send: &Held| {
+            let batch = batches.get(&send.batch.batch_id);
+            let has_left =
+                batch.and_then(|batch| batch.topic).is_some_and(|topic| departed.contains(&(topic, send.contact_id)));
+            meter.admit(gated(send, batch, standings.get(&send.contact_id), has_left))
+        };
         let changes = fences.iter().map(decide).collect();
         Ok((changes, meter))
     }
@@ -147,11 +153,17 @@ impl Commits {
     }
 }
 
-/// The change a fence leads to.
-fn gated(send: &Held, batch: Option<&BatchLook>, standings: &HashMap<Uuid, schemas::gate::Standing>) -> Change {
+/// The sends of campaigns to a topic: tenant, topic, contact.
+fn on_topics(fences: &[Held], batches: &HashMap<Uuid, BatchLook>) -> Vec<(Uuid, Uuid, Uuid)> {
+    let topic = |send: &Held| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
+    fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
+}
+
+/// The change a fence leads to. Who has left the topic has left this campaign.
+fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&Standing>, has_left: bool) -> Change {
     let send = send.clone();
-    match gate::verdict(batch.map(|batch| &batch.standing), standings.get(&send.contact_id), send.batch.classification)
-    {
+    let standing = standing.map(|known| Standing { unsubscribed: known.unsubscribed || has_left, ..*known });
+    match gate::verdict(batch.map(|batch| &batch.standing), standing.as_ref(), send.batch.classification) {
         Verdict::Pass => Change::fenced(send),
         Verdict::Skip(reason) => Change::skipped(send, reason),
         Verdict::Cancel => Change::cancelled(send),

@@ -125,6 +125,8 @@ pub(super) async fn look_at_contacts(
 pub(super) struct BatchLook {
     pub tenant_id: Uuid,
     pub standing: BatchStanding,
+    /// The topic whose members the campaign is for.
+    pub topic: Option<Uuid>,
     /// The tenant's own send limits, as set.
     pub monthly: Option<i64>,
     pub daily: Option<i64>,
@@ -149,9 +151,34 @@ pub(super) async fn look_at_batches(
             domain: row.domain_status,
         };
         let (monthly, daily, today) = (row.monthly, row.daily, row.today);
-        (row.id, BatchLook { tenant_id: row.tenant_id, standing, monthly, daily, today })
+        (row.id, BatchLook { tenant_id: row.tenant_id, standing, topic: row.topic_id, monthly, daily, today })
     });
     Ok(looks.collect())
+}
+
+/// Who of these, by tenant, topic and contact, has left the topic by an act of his own. In a statement after the locks.
+pub(super) async fn look_at_departures(
+    db: &mut PgConnection,
+    members: &[(Uuid, Uuid, Uuid)],
+) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
+    if members.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let tenants: Vec<Uuid> = members.iter().map(|(tenant, ..)| *tenant).collect();
+    let topics: Vec<Uuid> = members.iter().map(|(_, topic, _)| *topic).collect();
+    let contacts: Vec<Uuid> = members.iter().map(|(.., contact)| *contact).collect();
+    let rows = sqlx::query!(
+        "select d.audience_id, d.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, topic_id, contact_id)
+         join topic_departures d
+           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.topic_id",
+        &tenants,
+        &topics,
+        &contacts
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.audience_id, row.contact_id)).collect())
 }
 
 /// Moves the sends and writes their facts; answers which moved. The changes must be of one month, in order of send id.

@@ -63,6 +63,29 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered() {
     world.assert_counters_are_right().await;
 }
 
+#[tokio::test]
+async fn who_left_the_topic_after_compliance_is_not_fenced() {
+    let world = World::new().await;
+    let (campaign, batch) = world.campaign_batch(&["stays@example.com", "leaves@example.com"]).await;
+    let topic = schemas::new_id();
+    let statements =
+        "insert into audiences (tenant_id, id, kind, name, public_name) values ($1, $2, 'list', 'l', 'News');
+         update campaigns set audience_mode = 'list', list_id = $2 where tenant_id = $1 and id = $3;
+         insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
+         select tenant_id, $2, contact_id, id from sends where tenant_id = $1 order by id desc limit 1";
+    for statement in statements.split(';') {
+        // Postgres wants each parameter used.
+        let statement = format!("with asked as (select $1::uuid, $2::uuid, $3::uuid) {statement}");
+        let query = sqlx::query(sqlx::AssertSqlSafe(statement)).bind(world.tenant).bind(topic).bind(campaign);
+        query.execute(&world.pool).await.unwrap();
+    }
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["sent", "skipped"]);
+    assert_eq!(world.row(SendId::of(batch.id, 1).0).await.reason.as_deref(), Some("unsubscribed"));
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
+    world.assert_counters_are_right().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_and_a_pause_stop_what_is_not_fenced() {
     for (change, rest) in [
