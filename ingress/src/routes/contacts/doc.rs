@@ -85,7 +85,7 @@ fn plain() -> Vec<Field> {
         nullable("phone", text_max(input::PHONE_MAX_CHARS)),
         nullable("company", text_max(input::COMPANY_MAX_CHARS)),
         nullable("dot_number", integer(1, i64::MAX)),
-        optional("fields", any_object().about("Defined fields by key; null deletes one.")),
+        nullable("fields", any_object().about("Defined fields by key; null deletes one.")),
         nullable("timezone", text().about("An IANA time zone, such as Europe/Paris.")),
         nullable("locale", locale.about("A language tag, such as en or pt-BR.")),
         nullable("lifecycle_stage", text_max(input::WORD_MAX_CHARS)),
