@@ -12,8 +12,19 @@ use uuid::Uuid;
 use super::{Reply, idempotency::IdempotencyKey};
 use crate::{Ingress, error::ApiError};
 
-/// The outcome of what was committed, by tenant and reference: waits as long as it sees fit, and answers.
-pub type Later = fn(Arc<Ingress>, Uuid, Uuid) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>>;
+/// What is waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Awaited {
+    /// The tenant.
+    pub tenant: Uuid,
+    /// What the handler named in [`Reply::later`].
+    pub reference: Uuid,
+    /// It was committed just now: there is no outcome yet.
+    pub fresh: bool,
+}
+
+/// The outcome of what was committed: waits as long as it sees fit, and answers.
+pub type Later = fn(Arc<Ingress>, Awaited) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>>;
 
 /// How long a lease lasts: after a crash, a repeat is told to come back for at most so long.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
@@ -29,11 +40,10 @@ pub(super) struct Scoped<'a> {
 pub(super) async fn conclude(
     ingress: &Arc<Ingress>,
     later: Later,
-    tenant: Uuid,
-    reference: Uuid,
+    awaited: Awaited,
     scoped: Option<Scoped<'_>>,
 ) -> Result<Reply, ApiError> {
-    let outcome = later(Arc::clone(ingress), tenant, reference);
+    let outcome = later(Arc::clone(ingress), awaited);
     let Some(scoped) = scoped else { return outcome.await };
     let result = tokio::select! {
         result = outcome => result,

@@ -30,7 +30,7 @@ use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 pub use json::{Id, Patch};
-pub use later::Later;
+pub use later::{Awaited, Later};
 pub use page::{Page, time};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;

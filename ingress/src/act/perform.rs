@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    extract::Request,
+    extract::{MatchedPath, Request},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -19,8 +19,8 @@ use super::{
     body::{self, BODY_MAX_BYTES},
     idempotency::{Claim, IdempotencyKey, Stored},
     json,
-    later::{self, Later},
-    tenant::{self, TenantClaim},
+    later::{self, Awaited, Later},
+    tenant::{self, Reach, TenantClaim},
 };
 use crate::{
     Ingress,
@@ -140,7 +140,9 @@ async fn read_steps(
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
-    let tx = tenant::begin_read(connection, tenant, READ_STATEMENT_MAX).await?;
+    let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
+    let reach = if by_key { Reach::One } else { Reach::Many };
+    let tx = tenant::begin_read(connection, tenant, reach, READ_STATEMENT_MAX).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
     // The transaction is rolled back when it is dropped, behind the answer's back.
     handler(&mut act, query).await
@@ -244,7 +246,7 @@ impl Work {
                 }
                 Claim::Waiting(reference) => {
                     tx.commit().await?;
-                    return Ok(replayed(waiting.conclude(reference).await));
+                    return Ok(replayed(waiting.conclude(reference, false).await));
                 }
             }
             sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
@@ -255,7 +257,7 @@ impl Work {
         let Act { tx, announcements, .. } = act;
         let reply = settle(&ingress, tx, key_id, key.as_ref(), result, announcements).await?;
         match reply.later {
-            Some(reference) => waiting.conclude(reference).await.map(IntoResponse::into_response),
+            Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
             None => Ok(reply.into_response()),
         }
     }
@@ -271,13 +273,14 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    async fn conclude(&self, reference: Uuid) -> Result<Reply, ApiError> {
+    async fn conclude(&self, reference: Uuid, fresh: bool) -> Result<Reply, ApiError> {
         let later = self.later.ok_or_else(|| {
             tracing::error!("a route answers later and does not say how");
             ApiError::internal()
         })?;
         let scoped = self.key.map(|key| later::Scoped { key, key_id: self.key_id });
-        later::conclude(self.ingress, later, self.tenant, reference, scoped).await
+        let awaited = Awaited { tenant: self.tenant, reference, fresh };
+        later::conclude(self.ingress, later, awaited, scoped).await
     }
 }
 

@@ -19,6 +19,9 @@ const PATH: &str = "/v1/messages";
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(20);
 
+/// Send, address, name, DOT number, marketing status.
+type RecipientRow = (Uuid, String, Option<String>, Option<i64>, String);
+
 struct World {
     edge: Edge,
     client: Client,
@@ -114,7 +117,7 @@ async fn a_message_is_stored_whole_and_rung_for_with_where_its_caller_waits() {
         (row.4.as_str(), row.5.as_str(), row.6.as_deref()),
         ("one_off", "<p>Hello {{ first_name }}</p>", Some("Hello"))
     );
-    let recipients: Vec<(Uuid, String, Option<String>, Option<i64>, String)> = sqlx::query_as(
+    let recipients: Vec<RecipientRow> = sqlx::query_as(
         "select r.send_id, c.address, r.name, c.dot_number, c.marketing_status
          from message_recipients r join contacts c on c.id = r.contact_id order by r.send_id",
     )

@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{Ingress, act::Reply, error::ApiError};
+use crate::{
+    Ingress,
+    act::{Awaited, Reply},
+    error::ApiError,
+};
 
 /// The ledger is looked at again after this long, whether somebody rang or not.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -55,18 +59,21 @@ enum Standing {
 /// Waits for the outcome of a message and answers it.
 pub(super) fn outcome(
     ingress: Arc<Ingress>,
-    tenant: Uuid,
-    message: Uuid,
+    awaited: Awaited,
 ) -> Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send>> {
-    Box::pin(async move { wait(&ingress, tenant, message).await })
+    Box::pin(async move { wait(&ingress, awaited).await })
 }
 
-async fn wait(ingress: &Ingress, tenant: Uuid, message: Uuid) -> Result<Reply, ApiError> {
+async fn wait(ingress: &Ingress, awaited: Awaited) -> Result<Reply, ApiError> {
+    let Awaited { tenant, reference: message, fresh } = awaited;
     let settings = &ingress.settings;
     let patience = settings.message_timeout.min(settings.http_request_timeout.saturating_sub(ROAD_MARGIN));
     let deadline = Instant::now() + patience;
     // Before the first look: what is decided after it rings.
     let waiter = ingress.inbox.wait_for(message);
+    if fresh {
+        waiter.rung_within(patience.min(LOOK_EVERY)).await;
+    }
     loop {
         let quiet_until = match read(ingress, tenant, message).await {
             Ok(ledger) => match ledger.standing() {
@@ -96,35 +103,23 @@ fn pending(message: Uuid) -> ApiError {
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
-    let head = sqlx::query!(
-        r#"select r.state = 'rejected' as "rejected!", d.domain
-           from messages m
-           join requests r on r.tenant_id = m.tenant_id and r.id = m.id
-           join senders s on s.tenant_id = m.tenant_id and s.id = m.sender_id
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           where m.tenant_id = $1 and m.id = $2"#,
-        tenant,
-        message,
-    )
-    .fetch_one(&mut *tx)
-    .await?;
-    let recipients = sqlx::query_as!(
-        RecipientRow,
-        r#"select r.send_id, c.address as "email?", s.state as "state?: SendState", s.reason, s.smtp_code, s.enhanced_code,
-                  s.provider_message_id, s.next_attempt_at
-           from message_recipients r
-           left join sends s on s.tenant_id = r.tenant_id and s.id = r.send_id and s.month = $3
-           left join contacts c on c.tenant_id = r.tenant_id and c.id = r.contact_id and c.status <> 'erased'
-           where r.tenant_id = $1 and r.message_id = $2
-           order by r.send_id"#,
-        tenant,
-        message,
-        month_of(message),
-    )
-    .fetch_all(&mut *tx)
-    .await?;
+    let rows =
+        sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *tx).await?;
     tx.rollback().await?;
-    Ok(Ledger { message_id: message, rejected: head.rejected, sending_domain: head.domain, recipients })
+    // A message has a recipient and a request, or it was never committed.
+    let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let (rejected, sending_domain) = (head.rejected, head.domain.clone());
+    let recipients = rows.into_iter().map(|row| RecipientRow {
+        send_id: row.send_id,
+        email: row.email,
+        state: row.state,
+        reason: row.reason,
+        smtp_code: row.smtp_code,
+        enhanced_code: row.enhanced_code,
+        provider_message_id: row.provider_message_id,
+        next_attempt_at: row.next_attempt_at,
+    });
+    Ok(Ledger { message_id: message, rejected, sending_domain, recipients: recipients.collect() })
 }
 
 impl RecipientRow {
