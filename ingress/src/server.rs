@@ -17,13 +17,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use crate::{
-    Ingress, auth,
-    connection::converse,
-    error::ApiError,
-    inbox,
-    routes::domains,
-};
+use crate::{Ingress, auth, connection::converse, error::ApiError, inbox, routes::domains};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_CHARS: usize = 100;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use clap::Args;
-use ipnet::IpNet;
 use delivery::quota::QuotaDefaults;
+use ipnet::IpNet;
 
 use crate::routes::domains::{DomainTargets, recheck::Rechecks};
 

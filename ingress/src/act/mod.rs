@@ -238,8 +238,7 @@ where
     H: for<'a> Handler<'a, Query> + 'static,
 {
     let handler = erase(handler, perform::decode_query::<Query>);
-    let access =
-        Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
+    let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
     Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
         let handler = Arc::clone(&handler);
         Box::pin(async move { perform::read(ingress, owned(&path), request, spec, handler).await })
@@ -262,7 +261,10 @@ where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes: body::IMPORT_BODY_MAX_BYTES, in_tenant: true, later: None }, handler)
+    writing(
+        perform::Write { scope, body_max_bytes: body::IMPORT_BODY_MAX_BYTES, in_tenant: true, later: None },
+        handler,
+    )
 }
 
 /// As [`write`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
@@ -290,8 +292,7 @@ where
     H: for<'a> Handler<'a, Body> + 'static,
 {
     let handler: Erased<Map<String, Value>> = erase(handler, json::decode::<Body>);
-    let access =
-        Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
+    let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
     Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
         let handler = Arc::clone(&handler);
         Box::pin(async move { perform::write(ingress, owned(&path), request, spec, handler).await })

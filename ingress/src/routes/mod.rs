@@ -1,7 +1,7 @@
 //! The endpoints, a module per resource.
 
-mod assistant;
 mod analytics;
+mod assistant;
 pub mod audiences;
 mod campaigns;
 pub mod contacts;
@@ -13,9 +13,9 @@ pub mod imports;
 mod input;
 mod messages;
 pub mod platform;
+mod segments;
 mod senders;
 mod sends;
-mod segments;
 pub mod suppressions;
 mod templates;
 pub mod tenants;

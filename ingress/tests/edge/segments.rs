@@ -66,7 +66,9 @@ async fn a_preview_counts_and_shows_the_newest_and_stores_nothing() {
     assert!(answer.text("evaluated_at").ends_with('Z'));
     let none = preview(&client, json!({"all": [has_company(), {"not": has_company()}]})).await;
     assert_eq!((&none.body["count"], &none.body["sample"]), (&json!(0), &json!([])));
-    client.delete(&format!("/v1/contacts/{}", answer.body["sample"][0]["contact_id"].as_str().unwrap()), json!({})).await;
+    client
+        .delete(&format!("/v1/contacts/{}", answer.body["sample"][0]["contact_id"].as_str().unwrap()), json!({}))
+        .await;
     assert_eq!(preview(&client, has_company()).await.body["count"], 1, "archived contacts are in no segment");
     assert_eq!(edge.count("select count(*) from segments").await, 0);
     for _ in 0..11 {
@@ -81,7 +83,8 @@ async fn a_preview_counts_and_shows_the_newest_and_stores_nothing() {
 async fn every_fault_of_a_rule_is_answered_with_its_place() {
     let edge = Edge::start().await;
     let client = edge.client().await;
-    let rule = json!({"all": [{"field": "colour", "op": "eq", "value": "red"}, {"field": "company", "op": "gt", "value": 1}]});
+    let rule =
+        json!({"all": [{"field": "colour", "op": "eq", "value": "red"}, {"field": "company", "op": "gt", "value": 1}]});
     let answer = client.post("/v1/segments", json!({"name": " ", "rule": rule})).await;
     let expected = [("name", "empty"), ("rule.all[0].field", "unknown_field"), ("rule.all[1].op", "not_allowed")];
     assert_eq!(answer.faults(), expected.map(|(path, code)| (path.to_owned(), code.to_owned())), "{}", answer.body);
@@ -171,7 +174,12 @@ async fn segments_are_listed_newest_first_in_pages() {
         make(&client, name, has_company()).await;
     }
     let names = |answer: &Answer| -> Vec<String> {
-        answer.body["segments"].as_array().unwrap().iter().map(|segment| segment["name"].as_str().unwrap().to_owned()).collect()
+        answer.body["segments"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|segment| segment["name"].as_str().unwrap().to_owned())
+            .collect()
     };
     let page = client.get("/v1/segments?limit=2").await;
     assert_eq!(names(&page), ["c", "b"]);
@@ -208,7 +216,9 @@ async fn changes_at_once_close_no_circle() {
     let (a, b) = (make(&client, "A", has_company()).await, make(&client, "B", has_company()).await);
     let change = |id: String, names: String| {
         let client = client.clone();
-        async move { client.patch(&format!("/v1/segments/{id}"), json!({"rule": {"in_segment": names}})).await.status.as_u16() }
+        async move {
+            client.patch(&format!("/v1/segments/{id}"), json!({"rule": {"in_segment": names}})).await.status.as_u16()
+        }
     };
     let (one, other) = tokio::join!(change(a.clone(), b.clone()), change(b, a));
     assert_eq!([one.min(other), one.max(other)], [200, 400]);
@@ -224,7 +234,9 @@ async fn contacts_of_a_segment_pass_the_other_filters_too_in_pages() {
     assert_eq!(emails(&page.body["contacts"]), ["cid@example.com", "bob@example.com"]);
     let next = client.get(&format!("/v1/contacts?segment_id={all}&limit=2&cursor={}", page.text("next_cursor"))).await;
     assert_eq!(emails(&next.body["contacts"]), ["ann@example.com"]);
-    for (filter, found) in [("q=bolt", 1), ("q=B%C3%96LT", 0), ("status=archived", 0), ("status=active", 3), ("email=ann@example.com", 1)] {
+    for (filter, found) in
+        [("q=bolt", 1), ("q=B%C3%96LT", 0), ("status=archived", 0), ("status=active", 3), ("email=ann@example.com", 1)]
+    {
         let answer = client.get(&format!("/v1/contacts?segment_id={all}&{filter}")).await;
         assert_eq!(emails(&answer.body["contacts"]).len(), found, "{filter}");
     }

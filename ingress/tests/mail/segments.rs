@@ -18,7 +18,8 @@ fn to(segment: &str) -> Value {
 async fn a_campaign_is_launched_to_a_segment() {
     let ready = Ready::start().await;
     open_streams(&ready.edge).await;
-    let rule = json!({"all": [{"in_list": ready.list}, {"field": "email", "op": "neq", "value": "reader1@example.com"}]});
+    let rule =
+        json!({"all": [{"in_list": ready.list}, {"field": "email", "op": "neq", "value": "reader1@example.com"}]});
     let segment = segment(&ready, rule).await;
     let id = ready.campaign(to(&segment)).await;
     assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["segment_id"], json!(segment));

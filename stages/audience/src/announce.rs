@@ -46,7 +46,8 @@ pub(crate) struct RungRequest {
 
 impl RungRequest {
     fn publication(&self) -> Result<Publication, StageError> {
-        let message = RequestAnnounced { tenant_id: self.tenant_id, request_id: self.request_id, kind: self.kind, notify: None };
+        let message =
+            RequestAnnounced { tenant_id: self.tenant_id, request_id: self.request_id, kind: self.kind, notify: None };
         let id = format!("request-{}-{}", self.request_id.simple(), self.announcements);
         Ok(Publication::json(subjects::request(&self.product, self.environment, self.kind), id, &message)?)
     }

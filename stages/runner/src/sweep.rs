@@ -54,12 +54,7 @@ impl Failing {
     }
 }
 
-pub(crate) async fn run(
-    stage: &'static str,
-    sweep: Arc<dyn Sweep>,
-    failing: Failing,
-    shutdown: CancellationToken,
-) {
+pub(crate) async fn run(stage: &'static str, sweep: Arc<dyn Sweep>, failing: Failing, shutdown: CancellationToken) {
     let labels = [("stage", stage), ("sweep", sweep.name())];
     let mut eager = 0;
     while !shutdown.is_cancelled() {

@@ -93,8 +93,13 @@ impl Rig {
     }
 
     async fn publish(&self, announcement: i32) -> Uuid {
-        let input =
-            Resolved { tenant_id: Uuid::nil(), batch_id: schemas::new_id(), lane: Lane::Priority, announcement };
+        let input = Resolved {
+            tenant_id: Uuid::nil(),
+            batch_id: schemas::new_id(),
+            lane: Lane::Priority,
+            announcement,
+            notify: None,
+        };
         let publication = Publication::json(subjects::resolved(Lane::Priority), input.message_id(), &input).unwrap();
         self.bus.publish_all(vec![publication]).await.unwrap();
         input.batch_id
@@ -196,8 +201,13 @@ async fn a_transient_error_brings_the_message_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_within_the_duplicate_window_publishes_nothing_new() {
     let rig = Rig::new().await;
-    let input =
-        Resolved { tenant_id: Uuid::nil(), batch_id: schemas::new_id(), lane: Lane::Priority, announcement: GOOD };
+    let input = Resolved {
+        tenant_id: Uuid::nil(),
+        batch_id: schemas::new_id(),
+        lane: Lane::Priority,
+        announcement: GOOD,
+        notify: None,
+    };
     for id in ["first", "second"] {
         let publication = Publication::json(subjects::resolved(Lane::Priority), id.to_owned(), &input).unwrap();
         rig.bus.publish_all(vec![publication]).await.unwrap();

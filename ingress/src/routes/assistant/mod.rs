@@ -17,10 +17,11 @@ use crate::{
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new()
-        .post(mcp::PATH, open(answer), doc::answer)
-        .get(mcp::METADATA_PATH, open(metadata), doc::metadata)
-        .get(mcp::METADATA_PATH_OF_ENDPOINT, open(metadata), doc::metadata_of_endpoint)
+    Routes::new().post(mcp::PATH, open(answer), doc::answer).get(mcp::METADATA_PATH, open(metadata), doc::metadata).get(
+        mcp::METADATA_PATH_OF_ENDPOINT,
+        open(metadata),
+        doc::metadata_of_endpoint,
+    )
 }
 
 async fn answer(State(ingress): State<Arc<Ingress>>, request: Request) -> Response {

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use self::{
-    input::{Change, Create},
     filter::Filter,
+    input::{Change, Create},
 };
 use crate::{
     act::{Act, Faults, Id, NoParameters, Page, Reply, Routes, read, write},

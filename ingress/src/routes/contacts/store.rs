@@ -8,11 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::{Change, NewContact};
-use crate::{
-    act::page::as_time,
-    error::ApiError,
-    routes::audiences::AudienceKind,
-};
+use crate::{act::page::as_time, error::ApiError, routes::audiences::AudienceKind};
 
 /// A contact as callers see it.
 #[derive(Debug, Serialize)]

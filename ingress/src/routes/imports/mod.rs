@@ -35,9 +35,11 @@ const ERRORS_SHOWN: usize = 100;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new()
-        .post("/v1/imports", write_large("imports:write", import), doc::import)
-        .get("/v1/imports/{id}", read("imports:write", show), doc::show)
+    Routes::new().post("/v1/imports", write_large("imports:write", import), doc::import).get(
+        "/v1/imports/{id}",
+        read("imports:write", show),
+        doc::show,
+    )
 }
 
 /// What an import does with its rows.

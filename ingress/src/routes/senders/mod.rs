@@ -19,9 +19,11 @@ const PHYSICAL_ADDRESS_MAX: usize = 500;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new()
-        .get("/v1/senders", read("senders:manage", list), doc::list)
-        .post("/v1/senders", write("senders:manage", create), doc::create)
+    Routes::new().get("/v1/senders", read("senders:manage", list), doc::list).post(
+        "/v1/senders",
+        write("senders:manage", create),
+        doc::create,
+    )
 }
 
 #[derive(Debug, Deserialize)]

@@ -64,7 +64,12 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
         data: body.data.unwrap_or_default(),
     };
     store::insert_request(act.db(), tenant, &caller.product, caller.environment, &payload).await?;
-    let ring = RequestAnnounced { tenant_id: tenant, request_id: payload.send_id, kind: RequestKind::Transactional, notify: None };
+    let ring = RequestAnnounced {
+        tenant_id: tenant,
+        request_id: payload.send_id,
+        kind: RequestKind::Transactional,
+        notify: None,
+    };
     let subject = subjects::request(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);

@@ -37,15 +37,8 @@ pub enum EventKind {
 
 impl EventKind {
     /// In the order of [`EVENTS`].
-    const ALL: [Self; 7] = [
-        Self::Sent,
-        Self::Delivered,
-        Self::Opened,
-        Self::Clicked,
-        Self::Bounced,
-        Self::Complained,
-        Self::Unsubscribed,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Sent, Self::Delivered, Self::Opened, Self::Clicked, Self::Bounced, Self::Complained, Self::Unsubscribed];
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         EVENTS.iter().position(|name| *name == text).map(|at| Self::ALL[at])

@@ -157,9 +157,7 @@ impl ValueKind {
                 Exists,
                 NotExists,
             ],
-            Self::Instant => {
-                &[Gt, Gte, Lt, Lte, Between, Before, After, WithinDays, OlderThanDays, Exists, NotExists]
-            }
+            Self::Instant => &[Gt, Gte, Lt, Lte, Between, Before, After, WithinDays, OlderThanDays, Exists, NotExists],
             Self::TextList => &[Includes, Exists, NotExists],
         }
     }

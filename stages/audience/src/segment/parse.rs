@@ -302,7 +302,9 @@ impl Reader<'_> {
 
     /// A whole number of days, not zero.
     fn days(&mut self, value: &Value, path: &str, least: i64) -> Option<i32> {
-        let Some(days) = value.as_i64() else { return self.fault(path, "wrong_type", "must be a whole number of days") };
+        let Some(days) = value.as_i64() else {
+            return self.fault(path, "wrong_type", "must be a whole number of days");
+        };
         if days == 0 || !(least..=DAYS_MAX).contains(&days) {
             return self.fault(path, "out_of_range", format!("must be from {least} to {DAYS_MAX}, and not 0"));
         }
@@ -321,11 +323,7 @@ impl Reader<'_> {
         let times = self.times(node);
         let (kind, human_only) = (kind?, human_only?);
         if human_only && !kind.has_humans() {
-            return self.fault(
-                node.at("human_only"),
-                "not_allowed",
-                "applies to email.opened and email.clicked only",
-            );
+            return self.fault(node.at("human_only"), "not_allowed", "applies to email.opened and email.clicked only");
         }
         let within_days = within_days.map_or(Some(None), |days| days.map(Some))?;
         let campaign_id = campaign_id.map_or(Some(None), |id| id.map(Some))?;

@@ -83,8 +83,12 @@ async fn write_fact(rig: &Rig, tenant: &Tenant, contact: Uuid, send: Uuid, fact:
     let sql = match fact.event {
         "email.opened" => "update sends set opened_at = $3, human_opened_at = $4 where tenant_id = $1 and id = $2",
         "email.clicked" => "update sends set clicked_at = $3, human_clicked_at = $4 where tenant_id = $1 and id = $2",
-        "email.bounced" => "update sends set bounced_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null",
-        "email.complained" => "update sends set complained_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null",
+        "email.bounced" => {
+            "update sends set bounced_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null"
+        }
+        "email.complained" => {
+            "update sends set complained_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null"
+        }
         "email.unsubscribed" => {
             "update sends set unsubscribed_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null"
         }
@@ -154,11 +158,17 @@ async fn the_statement_selects_whom_the_rule_names() {
     for _ in 0..RULES {
         let rule = rules.new_tree(&mut random).unwrap().current();
         let world = World { now: Utc::now(), audiences: &audiences, campaigns: &campaigns, segments: &segments };
-        let expected: Vec<Uuid> =
-            people.iter().filter(|person| person.active && world.holds(&rule, person)).map(|person| person.id).collect();
+        let expected: Vec<Uuid> = people
+            .iter()
+            .filter(|person| person.active && world.holds(&rule, person))
+            .map(|person| person.id)
+            .collect();
         let found = select(&rig, &ours, &rule).await;
-        let differing: Vec<&Person> =
-            people.iter().filter(|person| found.contains(&person.id) != expected.contains(&person.id)).take(2).collect();
+        let differing: Vec<&Person> = people
+            .iter()
+            .filter(|person| found.contains(&person.id) != expected.contains(&person.id))
+            .take(2)
+            .collect();
         assert!(found == expected, "{rule}\n{differing:?}");
         matching += usize::from(!expected.is_empty());
         selective += usize::from(!expected.is_empty() && expected.len() < PEOPLE / 2);

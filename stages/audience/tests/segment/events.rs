@@ -9,15 +9,17 @@ use uuid::Uuid;
 use crate::{select, tenant};
 
 async fn send(rig: &Rig, tenant: &Tenant, id: Uuid, contact: Uuid, sent_days_ago: i64) {
-    sqlx::query("insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', $5)")
-        .bind(tenant.id)
-        .bind(id)
-        .bind(month_of(id))
-        .bind(contact)
-        .bind(Utc::now() - TimeDelta::days(sent_days_ago))
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    sqlx::query(
+        "insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', $5)",
+    )
+    .bind(tenant.id)
+    .bind(id)
+    .bind(month_of(id))
+    .bind(contact)
+    .bind(Utc::now() - TimeDelta::days(sent_days_ago))
+    .execute(&rig.pool)
+    .await
+    .unwrap();
 }
 
 async fn facts(rig: &Rig) -> Vec<(String, bool, bool)> {
@@ -84,7 +86,9 @@ async fn a_mail_counts_when_it_was_sent_however_long_its_campaign_waited() {
         partition(&rig, month_of(*id)).await;
         send(&rig, &tenant, *id, person.id, *sent).await;
     }
-    for (campaign, id, completed) in [(paused, sends[0].0, None), (done, sends[1].0, Some(Utc::now() - TimeDelta::days(59)))] {
+    for (campaign, id, completed) in
+        [(paused, sends[0].0, None), (done, sends[1].0, Some(Utc::now() - TimeDelta::days(59)))]
+    {
         sqlx::query("update campaigns set launch_prefix = $2, month = $3, completed_at = $4 where id = $1")
             .bind(campaign)
             .bind(&id.simple().to_string()[..23])
@@ -100,5 +104,8 @@ async fn a_mail_counts_when_it_was_sent_however_long_its_campaign_waited() {
     assert_eq!(select(&rig, &tenant, &json!({"event": "email.delivered"})).await.len(), 4);
     let of = |campaign: Uuid| json!({"event": "email.sent", "campaign_id": campaign});
     assert_eq!(select(&rig, &tenant, &of(done)).await, [people[1].id]);
-    assert_eq!(select(&rig, &tenant, &json!({"not": {"event": "email.sent", "within_days": 30}})).await, [people[1].id, people[3].id]);
+    assert_eq!(
+        select(&rig, &tenant, &json!({"not": {"event": "email.sent", "within_days": 30}})).await,
+        [people[1].id, people[3].id]
+    );
 }

@@ -24,7 +24,8 @@ pub const TEXTS: [&str; 14] = [
     "line\nbreak",
     " ",
 ];
-pub const ADDRESSES: [&str; 4] = ["ann@example.com", "bob@example.com", "o'neil+x@sub.example.org", "ann@xn--bcher-kva.example"];
+pub const ADDRESSES: [&str; 4] =
+    ["ann@example.com", "bob@example.com", "o'neil+x@sub.example.org", "ann@xn--bcher-kva.example"];
 pub const DATES: [&str; 4] = ["2020-02-29", "2026-01-01", "2026-01-02", "2031-12-31"];
 pub const TIMES: [&str; 4] =
     ["2020-02-29T00:00:00Z", "2026-01-01T00:00:00+01:00", "2026-01-01T00:00:00.5Z", "2031-12-31T23:59:59-05:00"];
@@ -71,7 +72,8 @@ fn moment() -> impl Strategy<Value = Option<Value>> {
 }
 
 fn day() -> impl Strategy<Value = Option<Value>> {
-    let near = (-60_i64..60).prop_map(|days| json!((Utc::now() + TimeDelta::days(days)).format("%Y-%m-%d").to_string()));
+    let near =
+        (-60_i64..60).prop_map(|days| json!((Utc::now() + TimeDelta::days(days)).format("%Y-%m-%d").to_string()));
     prop_oneof![1 => Just(None), 2 => near.prop_map(Some), 1 => select(&DATES[..]).prop_map(|day| Some(json!(day)))]
 }
 
@@ -80,7 +82,8 @@ fn number() -> impl Strategy<Value = Option<Value>> {
 }
 
 fn fact() -> impl Strategy<Value = Fact> {
-    let events = ["email.sent", "email.opened", "email.clicked", "email.bounced", "email.complained", "email.unsubscribed"];
+    let events =
+        ["email.sent", "email.opened", "email.clicked", "email.bounced", "email.complained", "email.unsubscribed"];
     let campaign = prop_oneof![Just(None), (0..2_usize).prop_map(Some)];
     // Not at the edge of a day: the test's clock and the database's differ a little.
     (select(events.to_vec()), campaign, 0..40_i64, any::<bool>()).prop_map(|(event, campaign, days, human)| Fact {
@@ -96,7 +99,8 @@ pub fn person() -> impl Strategy<Value = Person> {
     let texts = (maybe(&TEXTS), maybe(&TEXTS), maybe(&TEXTS));
     let own = (maybe(&TEXTS), number(), any::<Option<bool>>(), day(), moment());
     let langs = prop_oneof![Just(None), proptest::collection::vec(select(&TEXTS[..]), 0..3).prop_map(Some)];
-    let statuses = (select(vec!["subscribed", "unsubscribed", "pending"]), prop::bool::weighted(0.9), maybe(&[1_i64, 50, 7_000]));
+    let statuses =
+        (select(vec!["subscribed", "unsubscribed", "pending"]), prop::bool::weighted(0.9), maybe(&[1_i64, 50, 7_000]));
     let doings = (
         proptest::collection::btree_set(0..3_usize, 0..3),
         proptest::collection::vec(fact(), 0..5),
@@ -136,13 +140,22 @@ fn field_leaf() -> impl Strategy<Value = Value> {
     let leaf = |field: &'static str, op: &str, value: Value| json!({"field": field, "op": op, "value": value});
     let text_fields = || select(vec!["first_name", "company", "lifecycle_stage", "fields.plan"]);
     let text_ops = select(vec!["eq", "neq", "contains", "not_contains", "starts_with", "ends_with"]);
-    let part = || {
-        (select(&TEXTS[..]), 0..4_usize).prop_map(|(text, take)| text.chars().take(take.max(1)).collect::<String>())
-    };
+    let part =
+        || (select(&TEXTS[..]), 0..4_usize).prop_map(|(text, take)| text.chars().take(take.max(1)).collect::<String>());
     let exists = select(vec!["exists", "not_exists"]);
     let any_field = select(vec![
-        "email", "first_name", "company", "dot_number", "consent.at", "fields.plan", "fields.seats", "fields.vip", "fields.renews",
-        "fields.seen", "fields.langs", "source",
+        "email",
+        "first_name",
+        "company",
+        "dot_number",
+        "consent.at",
+        "fields.plan",
+        "fields.seats",
+        "fields.vip",
+        "fields.renews",
+        "fields.seen",
+        "fields.langs",
+        "source",
     ]);
     let range_ops = || select(vec!["gt", "gte", "lt", "lte"]);
     let numbers = || select(&NUMBERS[..]).prop_map(|text| serde_json::from_str::<Value>(text).unwrap());
@@ -175,7 +188,15 @@ fn field_leaf() -> impl Strategy<Value = Value> {
 }
 
 fn event_leaf(campaigns: Vec<Uuid>) -> impl Strategy<Value = Value> {
-    let events = ["email.sent", "email.delivered", "email.opened", "email.clicked", "email.bounced", "email.complained", "email.unsubscribed"];
+    let events = [
+        "email.sent",
+        "email.delivered",
+        "email.opened",
+        "email.clicked",
+        "email.bounced",
+        "email.complained",
+        "email.unsubscribed",
+    ];
     let campaign = prop_oneof![Just(None), select(campaigns).prop_map(Some)];
     let times = prop_oneof![
         (1..3_i64).prop_map(|count| ("at_least", count)),
@@ -249,7 +270,8 @@ impl World<'_> {
                 (_, true) => fact.human_hours_ago,
                 (_, false) => Some(fact.hours_ago),
             };
-            let recent = hours_ago.is_some_and(|hours| get("within_days").as_i64().is_none_or(|days| hours <= days * 24));
+            let recent =
+                hours_ago.is_some_and(|hours| get("within_days").as_i64().is_none_or(|days| hours <= days * 24));
             let campaign = get("campaign_id").is_null()
                 || fact.campaign.is_some_and(|at| json!(self.campaigns[at]) == *get("campaign_id"));
             kind && recent && campaign
@@ -330,9 +352,9 @@ fn compare(field: &str, value: &Value, wanted: &Value) -> std::cmp::Ordering {
         (Value::Bool(value), Value::Bool(wanted)) => value.cmp(wanted),
         (Value::String(value), Value::String(wanted)) => match field {
             "fields.renews" => value.cmp(wanted),
-            "fields.seen" | "consent.at" | "created_at" => DateTime::parse_from_rfc3339(value)
-                .unwrap()
-                .cmp(&DateTime::parse_from_rfc3339(wanted).unwrap()),
+            "fields.seen" | "consent.at" | "created_at" => {
+                DateTime::parse_from_rfc3339(value).unwrap().cmp(&DateTime::parse_from_rfc3339(wanted).unwrap())
+            }
             _ => value.to_lowercase().cmp(&wanted.to_lowercase()),
         },
         pair => panic!("{pair:?}"),

@@ -64,7 +64,10 @@ async fn a_segment_does_not_lead_back_to_itself() {
     let cycle = |path: &str| Err(format!("{path} cycle"));
     assert_eq!(as_rule_of(&rig, &tenant, a, &json!({"in_segment": a})).await, cycle("rule.in_segment"));
     assert_eq!(as_rule_of(&rig, &tenant, a, &json!({"not": {"in_segment": b}})).await, cycle("rule.not.in_segment"));
-    assert_eq!(as_rule_of(&rig, &tenant, a, &json!({"all": [plain, {"in_segment": c}]})).await, cycle("rule.all[1].in_segment"));
+    assert_eq!(
+        as_rule_of(&rig, &tenant, a, &json!({"all": [plain, {"in_segment": c}]})).await,
+        cycle("rule.all[1].in_segment")
+    );
     assert_eq!(as_rule_of(&rig, &tenant, c, &json!({"any": [{"in_segment": a}, {"in_segment": b}]})).await, Ok(()));
     // One that is in the database all the same ends, too.
     set_rule(&rig, a, &json!({"in_segment": c})).await;

@@ -6,17 +6,8 @@ use stage_rig::{Rig, Tenant};
 
 use crate::{compile, select, tenant};
 
-const HOSTILE: [&str; 9] = [
-    "' or 1 = 1 --",
-    "'; drop table contacts; --",
-    "%",
-    "_",
-    "\\",
-    "\\'",
-    "$1",
-    "\u{202e}\u{0}abc",
-    ") or true or (",
-];
+const HOSTILE: [&str; 9] =
+    ["' or 1 = 1 --", "'; drop table contacts; --", "%", "_", "\\", "\\'", "$1", "\u{202e}\u{0}abc", ") or true or ("];
 
 async fn sql(rig: &Rig, tenant: &Tenant, rule: &Value) -> String {
     let mut query = QueryBuilder::new("select c.id from ");
@@ -60,7 +51,13 @@ async fn a_value_that_postgres_cannot_read_is_missing_and_does_not_fail_the_segm
     let tenant = tenant(&rig).await;
     let people = rig.people(&tenant, 6).await;
     // What a contact's field may hold by RFC 3339, or held before its check was made.
-    let held = ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+23:59", "2016-12-31T23:59:60Z", "2026-01-01t00:00:00.123456789z", "soon"];
+    let held = [
+        "0000-01-01T00:00:00Z",
+        "2026-01-01T00:00:00+23:59",
+        "2016-12-31T23:59:60Z",
+        "2026-01-01t00:00:00.123456789z",
+        "soon",
+    ];
     for (person, seen) in people.iter().zip(held) {
         sqlx::query("update contacts set fields = $2 where id = $1")
             .bind(person.id)

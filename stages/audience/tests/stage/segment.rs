@@ -36,7 +36,11 @@ async fn campaign(rig: &Rig, tenant: &Tenant) -> (Uuid, Uuid) {
 
 async fn employ(rig: &Rig, people: &[Person]) {
     let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
-    sqlx::query("update contacts set company = 'Acme' where id = any ($1)").bind(&ids).execute(&rig.pool).await.unwrap();
+    sqlx::query("update contacts set company = 'Acme' where id = any ($1)")
+        .bind(&ids)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
 }
 
 async fn mailed(rig: &Rig) -> Vec<Uuid> {

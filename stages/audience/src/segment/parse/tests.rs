@@ -64,7 +64,11 @@ fn suitable(kind: &str, op: &str) -> Value {
 #[case("number", "fields.seats", "eq neq in not_in gt gte lt lte between exists not_exists")]
 #[case("number", "dot_number", "eq neq in not_in gt gte lt lte between exists not_exists")]
 #[case("boolean", "fields.vip", "eq neq exists not_exists")]
-#[case("date", "fields.renews", "eq neq in not_in gt gte lt lte between before after within_days older_than_days exists not_exists")]
+#[case(
+    "date",
+    "fields.renews",
+    "eq neq in not_in gt gte lt lte between before after within_days older_than_days exists not_exists"
+)]
 #[case("instant", "fields.seen", "gt gte lt lte between before after within_days older_than_days exists not_exists")]
 #[case("instant", "created_at", "gt gte lt lte between before after within_days older_than_days exists not_exists")]
 #[case("list", "fields.langs", "includes exists not_exists")]
@@ -158,8 +162,11 @@ fn every_fault_is_named_at_once() {
         {"field": "colour", "op": "eq", "value": "red"},
         {"any": [{"in_list": "x"}, {"field": "company", "op": "gt", "value": "x"}]},
     ]});
-    let expected =
-        [("rule.all[0].field", "unknown_field"), ("rule.all[1].any[0].in_list", "invalid"), ("rule.all[1].any[1].op", "not_allowed")];
+    let expected = [
+        ("rule.all[0].field", "unknown_field"),
+        ("rule.all[1].any[0].in_list", "invalid"),
+        ("rule.all[1].any[1].op", "not_allowed"),
+    ];
     assert_eq!(faults(&rule), expected.map(|(path, code)| (path.to_owned(), code)));
 }
 
@@ -214,6 +221,9 @@ fn values_are_read_into_one_form() {
     assert_eq!(parse("email", "neq", json!(" Ann@Bücher.Example ")), (Test::OneOf(address), true));
     let at = DateTime::parse_from_rfc3339("2026-01-02T02:04:05Z").unwrap().to_utc();
     let after = Bound { value: Scalar::Instant(at), inclusive: false };
-    assert_eq!(parse("created_at", "after", json!("2026-01-02T03:04:05+01:00")), (Test::Range(Some(after), None), false));
+    assert_eq!(
+        parse("created_at", "after", json!("2026-01-02T03:04:05+01:00")),
+        (Test::Range(Some(after), None), false)
+    );
     assert_eq!(parse("fields.vip", "not_exists", Value::Null), (Test::Exists, true));
 }
