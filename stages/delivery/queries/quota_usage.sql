@@ -8,5 +8,6 @@ cross join lateral (
     select coalesce(sum(u.used), 0)::int8 as used_month,
            coalesce(sum(u.used) filter (where u.day = c.today), 0)::int8 as used_day
     from send_usage u
-    where u.tenant_id = w.id and u.day >= date_trunc('month', c.today) and u.day < date_trunc('month', c.today) + interval '1 month'
+    where u.tenant_id = w.id and u.day >= date_trunc('month', c.today::timestamp)
+      and u.day < date_trunc('month', c.today::timestamp) + interval '1 month'
 ) u

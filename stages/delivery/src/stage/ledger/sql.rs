@@ -18,8 +18,11 @@ use super::{
 /// Begins a transaction whose plans are index lookups, whatever the statistics of a young partition say: every statement
 /// here touches a bounded number of rows by primary key. The plans are made anew each time (the pool's setting): a generic one
 /// made while the partition was empty goes through all of it once a campaign has filled it.
+///
+/// Joins are made in the order they are written, which is the right one here: looking for another costs a millisecond of every
+/// commit where eight tables are joined (measured: 1.3 ms of planning instead of 0.3).
 pub(crate) const BEGIN: &str = "begin; set local enable_seqscan = off; set local enable_hashjoin = off; \
-     set local enable_mergejoin = off";
+     set local enable_mergejoin = off; set local join_collapse_limit = 1";
 
 /// A batch's key. Sorted, it is the order batches are locked in.
 pub(crate) type BatchKey = (Uuid, Uuid);
