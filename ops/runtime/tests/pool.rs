@@ -1,7 +1,10 @@
 //! A pool never hands on an open transaction.
 #![allow(clippy::unwrap_used)]
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use runtime::{Database, Role};
 use secrecy::SecretString;
@@ -10,6 +13,8 @@ use sqlx::{Acquire, PgPool};
 
 const CANCELLED: usize = 2_000;
 const CONNECTIONS: u32 = 4;
+/// Well below the time after which Postgres itself ends a forgotten transaction.
+const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Begins and gives up on the way: what axum does to a handler whose client hangs up. `pool.begin()` is these two steps; taken
 /// one by one, the second can be given up after a number of polls, when BEGIN is written and its answer is not there yet.
@@ -21,13 +26,6 @@ async fn begin_and_give_up(pool: &PgPool, polls: usize) {
             return;
         }
         tokio::task::yield_now().await;
-    }
-}
-
-/// Everything the storm left behind has gone back to the pool.
-async fn calm(pool: &PgPool) {
-    while pool.num_idle() < pool.size() as usize {
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -49,8 +47,13 @@ async fn a_cancelled_begin_leaves_no_transaction_open() {
     for round in 0..CANCELLED {
         begin_and_give_up(&pool, round % 4).await;
         if round % 8 == 7 {
-            calm(&pool).await;
-            assert_eq!(inside().await, 0, "after {round} cancelled begins");
+            // What the storm left behind goes back to the pool in tasks of its own, and the pool's count of idle connections is
+            // not exact while it does. A transaction that nobody ends stays: nothing uses these connections meanwhile.
+            let deadline = Instant::now() + RELEASED_WITHIN;
+            while inside().await > 0 {
+                assert!(Instant::now() < deadline, "after {round} cancelled begins");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         }
     }
 
