@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use axum::{Router, middleware};
 use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
-use runtime::{Bus, MasterKeys, Vault, VaultError};
+use runtime::{Bus, FactBell, MasterKeys, Vault, VaultError};
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
@@ -34,6 +34,8 @@ pub struct Deps {
     pub pool: PgPool,
     /// Where accepted requests are announced.
     pub bus: Bus,
+    /// Rung after every write: it may have committed facts.
+    pub facts: FactBell,
     /// Derives tokens, sealing keys and pseudonyms.
     pub master_keys: MasterKeys,
 }
@@ -58,6 +60,8 @@ pub struct Ingress {
     pub pool: PgPool,
     /// The bus.
     pub bus: Bus,
+    /// Rung after every write: it may have committed facts.
+    pub facts: FactBell,
     /// Seals secrets at rest.
     pub vault: Vault,
     /// Checks the tokens of links in mail.
@@ -101,6 +105,7 @@ impl Ingress {
             keys: auth::Keys::new(deps.pool.clone()),
             pool: deps.pool,
             bus: deps.bus,
+            facts: deps.facts,
             master_keys: deps.master_keys,
             resolver,
             settings,

@@ -3,6 +3,7 @@
 //! Nothing here talks to a server. Every other crate depends on this one; it depends on none of ours.
 
 pub mod address;
+pub mod events;
 pub mod freemail;
 pub mod gate;
 pub mod ids;
@@ -15,10 +16,12 @@ pub mod subjects;
 pub mod token;
 
 pub use address::{Address, AddressError};
+pub use events::{Event, EventData, EventType};
 pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
-pub use messages::{Cleared, ClearedRecipient, RequestAnnounced, Resolved, Signal, SignalKind};
+pub use messages::{Cleared, ClearedRecipient, FactsAnnounced, RequestAnnounced, Resolved, Signal, SignalKind};
 pub use rendered::{Piece, Rendered, RenderedRecipient, Skeleton, SkeletonId};
 pub use states::{
-    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, MessagePurpose, OnMiss, PauseReason,
-    RequestKind, SendState, SkipReason, WinnerMetric, WinnerReason,
+    AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DomainStatus,
+    EnrollmentStatus, Environment, ExitReason, Lane, MessageKind, MessagePurpose, OnMiss, OutcomeType, PauseReason,
+    RequestKind, SendState, SequenceStatus, SkipReason, StepType, SubscriptionStatus, WinnerMetric, WinnerReason,
 };

@@ -140,6 +140,30 @@ pub enum SignalKind {
         /// As the feedback loop names it (RFC 5965): `abuse`, `fraud`, `not-spam`, `virus`, `other`.
         feedback_type: String,
     },
+    /// A server or provider took the message and gave it back, or refused it later.
+    Bounced {
+        /// What it says about the address.
+        class: crate::BounceClass,
+        /// The reply code, if one is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        smtp_code: Option<i16>,
+        /// The enhanced status code (RFC 3463).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        enhanced_code: Option<String>,
+        /// The server's words, cut to 500 characters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        diagnostic: Option<String>,
+        /// Which rule classified it: a name of the rule table.
+        rule: String,
+    },
+    /// The recipient answered.
+    Replied {
+        /// The answer's own Message-ID.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message_id: Option<String>,
+        /// Written by a program (RFC 3834): an absence note, a ticket system. Stops no sequence.
+        automatic: bool,
+    },
 }
 
 impl SignalKind {
@@ -152,6 +176,8 @@ impl SignalKind {
             Self::Unsubscribed { .. } => "unsubscribed",
             Self::Delivered => "delivered",
             Self::Complained { .. } => "complained",
+            Self::Bounced { .. } => "bounced",
+            Self::Replied { .. } => "replied",
         }
     }
 }
@@ -178,6 +204,15 @@ pub struct Signal {
 
 impl Message for Signal {
     const SCHEMA: &'static str = "mail.v1.signal";
+}
+
+/// `mail.v1.fact.<stage>`: facts were committed and stand in `outbox`, to be told. Says only "look now": who reads it takes
+/// what there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FactsAnnounced {}
+
+impl Message for FactsAnnounced {
+    const SCHEMA: &'static str = "mail.v1.fact";
 }
 
 /// The payload of a `transactional` request, as stored in `requests.payload`.

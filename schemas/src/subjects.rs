@@ -32,6 +32,18 @@ pub fn signal(source: &str) -> String {
     format!("mail.v1.signal.{source}")
 }
 
+/// `mail.v1.fact.<stage>`
+#[must_use]
+pub fn fact(stage: &str) -> String {
+    format!("mail.v1.fact.{stage}")
+}
+
+/// `mail.v1.event.<product>.<environment>.<type>`; the type's dot makes it two tokens, so `….email.*` is all of mail.
+#[must_use]
+pub fn event(product: &str, environment: Environment, event_type: crate::EventType) -> String {
+    format!("mail.v1.event.{product}.{environment}.{event_type}")
+}
+
 /// `mail.v1.dead.<stage>`
 #[must_use]
 pub fn dead(stage: &str) -> String {
@@ -65,6 +77,8 @@ pub mod stream {
     pub const RENDERED: &str = "MAIL_RENDERED";
     /// What recipients and providers tell us.
     pub const SIGNALS: &str = "MAIL_SIGNALS";
+    /// That there are facts to tell.
+    pub const FACTS: &str = "MAIL_FACTS";
     /// Facts for subscribers.
     pub const EVENTS: &str = "MAIL_EVENTS";
     /// Set aside, with reasons.

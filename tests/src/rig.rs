@@ -16,7 +16,8 @@ use crate::{
 };
 
 /// Every stage, as `postrider stage` names it.
-pub const STAGES: [&str; 5] = ["audience", "compliance", "rendering", "delivery", "engagement"];
+pub const STAGES: [&str; 8] =
+    ["audience", "compliance", "rendering", "delivery", "engagement", "attribution", "webhooks", "sequencing"];
 
 /// A running installation.
 pub struct Rig {

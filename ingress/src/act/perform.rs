@@ -319,6 +319,7 @@ async fn settle(
                 (None, _) => {}
             }
             tx.commit().await?;
+            ingress.facts.ring();
             announce(ingress, announcements);
             Ok(reply)
         }

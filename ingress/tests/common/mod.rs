@@ -11,7 +11,7 @@ use clap::Parser;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
-use runtime::{Bus, Database, MasterKeys, Role};
+use runtime::{Bus, Database, FactBell, MasterKeys, Role};
 use schemas::Environment;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ async fn another(database: &TestDatabase, settings: Settings) -> Arc<Ingress> {
     let prefix = format!("{}_", database.name());
     let bus = Bus::connect(&SecretString::from(database.nats_url()), None, &prefix, 1, "test").await.unwrap();
     let master_keys = MasterKeys::parse(&"5a".repeat(32)).unwrap();
-    Ingress::new(Deps { pool, bus, master_keys }, settings).unwrap()
+    Ingress::new(Deps { pool, bus, facts: FactBell::default(), master_keys }, settings).unwrap()
 }
 
 /// What came back.

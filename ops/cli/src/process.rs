@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
 use delivery::quota::QuotaDefaults;
-use runtime::{Bus, CoreSettings, Database, Role, Vault, admin::Admin};
+use runtime::{Bus, CoreSettings, Database, FactBell, Role, Vault, admin::Admin};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,12 @@ pub struct StageSettings {
     pub delivery: delivery::Settings,
     #[command(flatten, next_help_heading = "Engagement")]
     pub engagement: engagement::Settings,
+    #[command(flatten, next_help_heading = "Attribution")]
+    pub attribution: attribution::Settings,
+    #[command(flatten, next_help_heading = "Webhooks")]
+    pub webhooks: webhooks::Settings,
+    #[command(flatten, next_help_heading = "Sequencing")]
+    pub sequencing: sequencing::Settings,
 }
 
 /// Where a process tells which addresses it took (ports 0 become real ones). For rigs that start processes.
@@ -104,8 +110,14 @@ pub enum StageName {
     Rendering,
     /// Claims, fences, sends, records.
     Delivery,
-    /// Takes in opens, clicks, unsubscribes.
+    /// Takes in opens, clicks, unsubscribes, bounces, complaints, replies.
     Engagement,
+    /// Credits outcomes to mails.
+    Attribution,
+    /// Tells products what happened.
+    Webhooks,
+    /// Takes contacts through sequences.
+    Sequencing,
 }
 
 impl StageName {
@@ -116,6 +128,9 @@ impl StageName {
             Self::Rendering => "rendering",
             Self::Delivery => "delivery",
             Self::Engagement => "engagement",
+            Self::Attribution => "attribution",
+            Self::Webhooks => "webhooks",
+            Self::Sequencing => "sequencing",
         }
     }
 }
@@ -129,7 +144,7 @@ struct Process {
 pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
     settings.stages.delivery.quota = settings.quota;
     settings.ingress.quota = settings.quota;
-    let process = Process::start(&settings.core, "all").await?;
+    let process = Process::start(&settings.core, "all", "all").await?;
     start_stages(&process.deps, &settings.stages, StageName::value_variants()).await?;
     process.beat(StageName::value_variants(), true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
@@ -140,7 +155,7 @@ pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
 
 pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
     settings.ingress.quota = settings.quota;
-    let process = Process::start(&settings.core, "ingress").await?;
+    let process = Process::start(&settings.core, "ingress", "ingress").await?;
     process.beat(&[], true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     process.announce(&settings.addresses, Some(serving.address))?;
@@ -157,7 +172,8 @@ pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
         .map(|value| value.get_name().to_owned())
         .collect::<Vec<_>>()
         .join("+");
-    let process = Process::start(&settings.core, &name).await?;
+    let process =
+        Process::start(&settings.core, &name, settings.names.first().map_or("stage", |name| name.name())).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.beat(&settings.names, false);
     process.announce(&settings.addresses, None)?;
@@ -166,7 +182,7 @@ pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
 }
 
 impl Process {
-    async fn start(core: &CoreSettings, name: &str) -> anyhow::Result<Self> {
+    async fn start(core: &CoreSettings, name: &str, tells_as: &'static str) -> anyhow::Result<Self> {
         runtime::telemetry::init_logs(&core.log)?;
         let metrics = runtime::telemetry::init_metrics(name)?;
         let master = core.master_keys()?;
@@ -185,10 +201,12 @@ impl Process {
             .serve(core.admin_addr, shutdown.clone())
             .await
             .with_context(|| format!("admin-addr {}", core.admin_addr))?;
+        let facts = FactBell::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
-            runner: runner::Runner::new(bus.clone(), shutdown.clone()),
+            runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone()),
             bus,
             pool,
+            facts,
             tokens: Arc::new(master.tokens()),
             vault: Arc::new(Vault::new(&master)?),
             shutdown,
@@ -257,6 +275,9 @@ async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[St
             StageName::Rendering => rendering::start(deps, &settings.rendering).await?,
             StageName::Delivery => delivery::start(deps, &settings.delivery).await?,
             StageName::Engagement => engagement::start(deps, &settings.engagement).await?,
+            StageName::Attribution => attribution::start(deps, &settings.attribution).await?,
+            StageName::Webhooks => webhooks::start(deps, &settings.webhooks).await?,
+            StageName::Sequencing => sequencing::start(deps, &settings.sequencing).await?,
         }
     }
     Ok(())
@@ -271,6 +292,7 @@ async fn start_ingress(
     let deps = ingress::Deps {
         pool: Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?,
         bus: process.deps.bus.clone(),
+        facts: process.deps.facts.clone(),
         master_keys: core.master_keys()?,
     };
     let ingress = ingress::Ingress::new(deps, settings)?;

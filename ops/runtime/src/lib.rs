@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod bus;
 pub mod db;
+pub mod facts;
 pub mod heartbeat;
 pub mod metric;
 pub mod settings;
@@ -12,6 +13,7 @@ pub mod vault;
 
 pub use bus::{Bus, BusError, Publication};
 pub use db::{Database, Role};
+pub use facts::FactBell;
 pub use heartbeat::{Beat, Heartbeat};
 pub use metric::{Counter, Gauge, Histogram};
 pub use settings::CoreSettings;

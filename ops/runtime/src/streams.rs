@@ -39,7 +39,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        description: "Requests: campaign launches, transactional sends",
+        description: "Requests: launches, transactional sends, messages, enrollments, outcomes",
     },
     StreamSpec {
         name: stream::RESOLVED,
@@ -76,6 +76,24 @@ pub const STREAMS: &[StreamSpec] = &[
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
         description: "Opens, clicks, unsubscribes, for engagement",
+    },
+    StreamSpec {
+        name: stream::FACTS,
+        subjects: "mail.v1.fact.*",
+        max_bytes: 16 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: true,
+        description: "That facts were committed, for webhooks",
+    },
+    StreamSpec {
+        name: stream::EVENTS,
+        subjects: "mail.v1.event.*.*.*.*",
+        max_bytes: 4096 * MB,
+        work_queue: false,
+        max_age: DAY.saturating_mul(7),
+        rebuilt_from_ledger: true,
+        description: "What products are told, for attribution and any internal subscriber",
     },
     StreamSpec {
         name: stream::DEAD,

@@ -68,6 +68,10 @@ impl Audience {
                 RequestKind::CampaignLaunch => campaign::launch(&self.pool, input).await?,
                 RequestKind::Transactional => transactional.push(input),
                 RequestKind::Message => messages.push(input),
+                // Not of this stage's subjects.
+                RequestKind::Enrollment | RequestKind::Outcome => {
+                    return Err(StageError::rejected("not_for_this_stage", input.kind));
+                }
             }
         }
         let mut publications = Vec::new();

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::{self, AckKind, consumer::pull};
 use futures::{StreamExt, TryStreamExt, future};
-use runtime::{Bus, BusError, Counter, Gauge, Histogram};
+use runtime::{Bus, BusError, Counter, FactBell, Gauge, Histogram};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ pub(crate) struct Worker<S> {
     stage: Arc<S>,
     intake: Arc<Intake>,
     bus: Bus,
+    facts: FactBell,
     shutdown: CancellationToken,
 }
 
@@ -38,8 +39,14 @@ struct Work<I> {
 }
 
 impl<S: Stage> Worker<S> {
-    pub(crate) fn new(stage: Arc<S>, intake: Arc<Intake>, bus: Bus, shutdown: CancellationToken) -> Self {
-        Self { stage, intake, bus, shutdown }
+    pub(crate) fn new(
+        stage: Arc<S>,
+        intake: Arc<Intake>,
+        bus: Bus,
+        facts: FactBell,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self { stage, intake, bus, facts, shutdown }
     }
 
     pub(crate) async fn run(self) {
@@ -161,6 +168,9 @@ impl<S: Stage> Worker<S> {
         let started = Instant::now();
         let work = async {
             let outputs = self.stage.handle(inputs).await?;
+            if S::TELLS_FACTS {
+                self.facts.ring();
+            }
             let count = outputs.len() as u64;
             self.bus.publish_all(outputs).await?;
             Counter::StagePublishedTotal.add(count, labels);

@@ -13,7 +13,7 @@ mod sweep;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use runtime::{Beat, Bus, Heartbeat, Publication};
+use runtime::{Beat, Bus, FactBell, Heartbeat, Publication};
 use schemas::{Lane, messages::Message};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -43,6 +43,8 @@ pub struct Intake {
 pub trait Stage: Send + Sync + 'static {
     /// The stage's name: in subjects, durables, metrics and spans.
     const NAME: &'static str;
+    /// Whether handling commits facts that others are told: the bell is rung then. Not of the stage that hears it.
+    const TELLS_FACTS: bool = true;
     /// What it reads.
     type Input: Message;
 
@@ -71,6 +73,8 @@ pub struct Deps {
     pub bus: Bus,
     /// A pool in the stages' role.
     pub pool: sqlx::PgPool,
+    /// For facts that are committed outside of `handle` and of sweeps; the runner rings for those.
+    pub facts: FactBell,
     /// Makes and checks the tokens in mail.
     pub tokens: Arc<schemas::token::TokenKeys>,
     /// Opens secrets at rest.
@@ -83,6 +87,7 @@ pub struct Deps {
 #[derive(Clone)]
 pub struct Runner {
     bus: Bus,
+    facts: FactBell,
     shutdown: CancellationToken,
     tasks: TaskTracker,
     failing: sweep::Failing,
@@ -95,10 +100,10 @@ impl std::fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// A runner that stops taking work when `shutdown` is cancelled.
+    /// A runner that stops taking work when `shutdown` is cancelled, and rings `facts` after all that may have committed some.
     #[must_use]
-    pub fn new(bus: Bus, shutdown: CancellationToken) -> Self {
-        Self { bus, shutdown, tasks: TaskTracker::new(), failing: sweep::Failing::default() }
+    pub fn new(bus: Bus, facts: FactBell, shutdown: CancellationToken) -> Self {
+        Self { bus, facts, shutdown, tasks: TaskTracker::new(), failing: sweep::Failing::default() }
     }
 
     /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
@@ -106,8 +111,13 @@ impl Runner {
         for intake in intakes {
             let intake = Arc::new(intake);
             for _ in 0..intake.workers {
-                let worker =
-                    consume::Worker::new(stage.clone(), intake.clone(), self.bus.clone(), self.shutdown.clone());
+                let worker = consume::Worker::new(
+                    stage.clone(),
+                    intake.clone(),
+                    self.bus.clone(),
+                    self.facts.clone(),
+                    self.shutdown.clone(),
+                );
                 self.tasks.spawn(worker.run());
             }
             self.tasks.spawn(gauges::watch(S::NAME, intake, self.bus.clone(), self.shutdown.clone()));
@@ -116,7 +126,7 @@ impl Runner {
 
     /// Starts a sweep: run now and then every interval, until shut down.
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
-        self.tasks.spawn(sweep::run(stage, sweep, self.failing.clone(), self.shutdown.clone()));
+        self.tasks.spawn(sweep::run(stage, sweep, self.failing.clone(), self.facts.clone(), self.shutdown.clone()));
     }
 
     /// Lets this process be heard of, with the stages it runs and the names of the settings it was given, until shut down.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runtime::Counter;
+use runtime::{Counter, FactBell};
 use tokio_util::sync::CancellationToken;
 
 use crate::StageError;
@@ -54,7 +54,13 @@ impl Failing {
     }
 }
 
-pub(crate) async fn run(stage: &'static str, sweep: Arc<dyn Sweep>, failing: Failing, shutdown: CancellationToken) {
+pub(crate) async fn run(
+    stage: &'static str,
+    sweep: Arc<dyn Sweep>,
+    failing: Failing,
+    facts: FactBell,
+    shutdown: CancellationToken,
+) {
     let labels = [("stage", stage), ("sweep", sweep.name())];
     let mut eager = 0;
     while !shutdown.is_cancelled() {
@@ -67,6 +73,7 @@ pub(crate) async fn run(stage: &'static str, sweep: Arc<dyn Sweep>, failing: Fai
             }
             Ok(found) => {
                 Counter::SweepFoundTotal.add(found, labels);
+                facts.ring();
                 eager += 1;
                 if eager < EAGER_RUNS { Duration::ZERO } else { sweep.interval() }
             }

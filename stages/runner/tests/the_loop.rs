@@ -13,7 +13,7 @@ use async_nats::jetstream::stream::Stream;
 use async_trait::async_trait;
 use bytes::Bytes;
 use runner::{Intake, Runner, Stage, StageError};
-use runtime::{Bus, Publication};
+use runtime::{Bus, FactBell, Publication};
 use schemas::{
     Lane, Resolved,
     subjects::{self, header, stream},
@@ -77,7 +77,12 @@ impl Rig {
         let bus = Bus::connect(&url, None, &prefix, 1, "test").await.unwrap();
         bus.apply_streams().await.unwrap();
         let shutdown = CancellationToken::new();
-        Self { runner: Runner::new(bus.clone(), shutdown.clone()), bus, toy: Arc::default(), shutdown }
+        Self {
+            runner: Runner::new(bus.clone(), FactBell::default(), shutdown.clone()),
+            bus,
+            toy: Arc::default(),
+            shutdown,
+        }
     }
 
     fn start(&self, coalesce: usize) {

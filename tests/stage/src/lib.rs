@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_nats::jetstream::stream::Config;
 use clap::{Args, Command};
 use runner::{Deps, Runner};
-use runtime::{Bus, Database, MasterKeys, Publication, Role, Vault, streams::STREAMS};
+use runtime::{Bus, Database, FactBell, MasterKeys, Publication, Role, Vault, streams::STREAMS};
 use schemas::{messages::Message, subjects::stream};
 use servers::TestDatabase;
 use sqlx::PgPool;
@@ -55,10 +55,12 @@ impl Rig {
     /// What a process gives its stages. Each call is another process: a runner and a pool of its own.
     pub fn process(&self) -> Deps {
         let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
+        let facts = FactBell::start("test", self.bus.clone(), self.pool.clone(), self.shutdown.clone());
         Deps {
-            runner: Runner::new(self.bus.clone(), self.shutdown.clone()),
+            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()),
             bus: self.bus.clone(),
             pool: Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap(),
+            facts,
             tokens: Arc::new(keys.tokens()),
             vault: Arc::new(Vault::new(&keys).unwrap()),
             shutdown: self.shutdown.clone(),

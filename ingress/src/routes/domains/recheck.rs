@@ -112,7 +112,9 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
                 audit(&mut tx, tenant, id, from, to).await?;
                 tracing::info!(tenant_id = %tenant, domain_id = %id, %from, %to, "a domain's status changed");
             }
-            tx.commit().await
+            tx.commit().await?;
+            ingress.facts.ring();
+            Ok(())
         }
         Settled::ProvenElsewhere => {
             tx.rollback().await?;

@@ -148,6 +148,7 @@ impl Choosing {
             }
         };
         tx.commit().await?;
+        ingress.facts.ring();
         if wish == Wish::Leave && !recipient.left {
             let kind = SignalKind::Unsubscribed { method: "preferences".to_owned() };
             signals::record(&ingress, &claims, kind, peer, &headers);

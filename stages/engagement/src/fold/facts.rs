@@ -47,6 +47,7 @@ impl Fact {
             SignalKind::Opened => Some(Self::Opened),
             SignalKind::Clicked { .. } => Some(Self::Clicked),
             SignalKind::Unsubscribed { .. } => Some(Self::Unsubscribed),
+            SignalKind::Bounced { .. } | SignalKind::Replied { .. } => None,
         }
     }
 
@@ -91,7 +92,11 @@ pub(super) fn machine_reason(signal: &Signal, accepted_at: Option<DateTime<Utc>>
     let click = match signal.kind {
         SignalKind::Opened => false,
         SignalKind::Clicked { .. } => true,
-        SignalKind::Unsubscribed { .. } | SignalKind::Delivered | SignalKind::Complained { .. } => return None,
+        SignalKind::Unsubscribed { .. }
+        | SignalKind::Delivered
+        | SignalKind::Complained { .. }
+        | SignalKind::Bounced { .. }
+        | SignalKind::Replied { .. } => return None,
     };
     machine::judge(&machine::Touch {
         click,
@@ -109,6 +114,10 @@ pub(super) fn detail_of(signal: &Signal, machine: Option<&'static str>) -> Value
         SignalKind::Clicked { url, link } => json!({"url": url, "link": link}),
         SignalKind::Unsubscribed { method } => json!({"method": method}),
         SignalKind::Complained { feedback_type } => json!({"feedback_type": feedback_type}),
+        SignalKind::Bounced { class, smtp_code, enhanced_code, diagnostic, rule } => json!({
+            "class": class, "smtp_code": smtp_code, "enhanced_code": enhanced_code, "diagnostic": diagnostic, "rule": rule,
+        }),
+        SignalKind::Replied { message_id, automatic } => json!({"message_id": message_id, "automatic": automatic}),
     };
     for (name, value) in [("ip", &signal.ip), ("user_agent", &signal.user_agent)] {
         if let Some(value) = value {
