@@ -14,6 +14,7 @@ pub mod scope;
 pub mod states;
 pub mod subjects;
 pub mod token;
+pub mod webhook;
 
 pub use address::{Address, AddressError};
 pub use events::{Event, EventData, EventType};

@@ -1,0 +1,207 @@
+//! Signatures on what we post to others: webhook deliveries and the calls of a sequence's `call_product_webhook` step.
+//!
+//! A secret reads `whsec_<base64 of 32 bytes>`. Two signatures are made with it, and a receiver checks the one it likes:
+//!
+//! - `X-Service-Signature: t=<unix>,v1=<lower-case hex>` (specification, Events): HMAC-SHA256 over `<t>.<body>`. The key is the
+//!   secret **as it was given to the caller**, the whole text with its prefix: nothing has to be decoded.
+//! - `webhook-id`, `webhook-timestamp`, `webhook-signature: v1,<base64>` (Standard Webhooks): HMAC-SHA256 over `<id>.<t>.<body>`.
+//!   The key is the 32 bytes that the part after the prefix encodes, as that standard has it.
+//!
+//! While a secret is being replaced, both are made with the new secret and with the old one, the new one first: several `v1=`
+//! parts, several `v1,` words. `webhook-id` is the event's id, the same in every repetition: what a receiver knows already, it
+//! may drop.
+//!
+//! A webhook delivery is signed with its subscription's secret. A call by a sequence has no subscription: it is signed with the
+//! tenant's call secret ([`call_secrets`]), which is derived from the master keys and stored nowhere. `GET
+//! /v1/webhooks/call_secret` tells it. After a change of the master key the old one signs along for as long as it is kept.
+
+use std::fmt::Write as _;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use hmac::{Hmac, KeyInit, Mac};
+use rand::Rng;
+use sha2::Sha256;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// What a secret begins with.
+pub const SECRET_PREFIX: &str = "whsec_";
+/// The vault's purpose under which subscriptions' secrets are sealed.
+pub const SECRET_PURPOSE: &str = "webhook";
+/// The type of the event, as `email.sent`.
+pub const EVENT_HEADER: &str = "x-service-event";
+/// The delivery's id.
+pub const DELIVERY_HEADER: &str = "x-service-delivery";
+/// Which attempt it is, from 1.
+pub const ATTEMPT_HEADER: &str = "x-service-attempt";
+
+const KEY_BYTES: usize = 32;
+
+/// The text is no secret of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a webhook secret is whsec_ and the base64 of 32 bytes")]
+pub struct MalformedSecret;
+
+/// What a receiver's messages are signed with. Does not print.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookSecret([u8; KEY_BYTES]);
+
+impl std::fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WebhookSecret")
+    }
+}
+
+impl WebhookSecret {
+    /// A new one.
+    #[must_use]
+    pub fn generate() -> Self {
+        let mut key = [0; KEY_BYTES];
+        rand::rng().fill_bytes(&mut key);
+        Self(key)
+    }
+
+    /// Reads the text that [`WebhookSecret::expose`] gives.
+    ///
+    /// # Errors
+    /// [`MalformedSecret`]
+    pub fn parse(text: &str) -> Result<Self, MalformedSecret> {
+        let encoded = text.strip_prefix(SECRET_PREFIX).ok_or(MalformedSecret)?;
+        let key = STANDARD.decode(encoded).map_err(|_| MalformedSecret)?;
+        key.try_into().map(Self).map_err(|_| MalformedSecret)
+    }
+
+    /// The secret as the caller gets it: for its answer and for the vault, and nowhere else.
+    #[must_use]
+    pub fn expose(&self) -> String {
+        let mut text = String::with_capacity(SECRET_PREFIX.len() + KEY_BYTES.div_ceil(3) * 4);
+        text.push_str(SECRET_PREFIX);
+        STANDARD.encode_string(self.0, &mut text);
+        text
+    }
+}
+
+/// The secrets that calls to a tenant's product are signed with: one per master key, newest first. The first is the one to
+/// check with.
+#[must_use]
+pub fn call_secrets(master_keys: &[[u8; 32]], tenant: Uuid) -> Vec<WebhookSecret> {
+    let derive = |master: &[u8; 32]| {
+        let mut kdf = mac_of(master);
+        kdf.update(b"postrider call secret v1\0");
+        kdf.update(tenant.as_bytes());
+        WebhookSecret(kdf.finalize().into_bytes().into())
+    };
+    master_keys.iter().map(derive).collect()
+}
+
+/// The headers of a signed message: `secrets` newest first, `id` the event's, `timestamp` in unix seconds, the very bytes that
+/// are sent as `body`. A message is signed anew for each attempt: receivers refuse old timestamps.
+#[must_use]
+pub fn sign(secrets: &[WebhookSecret], id: Uuid, timestamp: i64, body: &[u8]) -> [(&'static str, String); 4] {
+    let id = id.hyphenated().to_string();
+    let moment = timestamp.to_string();
+    let mut service = format!("t={moment}");
+    let mut standard = String::new();
+    for secret in secrets {
+        let spoken = tag(secret.expose().as_bytes(), &[moment.as_bytes(), b".", body]);
+        // Writing to a string cannot fail.
+        let _ = write!(service, ",v1={}", hex::encode(spoken));
+        let decoded = tag(&secret.0, &[id.as_bytes(), b".", moment.as_bytes(), b".", body]);
+        standard.push_str(if standard.is_empty() { "v1," } else { " v1," });
+        STANDARD.encode_string(decoded, &mut standard);
+    }
+    [
+        ("x-service-signature", service),
+        ("webhook-id", id),
+        ("webhook-timestamp", moment),
+        ("webhook-signature", standard),
+    ]
+}
+
+fn tag(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = mac_of(key);
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// Our keys are no longer than a block (64 bytes), so they are padded with zeros, as HMAC does with short ones.
+fn mac_of(key: &[u8]) -> Hmac<Sha256> {
+    let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
+    block[..key.len()].copy_from_slice(key);
+    Hmac::<Sha256>::new(&block)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// The bytes 0 to 31.
+    const KNOWN: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    const BODY: &[u8] = br#"{"type":"email.sent"}"#;
+
+    fn known() -> WebhookSecret {
+        WebhookSecret::parse(KNOWN).unwrap()
+    }
+
+    fn id() -> Uuid {
+        Uuid::from_u128(0x0197_a1c2_7b1e_7c44_9d3f_2a6b_8c0d_1e2f)
+    }
+
+    #[test]
+    fn the_signatures_are_those_that_others_compute() {
+        let headers = sign(&[known()], id(), 1_767_225_600, BODY);
+        // Computed with Python's hmac module.
+        let expected = [
+            ("x-service-signature", "t=1767225600,v1=6e377409ec07e319fba27177951fa4064a3c3cd9fc732cae7c270d293f6be5fe"),
+            ("webhook-id", "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f"),
+            ("webhook-timestamp", "1767225600"),
+            ("webhook-signature", "v1,rna8i2L47HTkVsJmIOw7BRnAuSDjlrf+KoVdSK6r6gE="),
+        ];
+        assert_eq!(headers, expected.map(|(name, value)| (name, value.to_owned())));
+    }
+
+    #[test]
+    fn during_a_rotation_both_secrets_sign_the_new_one_first() {
+        let (new, old) = (WebhookSecret::generate(), known());
+        let of = |secrets: &[WebhookSecret]| sign(secrets, id(), 7, BODY).map(|(_, value)| value);
+        let ([one_new, .., standard_new], [one_old, .., standard_old]) = (of(&[new.clone()]), of(&[old.clone()]));
+        let [both, .., standard_both] = of(&[new, old]);
+        assert_eq!(both, format!("{one_new}{}", one_old.strip_prefix("t=7").unwrap()));
+        assert_eq!(standard_both, format!("{standard_new} {standard_old}"));
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("whsec_")]
+    #[case("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")]
+    #[case("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHg==")]
+    #[case("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gIQ==")]
+    #[case("whsec_not base64 at all")]
+    fn what_is_no_secret_is_not_read(#[case] text: &str) {
+        assert_eq!(WebhookSecret::parse(text), Err(MalformedSecret));
+    }
+
+    #[test]
+    fn a_secret_reads_back_is_never_made_twice_and_does_not_print() {
+        let secret = WebhookSecret::generate();
+        assert_eq!(WebhookSecret::parse(&secret.expose()), Ok(secret.clone()));
+        assert_ne!(secret, WebhookSecret::generate());
+        assert_eq!(known().expose(), KNOWN);
+        assert_eq!(format!("{secret:?}"), "WebhookSecret");
+    }
+
+    #[test]
+    fn call_secrets_are_one_per_tenant_and_master_key_and_stay() {
+        let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+        let before = call_secrets(&[[1; 32]], one);
+        let after = call_secrets(&[[2; 32], [1; 32]], one);
+        assert_eq!((before.len(), after.len()), (1, 2));
+        assert_eq!(after[1], before[0]);
+        assert_ne!(after[0], before[0]);
+        assert_ne!(call_secrets(&[[1; 32]], other), before);
+    }
+}
