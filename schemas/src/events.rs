@@ -77,8 +77,10 @@ pub struct Event {
     /// [`EVENT_VERSION`]
     pub version: String,
     /// When the engine recorded it.
+    #[serde(serialize_with = "in_milliseconds")]
     pub created_at: DateTime<Utc>,
     /// When it happened.
+    #[serde(serialize_with = "in_milliseconds")]
     pub occurred_at: DateTime<Utc>,
     /// The tenant, as the product names it.
     pub product_tenant_id: String,
@@ -100,6 +102,17 @@ impl Event {
     pub fn id_of(fact: Uuid, event_type: EventType) -> Uuid {
         Uuid::new_v5(&fact, event_type.as_str().as_bytes())
     }
+
+    /// The id of an event's delivery to a webhook subscription: however often it is made, it is the same delivery.
+    #[must_use]
+    pub fn delivery_of(subscription: Uuid, event: Uuid) -> Uuid {
+        Uuid::new_v5(&subscription, event.as_bytes())
+    }
+}
+
+/// As all times of the API are written: UTC, milliseconds.
+fn in_milliseconds<S: serde::Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&at.format("%Y-%m-%dT%H:%M:%S%.3fZ"))
 }
 
 /// The particulars of an event: for facts about a mail the mail and one part named after what happened, otherwise `other`.
@@ -295,6 +308,7 @@ mod tests {
         };
         let text = serde_json::to_string(&event).unwrap();
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
+        assert!(text.contains(r#""occurred_at":"1970-01-01T00:00:00.000Z""#), "{text}");
         assert!(text.contains(r#""type":"email.clicked""#) && text.contains(r#""campaign_id""#), "{text}");
     }
 

@@ -44,6 +44,9 @@ pub fn event(product: &str, environment: Environment, event_type: crate::EventTy
     format!("mail.v1.event.{product}.{environment}.{event_type}")
 }
 
+/// `mail.v1.due.webhooks`: core NATS, in no stream. That deliveries are due to subscriptions which another process holds.
+pub const DELIVERIES_DUE: &str = "mail.v1.due.webhooks";
+
 /// `mail.v1.dead.<stage>`
 #[must_use]
 pub fn dead(stage: &str) -> String {
@@ -99,6 +102,18 @@ pub mod header {
     pub const DEAD_STREAM: &str = "Mail-Dead-Stream";
     /// On a dead letter: how often it was delivered.
     pub const DEAD_ATTEMPTS: &str = "Mail-Dead-Attempts";
+    /// On an event: its attributes by the CloudEvents binding for NATS (binary mode). The event's id.
+    pub const CE_ID: &str = "ce-id";
+    /// On an event: its type.
+    pub const CE_TYPE: &str = "ce-type";
+    /// On an event: who tells it.
+    pub const CE_SOURCE: &str = "ce-source";
+    /// On an event: the version of the CloudEvents specification.
+    pub const CE_SPECVERSION: &str = "ce-specversion";
+    /// On an event: when it happened.
+    pub const CE_TIME: &str = "ce-time";
+    /// On an event: the send or other object it is about.
+    pub const CE_SUBJECT: &str = "ce-subject";
 }
 
 #[cfg(test)]

@@ -51,6 +51,12 @@ metric_set! {
         HttpRequestsTotal = "mail_http_requests_total",
         /// Opens, clicks and unsubscribes taken in (labels: kind, outcome).
         SignalsTotal = "mail_signals_total",
+        /// Events made of facts (label: type).
+        EventsTotal = "mail_events_total",
+        /// Attempts to deliver to webhook subscriptions (label: outcome = delivered, failed, dead, disabled).
+        WebhookAttemptsTotal = "mail_webhook_attempts_total",
+        /// Why attempts failed (label: reason, a code of ours or `answered_<status>`).
+        WebhookFailuresTotal = "mail_webhook_failures_total",
         /// Calls of the assistant endpoint's tools (labels: tool, outcome).
         AssistantCallsTotal = "mail_assistant_calls_total",
         /// Requests to the assistant endpoint that were not let in (label: reason).
@@ -73,6 +79,16 @@ metric_set! {
         SmtpConnectionsOpen = "mail_smtp_connections_open",
         /// Postgres connections of this process (label: state = idle, busy).
         PoolConnections = "mail_pool_connections",
+        /// Webhook deliveries being tried by this process.
+        WebhooksInFlight = "mail_webhooks_in_flight",
+        /// Webhook subscriptions this process delivers to.
+        WebhooksHeld = "mail_webhooks_held",
+        /// Webhook deliveries that are due to active subscriptions, over all processes (counted to 10,000).
+        WebhooksDue = "mail_webhooks_due",
+        /// How long the most overdue webhook delivery waits, in seconds.
+        WebhooksOldestDueSeconds = "mail_webhooks_oldest_due_seconds",
+        /// Age of the oldest fact that is not made into events yet, in seconds.
+        OutboxOldestSeconds = "mail_outbox_oldest_seconds",
         /// Always 1; the labels say what runs (labels: version, processes).
         BuildInfo = "mail_build_info",
     }
@@ -91,6 +107,12 @@ metric_set! {
         SmtpTransactionSeconds = "mail_smtp_transaction_seconds",
         /// Time of one group commit of the delivery ledger writer (label: kind = claim, fence, result).
         LedgerCommitSeconds = "mail_ledger_commit_seconds",
+        /// Time of one attempt to deliver to a webhook subscription (label: outcome = delivered, failed).
+        WebhookAttemptSeconds = "mail_webhook_attempt_seconds",
+        /// Time from a fact's commit to the end of the first attempt to deliver it.
+        WebhookLatencySeconds = "mail_webhook_latency_seconds",
+        /// Time of one commit of facts made into events.
+        FanOutSeconds = "mail_fan_out_seconds",
     }
 }
 
