@@ -215,6 +215,15 @@ impl Message for FactsAnnounced {
     const SCHEMA: &'static str = "mail.v1.fact";
 }
 
+/// `mail.v1.signal.inbound`: what providers told was stored in `inbound_events`, to be understood. Says only "look now": who
+/// reads it takes what there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboundAnnounced {}
+
+impl Message for InboundAnnounced {
+    const SCHEMA: &'static str = "mail.v1.inbound";
+}
+
 /// The payload of a `transactional` request, as stored in `requests.payload`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransactionalPayload {

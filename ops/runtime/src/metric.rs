@@ -49,6 +49,10 @@ metric_set! {
         SmtpConnectionsTotal = "mail_smtp_connections_total",
         /// HTTP requests answered (labels: route, method, status).
         HttpRequestsTotal = "mail_http_requests_total",
+        /// Requests of providers that tell what became of mail (labels: provider, outcome = stored, repeated, confirmed, refused, throttled).
+        HookRequestsTotal = "mail_hook_requests_total",
+        /// What providers told (labels: provider, outcome = recorded, parked, joined, dropped, ignored, malformed, failed).
+        InboundFactsTotal = "mail_inbound_facts_total",
         /// Opens, clicks and unsubscribes taken in (labels: kind, outcome).
         SignalsTotal = "mail_signals_total",
         /// Events made of facts (label: type).
