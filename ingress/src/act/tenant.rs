@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use runtime::plans;
 use schemas::parse_id;
 use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr, Transaction, pool::PoolConnection};
@@ -118,8 +119,7 @@ pub enum Reach {
 /// Plans of statements that go by key are made once for each connection: planning costs several times what they cost themselves
 /// (measured: 500 us of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has grown;
 /// here that cannot happen, for the planner is left nothing but to follow keys.
-const BY_KEY: &str = "; set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off; \
-                      set local enable_hashjoin = off; set local enable_mergejoin = off";
+const PLAN_ONCE: &str = "; set local plan_cache_mode = force_generic_plan; ";
 
 /// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
 ///
@@ -133,10 +133,11 @@ pub async fn begin_read(
 ) -> sqlx::Result<Transaction<'static, Postgres>> {
     // An id and a number: nothing in it is a caller's text.
     let statements = format!(
-        "begin read only; set local app.tenant = '{}'; set local statement_timeout = {}{}",
+        "begin read only; set local app.tenant = '{}'; set local statement_timeout = {}{}{}",
         if tenant.is_nil() { String::new() } else { tenant.to_string() },
         statement_timeout.as_millis(),
-        if reach == Reach::One { BY_KEY } else { "" },
+        if reach == Reach::One { PLAN_ONCE } else { "" },
+        if reach == Reach::One { plans::BY_KEY } else { "" },
     );
     Transaction::begin(connection, Some(AssertSqlSafe(statements).into_sql_str())).await
 }

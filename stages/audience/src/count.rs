@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use runtime::plans;
 use schemas::{
     Classification, SkipReason,
     gate::{self, MarketingStatus, Standing},
@@ -9,7 +10,7 @@ use schemas::{
 use sqlx::{Arguments, PgConnection, postgres::PgArguments};
 use uuid::Uuid;
 
-use crate::{AudienceSelector, Split, lookup, planner, segment::Compiled};
+use crate::{AudienceSelector, Split, lookup, segment::Compiled};
 
 /// An audience at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub async fn count_split(
     split: &Split,
 ) -> sqlx::Result<AudienceCount> {
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
-    planner::many_rows(&mut *db).await?;
+    plans::many_rows(&mut *db).await?;
     let rows = match &segment {
         None => {
             sqlx::query_file_as!(Row, "queries/count.sql", tenant, selector.audiences(), campaign, split.thresholds())
@@ -84,7 +85,7 @@ pub async fn count_split(
         }
         Some(segment) => count_segment(&mut *db, tenant, segment, campaign, split).await?,
     };
-    planner::few_rows(db).await?;
+    plans::few_rows(db).await?;
     let alike = rows.into_iter().map(|row| Alike {
         standing: standing_of(row.standing, &row.marketing_status),
         part: row.part,

@@ -2,11 +2,12 @@
 //! through this process.
 
 use runner::StageError;
+use runtime::plans;
 use schemas::{LaunchId, ids::BATCH_MAX};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{AudienceSelector, Split, pin, planner};
+use crate::{AudienceSelector, Split, pin};
 
 /// What of a campaign decides how its audience is cut.
 #[derive(Debug)]
@@ -48,9 +49,9 @@ fn batch_size(max_per_minute: Option<i32>) -> i64 {
 pub(crate) async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Result<i64, StageError> {
     let launch = LaunchId::fresh();
     let (prefix, month, size) = (launch.prefix(), launch.month(), batch_size(plan.max_per_minute));
-    planner::many_rows(&mut *db).await?;
+    plans::many_rows(&mut *db).await?;
     let parts = write_sends(&mut *db, tenant, plan, &launch, size).await?;
-    planner::few_rows(&mut *db).await?;
+    plans::few_rows(&mut *db).await?;
     sqlx::query_file!(
         "queries/materialize_batches.sql",
         tenant,

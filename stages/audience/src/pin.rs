@@ -4,10 +4,11 @@
 //! cancel what was answered 202; so the audience is kept. Whoever is suppressed in between is still not mailed: he is
 //! skipped, with the reason.
 
+use runtime::plans;
 use sqlx::{Arguments, PgConnection};
 use uuid::Uuid;
 
-use crate::{AudienceSelector, count::Members, lookup, planner, segment::Compiled};
+use crate::{AudienceSelector, count::Members, lookup, segment::Compiled};
 
 /// Writes down who the audience is now. Works in either role, inside a transaction.
 ///
@@ -20,7 +21,7 @@ pub async fn pin(
     campaign: Uuid,
 ) -> sqlx::Result<Members> {
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
-    planner::many_rows(&mut *db).await?;
+    plans::many_rows(&mut *db).await?;
     let members = match &segment {
         None => {
             sqlx::query_file_as!(Members, "queries/pin.sql", tenant, selector.audiences(), campaign)
@@ -29,7 +30,7 @@ pub async fn pin(
         }
         Some(segment) => pin_segment(&mut *db, tenant, segment, campaign).await?,
     };
-    planner::few_rows(db).await?;
+    plans::few_rows(db).await?;
     Ok(members)
 }
 

