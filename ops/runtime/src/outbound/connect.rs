@@ -1,0 +1,177 @@
+//! The connector: here, after resolution, on the very address that is dialled, it is decided whether it is dialled.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::TokioIo,
+};
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tower_service::Service;
+
+use super::{OwnListeners, error::OutboundError, resolve::Resolver, target::Rules};
+
+/// Addresses of one name that are tried.
+const DIALS_MAX: usize = 4;
+/// The most of the time that the first of several addresses may take: a dead one must not cost the others their chance.
+const SHARE_OF_FIRST: u32 = 2;
+
+/// Makes connections for the client's pool.
+#[derive(Clone)]
+pub(super) struct Connector(pub(super) Arc<Way>);
+
+/// What a connection is made with.
+pub(super) struct Way {
+    pub(super) rules: Rules,
+    pub(super) own_listeners: OwnListeners,
+    pub(super) resolver: Resolver,
+    pub(super) tls: TlsConnector,
+    /// For name, connection and TLS together.
+    pub(super) connect_timeout: Duration,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = OutboundError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let way = Arc::clone(&self.0);
+        Box::pin(async move {
+            let connected = tokio::time::timeout(way.connect_timeout, way.connect(&uri)).await;
+            connected.unwrap_or(Err(OutboundError::TimedOut)).map(TokioIo::new)
+        })
+    }
+}
+
+impl Way {
+    async fn connect(&self, uri: &Uri) -> Result<Stream, OutboundError> {
+        let is_plain = uri.scheme_str() != Some("https");
+        let host = uri.host().unwrap_or_default();
+        let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let port = uri.port_u16().unwrap_or(if is_plain { 80 } else { 443 });
+        let found = match host.parse::<IpAddr>() {
+            Ok(literal) => vec![literal],
+            Err(_) => self.resolver.addresses(host).await?,
+        };
+        let targets: Vec<SocketAddr> = found
+            .into_iter()
+            .map(|address| SocketAddr::new(address, port))
+            .filter(|target| self.permits(*target, is_plain))
+            .take(DIALS_MAX)
+            .collect();
+        if targets.is_empty() {
+            return Err(OutboundError::AddressNotAllowed);
+        }
+        let stream = dial(&targets, self.connect_timeout).await?;
+        if is_plain {
+            return Ok(Stream::Plain(stream));
+        }
+        let name = ServerName::try_from(host.trim_end_matches('.').to_owned()).map_err(|_| OutboundError::TlsFailed)?;
+        let stream = self.tls.connect(name, stream).await.map_err(|_| OutboundError::TlsFailed)?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+
+    fn permits(&self, target: SocketAddr, is_plain: bool) -> bool {
+        self.rules.permits(target.ip(), is_plain)
+            && (super::address::is_in(&self.rules.allowed, target.ip()) || !super::address::is_own(target.ip()))
+            && !self.own_listeners.answer_at(target)
+    }
+}
+
+/// Dials checked addresses, one after the other.
+async fn dial(targets: &[SocketAddr], limit: Duration) -> Result<TcpStream, OutboundError> {
+    let mut last = OutboundError::ConnectFailed;
+    for (place, target) in targets.iter().enumerate() {
+        let share = if place + 1 < targets.len() { limit / SHARE_OF_FIRST } else { limit };
+        match tokio::time::timeout(share, TcpStream::connect(target)).await {
+            Ok(Ok(stream)) => {
+                // Small requests that wait for each other's acknowledgements take 40 ms.
+                stream.set_nodelay(true).map_err(|_| OutboundError::ConnectFailed)?;
+                return Ok(stream);
+            }
+            Ok(Err(_)) => last = OutboundError::ConnectFailed,
+            Err(_) => last = OutboundError::TimedOut,
+        }
+    }
+    Err(last)
+}
+
+/// A connection.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

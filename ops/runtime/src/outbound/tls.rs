@@ -1,0 +1,29 @@
+//! TLS to hosts that others name: Mozilla's roots, the name checked. There is no way not to check.
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+
+use super::SetupError;
+
+/// The configuration; `extra` is a file of certificates that may also sign.
+///
+/// # Errors
+/// [`SetupError`]
+pub fn config(extra: Option<&Path>) -> Result<ClientConfig, SetupError> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = extra {
+        let unreadable = || SetupError::CaFile(path.to_owned());
+        for certificate in CertificateDer::pem_file_iter(path).map_err(|_| unreadable())? {
+            roots.add(certificate.map_err(|_| unreadable())?).map_err(|_| unreadable())?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|_| SetupError::Tls)?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
