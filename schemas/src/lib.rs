@@ -3,6 +3,7 @@
 //! Nothing here talks to a server. Every other crate depends on this one; it depends on none of ours.
 
 pub mod address;
+pub mod answers;
 pub mod events;
 pub mod freemail;
 pub mod gate;
@@ -19,7 +20,9 @@ pub mod webhook;
 pub use address::{Address, AddressError};
 pub use events::{Event, EventData, EventType};
 pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
-pub use messages::{Cleared, ClearedRecipient, FactsAnnounced, RequestAnnounced, Resolved, Signal, SignalKind};
+pub use messages::{
+    Cleared, ClearedRecipient, FactsAnnounced, InboundAnnounced, RequestAnnounced, Resolved, Signal, SignalKind,
+};
 pub use rendered::{Piece, Rendered, RenderedRecipient, Skeleton, SkeletonId};
 pub use states::{
     AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DomainStatus,

@@ -140,6 +140,27 @@ impl TokenKeys {
         self.keys.iter().any(|key| short_tag(key, send_id).as_slice().ct_eq(&given).into())
     }
 
+    /// The local part of a send's return path: `b-<32 hex digits of the send>-<8 of a MAC>`. Short and lower-case only: a local
+    /// part has 64 octets, and some hosts change its case.
+    #[must_use]
+    pub fn return_path_local(&self, send_id: Uuid) -> String {
+        format!("b-{}-{}", send_id.simple(), hex::encode(self.return_path_tag(send_id)))
+    }
+
+    /// The send a return path's local part belongs to; `None` when it is not one of ours. Any case.
+    #[must_use]
+    pub fn returned_send(&self, local_part: &str) -> Option<Uuid> {
+        let local_part = local_part.to_ascii_lowercase();
+        let (id, tag) = local_part.strip_prefix("b-")?.split_once('-')?;
+        if id.len() != 32 {
+            return None;
+        }
+        let send_id = Uuid::try_parse(id).ok()?;
+        let mut given = [0; 4];
+        hex::decode_to_slice(tag, &mut given).ok()?;
+        self.checks_return_path_tag(send_id, given).then_some(send_id)
+    }
+
     /// Makes a click token: link number and target are signed, so the redirect needs no look-up and cannot be bent.
     #[must_use]
     pub fn seal_click(&self, tenant_id: Uuid, send_id: Uuid, link: u16, url: &str) -> String {

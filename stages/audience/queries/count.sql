@@ -8,7 +8,7 @@ with held as (
            bit_or(case s.reason
                       when 'hard_bounce' then 1
                       when 'complaint' then 2
-                      when 'invalid' then 4
+                      when 'invalid' then case s.scope when 'all' then 4 else 32 end
                       when 'unsubscribe' then 8
                       else case s.scope when 'all' then 16 else 32 end
                   end) as standing

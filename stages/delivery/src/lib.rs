@@ -10,7 +10,7 @@ pub mod schedule;
 pub mod smtp;
 mod stage;
 
-pub use stage::{Delivery, Settings, bounced_send, return_path, start};
+pub use stage::{Delivery, Settings, return_path, start};
 
 #[cfg(test)]
 mod testing;

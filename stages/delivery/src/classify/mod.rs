@@ -1,59 +1,12 @@
 //! What an SMTP answer means for the recipient, the batch and the relay.
 //!
-//! Order of evidence: the phase and our own causes; then well-known texts, but only where a provider is known to use its
-//! codes loosely; then the enhanced status code (RFC 3463); then other well-known texts; then the basic code (RFC 5321
-//! §4.2). When in doubt a person is not suppressed: a suppression is for good, a bounce is not.
+//! Order of evidence: the phase and our own causes; then the rules of [`schemas::answers`], which reports that come back
+//! later are judged by as well.
 
-mod rules;
+pub use schemas::answers::Class;
+use schemas::answers::{by_reply_code, meaning};
 
 use crate::smtp::{Cause, Certainty, EnhancedCode, Phase, Reply, SmtpFailure};
-
-/// Why a send failed or waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// The address does not exist.
-    Hard,
-    /// The mailbox exists and takes nothing now: full.
-    MailboxFull,
-    /// The mailbox exists and is switched off, or takes no mail from outside.
-    Inactive,
-    /// Refused for reputation, spam or authentication of the sender: says nothing about the person.
-    Block,
-    /// Refused for what the message is: size, content, form.
-    Content,
-    /// Refused by a rule of the recipient's site: relaying, sender not wanted, closed list.
-    Policy,
-    /// Too many messages or connections from us; slow down.
-    Throttled,
-    /// A temporary fault at the other side: greylisting, local errors.
-    Temporary,
-    /// Their DNS or routing is broken, or their server cannot be reached by the relay.
-    Routing,
-    /// The relay cannot be reached or does not speak SMTP.
-    Unreachable,
-    /// Our settings are wrong: TLS, credentials, relay permission. A person must look.
-    Configuration,
-}
-
-impl Class {
-    /// The class's name: a failure's reason in the ledger, a metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hard => "hard",
-            Self::MailboxFull => "mailbox_full",
-            Self::Inactive => "inactive",
-            Self::Block => "block",
-            Self::Content => "content",
-            Self::Policy => "policy",
-            Self::Throttled => "throttled",
-            Self::Temporary => "temporary",
-            Self::Routing => "routing",
-            Self::Unreachable => "unreachable",
-            Self::Configuration => "configuration",
-        }
-    }
-}
 
 /// What becomes of the send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,11 +111,7 @@ fn transaction(phase: Phase, reply: &Reply) -> Decision {
     if wants_credentials && phase <= Phase::Data {
         return Decision::defer(Class::Configuration, Scope::Relay);
     }
-    let text = reply.text.to_lowercase();
-    let class = rules::overriding(reply, &text)
-        .or_else(|| reply.enhanced.and_then(by_enhanced_code))
-        .or_else(|| rules::supporting(&text))
-        .unwrap_or_else(|| by_basic_code(reply.code));
+    let class = meaning(reply.enhanced, &reply.text).unwrap_or_else(|| by_reply_code(reply.code)).class;
     if reply.is_temporary() { temporary(phase, reply, class) } else { permanent(phase, class) }
 }
 
@@ -198,53 +147,6 @@ fn permanent(phase: Phase, class: Class) -> Decision {
 
 fn is_authentication(code: EnhancedCode) -> bool {
     code.subject == 7 && matches!(code.detail, 8 | 9 | 11 | 12 | 13)
-}
-
-/// RFC 3463 and the IANA registry of enhanced status codes; `None` where the code says too little.
-fn by_enhanced_code(code: EnhancedCode) -> Option<Class> {
-    let class = match (code.subject, code.detail) {
-        // X.1: addressing. 1 bad mailbox, 2 bad system, 3 bad syntax, 6 moved without a new address, 10 null MX (RFC 7505).
-        (1, 1 | 2 | 3 | 6 | 10) => Class::Hard,
-        // X.1.7 and X.1.8: the sender's address is at fault.
-        (1, 7 | 8) => Class::Policy,
-        // X.2: mailbox. 1 disabled, 2 full, 3 message too long for it, 4 list expansion.
-        (2, 1) => Class::Inactive,
-        (2, 2) => Class::MailboxFull,
-        (2, 3) => Class::Content,
-        (2, 4) => Class::Policy,
-        // X.3: system. 1 full, 2 not accepting, 3 not capable, 4 message too big.
-        (3, 4) => Class::Content,
-        (3, 0..=2) => Class::Temporary,
-        (3, 3) => Class::Policy,
-        // X.4: network and routing.
-        (4, _) => Class::Routing,
-        // X.5: protocol; X.5.3 is "too many recipients".
-        (5, 3) => Class::Throttled,
-        (5, _) => Class::Policy,
-        // X.6: content or media; 7 is "needs SMTPUTF8".
-        (6, _) => Class::Content,
-        // X.7: security and policy. 1 is what everybody uses for everything, also Gmail's 7.26 for failed authentication
-        // of the sender, 7.27–7.30, 7.32, 7.33; 28 is Gmail's rate limit. None is about the person.
-        (7, 28) => Class::Throttled,
-        (7, _) => Class::Block,
-        _ => return None,
-    };
-    Some(class)
-}
-
-/// RFC 5321 §4.2.3, where nothing better is known.
-fn by_basic_code(code: u16) -> Class {
-    match code {
-        421 => Class::Temporary,
-        452 | 552 => Class::MailboxFull,
-        // Without words or an enhanced code, 550 may be policy as well as an unknown user: nobody is suppressed for it.
-        550 | 554 => Class::Policy,
-        551 => Class::Policy,
-        553 => Class::Policy,
-        556 => Class::Hard,
-        400..=499 => Class::Temporary,
-        _ => Class::Policy,
-    }
 }
 
 #[cfg(test)]

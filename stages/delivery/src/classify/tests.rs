@@ -113,7 +113,7 @@ fn defer(class: Class, scope: Scope) -> Decision {
     Phase::Rcpt,
     550,
     "5.5.0 Requested action not taken: mailbox unavailable (S2017062302).",
-    fail(Class::Policy)
+    fail(Class::Inactive)
 )]
 #[case::exchange_not_found(
     Phase::Rcpt,

@@ -2,54 +2,12 @@
 
 use std::fmt;
 
+pub use schemas::answers::EnhancedCode;
+
 /// The most octets one reply may have; RFC 5321 lines are at most 512, and no honest server sends more than a screenful.
 const MAX_REPLY_BYTES: usize = 16 * 1024;
 /// How much of a reply's text is kept.
 const MAX_TEXT_BYTES: usize = 1024;
-
-/// An enhanced status code `class.subject.detail` (RFC 3463).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EnhancedCode {
-    /// 2 success, 4 temporary, 5 permanent.
-    pub class: u8,
-    /// What it is about: 1 address, 2 mailbox, 3 system, 4 network, 5 protocol, 6 content, 7 security and policy.
-    pub subject: u16,
-    /// The detail within the subject.
-    pub detail: u16,
-}
-
-impl EnhancedCode {
-    /// The code with these parts.
-    #[must_use]
-    pub const fn new(class: u8, subject: u16, detail: u16) -> Self {
-        Self { class, subject, detail }
-    }
-
-    /// Reads a code at the start of a reply's text, with the octets it took; the code must end at a space or the end.
-    fn at_start(text: &str) -> Option<(Self, usize)> {
-        let word = text.split(' ').next()?;
-        let mut numbers = word.split('.');
-        let class = numbers.next()?;
-        let (subject, detail) = (number(numbers.next()?)?, number(numbers.next()?)?);
-        if numbers.next().is_some() || !matches!(class, "2" | "4" | "5") {
-            return None;
-        }
-        let class = class.bytes().next()? - b'0';
-        Some((Self { class, subject, detail }, word.len()))
-    }
-}
-
-/// One to three digits, as RFC 3463 §2 writes them.
-fn number(digits: &str) -> Option<u16> {
-    let plain = (1..=3).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if plain { digits.parse().ok() } else { None }
-}
-
-impl fmt::Display for EnhancedCode {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}.{}.{}", self.class, self.subject, self.detail)
-    }
-}
 
 /// A complete reply.
 #[derive(Clone, PartialEq, Eq)]

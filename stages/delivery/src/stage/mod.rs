@@ -53,7 +53,7 @@ use crate::{
     smtp::{Pool, PoolCounts, SettingsError},
 };
 
-pub use return_path::{bounced_send, return_path};
+pub use return_path::return_path;
 pub use settings::Settings;
 
 /// Sends of one message on their way at once. More than a lane has connections, so that while some wait for the ledger

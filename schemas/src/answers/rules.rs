@@ -1,0 +1,331 @@
+//! The rules, as data: each with its name, which is kept with the fact it decided, and its reason.
+
+use super::Class;
+
+/// Well-known words, lower-case, matched anywhere in an answer's text.
+pub(super) struct TextRule {
+    pub(super) name: &'static str,
+    pub(super) pattern: &'static str,
+    pub(super) class: Class,
+    /// Who says so, and why the code alone is not enough. Read by people, and by the test that every rule has one.
+    #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
+    pub(super) reason: &'static str,
+}
+
+const fn rule(name: &'static str, pattern: &'static str, class: Class, reason: &'static str) -> TextRule {
+    TextRule { name, pattern, class, reason }
+}
+
+/// An enhanced status code `X.subject.detail`; no details: all of the subject's that stand in no earlier rule.
+pub(super) struct CodeRule {
+    pub(super) name: &'static str,
+    pub(super) subject: u16,
+    pub(super) details: &'static [u16],
+    pub(super) class: Class,
+    #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
+    pub(super) reason: &'static str,
+}
+
+const fn code(
+    name: &'static str,
+    subject: u16,
+    details: &'static [u16],
+    class: Class,
+    reason: &'static str,
+) -> CodeRule {
+    CodeRule { name, subject, details, class, reason }
+}
+
+/// A range of reply codes.
+pub(super) struct ReplyRule {
+    pub(super) name: &'static str,
+    pub(super) from: u16,
+    pub(super) to: u16,
+    pub(super) class: Class,
+    #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
+    pub(super) reason: &'static str,
+}
+
+const fn reply(name: &'static str, from: u16, to: u16, class: Class, reason: &'static str) -> ReplyRule {
+    ReplyRule { name, from, to, class, reason }
+}
+
+/// Words that are stronger than the code beside them, because their authors are known to use the code loosely.
+pub(super) const OVERRIDING: &[TextRule] = &[
+    // Reputation and spam first: a block list's page may well contain the words "user unknown".
+    rule("spamhaus", "spamhaus", Class::Block, "names the block list; comes with 5.7.1, 5.7.0 and bare 550 alike"),
+    rule("barracudacentral", "barracudacentral", Class::Block, "names the block list"),
+    rule("spamcop", "spamcop", Class::Block, "names the block list"),
+    rule("sorbs", "sorbs", Class::Block, "names the block list"),
+    rule("blacklist", "blacklist", Class::Block, "every site's own list"),
+    rule("blocklist", "blocklist", Class::Block, "every site's own list; Outlook's S3140 among them"),
+    rule(
+        "blocked_using",
+        "blocked using",
+        Class::Block,
+        "Postfix reject_rbl_client, whose code is 554 5.7.1 or whatever is configured",
+    ),
+    rule("poor_reputation", "poor reputation", Class::Block, "Cisco, Proofpoint; also as 4xx"),
+    rule("bad_reputation", "bad reputation", Class::Block, "as above"),
+    rule("low_reputation", "low reputation", Class::Block, "Gmail 421-4.7.0 and 550-5.7.1"),
+    rule(
+        "outlook_rate_limited",
+        "has been temporarily rate limited due to ip reputation",
+        Class::Throttled,
+        "Outlook 451 4.7.650",
+    ),
+    rule("unsolicited_mail", "unsolicited mail", Class::Block, "Gmail 421-4.7.28 and 550-5.7.1"),
+    rule("looks_like_spam", "looks like spam", Class::Block, "many filters, some with 5.1.1"),
+    rule("considered_spam", "considered spam", Class::Block, "many filters"),
+    rule("spam_message", "spam message", Class::Block, "many filters"),
+    rule("rejected_as_spam", "rejected as spam", Class::Block, "many filters"),
+    rule(
+        "yahoo_deferred",
+        "[ts0",
+        Class::Throttled,
+        "Yahoo: temporarily deferred due to volume or complaints, 421 4.7.0",
+    ),
+    rule("outlook_rp_001", "rp-001", Class::Throttled, "Outlook 421: too many connections for our reputation"),
+    rule("outlook_rp_003", "rp-003", Class::Throttled, "Outlook 421: as above"),
+    // Full mailboxes: sites use 5.2.2, 4.2.2, 5.7.1 and bare 552 or 550 for them.
+    rule(
+        "over_quota",
+        "over quota",
+        Class::MailboxFull,
+        "Gmail 4.2.2 and 5.2.2, Dovecot, Zimbra with 5.1.1 in old releases",
+    ),
+    rule("overquota", "overquota", Class::MailboxFull, "as above"),
+    rule("quota_exceeded", "quota exceeded", Class::MailboxFull, "Exim, cPanel"),
+    rule("exceeded_storage_allocation", "exceeded storage allocation", Class::MailboxFull, "RFC 5321's words for 552"),
+    rule("out_of_storage_space", "out of storage space", Class::MailboxFull, "Gmail 4.2.2 and 5.2.2"),
+    rule("inbox_is_full", "inbox is full", Class::MailboxFull, "Gmail 5.2.2"),
+    rule("mailbox_is_full", "mailbox is full", Class::MailboxFull, "Exchange, Yahoo"),
+    rule("mailbox_full", "mailbox full", Class::MailboxFull, "Postfix, Exim"),
+    rule("user_is_over_the_quota", "user is over the quota", Class::MailboxFull, "Yahoo"),
+    // Unknown users under other codes.
+    rule(
+        "exchange_recipient_not_found",
+        "recipientnotfound",
+        Class::Hard,
+        "Exchange: 5.1.10 RESOLVER.ADR.RecipientNotFound, also as 5.1.1",
+    ),
+    rule(
+        "yahoo_no_such_user",
+        "this user doesn't have a",
+        Class::Hard,
+        "Yahoo: 554 delivery error: dd This user doesn't have a yahoo.com account",
+    ),
+    rule(
+        "mailbox_unavailable_or_not_local",
+        "mailbox unavailable or not local",
+        Class::Hard,
+        "MailEnable: 550 with 5.7.1",
+    ),
+    rule(
+        "postfix_virtual_unknown",
+        "user unknown in virtual",
+        Class::Hard,
+        "Postfix virtual tables, sometimes with 5.0.0",
+    ),
+    rule("postfix_local_unknown", "user unknown in local recipient table", Class::Hard, "Postfix"),
+    rule("postfix_relay_unknown", "user unknown in relay recipient table", Class::Hard, "Postfix"),
+    rule(
+        "gmail_account_does_not_exist",
+        "email account that you tried to reach does not exist",
+        Class::Hard,
+        "Gmail 5.1.1",
+    ),
+    rule("gmail_no_such_user", "nosuchuser", Class::Hard, "Gmail's page for 5.1.1"),
+    // Switched-off mailboxes are not unknown: the person may come back.
+    rule("gmail_account_is_disabled", "account that you tried to reach is disabled", Class::Inactive, "Gmail 5.2.1"),
+    rule("gmail_account_is_inactive", "account that you tried to reach is inactive", Class::Inactive, "Gmail 5.2.1"),
+    // Greylisting comes with every 4xx code and 4.7.1.
+    rule("greylist", "greylist", Class::Temporary, "Postgrey, Exim, rspamd: 450 4.2.0, 4.7.1, 451"),
+    rule("graylist", "graylist", Class::Temporary, "as above"),
+    rule("grey_list_dash", "grey-list", Class::Temporary, "as above"),
+    // Rate limits under other codes.
+    rule(
+        "gmail_user_rate",
+        "receiving mail at a rate",
+        Class::Throttled,
+        "Gmail 450-4.2.1: the user is receiving mail at a rate that …",
+    ),
+    rule("too_many_connections", "too many connections", Class::Throttled, "421 4.7.0, 4.3.2, 4.4.5"),
+    rule("too_many_messages", "too many messages", Class::Throttled, "as above"),
+    rule(
+        "too_many_errors",
+        "too many errors",
+        Class::Throttled,
+        "Postfix 421 4.7.0: unknown users from one connection",
+    ),
+    rule("server_busy", "server busy", Class::Throttled, "Outlook 451 4.7.500"),
+    rule("rate_limit", "rate limit", Class::Throttled, "421, 450, 451 with 4.7.1, 4.2.1, 4.3.2"),
+    rule("ratelimit", "ratelimit", Class::Throttled, "as above"),
+    rule("sending_limit", "sending limit", Class::Throttled, "relays: the account's limit; 550 5.4.5 and 5.7.x"),
+    rule("slow_down", "try again later and slow down", Class::Throttled, "several"),
+    // Authentication of the sender's domain.
+    rule("dmarc", "dmarc", Class::Block, "5.7.1, 5.7.26, 5.7.509 (Outlook); never about the person"),
+    rule("spf_check", "spf check", Class::Block, "as above, also with 5.1.8"),
+    rule(
+        "sender_verify_failed",
+        "sender verify failed",
+        Class::Policy,
+        "Exim callout: our return path does not answer; 550 without a code",
+    ),
+    rule(
+        "relay_access_denied",
+        "relay access denied",
+        Class::Policy,
+        "Postfix 554 5.7.1: this server does not handle the recipient's domain",
+    ),
+    rule("relaying_denied", "relaying denied", Class::Policy, "Sendmail 550 5.7.1"),
+    rule("unable_to_relay", "unable to relay", Class::Policy, "Exchange 550 5.7.1"),
+    rule("line_too_long", "line too long", Class::Content, "554 and 500 with 5.6.11 or none"),
+    rule("message_too_large", "message too large", Class::Content, "552 and 554 with 5.3.4 or none"),
+    rule("message_size_exceeds", "message size exceeds", Class::Content, "552 5.3.4 (Postfix), 5.2.3 (Exchange)"),
+    rule("attachment", "attachment", Class::Content, "552 5.7.0 (Gmail: blocked for security), 550 5.7.1"),
+    rule("virus", "virus", Class::Content, "554 5.7.1 and bare"),
+];
+
+/// RFC 3463 and the IANA registry of enhanced status codes. What stands nowhere here says too little.
+pub(super) const CODES: &[CodeRule] = &[
+    // X.1: addressing.
+    code(
+        "no_such_address",
+        1,
+        &[1, 2, 3, 6, 10],
+        Class::Hard,
+        "bad mailbox, bad system, bad syntax, moved away, null MX (RFC 7505)",
+    ),
+    code("sender_address", 1, &[7, 8], Class::Policy, "the sender's address is at fault"),
+    // X.2: mailbox.
+    code("mailbox_disabled_code", 2, &[1], Class::Inactive, "switched off, or takes no mail from outside"),
+    code("mailbox_full_code", 2, &[2], Class::MailboxFull, "empties again"),
+    code("too_long_for_mailbox", 2, &[3], Class::Content, "this message is too long for it"),
+    code("list_expansion", 2, &[4], Class::Policy, "a list behind the address"),
+    // X.3: system.
+    code("message_too_big", 3, &[4], Class::Content, "the message is too big for the system"),
+    code("system_busy", 3, &[0, 1, 2], Class::Temporary, "full, or taking nothing now"),
+    code("system_incapable", 3, &[3], Class::Policy, "the system cannot do what the message needs"),
+    // X.4: network and routing.
+    code("delivery_expired", 4, &[7], Class::Routing, "X.4.7: given up after days of trying"),
+    code("routing", 4, &[], Class::Routing, "their DNS or routing"),
+    // X.5: protocol. X.5.0 says nothing at all: Outlook's for unknown users.
+    code("too_many_recipients", 5, &[3], Class::Throttled, "X.5.3"),
+    code("protocol", 5, &[1, 2, 4, 5, 6], Class::Policy, "one side does not like the other's commands"),
+    // X.6: content or media; 7 is "needs SMTPUTF8".
+    code("content", 6, &[], Class::Content, "what the message is made of"),
+    // X.7: security and policy. 1 is what everybody uses for everything, also Gmail's 7.26 for failed authentication of the
+    // sender, 7.27 to 7.30, 7.32, 7.33. None is about the person.
+    code("gmail_rate", 7, &[28], Class::Throttled, "Gmail's rate limit"),
+    code(
+        "policy_code",
+        7,
+        &[],
+        Class::Block,
+        "policy, reputation, authentication of the sender: never about the person",
+    ),
+];
+
+/// Words for answers whose enhanced code is missing or says too little.
+pub(super) const SUPPORTING: &[TextRule] = &[
+    rule("user_unknown", "user unknown", Class::Hard, "Sendmail, Exim, Lotus"),
+    rule("unknown_user", "unknown user", Class::Hard, "Exim, qmail"),
+    rule("no_such_user", "no such user", Class::Hard, "Exim: No Such User Here; many"),
+    rule("no_such_mailbox", "no such mailbox", Class::Hard, "CommuniGate, MailStore"),
+    rule("no_such_recipient", "no such recipient", Class::Hard, "several"),
+    rule("unknown_recipient", "unknown recipient", Class::Hard, "several"),
+    rule("recipient_unknown", "recipient unknown", Class::Hard, "several"),
+    rule("recipient_not_found", "recipient not found", Class::Hard, "Exchange front ends"),
+    rule("user_not_found", "user not found", Class::Hard, "several"),
+    rule("mailbox_not_found", "mailbox not found", Class::Hard, "several"),
+    rule("unrouteable_address", "unrouteable address", Class::Hard, "Exim: the domain or user has no router"),
+    rule("unroutable_address", "unroutable address", Class::Hard, "as above"),
+    rule(
+        "no_mailbox_here_by_that_name",
+        "no mailbox here by that name",
+        Class::Hard,
+        "qmail: sorry, no mailbox here by that name (#5.1.1)",
+    ),
+    rule("mailbox_does_not_exist", "mailbox does not exist", Class::Hard, "several"),
+    rule("user_does_not_exist", "user does not exist", Class::Hard, "several"),
+    rule("address_does_not_exist", "address does not exist", Class::Hard, "several"),
+    rule("recipient_does_not_exist", "recipient does not exist", Class::Hard, "several"),
+    rule("account_does_not_exist", "account does not exist", Class::Hard, "several"),
+    rule("domain_not_found", "domain not found", Class::Hard, "relays: 550 and 512"),
+    rule("not_a_valid_mailbox", "not a valid mailbox", Class::Hard, "several"),
+    rule("invalid_recipient", "invalid recipient", Class::Hard, "several"),
+    rule(
+        "exchange_access_denied",
+        "recipient address rejected: access denied",
+        Class::Policy,
+        "Exchange Online with recipient filtering by list",
+    ),
+    rule("account_disabled", "account disabled", Class::Inactive, "several"),
+    rule("account_is_disabled", "account is disabled", Class::Inactive, "several"),
+    rule("mailbox_disabled", "mailbox disabled", Class::Inactive, "several"),
+    rule("account_inactive", "account inactive", Class::Inactive, "several"),
+    rule("account_has_been_suspended", "account has been suspended", Class::Inactive, "cPanel"),
+    rule("spam", "spam", Class::Block, "any word about spam without a code is about our mail, not the person"),
+    rule("blocked", "blocked", Class::Block, "as above"),
+    rule("denied_by_policy", "denied by policy", Class::Policy, "several"),
+    rule("administrative_prohibition", "administrative prohibition", Class::Policy, "Exim's default words for an ACL"),
+    rule("not_authenticated", "not authenticated", Class::Block, "sender authentication"),
+    rule("try_again_later", "try again later", Class::Temporary, "several"),
+    rule("temporarily", "temporarily", Class::Temporary, "several"),
+    rule("no_mx", "no mx", Class::Routing, "relays"),
+    rule("host_not_found", "host not found", Class::Routing, "relays; may be their DNS, so nobody is suppressed"),
+    rule(
+        "frequency_limited",
+        "frequency limited",
+        Class::Throttled,
+        "QQ: 550 Connection frequency limited, without a code",
+    ),
+    rule("dt_spm", "dt:spm", Class::Block, "163 and 126: 554 DT:SPM, their filter"),
+    rule("mi_spb", "mi:spb", Class::Block, "163 and 126: 554 MI:SPB, their filter"),
+    rule("mail_content_denied", "mail content denied", Class::Content, "QQ: 550 Mail content denied"),
+    rule("ofr_506", "ofr_506", Class::Block, "Orange: 550 5.2.0 Mail rejetée, their filter"),
+    rule(
+        "policy_restrictions",
+        "policy restrictions",
+        Class::Policy,
+        "GMX and web.de: Reject due to policy restrictions",
+    ),
+    rule(
+        "adresse_invalide",
+        "destinataire invalide",
+        Class::Hard,
+        "Orange: Adresse d au moins un destinataire invalide, OFR_416",
+    ),
+    rule("no_longer_available", "no longer available", Class::Inactive, "several: the address is no longer available"),
+    rule("no_longer_valid", "no longer valid", Class::Hard, "several"),
+    rule("not_our_customer", "not our customer", Class::Hard, "mail.ru hosters: not our customer"),
+    rule("invalid_mailbox", "invalid mailbox", Class::Hard, "mail.ru: 550 Message was not accepted -- invalid mailbox"),
+    rule(
+        "delivery_time_expired",
+        "delivery time expired",
+        Class::Temporary,
+        "Postfix, Sendmail: given up after days of temporary answers",
+    ),
+    rule("retry_timeout_exceeded", "retry timeout exceeded", Class::Temporary, "Exim: the same"),
+    rule("had_been_queued_too_long", "had not been delivered", Class::Temporary, "qmail: I am giving up; the same"),
+    rule("connection_refused", "connection refused", Class::Routing, "their server is away"),
+    rule("connection_timed_out", "connection timed out", Class::Routing, "as above"),
+    rule(
+        "mailbox_unavailable",
+        "mailbox unavailable",
+        Class::Inactive,
+        "RFC 5321's own words for 550: GMX, Outlook and web.de use them for unknown and closed accounts and for policy alike, so nobody is suppressed for good",
+    ),
+];
+
+/// RFC 5321 §4.2.3, where nothing better is known.
+pub(super) const REPLIES: &[ReplyRule] = &[
+    reply("reply_421", 421, 421, Class::Temporary, "the server closes the connection"),
+    reply("reply_452", 452, 452, Class::MailboxFull, "insufficient storage"),
+    reply("reply_552", 552, 552, Class::MailboxFull, "exceeded storage allocation"),
+    reply("reply_556", 556, 556, Class::Hard, "the domain takes no mail (RFC 7504)"),
+    reply("reply_4xx", 400, 499, Class::Temporary, "temporary by definition"),
+    // Without words or an enhanced code, 550 may be policy as well as an unknown user: nobody is suppressed for it.
+    reply("reply_5xx", 500, 599, Class::Policy, "may be anything"),
+];

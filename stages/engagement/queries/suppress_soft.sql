@@ -1,0 +1,34 @@
+-- Leaves alone for a while whose mailbox bounced softly so often in so long, with nothing that arrived after the first of these:
+-- a suppression of marketing mail that expires, which neither a delivery nor a second judgement shortens. $1 tenants, $2
+-- contacts, which are locked, $3 how often, $4 within how many seconds, $5 for how many seconds. What arrived is looked for among
+-- the campaigns of that time, by sends_once_per_campaign.
+insert into suppressions (tenant_id, id, address, reason, scope, source, send_id, note, expires_at)
+select w.tenant_id, gen_random_uuid(), c.address, 'invalid', 'marketing', 'engagement', b.last_send,
+       'mailbox failed ' || b.times || ' times', now() + make_interval(secs => $5)
+from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+cross join lateral (
+    select c.address from contacts c where c.tenant_id = w.tenant_id and c.id = w.id and c.status <> 'erased' offset 0
+) c
+cross join lateral (
+    select max(greatest(s.delivered_at, s.opened_at, s.clicked_at, s.replied_at, case when s.state = 'sent' then s.decided_at end)) as at
+    from campaigns k
+    cross join lateral (
+        select s.* from sends s
+        where s.tenant_id = k.tenant_id and s.campaign_id = k.id and s.contact_id = w.id and s.month = k.month and s.bounced_at is null
+        offset 0
+    ) s
+    where k.tenant_id = w.tenant_id and k.launched_at > now() - make_interval(secs => $4) - interval '3 days'
+) arrived
+cross join lateral (
+    select count(*) as times, (array_agg(b.send_id order by b.occurred_at desc))[1] as last_send
+    from soft_bounces b
+    where b.tenant_id = w.tenant_id and b.contact_id = w.id and b.occurred_at > now() - make_interval(secs => $4)
+      and (arrived.at is null or b.occurred_at > arrived.at)
+) b
+where b.times >= $3
+order by w.tenant_id, c.address
+on conflict (tenant_id, address, reason) do update
+set expires_at = greatest(suppressions.expires_at, excluded.expires_at), scope = 'marketing', source = excluded.source,
+    send_id = excluded.send_id, note = excluded.note
+-- One that is for good, or that somebody else set and that still holds, is theirs.
+where suppressions.expires_at < now() or (suppressions.source = excluded.source and suppressions.expires_at < excluded.expires_at)

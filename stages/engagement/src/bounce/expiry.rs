@@ -1,0 +1,69 @@
+//! Mailboxes that fail again and again: no marketing mail for a while, and then a new try.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use sqlx::PgPool;
+
+/// When a mailbox is left alone, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// So many soft bounces; 0: never.
+    pub(crate) count: u32,
+    /// Within so long.
+    pub(crate) window: Duration,
+    /// For so long.
+    pub(crate) pause: Duration,
+}
+
+/// Contacts judged in one transaction.
+const AT_ONCE: i64 = 500;
+
+/// Judges the mailboxes that bounced softly since the last look. Any number of processes may: each takes other rows.
+pub(crate) struct SoftBounces {
+    pub(crate) pool: PgPool,
+    pub(crate) limits: Limits,
+}
+
+#[async_trait]
+impl Sweep for SoftBounces {
+    fn name(&self) -> &'static str {
+        "judge_soft_bounces"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let window = self.limits.window.as_secs_f64();
+        let mut tx = self.pool.begin().await?;
+        let who = sqlx::query_file!("queries/judge_soft_bounces.sql", AT_ONCE).fetch_all(&mut *tx).await?;
+        let judged = who.len();
+        if judged > 0 && self.limits.count > 0 {
+            let (tenants, contacts): (Vec<_>, Vec<_>) =
+                who.into_iter().map(|row| (row.tenant_id, row.contact_id)).unzip();
+            // The contacts first, as every writer of suppressions does; what is known of them in a later statement.
+            sqlx::query_file!("queries/lock_contacts.sql", &tenants, &contacts).fetch_all(&mut *tx).await?;
+            sqlx::query_file!(
+                "queries/suppress_soft.sql",
+                &tenants,
+                &contacts,
+                i64::from(self.limits.count),
+                window,
+                self.limits.pause.as_secs_f64(),
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        tx.commit().await?;
+        sqlx::query!(
+            "delete from soft_bounces where occurred_at < now() - make_interval(secs => $1) and judged",
+            window
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(judged as u64)
+    }
+}
