@@ -4,6 +4,7 @@
 //! send are the earliest, and a unique open is counted by the transaction that sets its first time. Every open and click is
 //! kept; the rules of [`machine`] say which were a person's, and those have times and counters of their own.
 
+pub mod bounce;
 mod compact;
 mod fold;
 mod hours;
@@ -11,7 +12,7 @@ pub mod machine;
 mod opt_out;
 pub mod preferences;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
@@ -28,6 +29,16 @@ pub struct Settings {
     /// Groups of signals recorded at the same time.
     #[arg(long, env = "POSTRIDER_ENGAGEMENT_WORKERS", default_value_t = 2)]
     pub engagement_workers: usize,
+    /// So many soft bounces (mailbox full, switched off, its server away) with nothing that arrived in between, and the mailbox
+    /// gets no marketing mail for a while. 0: never.
+    #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_LIMIT", default_value_t = 3)]
+    pub soft_bounce_limit: u32,
+    /// Within so long.
+    #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_WINDOW", default_value = "14d", value_parser = humantime::parse_duration)]
+    pub soft_bounce_window: Duration,
+    /// For so long; then it is tried again.
+    #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_PAUSE", default_value = "30d", value_parser = humantime::parse_duration)]
+    pub soft_bounce_pause: Duration,
 }
 
 /// Signals one transaction records at most.
@@ -55,6 +66,12 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start(Arc::new(stage), vec![intake]);
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::Logs(deps.pool.clone())));
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::PastHours(deps.pool.clone())));
+    let limits = bounce::Limits {
+        count: settings.soft_bounce_limit,
+        window: settings.soft_bounce_window,
+        pause: settings.soft_bounce_pause,
+    };
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(bounce::SoftBounces { pool: deps.pool.clone(), limits }));
     Ok(())
 }
 
