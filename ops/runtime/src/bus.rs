@@ -121,7 +121,7 @@ impl Bus {
             .reconnect_delay_callback(|attempt| Duration::from_millis((50 * attempt as u64).min(2_000)))
             .event_callback(|event| async move { tracing::info!(%event, "nats") });
         if let Some(path) = credentials {
-            options = options.credentials_file(path).await.map_err(boxed)?;
+            options = with_credentials(options, path).await.map_err(boxed)?;
         }
         let servers: Vec<&str> = url.expose_secret().split(',').map(str::trim).collect();
         if servers.iter().any(|server| server.contains('@')) {
@@ -214,6 +214,15 @@ impl Bus {
         self.client.connection_state() == async_nats::connection::State::Connected
             && self.jetstream.get_stream(self.prefixed(schemas::subjects::stream::REQUESTS)).await.is_ok()
     }
+}
+
+/// A `.creds` file holds a token and its key. A file with nothing but a seed is that of a user the server's own configuration
+/// lists by its public key (`ops/nats/accounts.conf`).
+async fn with_credentials(options: ConnectOptions, path: &Path) -> std::io::Result<ConnectOptions> {
+    const SEED_OF_A_USER: &str = "SU";
+    let text = tokio::fs::read_to_string(path).await?;
+    let text = text.trim();
+    if text.starts_with(SEED_OF_A_USER) { Ok(options.nkey(text.to_owned())) } else { options.credentials(text) }
 }
 
 #[cfg(test)]
