@@ -495,7 +495,7 @@ closed_set! {
         LastTouch = "last_touch",
         /// The first human click takes all; without one the first mail delivered.
         FirstTouch = "first_touch",
-        /// All human clicks share equally; without one all mails delivered.
+        /// All mails a person clicked share equally; without one all mails delivered.
         Linear = "linear",
     }
 }

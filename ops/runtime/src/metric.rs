@@ -53,6 +53,10 @@ metric_set! {
         HookRequestsTotal = "mail_hook_requests_total",
         /// What providers told (labels: provider, outcome = recorded, parked, joined, dropped, ignored, malformed, failed).
         InboundFactsTotal = "mail_inbound_facts_total",
+        /// Mails that came back, and what was made of them (label: outcome = bounced, delivered, complained, unsubscribed, replied,
+        /// auto_replied, delayed, relayed, receipt, auth_failure, no_report, no_evidence, unreadable, given_up; not taken: bad_address,
+        /// unknown_send, too_large, bare_line_end).
+        InboundMailsTotal = "mail_inbound_mails_total",
         /// Opens, clicks and unsubscribes taken in (labels: kind, outcome).
         SignalsTotal = "mail_signals_total",
         /// Events made of facts (label: type).
@@ -61,6 +65,12 @@ metric_set! {
         WebhookAttemptsTotal = "mail_webhook_attempts_total",
         /// Why attempts failed (label: reason, a code of ours or `answered_<status>`).
         WebhookFailuresTotal = "mail_webhook_failures_total",
+        /// Credits of outcomes that were set or restated (label: rule = human_click, delivered, none).
+        OutcomesCreditedTotal = "mail_outcomes_credited_total",
+        /// Steps of sequences (labels: step_type, outcome = done, unchanged, withheld, retried, failed).
+        SequenceStepsTotal = "mail_sequence_steps_total",
+        /// Enrollments that ended (label: reason = completed or the exit reason).
+        EnrollmentsEndedTotal = "mail_enrollments_ended_total",
         /// Calls of the assistant endpoint's tools (labels: tool, outcome).
         AssistantCallsTotal = "mail_assistant_calls_total",
         /// Requests to the assistant endpoint that were not let in (label: reason).
@@ -103,6 +113,8 @@ metric_set! {
     Histogram {
         /// Time a stage took over one message (labels: stage, lane).
         StageProcessingSeconds = "mail_stage_processing_seconds",
+        /// How long after their time due enrollments were taken up.
+        SequenceLagSeconds = "mail_sequence_lag_seconds",
         /// Time an HTTP request took (labels: route, method).
         HttpRequestSeconds = "mail_http_request_seconds",
         /// Time from the ledger's batch to the server's acceptance (label: lane).

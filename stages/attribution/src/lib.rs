@@ -1,6 +1,30 @@
 //! Attribution: outcomes are credited to the mails that led to them, under a stated model and window, with evidence.
+//!
+//! An outcome's row is its work item: `credit_due` says when it is to be looked at. Whoever tells of one sets it; so do late clicks
+//! and bounces, new contacts (which triggers note in `late_facts`), and a change of the tenant's model. Looking again is harmless:
+//! the credit follows from the facts as they stand, and what does not change is not written. So a crash, a lost announcement or a
+//! fact told twice costs a look, never a credit.
 
-use runner::{Deps, StageError};
+mod amount;
+mod contacts;
+mod credit;
+mod model;
+mod outcome;
+mod policy;
+mod record;
+mod recount;
+mod stage;
+mod sweeps;
+mod totals;
+mod touches;
+
+pub use amount::{PREMIUM_MAX, PREMIUM_UNITS, Premium, VALUE_CENTS_MAX};
+pub use model::{Credit, Rule, SHARE_WHOLE, Touch, Weighed, credit};
+pub use outcome::{EVENT_ID_MAX, Fault, NewOutcome, OutcomeRequest};
+pub use policy::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy};
+pub use record::{Recorded, Refusal, record};
+pub use recount::{Difference, recount};
+pub use stage::start;
 
 /// Settings of the attribution stage.
 #[derive(Debug, Clone, clap::Args)]
@@ -11,10 +35,30 @@ pub struct Settings {
     pub attribution_workers: usize,
 }
 
-/// Starts the stage's workers.
-///
-/// # Errors
-/// None today; the signature is every stage's.
-pub async fn start(_deps: &Deps, _settings: &Settings) -> Result<(), StageError> {
-    Ok(())
+/// Single looks and sweeps, for tests that want them at their own time.
+#[doc(hidden)]
+pub mod testing {
+    use runner::{StageError, Sweep};
+    use sqlx::PgPool;
+    use uuid::Uuid;
+
+    use crate::{credit, sweeps};
+
+    /// Looks at outcomes, as their announcement would.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn look_at(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
+        credit::look_at(pool, outcomes).await.map(drop)
+    }
+
+    /// Both sweeps, until neither finds anything.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn settle(pool: &PgPool) -> Result<(), StageError> {
+        let (late, due) = (sweeps::LateFacts(pool.clone()), sweeps::DueOutcomes(pool.clone()));
+        while late.sweep().await? + due.sweep().await? > 0 {}
+        Ok(())
+    }
 }

@@ -1,0 +1,51 @@
+-- Takes notes of late facts out, and has the outcomes they may be about looked at: those of the contacts who clicked or whose mail
+-- bounced, and those that await a contact that is there now. $1 how many notes at most. Answers how many there were. Served by the
+-- keys of contact_facts and contacts, then outcomes_by_contact, outcomes_by_email and outcomes_by_dot_number; `offset 0` keeps the
+-- planner to these look-ups while the tables have no statistics.
+with taken as (
+    delete from late_facts l
+    where l.id in (select id from late_facts order by id limit $1 for update skip locked)
+    returning l.tenant_id, l.source, l.ids
+), named as (
+    select distinct t.tenant_id, t.source, n.id from taken t cross join lateral unnest(t.ids) as n (id)
+), who as (
+    select n.tenant_id, c.contact_id, n.source
+    from named n
+    cross join lateral (
+        select f.contact_id from contact_facts f
+        where n.source = 'events' and f.tenant_id = n.tenant_id and f.send_id = n.id and f.fact in ('clicked', 'bounced')
+        union
+        select n.id where n.source = 'contacts'
+        offset 0
+    ) c
+), persons as (
+    select distinct w.tenant_id, w.contact_id, w.source, c.address, c.dot_number
+    from who w
+    cross join lateral (
+        select c.address, c.dot_number from contacts c where c.tenant_id = w.tenant_id and c.id = w.contact_id offset 0
+    ) c
+), due as (
+    select distinct p.tenant_id, o.id, p.source
+    from persons p
+    cross join lateral (
+        select o.id from outcomes o where o.tenant_id = p.tenant_id and o.contact_id = p.contact_id and p.source = 'events'
+        union
+        select o.id from outcomes o
+        where o.tenant_id = p.tenant_id and o.contact_email = p.address and o.contact_key is distinct from 'email'
+        union
+        select o.id from outcomes o
+        where o.tenant_id = p.tenant_id and o.dot_number = p.dot_number and o.contact_key is distinct from 'email'
+        offset 0
+    ) o
+), locked as (
+    select o.tenant_id, o.id, d.source
+    from (select tenant_id, id, min(source) as source from due group by tenant_id, id) d
+    join outcomes o on o.tenant_id = d.tenant_id and o.id = d.id
+    order by o.tenant_id, o.id for no key update of o
+), marked as (
+    update outcomes o
+    set credit_due = now(), credit_reason = case l.source when 'contacts' then 'contact' else 'late_fact' end
+    from locked l
+    where o.tenant_id = l.tenant_id and o.id = l.id
+)
+select count(*) as "taken!" from taken

@@ -1,0 +1,248 @@
+//! Which mails an outcome is credited to: pure, and the same for the same facts in whatever order they are given.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use schemas::{AttributionModel, MessageKind};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::{Policy, Premium};
+
+/// A whole outcome, in millionths.
+pub const SHARE_WHOLE: i64 = 1_000_000;
+
+/// Why a mail is credited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// A person clicked.
+    HumanClick,
+    /// It was delivered, and there is no click at all.
+    Delivered,
+}
+
+impl Rule {
+    /// The word, everywhere.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HumanClick => "human_click",
+            Self::Delivered => "delivered",
+        }
+    }
+}
+
+/// Something that may have led to an outcome: a click by a person, or a delivery.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Touch {
+    /// Which of the two.
+    pub rule: Rule,
+    /// The mail.
+    pub send_id: Uuid,
+    /// Its recipient.
+    pub contact_id: Uuid,
+    /// Its campaign.
+    pub campaign_id: Option<Uuid>,
+    /// What sort of mail.
+    pub kind: MessageKind,
+    /// When.
+    pub at: DateTime<Utc>,
+    /// The click's event; nil for a delivery.
+    pub event_id: Uuid,
+    /// What shows it.
+    pub evidence: Value,
+}
+
+/// What is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weighed {
+    /// When it happened.
+    pub occurred_at: DateTime<Utc>,
+    /// Its premium.
+    pub premium: Option<Premium>,
+    /// Its value.
+    pub value_cents: Option<i64>,
+}
+
+/// A mail's part of an outcome.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Credit {
+    /// The touch that counted.
+    pub touch: Touch,
+    /// In millionths.
+    pub share: i64,
+    /// Of the premium.
+    pub premium: Option<Premium>,
+    /// Of the value.
+    pub value_cents: Option<i64>,
+}
+
+/// Divides an outcome between the mails before it: those a person clicked within the click window; without any, those delivered
+/// within the delivery window. The model says which of them. Shares and amounts add up to exactly the outcome's; what does not
+/// divide goes to the latest. Latest first.
+#[must_use]
+pub fn credit(policy: &Policy, touches: &[Touch], outcome: &Weighed) -> Vec<Credit> {
+    let mut counted = within(policy.model, touches, Rule::HumanClick, outcome.occurred_at, policy.click_days);
+    if counted.is_empty() {
+        counted = within(policy.model, touches, Rule::Delivered, outcome.occurred_at, policy.delivery_days);
+    }
+    counted.sort_by_key(|touch| std::cmp::Reverse(order(touch)));
+    let chosen = match policy.model {
+        AttributionModel::LastTouch => counted.get(..1),
+        AttributionModel::FirstTouch => counted.len().checked_sub(1).and_then(|last| counted.get(last..)),
+        AttributionModel::Linear => Some(counted.as_slice()),
+    }
+    .unwrap_or_default();
+    let parts = |whole: i64| divide(whole, chosen.len());
+    let (shares, premiums) = (parts(SHARE_WHOLE), outcome.premium.map(|premium| parts(premium.0)));
+    let values = outcome.value_cents.map(parts);
+    chosen
+        .iter()
+        .enumerate()
+        .map(|(place, touch)| Credit {
+            touch: (*touch).clone(),
+            share: shares[place],
+            premium: premiums.as_ref().map(|premiums| Premium(premiums[place])),
+            value_cents: values.as_ref().map(|values| values[place]),
+        })
+        .collect()
+}
+
+/// One touch for each mail: its last, or its first where the first takes all.
+fn within(model: AttributionModel, touches: &[Touch], rule: Rule, outcome_at: DateTime<Utc>, days: i32) -> Vec<&Touch> {
+    let since = outcome_at - TimeDelta::days(days.into());
+    let mut of_mail: BTreeMap<Uuid, &Touch> = BTreeMap::new();
+    for touch in touches.iter().filter(|touch| touch.rule == rule && touch.at > since && touch.at <= outcome_at) {
+        of_mail
+            .entry(touch.send_id)
+            .and_modify(|known| {
+                let earlier = order(touch) < order(known);
+                if earlier == (model == AttributionModel::FirstTouch) {
+                    *known = touch;
+                }
+            })
+            .or_insert(touch);
+    }
+    of_mail.into_values().collect()
+}
+
+/// By time; what happened at the same moment by ids, so that the answer does not hang on who is read first.
+fn order(touch: &Touch) -> (DateTime<Utc>, Uuid, Uuid) {
+    (touch.at, touch.send_id, touch.event_id)
+}
+
+/// Equal whole parts that add up to the whole; the first get what does not divide.
+fn divide(whole: i64, parts: usize) -> Vec<i64> {
+    let Ok(count @ 1..) = i64::try_from(parts) else { return Vec::new() };
+    (0..count).map(|place| whole / count + i64::from(place < whole % count)).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    const DAY: i64 = 24 * 60;
+
+    fn at(minute: i64) -> DateTime<Utc> {
+        "2026-03-31T12:00:00Z".parse::<DateTime<Utc>>().unwrap() + TimeDelta::minutes(minute)
+    }
+
+    /// A touch of mail `send`, so many minutes before the outcome.
+    fn touch(rule: Rule, send: u128, minutes_before: i64) -> Touch {
+        Touch {
+            rule,
+            send_id: Uuid::from_u128(send),
+            contact_id: Uuid::nil(),
+            campaign_id: None,
+            kind: MessageKind::Campaign,
+            at: at(-minutes_before),
+            event_id: Uuid::from_u128(minutes_before.unsigned_abs().into()),
+            evidence: Value::Null,
+        }
+    }
+
+    fn outcome() -> Weighed {
+        Weighed { occurred_at: at(0), premium: Some(Premium(1_000_000)), value_cents: Some(100) }
+    }
+
+    fn policy(model: AttributionModel) -> Policy {
+        Policy { model, ..Policy::default() }
+    }
+
+    fn parts(model: AttributionModel, touches: &[Touch]) -> Vec<(u128, i64)> {
+        let credits = credit(&policy(model), touches, &outcome());
+        credits.iter().map(|credit| (credit.touch.send_id.as_u128(), credit.share)).collect()
+    }
+
+    use AttributionModel::{FirstTouch, LastTouch, Linear};
+    use Rule::{Delivered, HumanClick};
+
+    #[rstest]
+    #[case::nothing_before_it(LastTouch, vec![], vec![])]
+    #[case::the_last_click_takes_all(LastTouch, vec![(HumanClick, 1, 90), (HumanClick, 2, 30), (HumanClick, 3, 60)], vec![(2, SHARE_WHOLE)])]
+    #[case::the_first_click_takes_all(FirstTouch, vec![(HumanClick, 1, 60), (HumanClick, 2, 30), (HumanClick, 3, 90)], vec![(3, SHARE_WHOLE)])]
+    #[case::a_click_goes_before_a_later_delivery(LastTouch, vec![(HumanClick, 1, 20 * DAY), (Delivered, 2, 1)], vec![(1, SHARE_WHOLE)])]
+    #[case::without_a_click_the_last_delivery(LastTouch, vec![(Delivered, 1, 60), (Delivered, 2, 30)], vec![(2, SHARE_WHOLE)])]
+    #[case::without_a_click_the_first_delivery(FirstTouch, vec![(Delivered, 1, 60), (Delivered, 2, 30)], vec![(1, SHARE_WHOLE)])]
+    #[case::a_click_of_today_and_one_of_30_days_ago(LastTouch, vec![(HumanClick, 1, 30 * DAY)], vec![])]
+    #[case::just_within_the_window(LastTouch, vec![(HumanClick, 1, 30 * DAY - 1)], vec![(1, SHARE_WHOLE)])]
+    #[case::a_delivery_counts_for_seven_days(LastTouch, vec![(Delivered, 1, 7 * DAY)], vec![])]
+    #[case::what_comes_after_it_did_not_lead_to_it(LastTouch, vec![(HumanClick, 1, -1), (Delivered, 2, -1)], vec![])]
+    #[case::at_the_same_moment_counts(LastTouch, vec![(HumanClick, 1, 0)], vec![(1, SHARE_WHOLE)])]
+    #[case::an_old_first_click_and_a_new_one(LastTouch, vec![(HumanClick, 1, 40 * DAY), (HumanClick, 2, 60), (HumanClick, 1, 30)], vec![(1, SHARE_WHOLE)])]
+    #[case::equal_parts_for_mails_not_for_clicks(Linear, vec![(HumanClick, 1, 60), (HumanClick, 1, 50), (HumanClick, 2, 30)], vec![(2, 500_000), (1, 500_000)])]
+    #[case::thirds_add_up(Linear, vec![(Delivered, 1, 60), (Delivered, 2, 30), (Delivered, 3, 10)], vec![(3, 333_334), (2, 333_333), (1, 333_333)])]
+    fn the_model_says_who_is_credited(
+        #[case] model: AttributionModel,
+        #[case] touches: Vec<(Rule, u128, i64)>,
+        #[case] expected: Vec<(u128, i64)>,
+    ) {
+        let touches: Vec<Touch> = touches.into_iter().map(|(rule, send, before)| touch(rule, send, before)).collect();
+        assert_eq!(parts(model, &touches), expected);
+    }
+
+    #[test]
+    fn a_window_of_no_days_never_counts() {
+        let policy = Policy { delivery_days: 0, ..Policy::default() };
+        assert_eq!(credit(&policy, &[touch(Delivered, 1, 0)], &outcome()), []);
+    }
+
+    fn touches() -> impl Strategy<Value = Vec<Touch>> {
+        let one = (any::<bool>(), 1_u128..8, -100_i64..40 * DAY)
+            .prop_map(|(click, send, before)| touch(if click { HumanClick } else { Delivered }, send, before));
+        proptest::collection::vec(one, 0..24)
+    }
+
+    proptest! {
+        #[test]
+        fn shares_and_amounts_add_up_to_the_outcome(
+            touches in touches(),
+            model in proptest::sample::select(AttributionModel::ALL),
+            premium in 0..=crate::PREMIUM_MAX.0,
+            value in 0..=crate::VALUE_CENTS_MAX,
+        ) {
+            let outcome = Weighed { occurred_at: at(0), premium: Some(Premium(premium)), value_cents: Some(value) };
+            let credits = credit(&policy(model), &touches, &outcome);
+            if !credits.is_empty() {
+                prop_assert_eq!(credits.iter().map(|credit| credit.share).sum::<i64>(), SHARE_WHOLE);
+                prop_assert_eq!(credits.iter().map(|credit| credit.premium.unwrap().0).sum::<i64>(), premium);
+                prop_assert_eq!(credits.iter().map(|credit| credit.value_cents.unwrap()).sum::<i64>(), value);
+            }
+            let mails: std::collections::BTreeSet<Uuid> = credits.iter().map(|credit| credit.touch.send_id).collect();
+            prop_assert_eq!(mails.len(), credits.len(), "a mail is credited once");
+            prop_assert!(credits.windows(2).all(|pair| pair[0].touch.rule == pair[1].touch.rule));
+        }
+
+        #[test]
+        fn the_order_in_which_touches_are_known_changes_nothing(
+            touches in touches().prop_flat_map(|touches| (Just(touches.clone()), Just(touches).prop_shuffle())),
+            model in proptest::sample::select(AttributionModel::ALL),
+        ) {
+            let (given, shuffled) = touches;
+            prop_assert_eq!(credit(&policy(model), &given, &outcome()), credit(&policy(model), &shuffled, &outcome()));
+        }
+    }
+}

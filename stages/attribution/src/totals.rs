@@ -1,0 +1,217 @@
+//! The totals that reports read: what a credit adds to them, and what its predecessor takes away.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::model::SHARE_WHOLE;
+
+/// Of all outcomes, whatever they are credited to.
+const RECORDED: &str = "recorded";
+
+/// What an outcome, or a part of one, counts for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sum {
+    pub(crate) outcomes: i64,
+    pub(crate) share: i64,
+    pub(crate) premium: i64,
+    pub(crate) value_cents: i64,
+}
+
+impl Sum {
+    fn add(&mut self, other: Self, sign: i64) {
+        self.outcomes += sign * other.outcomes;
+        self.share += sign * other.share;
+        self.premium += sign * other.premium;
+        self.value_cents += sign * other.value_cents;
+    }
+}
+
+/// A credited mail, as far as totals are concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) campaign_id: Option<Uuid>,
+    pub(crate) kind: String,
+    pub(crate) share: i64,
+    pub(crate) premium: i64,
+    pub(crate) value_cents: i64,
+}
+
+/// An outcome as the totals hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Booked {
+    pub(crate) outcome_type: String,
+    pub(crate) hour: DateTime<Utc>,
+    pub(crate) premium: i64,
+    pub(crate) value_cents: i64,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// The hour a moment belongs to.
+pub(crate) fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
+    at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at)
+}
+
+/// What is to be added to the totals.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    campaigns: BTreeMap<(Uuid, Uuid, String), Sum>,
+    hours: BTreeMap<(Uuid, DateTime<Utc>, String, String), Sum>,
+}
+
+impl Totals {
+    /// The totals held `before` of an outcome, and are to hold `after`.
+    pub(crate) fn moves(&mut self, tenant: Uuid, before: Option<&Booked>, after: &Booked) {
+        if let Some(before) = before {
+            self.count(tenant, before, -1);
+        }
+        self.count(tenant, after, 1);
+    }
+
+    fn count(&mut self, tenant: Uuid, booked: &Booked, sign: i64) {
+        let whole = Sum { outcomes: 1, share: SHARE_WHOLE, premium: booked.premium, value_cents: booked.value_cents };
+        self.hour(tenant, booked, RECORDED).add(whole, sign);
+        let mut campaigns: BTreeMap<Uuid, Sum> = BTreeMap::new();
+        let mut kinds: BTreeMap<&str, Sum> = BTreeMap::new();
+        for part in &booked.parts {
+            let sum = Sum { outcomes: 0, share: part.share, premium: part.premium, value_cents: part.value_cents };
+            if let Some(campaign) = part.campaign_id {
+                campaigns.entry(campaign).or_default().add(sum, 1);
+            }
+            kinds.entry(&part.kind).or_default().add(sum, 1);
+        }
+        // However many mails of a campaign, or of a kind, led to it: it is one outcome.
+        for (campaign, sum) in campaigns {
+            let key = (tenant, campaign, booked.outcome_type.clone());
+            self.campaigns.entry(key).or_default().add(Sum { outcomes: 1, ..sum }, sign);
+        }
+        for (kind, sum) in kinds {
+            self.hour(tenant, booked, kind).add(Sum { outcomes: 1, ..sum }, sign);
+        }
+    }
+
+    fn hour(&mut self, tenant: Uuid, booked: &Booked, kind: &str) -> &mut Sum {
+        self.hours.entry((tenant, booked.hour, kind.to_owned(), booked.outcome_type.clone())).or_default()
+    }
+
+    /// Adds it all in the ledger, in key order, so that two groups do not wait for each other in a circle.
+    pub(crate) async fn write(mut self, db: &mut PgConnection) -> sqlx::Result<()> {
+        self.campaigns.retain(|_, sum| *sum != Sum::default());
+        self.hours.retain(|_, sum| *sum != Sum::default());
+        if !self.campaigns.is_empty() {
+            self.write_campaigns(&mut *db).await?;
+        }
+        if !self.hours.is_empty() {
+            self.write_hours(db).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_campaigns(&self, db: &mut PgConnection) -> sqlx::Result<()> {
+        let tenants: Vec<Uuid> = self.campaigns.keys().map(|(tenant, ..)| *tenant).collect();
+        let campaigns: Vec<Uuid> = self.campaigns.keys().map(|(_, campaign, _)| *campaign).collect();
+        let types: Vec<String> = self.campaigns.keys().map(|(.., outcome_type)| outcome_type.clone()).collect();
+        let [outcomes, shares, premiums, values] = columns(self.campaigns.values());
+        sqlx::query!(
+            "insert into campaign_outcomes as t (tenant_id, campaign_id, outcome_type, outcomes, share, premium, value_cents)
+             select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+             on conflict (tenant_id, campaign_id, outcome_type) do update
+             set outcomes = t.outcomes + excluded.outcomes, share = t.share + excluded.share,
+                 premium = t.premium + excluded.premium, value_cents = t.value_cents + excluded.value_cents",
+            &tenants,
+            &campaigns,
+            &types,
+            &outcomes,
+            &shares,
+            &premiums,
+            &values,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+
+    async fn write_hours(&self, db: &mut PgConnection) -> sqlx::Result<()> {
+        let tenants: Vec<Uuid> = self.hours.keys().map(|(tenant, ..)| *tenant).collect();
+        let hours: Vec<DateTime<Utc>> = self.hours.keys().map(|(_, hour, ..)| *hour).collect();
+        let kinds: Vec<String> = self.hours.keys().map(|(_, _, kind, _)| kind.clone()).collect();
+        let types: Vec<String> = self.hours.keys().map(|(.., outcome_type)| outcome_type.clone()).collect();
+        let [outcomes, shares, premiums, values] = columns(self.hours.values());
+        sqlx::query!(
+            "insert into outcome_hours as t (tenant_id, hour, kind, outcome_type, outcomes, share, premium, value_cents)
+             select * from unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+                                  $8::bigint[])
+             on conflict (tenant_id, hour, kind, outcome_type) do update
+             set outcomes = t.outcomes + excluded.outcomes, share = t.share + excluded.share,
+                 premium = t.premium + excluded.premium, value_cents = t.value_cents + excluded.value_cents",
+            &tenants,
+            &hours,
+            &kinds,
+            &types,
+            &outcomes,
+            &shares,
+            &premiums,
+            &values,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+}
+
+fn columns<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> [Vec<i64>; 4] {
+    [
+        sums.clone().map(|sum| sum.outcomes).collect(),
+        sums.clone().map(|sum| sum.share).collect(),
+        sums.clone().map(|sum| sum.premium).collect(),
+        sums.map(|sum| sum.value_cents).collect(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(campaign: u128, share: i64) -> Part {
+        Part {
+            campaign_id: Some(Uuid::from_u128(campaign)),
+            kind: "campaign".to_owned(),
+            share,
+            premium: share,
+            value_cents: 0,
+        }
+    }
+
+    fn booked(parts: Vec<Part>) -> Booked {
+        Booked {
+            outcome_type: "bind".to_owned(),
+            hour: DateTime::UNIX_EPOCH,
+            premium: SHARE_WHOLE,
+            value_cents: 0,
+            parts,
+        }
+    }
+
+    #[test]
+    fn two_mails_of_a_campaign_are_one_outcome_of_it() {
+        let mut totals = Totals::default();
+        totals.moves(Uuid::nil(), None, &booked(vec![part(1, 600_000), part(1, 400_000)]));
+        let sums: Vec<Sum> = totals.campaigns.values().copied().collect();
+        assert_eq!(sums, [Sum { outcomes: 1, share: SHARE_WHOLE, premium: SHARE_WHOLE, value_cents: 0 }]);
+        assert!(totals.hours.values().all(|sum| *sum == sums[0]), "{:?}", totals.hours);
+    }
+
+    #[test]
+    fn a_credit_that_moves_leaves_nothing_behind() {
+        let mut totals = Totals::default();
+        let (first, second) = (booked(vec![part(1, SHARE_WHOLE)]), booked(vec![part(2, SHARE_WHOLE)]));
+        totals.moves(Uuid::nil(), None, &first);
+        totals.moves(Uuid::nil(), Some(&first), &second);
+        totals.moves(Uuid::nil(), Some(&second), &first);
+        totals.campaigns.retain(|_, sum| *sum != Sum::default());
+        assert_eq!(totals.campaigns.keys().map(|key| key.1.as_u128()).collect::<Vec<_>>(), [1]);
+        assert_eq!(totals.hours.values().map(|sum| sum.outcomes).collect::<Vec<_>>(), [1, 1]);
+    }
+}

@@ -1,0 +1,248 @@
+//! The stage on its own database and streams.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use attribution::{Policy, Premium};
+use chrono::{TimeDelta, Utc};
+use schemas::{AttributionModel, new_id};
+use serde_json::json;
+use stage_rig::until;
+
+use support::Shop;
+
+#[tokio::test]
+async fn the_last_click_is_credited_with_its_evidence_and_the_whole_amount() {
+    let shop = Shop::open().await;
+    let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
+    shop.click(first, 5, 1).await;
+    let click = shop.click(second, 3, 2).await;
+    let outcome = shop.tell(json!({"premium_amount": 1250.5, "source_event_id": "p-1"})).await;
+    shop.credit(outcome).await;
+    let credits = shop.credits(outcome).await;
+    assert_eq!(credits.len(), 1);
+    assert_eq!((credits[0].send_id, credits[0].share, credits[0].premium), (second, 1_000_000, Some(12_505_000)));
+    assert_eq!(credits[0].evidence["event_id"], json!(click));
+    assert_eq!(credits[0].evidence["url"], json!("https://example.com/2"));
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn without_a_click_by_a_person_the_last_delivery_is_credited_but_not_a_bounced_one() {
+    let shop = Shop::open().await;
+    let (early, late) = (shop.mail(&shop.people[0], 6).await, shop.mail(&shop.people[0], 2).await);
+    shop.machine_click(late, 1).await;
+    let outcome = shop.tell(json!({})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(late, 1_000_000)]);
+    shop.bounce(late).await;
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(early, 1_000_000)], "the mail that bounced was not delivered");
+    assert_eq!(shop.reasons(outcome).await, ["first", "late_fact"]);
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn mail_that_is_no_campaigns_is_credited_too_and_old_mail_is_not() {
+    let shop = Shop::open().await;
+    shop.mail(&shop.people[0], 8).await;
+    let outcome = shop.tell(json!({"source_event_id": "a"})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [], "delivered eight days ago");
+    let single = shop.single_mail(&shop.people[0], 1).await;
+    let other = shop.tell(json!({"source_event_id": "b"})).await;
+    shop.credit(other).await;
+    assert_eq!(shop.credited(other).await, [(single, 1_000_000)]);
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn a_late_click_restates_the_credit_and_raises_an_event() {
+    let shop = Shop::open().await;
+    let (delivered, clicked) = (shop.mail(&shop.people[0], 1).await, shop.mail(&shop.people[0], 20).await);
+    let outcome = shop.tell(json!({"value_cents": 900})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(delivered, 1_000_000)]);
+    // Told now, and made before the outcome.
+    shop.click(clicked, 4, 1).await;
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(clicked, 1_000_000)]);
+    // The same mail, again: no restatement, though another click shows it.
+    let latest = shop.click(clicked, 2, 2).await;
+    shop.settle().await;
+    assert_eq!(shop.credits(outcome).await[0].evidence["event_id"], json!(latest));
+    assert_eq!(shop.reasons(outcome).await, ["first", "late_fact"]);
+    let told = shop.notices(outcome).await;
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[1]["before"][0]["send_id"], json!(delivered));
+    assert_eq!(
+        told[1]["after"],
+        json!([{
+            "send_id": clicked, "campaign_id": shop.campaign_of(clicked).await, "share": 1.0, "premium_amount": null, "value_cents": 900,
+        }])
+    );
+    assert!(!told[1].to_string().contains('@'), "no personal data");
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn a_mail_clicked_again_after_another_takes_the_credit_back() {
+    let shop = Shop::open().await;
+    let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
+    shop.click(first, 9, 1).await;
+    shop.click(second, 6, 1).await;
+    let outcome = shop.tell(json!({})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
+    shop.click(first, 2, 2).await;
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(first, 1_000_000)]);
+}
+
+#[tokio::test]
+async fn the_models_divide_exactly_and_a_switch_restates() {
+    let shop = Shop::open().await;
+    let mails = [
+        shop.mail(&shop.people[0], 12).await,
+        shop.mail(&shop.people[0], 11).await,
+        shop.mail(&shop.people[0], 10).await,
+    ];
+    for (mail, days) in mails.iter().zip([9, 8, 7]) {
+        shop.click(*mail, days, 1).await;
+    }
+    let outcome = shop.tell(json!({"premium_cents": 100, "value_cents": 100})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(mails[2], 1_000_000)]);
+    shop.switch(AttributionModel::FirstTouch).await;
+    assert_eq!(shop.credited(outcome).await, [(mails[0], 1_000_000)]);
+    shop.switch(AttributionModel::Linear).await;
+    let credits = shop.credits(outcome).await;
+    assert_eq!(credits.iter().map(|credit| credit.share).sum::<i32>(), 1_000_000);
+    assert_eq!(credits.iter().filter_map(|credit| credit.premium).sum::<i64>(), Premium::of_cents(100).unwrap().0);
+    assert_eq!(credits.iter().filter_map(|credit| credit.value_cents).collect::<Vec<_>>(), [33, 33, 34]);
+    assert_eq!(shop.reasons(outcome).await, ["first", "model", "model"]);
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn the_same_event_told_again_is_the_same_outcome_with_what_it_says_now() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 1).await;
+    let at = (Utc::now() - TimeDelta::minutes(5)).to_rfc3339();
+    let outcome = shop.tell(json!({"source_event_id": "p-9", "premium_cents": 500, "occurred_at": at})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.tell(json!({"source_event_id": "p-9", "premium_cents": 500})).await, outcome);
+    assert!(!shop.is_due_now(outcome).await, "nothing changed");
+    let changed = shop.tell(json!({"source_event_id": "p-9", "premium_cents": 700, "outcome_type": "premium"})).await;
+    assert_eq!(changed, outcome);
+    shop.credit(outcome).await;
+    assert_eq!(shop.credits(outcome).await[0].premium, Some(70_000));
+    assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
+    assert_eq!(shop.reasons(outcome).await, ["first", "changed"]);
+    // The totals moved to the other type, and nothing was left behind.
+    let totals = shop.totals().await;
+    assert_eq!(totals, [("bind".to_owned(), 0, 0), ("premium".to_owned(), 1, 70_000)]);
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn an_outcome_finds_its_contact_when_there_is_one() {
+    let shop = Shop::open().await;
+    let outcome = shop.tell(json!({"contact_email": "new@example.net", "source_event_id": "early"})).await;
+    let by_number = shop.tell(json!({"contact_email": null, "dot_number": 4711, "source_event_id": "number"})).await;
+    shop.credit(outcome).await;
+    shop.credit(by_number).await;
+    assert_eq!((shop.contact_of(outcome).await, shop.credited(outcome).await), (None, vec![]));
+    let person = shop.person("new@example.net").await;
+    shop.settle().await;
+    assert_eq!(shop.contact_of(outcome).await, Some(person.id));
+    sqlx::query("update contacts set dot_number = 4711 where id = $1")
+        .bind(person.id)
+        .execute(&shop.rig.pool)
+        .await
+        .unwrap();
+    shop.settle().await;
+    assert_eq!(shop.contact_of(by_number).await, Some(person.id));
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn of_a_companys_people_the_one_who_was_mailed_is_credited() {
+    let shop = Shop::open().await;
+    sqlx::query("update contacts set dot_number = 77").execute(&shop.rig.pool).await.unwrap();
+    let mail = shop.mail(&shop.people[2], 3).await;
+    let outcome = shop.tell(json!({"contact_email": null, "dot_number": 77})).await;
+    assert_eq!(shop.contact_of(outcome).await, Some(shop.people[0].id), "the oldest, until it is credited");
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
+    assert_eq!(shop.contact_of(outcome).await, Some(shop.people[2].id));
+    // A click by another of them, known late.
+    let clicked = shop.mail(&shop.people[1], 9).await;
+    shop.click(clicked, 5, 1).await;
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(clicked, 1_000_000)]);
+    assert_eq!(shop.contact_of(outcome).await, Some(shop.people[1].id));
+}
+
+#[tokio::test]
+async fn another_tenants_mail_is_never_credited() {
+    let shop = Shop::open().await;
+    let other = shop.rig.tenant().await;
+    let contact = new_id();
+    sqlx::query("insert into contacts (tenant_id, id, address) values ($1, $2, $3)")
+        .bind(other.id)
+        .bind(contact)
+        .bind(&shop.people[0].address)
+        .execute(&shop.rig.pool)
+        .await
+        .unwrap();
+    let mail = shop.mail(&shop.people[0], 1).await;
+    shop.click(mail, 1, 1).await;
+    let outcome = shop.tell_as(&other, json!({"contact_email": shop.people[0].address})).await;
+    shop.look(&other, outcome).await;
+    assert_eq!(shop.credited(outcome).await, []);
+    assert_eq!(shop.contact_of(outcome).await, Some(contact));
+}
+
+#[tokio::test]
+async fn what_was_never_announced_is_credited_by_the_sweep_and_what_is_settled_rests() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 1).await;
+    let mut outcomes = Vec::new();
+    for n in 0..30 {
+        outcomes.push(shop.tell(json!({"source_event_id": format!("e-{n}")})).await);
+    }
+    for _ in 0..2 {
+        attribution::start(&shop.rig.process(), &stage_rig::settings(&[])).await.unwrap();
+    }
+    until("all are credited", async || shop.rig.number("select count(*) from outcome_credits").await == 30).await;
+    assert_eq!(shop.credited(outcomes[29]).await, [(mail, 1_000_000)]);
+    assert_eq!(shop.rig.number("select count(*) from outcomes where revision <> 1").await, 0);
+    assert_eq!(shop.rig.number("select count(*) from notices where type = 'outcome.credited'").await, 30);
+    assert_eq!(shop.rig.number("select count(*) from outcomes where credit_due <= now()").await, 0);
+    // A click of before them, known late: the sweep takes its note, and all are restated.
+    shop.click(mail, 1, 1).await;
+    until("all are restated", async || {
+        shop.rig.number("select count(*) from outcomes where rule = 'human_click' and revision = 1").await == 30
+    })
+    .await;
+    assert_eq!(shop.rig.number("select count(*) from late_facts").await, 0);
+    shop.assert_books().await;
+}
+
+#[tokio::test]
+async fn a_window_set_for_the_tenant_holds() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 20).await;
+    shop.click(mail, 10, 1).await;
+    let policy = Policy { click_days: 9, delivery_days: 0, ..Policy::default() };
+    let mut db = shop.rig.pool.acquire().await.unwrap();
+    policy.set(&mut db, shop.tenant.id).await.unwrap();
+    let outcome = shop.tell(json!({})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, []);
+    Policy { click_days: 11, ..policy }.set(&mut db, shop.tenant.id).await.unwrap();
+    assert_eq!(Policy::restate(&mut db, shop.tenant.id, Utc::now() - TimeDelta::days(1)).await.unwrap(), 1);
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
+}

@@ -1,0 +1,265 @@
+//! A tenant with people, mail to them, and what they did.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use attribution::{OutcomeRequest, Policy};
+use chrono::{DateTime, TimeDelta, Utc};
+use schemas::{AttributionModel, SendId, month_of, new_id};
+use serde_json::{Value, json};
+use sqlx::Row;
+use stage_rig::{Person, Rig, Tenant};
+use uuid::Uuid;
+
+pub struct Shop {
+    pub rig: Rig,
+    pub tenant: Tenant,
+    pub people: Vec<Person>,
+}
+
+/// A credited mail.
+#[derive(Debug)]
+pub struct Credited {
+    pub send_id: Uuid,
+    pub share: i32,
+    pub premium: Option<i64>,
+    pub value_cents: Option<i64>,
+    pub evidence: Value,
+}
+
+impl Shop {
+    pub async fn open() -> Self {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        let people = rig.people(&tenant, 4).await;
+        // So many days ago may be another month.
+        sqlx::query("select 1").execute(&rig.pool).await.unwrap();
+        Self { rig, tenant, people }
+    }
+
+    pub async fn person(&self, address: &str) -> Person {
+        let person = Person { id: new_id(), address: address.to_owned() };
+        sqlx::query("insert into contacts (tenant_id, id, address) values ($1, $2, $3)")
+            .bind(self.tenant.id)
+            .bind(person.id)
+            .bind(address)
+            .execute(&self.rig.pool)
+            .await
+            .unwrap();
+        person
+    }
+
+    /// A campaign's mail that was delivered so many days ago.
+    pub async fn mail(&self, to: &Person, days_ago: i64) -> Uuid {
+        let list = self.rig.audience(&self.tenant, "list", &[]).await;
+        let campaign = self.rig.campaign(&self.tenant, list).await;
+        let at = Utc::now() - TimeDelta::days(days_ago);
+        let batch = self
+            .rig
+            .batch(&self.tenant, campaign, schemas::Classification::Marketing, std::slice::from_ref(to))
+            .await
+            .batch_id;
+        sqlx::query(
+            "update campaigns set launched_at = $2, month = $3, completed_at = $2, status = 'sent' where id = $1",
+        )
+        .bind(campaign)
+        .bind(at)
+        .bind(month_of(batch))
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+        self.deliver(SendId::of(batch, 0).0, at).await
+    }
+
+    /// Mail of its own.
+    pub async fn single_mail(&self, to: &Person, days_ago: i64) -> Uuid {
+        let send = self.mail(to, days_ago).await;
+        sqlx::query("update sends set campaign_id = null, request_id = id where id = $1")
+            .bind(send)
+            .execute(&self.rig.pool)
+            .await
+            .unwrap();
+        sqlx::query("update batches set campaign_id = null, kind = 'transactional' where id = $1")
+            .bind(SendId(send).batch())
+            .execute(&self.rig.pool)
+            .await
+            .unwrap();
+        send
+    }
+
+    async fn deliver(&self, send: Uuid, at: DateTime<Utc>) -> Uuid {
+        sqlx::query("update sends set state = 'sent', decided_at = $2 where id = $1")
+            .bind(send)
+            .bind(at)
+            .execute(&self.rig.pool)
+            .await
+            .unwrap();
+        send
+    }
+
+    /// A click by a person, so many days ago; answers its event.
+    pub async fn click(&self, send: Uuid, days_ago: i64, link: i32) -> Uuid {
+        self.clicked(send, days_ago, link, false).await
+    }
+
+    pub async fn machine_click(&self, send: Uuid, days_ago: i64) -> Uuid {
+        self.clicked(send, days_ago, 0, true).await
+    }
+
+    async fn clicked(&self, send: Uuid, days_ago: i64, link: i32, machine: bool) -> Uuid {
+        let at = Utc::now() - TimeDelta::days(days_ago);
+        let detail = json!({"url": format!("https://example.com/{link}"), "link": link, "is_machine": machine});
+        let event = self.event(send, "clicked", at, detail).await;
+        let human = (!machine).then_some(at);
+        sqlx::query(
+            "update sends set clicked_at = least(clicked_at, $2), human_clicked_at = least(human_clicked_at, $3) where id = $1",
+        )
+        .bind(send)
+        .bind(at)
+        .bind(human)
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+        event
+    }
+
+    pub async fn bounce(&self, send: Uuid) {
+        self.event(send, "bounced", Utc::now(), json!({"class": "hard"})).await;
+        sqlx::query("update sends set bounced_at = now() where id = $1")
+            .bind(send)
+            .execute(&self.rig.pool)
+            .await
+            .unwrap();
+    }
+
+    async fn event(&self, send: Uuid, kind: &str, at: DateTime<Utc>, detail: Value) -> Uuid {
+        let event = new_id();
+        sqlx::query(
+            "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail) values ($1, $2, $3, $4, $5, $6, $7)",
+        )
+        .bind(self.tenant.id)
+        .bind(send)
+        .bind(event)
+        .bind(month_of(send))
+        .bind(kind)
+        .bind(at)
+        .bind(detail)
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+        event
+    }
+
+    /// Tells of an outcome of the first of the people, unless it says otherwise.
+    pub async fn tell(&self, change: Value) -> Uuid {
+        self.tell_as(&self.tenant, change).await
+    }
+
+    pub async fn tell_as(&self, tenant: &Tenant, change: Value) -> Uuid {
+        let mut body = json!({"contact_email": self.people[0].address, "outcome_type": "bind"});
+        for (name, value) in change.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let new = serde_json::from_value::<OutcomeRequest>(body).unwrap().validate(Utc::now()).unwrap();
+        let mut db = self.rig.pool.acquire().await.unwrap();
+        attribution::record(&mut db, tenant.id, "shop", &new).await.unwrap().outcome_id
+    }
+
+    /// Has the stage look at an outcome, as an announcement would.
+    pub async fn credit(&self, outcome: Uuid) {
+        self.look(&self.tenant, outcome).await;
+    }
+
+    pub async fn look(&self, tenant: &Tenant, outcome: Uuid) {
+        attribution::testing::look_at(&self.rig.pool, &[(tenant.id, outcome)]).await.unwrap();
+    }
+
+    /// Both sweeps, until neither finds anything.
+    pub async fn settle(&self) {
+        attribution::testing::settle(&self.rig.pool).await.unwrap();
+    }
+
+    pub async fn switch(&self, model: AttributionModel) {
+        let mut db = self.rig.pool.acquire().await.unwrap();
+        Policy { model, ..Policy::default() }.set(&mut db, self.tenant.id).await.unwrap();
+        Policy::restate(&mut db, self.tenant.id, DateTime::UNIX_EPOCH).await.unwrap();
+        self.settle().await;
+    }
+
+    pub async fn credits(&self, outcome: Uuid) -> Vec<Credited> {
+        let rows = sqlx::query("select * from outcome_credits where outcome_id = $1 order by share, send_id")
+            .bind(outcome)
+            .fetch_all(&self.rig.pool)
+            .await
+            .unwrap();
+        rows.iter()
+            .map(|row| Credited {
+                send_id: row.get("send_id"),
+                share: row.get("share"),
+                premium: row.get("premium"),
+                value_cents: row.get("value_cents"),
+                evidence: row.get("evidence"),
+            })
+            .collect()
+    }
+
+    pub async fn credited(&self, outcome: Uuid) -> Vec<(Uuid, i32)> {
+        self.credits(outcome).await.iter().map(|credit| (credit.send_id, credit.share)).collect()
+    }
+
+    pub async fn reasons(&self, outcome: Uuid) -> Vec<String> {
+        sqlx::query_scalar("select reason from outcome_restatements where outcome_id = $1 order by revision")
+            .bind(outcome)
+            .fetch_all(&self.rig.pool)
+            .await
+            .unwrap()
+    }
+
+    pub async fn notices(&self, outcome: Uuid) -> Vec<Value> {
+        sqlx::query_scalar(
+            "select data from notices where subject_id = $1 and type = 'outcome.credited' order by (data->>'revision')::int",
+        )
+        .bind(outcome)
+        .fetch_all(&self.rig.pool)
+        .await
+        .unwrap()
+    }
+
+    pub async fn contact_of(&self, outcome: Uuid) -> Option<Uuid> {
+        sqlx::query_scalar("select contact_id from outcomes where id = $1")
+            .bind(outcome)
+            .fetch_one(&self.rig.pool)
+            .await
+            .unwrap()
+    }
+
+    pub async fn campaign_of(&self, send: Uuid) -> Option<Uuid> {
+        sqlx::query_scalar("select campaign_id from sends where id = $1")
+            .bind(send)
+            .fetch_one(&self.rig.pool)
+            .await
+            .unwrap()
+    }
+
+    pub async fn is_due_now(&self, outcome: Uuid) -> bool {
+        sqlx::query_scalar("select coalesce(credit_due <= now(), false) from outcomes where id = $1")
+            .bind(outcome)
+            .fetch_one(&self.rig.pool)
+            .await
+            .unwrap()
+    }
+
+    /// Campaigns' totals by type: outcomes and premium.
+    pub async fn totals(&self) -> Vec<(String, i64, i64)> {
+        sqlx::query_as(
+            "select outcome_type, sum(outcomes)::bigint, sum(premium)::bigint from campaign_outcomes group by 1 order by 1",
+        )
+        .fetch_all(&self.rig.pool)
+        .await
+        .unwrap()
+    }
+
+    /// The totals equal a recount.
+    pub async fn assert_books(&self) {
+        let faults = attribution::recount(&mut self.rig.pool.acquire().await.unwrap(), None).await.unwrap();
+        assert!(faults.is_empty(), "{faults:?}");
+    }
+}
