@@ -48,7 +48,7 @@ pub struct CoreSettings {
     /// NATS servers, comma-separated URLs.
     #[arg(long, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
     pub nats_url: SecretString,
-    /// A NATS credentials file (`.creds`), where the servers ask for one.
+    /// A NATS credentials file, where the servers ask for one: a `.creds` file, or the seed of an nkey user.
     #[arg(long, env = "POSTRIDER_NATS_CREDENTIALS")]
     pub nats_credentials: Option<PathBuf>,
     /// Copies JetStream keeps of each stream: 1 on a single server, 3 in production.
