@@ -1,6 +1,6 @@
 -- Totals of hours that differ from a recount of sends and events. $1 a tenant, or null for all. Sent, failed, skipped and bounced
--- are recounted from the sends by when they were decided, the facts by their first time, and each single open and click from the
--- events. What is in doubt is not compared: a late answer moves it.
+-- are recounted from the sends by when they were decided, the facts by their first time, and each single open and click, and each
+-- bounce by class, from the events. What is in doubt is not compared: a late answer moves it.
 with facts as (
     select s.tenant_id, b.kind, f.event, date_trunc('hour', f.at, 'UTC') as hour
     from sends s
@@ -10,15 +10,16 @@ with facts as (
         (case when s.state = 'expired' then 'failed' when s.state in ('sent', 'failed', 'skipped') then s.state end, s.decided_at),
         ('bounced', s.bounced_at), ('delivered', s.delivered_at), ('complained', s.complained_at), ('opened', s.opened_at),
         ('opened_human', s.human_opened_at), ('clicked', s.clicked_at), ('clicked_human', s.human_clicked_at),
-        ('unsubscribed', s.unsubscribed_at)
+        ('unsubscribed', s.unsubscribed_at), ('replied', s.replied_at)
     ) as f (event, at)
     where f.at is not null and f.event is not null and ($1::uuid is null or s.tenant_id = $1)
     union all
-    select e.tenant_id, b.kind, e.type || '_total', date_trunc('hour', e.occurred_at, 'UTC')
+    select e.tenant_id, b.kind, case e.type when 'bounced' then 'bounced_' || (e.detail ->> 'class') else e.type || '_total' end,
+           date_trunc('hour', e.occurred_at, 'UTC')
     from events e
     join batches b on b.tenant_id = e.tenant_id
         and b.id = ((left(e.send_id::text, 33) || lpad(to_hex(('x' || right(e.send_id::text, 3))::bit(12)::integer & 3584), 3, '0'))::uuid)
-    where e.type in ('opened', 'clicked') and ($1::uuid is null or e.tenant_id = $1)
+    where e.type in ('opened', 'clicked', 'bounced') and ($1::uuid is null or e.tenant_id = $1)
 ), counted as (
     select tenant_id, kind, event, hour, count(*) as count from facts group by 1, 2, 3, 4
 ), booked as (

@@ -1,19 +1,24 @@
 -- Sets the earliest times on sends, and answers what stood there before and what stands there now. $1 tenants, $2 sends,
 -- $3 months, then since when each is now told to have been delivered, complained of, opened, clicked, unsubscribed from, and
 -- opened by a person; null: not told. $10 whether its clicks were gone through anew, and $11 the first that is a person's among
--- them. Served by the primary key; the batches are locked.
+-- them. $12 since when each is told to have bounced, $13 to have been answered; $14 whether its opens were gone through anew: then $9 is the
+-- last word. Served by the primary key; the batches are locked.
 with told as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[],
-                $8::timestamptz[], $9::timestamptz[], $10::bool[], $11::timestamptz[])
-        as w (tenant_id, send_id, month, delivered, complained, opened, clicked, unsubscribed, human_opened, recounted, human_clicked)
+                $8::timestamptz[], $9::timestamptz[], $10::bool[], $11::timestamptz[], $12::timestamptz[],
+                $13::timestamptz[], $14::bool[])
+        as w (tenant_id, send_id, month, delivered, complained, opened, clicked, unsubscribed, human_opened, recounted, human_clicked,
+              bounced, replied, reopened)
 ), before as (
     select s.tenant_id, s.id, s.month, s.delivered_at, s.complained_at, s.opened_at, s.clicked_at, s.unsubscribed_at,
-           s.human_opened_at, s.human_clicked_at,
+           s.human_opened_at, s.human_clicked_at, s.bounced_at, s.replied_at,
            -- least() passes over nulls
            least(s.delivered_at, t.delivered) as delivered, least(s.complained_at, t.complained) as complained,
            least(s.opened_at, t.opened) as opened, least(s.clicked_at, t.clicked) as clicked,
-           least(s.unsubscribed_at, t.unsubscribed) as unsubscribed, least(s.human_opened_at, t.human_opened) as human_opened,
+           least(s.unsubscribed_at, t.unsubscribed) as unsubscribed, least(s.bounced_at, t.bounced) as bounced,
+           least(s.replied_at, t.replied) as replied,
+           case when t.reopened then t.human_opened else least(s.human_opened_at, t.human_opened) end as human_opened,
            case when t.recounted then t.human_clicked else s.human_clicked_at end as human_clicked
     from told t
     join sends s on s.tenant_id = t.tenant_id and s.id = t.send_id and s.month = t.month
@@ -22,11 +27,12 @@ with told as (
 ), folded as (
     update sends s
     set delivered_at = b.delivered, complained_at = b.complained, opened_at = b.opened, clicked_at = b.clicked,
-        unsubscribed_at = b.unsubscribed, human_opened_at = b.human_opened, human_clicked_at = b.human_clicked
+        unsubscribed_at = b.unsubscribed, human_opened_at = b.human_opened, human_clicked_at = b.human_clicked,
+        bounced_at = b.bounced, replied_at = b.replied
     from before b
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
 )
 select tenant_id, id as send_id,
-       array[delivered_at, complained_at, opened_at, clicked_at, unsubscribed_at, human_opened_at, human_clicked_at] as "before!: Vec<Option<DateTime<Utc>>>",
-       array[delivered, complained, opened, clicked, unsubscribed, human_opened, human_clicked] as "after!: Vec<Option<DateTime<Utc>>>"
+       array[delivered_at, complained_at, opened_at, clicked_at, unsubscribed_at, human_opened_at, human_clicked_at, bounced_at, replied_at] as "before!: Vec<Option<DateTime<Utc>>>",
+       array[delivered, complained, opened, clicked, unsubscribed, human_opened, human_clicked, bounced, replied] as "after!: Vec<Option<DateTime<Utc>>>"
 from before

@@ -8,15 +8,19 @@ pub mod bounce;
 mod compact;
 mod fold;
 mod hours;
+pub mod inbound;
 pub mod machine;
 mod opt_out;
+pub mod postbox;
 pub mod preferences;
+mod provider;
+mod report;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Counter, Publication};
+use runtime::{Counter, Publication, plans};
 use schemas::{Lane, Signal, subjects};
 use sqlx::PgPool;
 
@@ -29,6 +33,9 @@ pub struct Settings {
     /// Groups of signals recorded at the same time.
     #[arg(long, env = "POSTRIDER_ENGAGEMENT_WORKERS", default_value_t = 2)]
     pub engagement_workers: usize,
+    /// How long raw events of providers are kept after they were handled, to look at and to know a repetition by. At least two days.
+    #[arg(long, env = "POSTRIDER_INBOUND_KEEP", default_value = "7d", value_parser = humantime::parse_duration)]
+    pub inbound_keep: Duration,
     /// So many soft bounces (mailbox full, switched off, its server away) with nothing that arrived in between, and the mailbox
     /// gets no marketing mail for a while. 0: never.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_LIMIT", default_value_t = 3)]
@@ -39,8 +46,13 @@ pub struct Settings {
     /// For so long; then it is tried again.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_PAUSE", default_value = "30d", value_parser = humantime::parse_duration)]
     pub soft_bounce_pause: Duration,
+    /// Mail that comes back.
+    #[command(flatten)]
+    pub postbox: postbox::Settings,
 }
 
+/// Where signals come from that name their send: links of ours, and the sandbox.
+const SOURCES: [&str; 2] = ["tracking", "sandbox"];
 /// Signals one transaction records at most.
 const COALESCE: usize = 500;
 
@@ -52,18 +64,20 @@ struct Engagement {
 /// Starts the stage's workers.
 ///
 /// # Errors
-/// None today; the signature is every stage's.
+/// When the address for mail that comes back cannot be had.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let intake = Intake {
         lane: Lane::Priority,
         stream: subjects::stream::SIGNALS,
         durable: "engagement-priority".to_owned(),
-        subjects: vec![subjects::signal("*")],
+        // Not `*`: what providers tell is another consumer's.
+        subjects: SOURCES.map(subjects::signal).to_vec(),
         workers: settings.engagement_workers.max(1),
         coalesce: COALESCE,
     };
-    let stage = Engagement { pool: deps.pool.clone(), shard: fold::random_shard() };
-    deps.runner.start(Arc::new(stage), vec![intake]);
+    let shard = fold::random_shard();
+    deps.runner.start(Arc::new(Engagement { pool: deps.pool.clone(), shard }), vec![intake]);
+    inbound::start(deps, shard, settings.inbound_keep);
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::Logs(deps.pool.clone())));
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::PastHours(deps.pool.clone())));
     let limits = bounce::Limits {
@@ -72,6 +86,10 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         pause: settings.soft_bounce_pause,
     };
     deps.runner.start_sweep(Engagement::NAME, Arc::new(bounce::SoftBounces { pool: deps.pool.clone(), limits }));
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(postbox::Reader { pool: deps.pool.clone(), shard }));
+    let keep = settings.inbound_keep;
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(postbox::Forget { pool: deps.pool.clone(), keep }));
+    postbox::listen(deps, &settings.postbox).await.map_err(|error| StageError::rejected("inbound_addr", error))?;
     Ok(())
 }
 
@@ -81,16 +99,19 @@ impl Stage for Engagement {
     type Input = Signal;
 
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
-        let fresh = match fold::record(&self.pool, inputs, self.shard).await? {
-            fold::Recorded::Fresh(fresh) => fresh,
-            // Of several inputs: the runner hands them in alone, and only the signal of this send is set aside.
-            fold::Recorded::UnknownSend(send) => return Err(StageError::rejected("unknown_send", send)),
-        };
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let fold::Recorded { fresh, unknown, .. } = fold::record(&mut tx, inputs, &[], self.shard).await?;
+        // A send nobody knows may come yet; until then its facts wait, and cost nobody else's.
+        let parked = inbound::park_unknown(&mut tx, inputs, &unknown).await?;
+        tx.commit().await?;
         for (kind, count) in fresh.by_kind() {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
-        Counter::SignalsTotal
-            .add((inputs.len() as u64).saturating_sub(fresh.len()), [("kind", "any"), ("outcome", "repeated")]);
+        Counter::SignalsTotal.add(
+            (inputs.len() as u64).saturating_sub(fresh.len() + parked),
+            [("kind", "any"), ("outcome", "repeated")],
+        );
+        Counter::SignalsTotal.add(parked, [("kind", "any"), ("outcome", "parked")]);
         Ok(Vec::new())
     }
 }

@@ -1,7 +1,7 @@
 //! What can be known of a send, and what a signal says of it.
 
 use chrono::{DateTime, Utc};
-use schemas::{Signal, SignalKind};
+use schemas::{BounceClass, Signal, SignalKind};
 use serde_json::{Value, json};
 
 use crate::machine;
@@ -17,13 +17,15 @@ pub(super) enum Fact {
     Unsubscribed,
     OpenedHuman,
     ClickedHuman,
+    Bounced,
+    Replied,
 }
 
 /// The feedback type of a message that was put back into the inbox.
 const NOT_SPAM: &str = "not-spam";
 
 /// How many facts there are.
-pub(super) const FACTS: usize = 7;
+pub(super) const FACTS: usize = 9;
 
 /// One number or time for each fact.
 pub(super) type Each<T> = [T; FACTS];
@@ -37,6 +39,8 @@ impl Fact {
         Self::Unsubscribed,
         Self::OpenedHuman,
         Self::ClickedHuman,
+        Self::Bounced,
+        Self::Replied,
     ];
 
     /// The fact a signal tells, whoever caused it; `None` for one that is kept and changes nothing.
@@ -47,7 +51,9 @@ impl Fact {
             SignalKind::Opened => Some(Self::Opened),
             SignalKind::Clicked { .. } => Some(Self::Clicked),
             SignalKind::Unsubscribed { .. } => Some(Self::Unsubscribed),
-            SignalKind::Bounced { .. } | SignalKind::Replied { .. } => None,
+            SignalKind::Bounced { .. } => Some(Self::Bounced),
+            // What a program wrote is kept, and is nobody's answer.
+            SignalKind::Replied { automatic, .. } => (!automatic).then_some(Self::Replied),
         }
     }
 
@@ -61,16 +67,23 @@ impl Fact {
             Self::Unsubscribed => "unsubscribed",
             Self::OpenedHuman => "opened_human",
             Self::ClickedHuman => "clicked_human",
+            Self::Bounced => "bounced",
+            Self::Replied => "replied",
         }
     }
+}
 
-    /// The total in which each single one counts, also a repeated one.
-    pub(super) fn total(self) -> Option<&'static str> {
-        match self {
-            Self::Opened => Some("opened_total"),
-            Self::Clicked => Some("clicked_total"),
-            _ => None,
-        }
+/// The total in which each single signal counts, also another of the same fact: every open and click, and what came back by class.
+pub(super) fn total(kind: &SignalKind) -> Option<&'static str> {
+    match kind {
+        SignalKind::Opened => Some("opened_total"),
+        SignalKind::Clicked { .. } => Some("clicked_total"),
+        SignalKind::Bounced { class, .. } => Some(match class {
+            BounceClass::Hard => "bounced_hard",
+            BounceClass::Soft => "bounced_soft",
+            BounceClass::Block => "bounced_block",
+        }),
+        _ => None,
     }
 }
 

@@ -5,7 +5,7 @@ use chrono::{TimeDelta, Utc};
 use schemas::{Classification, SendId, Signal, SignalKind, new_id};
 use stage_rig::Rig;
 
-use super::{Recorded, record};
+use super::record;
 
 const BATCHES: usize = 20;
 const SENDS: usize = 500;
@@ -46,8 +46,10 @@ async fn measure_signals_a_second() {
         (0..GROUPS).map(|group| (0..GROUP).map(|n| signal(group * GROUP + n)).collect()).collect();
     let started = std::time::Instant::now();
     for group in &groups {
-        let recorded = record(&rig.pool, group, 0).await.unwrap();
-        assert!(matches!(recorded, Recorded::Fresh(fresh) if fresh.len() == GROUP as u64));
+        let mut tx = rig.pool.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
+        let recorded = record(&mut tx, group, &[], 0).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(recorded.fresh.len(), GROUP as u64);
     }
     let took = started.elapsed();
     println!("{} signals in {took:?}: {:.0} a second", GROUP * GROUPS, (GROUP * GROUPS) as f64 / took.as_secs_f64());

@@ -1,6 +1,7 @@
 //! Signals into the ledger: one transaction for all that came together.
 
 mod facts;
+mod settle;
 mod suppress;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, NaiveDate, Utc};
 use schemas::{SendId, Signal};
 use serde_json::Value;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::facts::{Each, Fact};
+pub(crate) use self::settle::Evidence;
 use crate::{
     hours::{BatchKey, Hours, hour_of, moves},
     machine::{self, Click},
@@ -26,12 +28,17 @@ pub(crate) fn random_shard() -> i16 {
 }
 
 /// What became of signals.
-#[derive(Debug)]
-pub(crate) enum Recorded {
-    /// All are in the ledger now; so many were new, by fact.
-    Fresh(Fresh),
-    /// One names a send that does not exist; nothing was written.
-    UnknownSend(Uuid),
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// How many were new, by fact.
+    pub fresh: Fresh,
+    /// How many sends in doubt have left, as it turned out.
+    pub settled: u64,
+    /// Sends that do not exist: what is told of them is not recorded.
+    pub unknown: BTreeSet<SendKey>,
+    /// Sends of which there is evidence that they left, while we do not know what became of them ourselves: they are in hand, or
+    /// wait for an attempt. It may be needed yet.
+    pub undecided: BTreeSet<SendKey>,
 }
 
 /// How many signals were new, by fact.
@@ -49,7 +56,7 @@ impl Fresh {
 }
 
 /// A send: tenant and id.
-type SendKey = (Uuid, Uuid);
+pub(crate) type SendKey = (Uuid, Uuid);
 /// When a fact happened, if it did.
 type Time = Option<DateTime<Utc>>;
 
@@ -60,6 +67,8 @@ struct Told {
     times: Each<Time>,
     /// Its clicks were gone through anew: the time of the first that is a person's is the last word.
     recounted: bool,
+    /// The same of its opens.
+    reopened: bool,
 }
 
 impl Told {
@@ -80,29 +89,62 @@ struct Marked<'a> {
     machine: Option<&'static str>,
 }
 
+/// How far a send is.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    /// When the server took it, or was about to.
+    accepted_at: Time,
+    /// Nobody knows whether it left, or it is about to be tried once more because nobody did.
+    is_doubted: bool,
+    /// What becomes of it is open.
+    is_open: bool,
+}
+
 /// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the hours, and the
-/// suppressions that follow. Locks in the order of the whole ledger: batches, contacts, sends, rollups.
-pub(crate) async fn record(pool: &PgPool, inputs: &[Signal], shard: i16) -> sqlx::Result<Recorded> {
-    let mut tx = pool.begin().await?;
-    lock_batches(&mut tx, inputs).await?;
-    let known = look_at_sends(&mut tx, inputs).await?;
-    if let Some(input) = inputs.iter().find(|input| !known.contains_key(&(input.tenant_id, input.send_id))) {
-        return Ok(Recorded::UnknownSend(input.send_id));
+/// suppressions that follow. And settles sends in doubt of which there is evidence. Takes effect when the caller commits.
+///
+/// Locks in the order of the whole ledger: batches, contacts, sends, rollups. The transaction was begun with
+/// [`runtime::plans::BEGIN_BY_KEY`].
+pub(crate) async fn record(
+    db: &mut PgConnection,
+    inputs: &[Signal],
+    evidence: &[Evidence],
+    shard: i16,
+) -> sqlx::Result<Recorded> {
+    let named: BTreeSet<SendKey> = inputs.iter().map(send_of).chain(evidence.iter().map(Evidence::send)).collect();
+    lock_batches(db, &named).await?;
+    let known = look_at_sends(db, &named).await?;
+    let inputs: Vec<&Signal> = inputs.iter().filter(|input| known.contains_key(&send_of(input))).collect();
+    let is = |told: &Evidence, rule: fn(&Look) -> bool| known.get(&told.send()).is_some_and(rule);
+    let doubted: Vec<&Evidence> = evidence.iter().filter(|told| is(told, |look| look.is_doubted)).collect();
+    let mut hours = Hours::default();
+    let mut recorded = Recorded {
+        unknown: named.into_iter().filter(|send| !known.contains_key(send)).collect(),
+        undecided: evidence
+            .iter()
+            .filter(|told| is(told, |look| look.is_open && !look.is_doubted))
+            .map(Evidence::send)
+            .collect(),
+        ..Recorded::default()
+    };
+    if !doubted.is_empty() {
+        recorded.settled = settle::settle(db, &doubted, &mut hours).await?;
     }
-    let new = insert_events(&mut tx, inputs, &known).await?;
-    let mut fresh = Fresh::default();
+    let new = insert_events(db, &inputs, &known).await?;
     if !new.is_empty() {
-        let mut hours = Hours::default();
-        let mut told = tell(&new, &mut fresh, &mut hours);
+        let mut told = tell(&new, &mut recorded.fresh, &mut hours);
         let signals: Vec<&Signal> = new.iter().map(|new| new.signal).collect();
-        suppress::suppress(&mut tx, &signals).await?;
-        recount_clicks(&mut tx, &mut told).await?;
-        let changes = fold_sends(&mut tx, &told, &mut hours).await?;
-        count(&mut tx, &changes).await?;
-        hours.write(&mut tx, shard).await?;
+        suppress::suppress(db, &signals).await?;
+        recount_clicks(db, &mut told).await?;
+        let changes = fold_sends(db, &told, &mut hours).await?;
+        count(db, &changes).await?;
     }
-    tx.commit().await?;
-    Ok(Recorded::Fresh(fresh))
+    hours.write(db, shard).await?;
+    Ok(recorded)
+}
+
+fn send_of(signal: &Signal) -> SendKey {
+    (signal.tenant_id, signal.send_id)
 }
 
 /// What new signals tell, by send.
@@ -117,7 +159,7 @@ fn tell(new: &[Marked<'_>], fresh: &mut Fresh, hours: &mut Hours) -> BTreeMap<Se
         if fact == Fact::Opened && machine.is_none() {
             told.earliest(Fact::OpenedHuman, signal.occurred_at);
         }
-        if let Some(total) = fact.total() {
+        if let Some(total) = facts::total(&signal.kind) {
             hours.add(batch_of(send), total, hour_of(signal.occurred_at), 1);
         }
     }
@@ -132,8 +174,8 @@ fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid
 }
 
 /// Batches before sends, in id order: the lock order of the whole ledger.
-async fn lock_batches(db: &mut PgConnection, inputs: &[Signal]) -> sqlx::Result<()> {
-    let keys: BTreeSet<BatchKey> = inputs.iter().map(|input| batch_of((input.tenant_id, input.send_id))).collect();
+async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
+    let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     sqlx::query!(
         "select 1 as one from batches b
@@ -147,22 +189,28 @@ async fn lock_batches(db: &mut PgConnection, inputs: &[Signal]) -> sqlx::Result<
     .map(drop)
 }
 
-/// The sends that there are, with when they were accepted.
-async fn look_at_sends(db: &mut PgConnection, inputs: &[Signal]) -> sqlx::Result<BTreeMap<SendKey, Time>> {
-    let keys: BTreeSet<SendKey> = inputs.iter().map(|input| (input.tenant_id, input.send_id)).collect();
-    let (tenants, ids, months) = columns(keys.iter());
+/// The sends that there are, with how far they are.
+async fn look_at_sends(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<BTreeMap<SendKey, Look>> {
+    let (tenants, ids, months) = columns(sends.iter());
     let rows = sqlx::query_file!("queries/look_at_sends.sql", &tenants, &ids, &months).fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.accepted_at)).collect())
+    let look = |accepted_at, is_doubted, is_open| Look { accepted_at, is_doubted, is_open };
+    Ok(rows
+        .into_iter()
+        .map(|row| ((row.tenant_id, row.id), look(row.accepted_at, row.is_doubted, row.is_open)))
+        .collect())
 }
 
 /// Stores the facts, marked, and answers those that were not stored before.
 async fn insert_events<'a>(
     db: &mut PgConnection,
-    inputs: &'a [Signal],
-    known: &BTreeMap<SendKey, Time>,
+    inputs: &[&'a Signal],
+    known: &BTreeMap<SendKey, Look>,
 ) -> sqlx::Result<Vec<Marked<'a>>> {
+    if inputs.is_empty() {
+        return Ok(Vec::new());
+    }
     let mark = |signal: &'a Signal| {
-        let accepted_at = known.get(&(signal.tenant_id, signal.send_id)).copied().flatten();
+        let accepted_at = known.get(&send_of(signal)).and_then(|look| look.accepted_at);
         Marked { signal, machine: facts::machine_reason(signal, accepted_at) }
     };
     // One id twice in one group is one fact; the order is that of the key, for everybody.
@@ -253,6 +301,7 @@ async fn fold_sends(
     let (tenants, sends, months) = columns(told.keys());
     let column = |fact: Fact| told.values().map(|told| told.times[fact as usize]).collect::<Vec<Time>>();
     let recounted: Vec<bool> = told.values().map(|told| told.recounted).collect();
+    let reopened: Vec<bool> = told.values().map(|told| told.reopened).collect();
     let rows = sqlx::query_file!(
         "queries/fold.sql",
         &tenants,
@@ -266,6 +315,9 @@ async fn fold_sends(
         &column(Fact::OpenedHuman) as &[Time],
         &recounted,
         &column(Fact::ClickedHuman) as &[Time],
+        &column(Fact::Bounced) as &[Time],
+        &column(Fact::Replied) as &[Time],
+        &reopened,
     )
     .fetch_all(db)
     .await?;
@@ -297,9 +349,11 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
         "update batches b
          set delivered = b.delivered + d.delivered, complained = b.complained + d.complained, opened = b.opened + d.opened,
              clicked = b.clicked + d.clicked, unsubscribed = b.unsubscribed + d.unsubscribed,
-             opened_human = b.opened_human + d.opened_human, clicked_human = b.clicked_human + d.clicked_human
-         from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[])
-              as d (tenant_id, id, delivered, complained, opened, clicked, unsubscribed, opened_human, clicked_human)
+             opened_human = b.opened_human + d.opened_human, clicked_human = b.clicked_human + d.clicked_human,
+             bounced = b.bounced + d.bounced, replied = b.replied + d.replied
+         from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[],
+              $11::int[])
+              as d (tenant_id, id, delivered, complained, opened, clicked, unsubscribed, opened_human, clicked_human, bounced, replied)
          where b.tenant_id = d.tenant_id and b.id = d.id",
         &tenants,
         &batches,
@@ -309,7 +363,9 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
         &column(Fact::Clicked),
         &column(Fact::Unsubscribed),
         &column(Fact::OpenedHuman),
-        &column(Fact::ClickedHuman)
+        &column(Fact::ClickedHuman),
+        &column(Fact::Bounced),
+        &column(Fact::Replied)
     )
     .execute(db)
     .await

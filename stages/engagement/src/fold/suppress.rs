@@ -1,22 +1,28 @@
 //! Signals after which a recipient gets no more mail.
 
 use chrono::{DateTime, NaiveDate, Utc};
-use schemas::{SendId, Signal, SignalKind};
+use schemas::{BounceClass, SendId, Signal, SignalKind};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::facts::is_complaint;
 
-/// Suppresses the recipients of new opt-outs and complaints. The edge recorded an opt-out before it answered; this holds for
+/// Suppresses the recipients of new opt-outs and complaints, and addresses that do not exist. A soft bounce, or one that is about us,
+/// suppresses nobody here. The edge recorded an opt-out before it answered; this holds for
 /// signals from elsewhere. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
 pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Result<()> {
     let leaving: Vec<&Signal> =
         new.iter().copied().filter(|signal| matches!(signal.kind, SignalKind::Unsubscribed { .. })).collect();
     let complaining: Vec<&Signal> = new.iter().copied().filter(|signal| is_complaint(&signal.kind)).collect();
-    if leaving.is_empty() && complaining.is_empty() {
+    let gone: Vec<&Signal> = new
+        .iter()
+        .copied()
+        .filter(|signal| matches!(signal.kind, SignalKind::Bounced { class: BounceClass::Hard, .. }))
+        .collect();
+    if leaving.is_empty() && complaining.is_empty() && gone.is_empty() {
         return Ok(());
     }
-    let (tenants, ids, months) = keys(leaving.iter().chain(&complaining).copied());
+    let (tenants, ids, months) = keys(leaving.iter().chain(&complaining).chain(&gone).copied());
     sqlx::query_file!("queries/lock_recipients.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
     if !leaving.is_empty() {
         let (tenants, ids, months) = keys(leaving.iter().copied());
@@ -28,8 +34,12 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
     if !complaining.is_empty() {
         let (tenants, ids, months) = keys(complaining.iter().copied());
         sqlx::query_file!("queries/complain.sql", &tenants, &ids, &months, &fresh_ids(&complaining))
-            .execute(db)
+            .execute(&mut *db)
             .await?;
+    }
+    if !gone.is_empty() {
+        let (tenants, ids, months) = keys(gone.iter().copied());
+        sqlx::query_file!("queries/bounce.sql", &tenants, &ids, &months, &fresh_ids(&gone)).execute(db).await?;
     }
     Ok(())
 }

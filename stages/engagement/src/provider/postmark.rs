@@ -1,0 +1,65 @@
+//! Postmark: one record a request, its kind in `RecordType`.
+
+use schemas::{BounceClass, SignalKind};
+use serde_json::Value;
+
+use super::{
+    Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time, unsubscribed,
+    withheld,
+};
+
+pub(super) fn read(record: &Value) -> Result<Told, Malformed> {
+    let kind = text(&record["RecordType"]).ok_or(Malformed("no_type"))?;
+    let id = text(&record["MessageID"]);
+    let named = Mail::of(&record["Metadata"][SEND], id);
+    let id = id.unwrap_or_default();
+    match kind {
+        "Delivery" => {
+            named.told(format!("delivery {id}"), time(&record["DeliveredAt"]), What::Fact(SignalKind::Delivered))
+        }
+        "Bounce" => named.told(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), bounce(record)),
+        "SpamComplaint" => {
+            named.told(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), complained("abuse"))
+        }
+        "Open" => touched(named, id, record, What::Fact(SignalKind::Opened)),
+        "Click" => touched(named, id, record, clicked(&record["OriginalLink"])),
+        "SubscriptionChange" => {
+            let at = text(&record["ChangedAt"]).unwrap_or_default();
+            named.told(format!("subscription {id} {at}"), time(&record["ChangedAt"]), subscription(record))
+        }
+        _ => named.told(String::new(), None, What::Nothing),
+    }
+}
+
+fn touched(named: Mail, id: &str, record: &Value, what: What) -> Result<Told, Malformed> {
+    let at = text(&record["ReceivedAt"]).unwrap_or_default();
+    let link = text(&record["OriginalLink"]).unwrap_or_default();
+    let told = named.told(format!("touch {id} {at} {link}"), time(&record["ReceivedAt"]), what)?;
+    Ok(told.by(&record["Geo"]["IP"], &record["UserAgent"]))
+}
+
+/// Who left by his own act. Bounces and complaints are told as such, and what the customer did is no word of the recipient's.
+fn subscription(record: &Value) -> What {
+    let is_own = text(&record["Origin"]) == Some("Recipient");
+    let is_manual = text(&record["SuppressionReason"]) == Some("ManualSuppression");
+    if record["SuppressSending"] == true && is_own && is_manual { unsubscribed() } else { What::Nothing }
+}
+
+/// <https://postmarkapp.com/developer/api/bounce-api#bounce-types>
+fn bounce(record: &Value) -> What {
+    let words = text(&record["Details"]).or_else(|| text(&record["Description"])).unwrap_or_default();
+    let hint = match text(&record["Type"]).unwrap_or_default() {
+        "HardBounce" | "BadEmailAddress" => BounceClass::Hard,
+        "SpamComplaint" => return complained("abuse"),
+        "Unsubscribe" => return unsubscribed(),
+        "ManuallyDeactivated" | "Unconfirmed" => return withheld(SUPPRESSED, words),
+        "SMTPApiError" | "TemplateRenderingFailed" | "InboundError" => return withheld(REFUSED, words),
+        "Blocked" | "SpamNotification" | "VirusNotification" | "DMARCPolicy" => BounceClass::Block,
+        // Answers by programs, which bounce nothing.
+        "AutoResponder" | "AddressChange" | "ChallengeVerification" | "OpenRelayTest" | "Subscribe" => {
+            return What::Nothing;
+        }
+        _ => BounceClass::Soft,
+    };
+    bounced(None, None, words, hint)
+}

@@ -1,0 +1,428 @@
+//! What providers told, from the raw event the ingress has stored to facts in the ledger.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use chrono::{DateTime, TimeDelta, Utc};
+use engagement::{Settings, inbound::SOURCE};
+use runtime::Publication;
+use schemas::{
+    Classification, InboundAnnounced, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream,
+};
+use serde_json::{Value, json};
+use stage_rig::{Person, Rig, Tenant, settings, until};
+use uuid::Uuid;
+
+async fn start(rig: &Rig) {
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+}
+
+/// A tenant with its own account, and a batch of sends that went out by it.
+struct Mailed {
+    rig: Rig,
+    tenant: Tenant,
+    people: Vec<Person>,
+    batch: Uuid,
+    connection: Uuid,
+}
+
+impl Mailed {
+    async fn new(count: usize) -> Self {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        let people = rig.people(&tenant, count).await;
+        let list = rig.audience(&tenant, "list", &[]).await;
+        let campaign = rig.campaign(&tenant, list).await;
+        let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+        Self { rig, tenant, people, batch, connection: new_id() }
+    }
+
+    /// As delivery would have left all of them.
+    async fn in_state(&self, state: &'static str) {
+        sqlx::query(
+            "update sends set state = $1, fenced_at = now() - interval '1 minute', provider = 'postmark',
+                              decided_at = case when $1 in ('sent', 'unknown') then now() end",
+        )
+        .bind(state)
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+        let open = matches!(state, "queued" | "fenced");
+        sqlx::query(
+            "update batches set queued = 0, state = case when $1 then 'announced' else 'done' end,
+                    announce_after = case when $1 then now() + interval '1 hour' end, done_at = case when $1 then null else now() end,
+                    sent = case $2 when 'sent' then size else 0 end, unknown = case $2 when 'unknown' then size else 0 end,
+                    fenced = case $2 when 'fenced' then size else 0 end",
+        )
+        .bind(open)
+        .bind(state)
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+        // Delivery has counted them, too.
+        sqlx::query(
+            "insert into rollups (tenant_id, hour, kind, event, shard, count)
+             select tenant_id, date_trunc('hour', decided_at, 'UTC'), 'campaign', state, 0, count(*) from sends
+             where state = 'sent' group by 1, 2, state on conflict do nothing",
+        )
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+    }
+
+    fn send(&self, ordinal: u16) -> Uuid {
+        SendId::of(self.batch, ordinal).0
+    }
+
+    /// A raw event, as the ingress stores it.
+    async fn told(&self, raw: &Value) {
+        self.told_by(self.tenant.id, "postmark", raw.to_string().as_bytes()).await;
+    }
+
+    async fn told_by(&self, tenant: Uuid, provider: &str, raw: &[u8]) {
+        sqlx::query(
+            "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
+             values ($1, $2, $3, $4, $2::text, '', $5)",
+        )
+        .bind(tenant)
+        .bind(new_id())
+        .bind(self.connection)
+        .bind(provider)
+        .bind(raw)
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+    }
+
+    async fn all_handled(&self) {
+        until("every raw event is handled", async || {
+            self.rig.number("select count(*) from inbound_events where due_at is not null").await == 0
+        })
+        .await;
+    }
+
+    async fn number(&self, query: &'static str) -> i64 {
+        self.rig.number(query).await
+    }
+
+    /// Totals of hours and counters of batches equal what sends and events say.
+    async fn assert_books(&self) {
+        self.rig.assert_books().await;
+        assert_eq!(self.number(HOURS_OFF).await, 0);
+    }
+}
+
+const HOURS_OFF: &str = "
+    with counted as (
+        select event, date_trunc('hour', at, 'UTC') as hour, count(*) as n from (
+            select 'sent' as event, decided_at as at from sends where state = 'sent'
+            union all select 'delivered', delivered_at from sends union all select 'bounced', bounced_at from sends
+            union all select 'complained', complained_at from sends
+            union all select 'bounced_' || (detail->>'class'), occurred_at from events where type = 'bounced') t
+        where at is not null group by 1, 2
+    ), booked as (
+        select event, hour, sum(count) as n from rollups
+        where event in ('sent', 'delivered', 'bounced', 'complained', 'bounced_hard', 'bounced_soft', 'bounced_block')
+        group by 1, 2 having sum(count) <> 0
+    )
+    select count(*) from counted c full join booked b using (event, hour) where c.n is distinct from b.n";
+
+fn delivery(send: Uuid, at: DateTime<Utc>) -> Value {
+    json!({
+        "RecordType": "Delivery", "MessageID": format!("pm-{send}"), "DeliveredAt": at.to_rfc3339(), "Details": "250 OK",
+        "Recipient": "john@example.com", "Metadata": {"postrider-send": send},
+    })
+}
+
+fn bounce(send: Uuid, id: i64, details: &str, at: DateTime<Utc>) -> Value {
+    json!({
+        "RecordType": "Bounce", "ID": id, "Type": "HardBounce", "MessageID": format!("pm-{send}"), "Details": details,
+        "BouncedAt": at.to_rfc3339(), "Email": "john@example.com", "Metadata": {"postrider-send": send},
+    })
+}
+
+const GONE: &str = "smtp;550 5.1.1 The email account that you tried to reach does not exist.";
+const POLICY: &str = "smtp;550 5.7.1 Message refused by policy";
+const FULL: &str = "smtp;452 4.2.2 The mailbox is over quota";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_provider_tells_becomes_facts_once() {
+    let mailed = Mailed::new(5).await;
+    mailed.in_state("sent").await;
+    let at = Utc::now() - TimeDelta::hours(1);
+    mailed.told(&delivery(mailed.send(0), at)).await;
+    mailed.told(&delivery(mailed.send(0), at)).await;
+    mailed.told(&delivery(mailed.send(1), at)).await;
+    mailed.told(&bounce(mailed.send(1), 1, GONE, at + TimeDelta::minutes(9))).await;
+    mailed.told(&bounce(mailed.send(2), 2, POLICY, at)).await;
+    mailed.told(&bounce(mailed.send(3), 3, FULL, at)).await;
+    mailed.told(&bounce(mailed.send(3), 3, FULL, at)).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let facts: Vec<(bool, bool)> =
+        sqlx::query_as("select delivered_at is not null, bounced_at is not null from sends order by id")
+            .fetch_all(&mailed.rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(facts, [(true, false), (true, true), (false, true), (false, true), (false, false)]);
+    let classes: Vec<String> =
+        sqlx::query_scalar("select detail->>'class' from events where type = 'bounced' order by send_id")
+            .fetch_all(&mailed.rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(classes, ["hard", "block", "soft"]);
+    assert_eq!(mailed.number("select count(*) from events where type = 'bounced'").await, 3);
+    // Only who does not exist is suppressed.
+    let suppressed: Vec<(String, String)> =
+        sqlx::query_as("select address, reason from suppressions").fetch_all(&mailed.rig.pool).await.unwrap();
+    assert_eq!(suppressed, [(mailed.people[1].address.clone(), "hard_bounce".to_owned())]);
+    mailed.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_is_enough_and_none_is_needed() {
+    let mailed = Mailed::new(1).await;
+    mailed.in_state("sent").await;
+    start(&mailed.rig).await;
+    mailed.told(&delivery(mailed.send(0), Utc::now())).await;
+    mailed.all_handled().await;
+    let ring = Publication::json(subjects::signal(SOURCE), "ring".to_owned(), &InboundAnnounced {}).unwrap();
+    mailed.rig.publish(vec![ring]).await;
+    until("the ring is taken", async || mailed.rig.held(stream::SIGNALS).await == 0).await;
+    assert!(mailed.rig.dead().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_cannot_be_read_costs_itself_only() {
+    let mailed = Mailed::new(1).await;
+    mailed.in_state("sent").await;
+    mailed.told(&json!({"RecordType": "Delivery"})).await;
+    mailed.told_by(mailed.tenant.id, "mailgun", b"\xff\x00 no json").await;
+    mailed.told(&delivery(mailed.send(0), Utc::now())).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let states: Vec<(String, Option<String>)> = sqlx::query_as("select state, reason from inbound_events order by id")
+        .fetch_all(&mailed.rig.pool)
+        .await
+        .unwrap();
+    let states: Vec<(&str, Option<&str>)> =
+        states.iter().map(|(state, reason)| (state.as_str(), reason.as_deref())).collect();
+    assert_eq!(states, [("rejected", Some("names_no_mail")), ("rejected", Some("not_json")), ("handled", None)]);
+    assert_eq!(mailed.number("select count(delivered_at) from sends").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
+    let mailed = Mailed::new(2).await;
+    start(&mailed.rig).await;
+    // The one names a send that is not there yet, the other a mail whose id we do not know yet.
+    let (later, at) = (new_batch_id(), Utc::now());
+    mailed.told(&delivery(later, at)).await;
+    let mut unnamed = delivery(mailed.send(0), at);
+    unnamed["Metadata"] = json!({});
+    mailed.told(&unnamed).await;
+    mailed.all_handled().await;
+    assert_eq!(mailed.number("select count(*) from parked_facts where reason = 'unknown_send'").await, 2);
+    assert_eq!(mailed.number("select count(*) from events").await, 0);
+    // A link of ours, of a send that is not there either.
+    let opened = Signal {
+        signal_id: new_id(),
+        tenant_id: mailed.tenant.id,
+        send_id: later,
+        occurred_at: at,
+        kind: SignalKind::Opened,
+        ip: None,
+        user_agent: None,
+    };
+    let id = opened.signal_id.to_string();
+    mailed.rig.publish(vec![Publication::json(subjects::signal("tracking"), id, &opened).unwrap()]).await;
+    until("the open waits", async || mailed.number("select count(*) from parked_facts").await == 3).await;
+    // Now both commit.
+    sqlx::query(
+        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, sent, state, done_at)
+         select tenant_id, $2, month, 'transactional', 'priority', classification, content_id, sender_id, 1, 1, 'done', now()
+         from batches where id = $1",
+    )
+    .bind(mailed.batch)
+    .bind(later)
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    sqlx::query("insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', now())")
+        .bind(mailed.tenant.id)
+        .bind(later)
+        .bind(SendId(later).month())
+        .bind(mailed.people[0].id)
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    mailed.in_state("sent").await;
+    sqlx::query("update sends set provider_message_id = 'pm-' || id where id = $1")
+        .bind(mailed.send(0))
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update parked_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
+    until("nothing waits", async || mailed.number("select count(*) from parked_facts").await == 0).await;
+    assert_eq!(mailed.number("select count(delivered_at) from sends").await, 2);
+    assert_eq!(mailed.number("select count(*) from events where type = 'delivered'").await, 2);
+    assert_eq!(mailed.number("select count(opened_at) from sends").await, 1);
+    mailed.rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fact_whose_send_never_comes_is_given_up_and_stays_to_be_seen() {
+    let mailed = Mailed::new(1).await;
+    mailed.told(&delivery(new_batch_id(), Utc::now())).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    sqlx::query("update parked_facts set parked_at = now() - interval '71 hours', due_at = now()")
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    until("it is looked at again", async || {
+        mailed.number("select count(*) from parked_facts where attempts >= 1").await == 1
+    })
+    .await;
+    assert_eq!(
+        mailed.number("select count(*) from parked_facts where due_at > now() + interval '50 minutes'").await,
+        1
+    );
+    sqlx::query("update parked_facts set parked_at = now() - interval '73 hours', due_at = now()")
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    until("it is given up", async || mailed.number("select count(dropped_at) from parked_facts").await == 1).await;
+    assert_eq!(mailed.number("select count(due_at) from parked_facts").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tenants_send_and_another_providers_are_nobodys() {
+    let mailed = Mailed::new(2).await;
+    mailed.in_state("sent").await;
+    let other = mailed.rig.tenant().await;
+    let foreign = delivery(mailed.send(0), Utc::now()).to_string();
+    mailed.told_by(other.id, "postmark", foreign.as_bytes()).await;
+    // It went by Postmark: whoever signs for Resend knows nothing of it.
+    let elsewhere = json!({
+        "type": "email.delivered", "created_at": "2026-05-02T23:41:12.126Z",
+        "data": {"email_id": "x", "tags": {"postrider-send": mailed.send(1)}},
+    });
+    mailed.told_by(mailed.tenant.id, "resend", elsewhere.to_string().as_bytes()).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    assert_eq!(mailed.number("select count(delivered_at) from sends").await, 0);
+    assert_eq!(mailed.number("select count(*) from parked_facts").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_provider_tells_of_a_send_in_doubt_proves_that_it_left() {
+    let mailed = Mailed::new(4).await;
+    mailed.in_state("unknown").await;
+    let at = Utc::now();
+    start(&mailed.rig).await;
+    mailed.told(&delivery(mailed.send(0), at)).await;
+    mailed.told(&bounce(mailed.send(1), 1, GONE, at)).await;
+    mailed.told_by(mailed.tenant.id, "ses", &ses_send(mailed.send(2))).await;
+    mailed.all_handled().await;
+    let states: Vec<String> =
+        sqlx::query_scalar("select state from sends order by id").fetch_all(&mailed.rig.pool).await.unwrap();
+    // By SES it did not go.
+    assert_eq!(states, ["sent", "sent", "unknown", "unknown"]);
+    assert_eq!(mailed.number("select sent::bigint from batches").await, 2);
+    assert_eq!(mailed.number("select count(*) from events where type = 'sent'").await, 2);
+    assert_eq!(mailed.number("select count(*) from provider_messages").await, 2);
+    // Told again, nothing changes.
+    mailed.told(&delivery(mailed.send(0), at)).await;
+    mailed.all_handled().await;
+    assert_eq!(mailed.number("select count(*) from events where type = 'sent'").await, 2);
+    mailed.assert_books().await;
+}
+
+fn ses_send(send: Uuid) -> Vec<u8> {
+    let event = json!({
+        "eventType": "Send", "send": {},
+        "mail": {"timestamp": Utc::now().to_rfc3339(), "messageId": "ses-1", "tags": {"postrider-send": [send]}},
+    });
+    json!({"Type": "Notification", "MessageId": "m", "Message": event.to_string()}).to_string().into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_doubt() {
+    let mailed = Mailed::new(2).await;
+    mailed.in_state("fenced").await;
+    start(&mailed.rig).await;
+    mailed.told(&delivery(mailed.send(0), Utc::now())).await;
+    mailed.told(&delivery(mailed.send(1), Utc::now())).await;
+    mailed.all_handled().await;
+    // The fact is in the ledger at once; that it left is kept in mind.
+    assert_eq!(mailed.number("select count(delivered_at) from sends").await, 2);
+    assert_eq!(mailed.number("select count(*) from parked_facts where reason = 'undecided_send'").await, 2);
+    // The one ends in doubt, the other goes back to be tried once more.
+    sqlx::query(
+        "update sends set doubtful = 1, state = case when id = $1 then 'unknown' else 'queued' end,
+                          decided_at = case when id = $1 then now() end",
+    )
+    .bind(mailed.send(0))
+    .execute(&mailed.rig.pool)
+    .await
+    .unwrap();
+    sqlx::query("update batches set fenced = 0, unknown = 1, queued = 1").execute(&mailed.rig.pool).await.unwrap();
+    sqlx::query("update parked_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
+    until("both have left", async || mailed.number("select count(*) from sends where state = 'sent'").await == 2).await;
+    until("nothing waits", async || mailed.number("select count(*) from parked_facts").await == 0).await;
+    assert_eq!(mailed.number("select count(*) from batches where state = 'done' and sent = 2").await, 1);
+    mailed.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_knows_the_old_consumer_takes_the_new_one() {
+    use async_nats::jetstream::consumer::{AckPolicy, pull};
+    let mailed = Mailed::new(1).await;
+    mailed.in_state("sent").await;
+    let rig = &mailed.rig;
+    let old = pull::Config {
+        durable_name: Some("engagement-priority".to_owned()),
+        filter_subjects: vec![rig.bus.prefixed("mail.v1.signal.*")],
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: std::time::Duration::from_secs(30),
+        max_deliver: -1,
+        max_ack_pending: 4_096,
+        ..pull::Config::default()
+    };
+    rig.bus.jetstream().create_consumer_on_stream(old, rig.bus.prefixed(stream::SIGNALS)).await.unwrap();
+    start(rig).await;
+    let opened = Signal {
+        signal_id: new_id(),
+        tenant_id: mailed.tenant.id,
+        send_id: mailed.send(0),
+        occurred_at: Utc::now(),
+        kind: SignalKind::Opened,
+        ip: None,
+        user_agent: None,
+    };
+    let ring = Publication::json(subjects::signal(SOURCE), "ring".to_owned(), &InboundAnnounced {}).unwrap();
+    rig.publish(vec![Publication::json(subjects::signal("tracking"), "open".to_owned(), &opened).unwrap(), ring]).await;
+    until("both are taken", async || rig.held(stream::SIGNALS).await == 0).await;
+    assert_eq!(mailed.number("select count(opened_at) from sends").await, 1);
+    assert!(rig.dead().await.is_empty(), "no consumer got what is the other's");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_processes_take_each_event_once() {
+    let mailed = Mailed::new(200).await;
+    mailed.in_state("sent").await;
+    let at = Utc::now();
+    for ordinal in 0..200 {
+        mailed.told(&delivery(mailed.send(ordinal), at)).await;
+        if ordinal % 5 == 0 {
+            mailed.told(&bounce(mailed.send(ordinal), i64::from(ordinal), GONE, at)).await;
+        }
+    }
+    for _ in 0..3 {
+        start(&mailed.rig).await;
+    }
+    mailed.all_handled().await;
+    assert_eq!(mailed.number("select delivered::bigint from batches").await, 200);
+    assert_eq!(mailed.number("select bounced::bigint from batches").await, 40);
+    assert_eq!(mailed.number("select count(*) from suppressions").await, 40);
+    mailed.assert_books().await;
+}
