@@ -9,7 +9,8 @@ with sends_of as (
            count(*) filter (where state = 'cancelled') as cancelled, count(*) filter (where state = 'expired') as expired,
            count(delivered_at) as delivered, count(bounced_at) as bounced, count(complained_at) as complained,
            count(opened_at) as opened, count(human_opened_at) as opened_human, count(clicked_at) as clicked,
-           count(human_clicked_at) as clicked_human, count(unsubscribed_at) as unsubscribed
+           count(human_clicked_at) as clicked_human, count(unsubscribed_at) as unsubscribed,
+           count(replied_at) as replied
     from sends s
     where $1::uuid is null or s.tenant_id = $1
     group by 1, 2
@@ -24,7 +25,8 @@ with sends_of as (
         ('expired', b.expired, s.expired), ('delivered', b.delivered, s.delivered), ('bounced', b.bounced, s.bounced),
         ('complained', b.complained, s.complained), ('opened', b.opened, s.opened), ('opened_human', b.opened_human, s.opened_human),
         ('clicked', b.clicked, s.clicked), ('clicked_human', b.clicked_human, s.clicked_human),
-        ('unsubscribed', b.unsubscribed, s.unsubscribed)
+        ('unsubscribed', b.unsubscribed, s.unsubscribed),
+        ('replied', b.replied, s.replied)
     ) as c (counter, booked, counted)
     where $1::uuid is null or b.tenant_id = $1
 )

@@ -263,6 +263,7 @@ pub(super) const SUPPORTING: &[TextRule] = &[
     ),
     rule("account_disabled", "account disabled", Class::Inactive, "several"),
     rule("account_is_disabled", "account is disabled", Class::Inactive, "several"),
+    rule("mailbox_is_disabled", "mailbox is disabled", Class::Inactive, "Yahoo 554.30"),
     rule("mailbox_disabled", "mailbox disabled", Class::Inactive, "several"),
     rule("account_inactive", "account inactive", Class::Inactive, "several"),
     rule("account_has_been_suspended", "account has been suspended", Class::Inactive, "cPanel"),

@@ -1,0 +1,80 @@
+//! What comes back by mail: a small, strict SMTP or LMTP server for return paths and reports of complaints, and the sweep that
+//! reads what it took.
+//!
+//! It is no mail server for anybody: an address is taken only when its tag shows that we made it for a send there is, or when it
+//! is the one feedback loops report to. A mail is committed before it is answered 250, and read from there; what it says goes
+//! into the ledger like every other fact, and the mail itself is dropped.
+
+mod command;
+mod data;
+mod lines;
+mod reader;
+mod session;
+mod settings;
+mod store;
+mod tls;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use runner::Deps;
+use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub(crate) use self::reader::{Forget, Reader};
+use self::session::{Server, Session};
+pub use self::settings::{Protocol, Settings};
+
+/// How long sessions may still finish what they have begun when the process stops.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Starts listening, and answers where. Runs until the process stops.
+///
+/// # Errors
+/// When the address cannot be had, or the certificate cannot be read.
+pub async fn listen(deps: &Deps, settings: &Settings) -> io::Result<Option<SocketAddr>> {
+    let Some(address) = settings.inbound_addr else { return Ok(None) };
+    let listener = TcpListener::bind(address).await?;
+    let bound = listener.local_addr()?;
+    let server = Arc::new(Server {
+        protocol: settings.inbound_protocol,
+        hostname: settings.inbound_hostname.clone(),
+        tls: tls::acceptor(settings)?,
+        store: store::Store::new(deps.pool.clone(), deps.tokens.clone(), settings.inbound_feedback_address.as_deref()),
+    });
+    tracing::info!(stage = "engagement", address = %bound, protocol = ?settings.inbound_protocol, "taking mail that comes back");
+    let room = Arc::new(Semaphore::new(settings.inbound_connections.max(1)));
+    tokio::spawn(accept(listener, server, room, deps.shutdown.clone()));
+    Ok(Some(bound))
+}
+
+async fn accept(listener: TcpListener, server: Arc<Server>, room: Arc<Semaphore>, shutdown: CancellationToken) {
+    let sessions = TaskTracker::new();
+    loop {
+        // First room, then a connection: who finds none waits in the system's queue, or goes to another host.
+        let permit = tokio::select! {
+            () = shutdown.cancelled() => break,
+            permit = room.clone().acquire_owned() => permit,
+        };
+        let Ok(permit) = permit else { break };
+        let stream = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                // Out of files, or a client that is gone already.
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+        };
+        let (server, shutdown) = (server.clone(), shutdown.clone());
+        sessions.spawn(async move {
+            let _permit = permit;
+            // Whatever ends a session early is the other side's to try again.
+            let _ = Session::run(server, stream, shutdown).await;
+        });
+    }
+    drop(listener);
+    sessions.close();
+    let _ = tokio::time::timeout(GRACE, sessions.wait()).await;
+}

@@ -1,0 +1,177 @@
+//! Mails that were taken, read: each becomes a fact or a word, and is dropped.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use runner::{StageError, Sweep};
+use runtime::{Counter, plans};
+use schemas::{Signal, SignalKind};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    fold::{self, Evidence},
+    report::{self, Reading, Road},
+};
+
+/// Mails one transaction reads at most.
+const AT_ONCE: i64 = 50;
+/// Times a mail is tried that cannot be recorded.
+const ATTEMPTS_MAX: i16 = 5;
+
+/// Reads what was taken. Any number of processes may: each takes other mails.
+pub(crate) struct Reader {
+    pub(crate) pool: PgPool,
+    pub(crate) shard: i16,
+}
+
+/// A mail that waits to be read.
+struct Taken {
+    tenant_id: Uuid,
+    id: Uuid,
+    send_id: Uuid,
+    road: String,
+    null_sender: bool,
+    head: Option<Vec<u8>>,
+    received_at: DateTime<Utc>,
+    attempts: i16,
+}
+
+/// A mail that was read.
+struct Read {
+    mail: Taken,
+    reading: Reading,
+}
+
+#[async_trait]
+impl Sweep for Reader {
+    fn name(&self) -> &'static str {
+        "read_mails"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let taken = sqlx::query_file_as!(Taken, "queries/take_mails.sql", AT_ONCE).fetch_all(&self.pool).await?;
+        let found = taken.len() as u64;
+        if found == 0 {
+            return Ok(0);
+        }
+        // Parsing a megabyte of hostile MIME takes its time, which is no reactor's.
+        let read = tokio::task::spawn_blocking(|| taken.into_iter().map(read).collect::<Vec<_>>())
+            .await
+            .map_err(|error| StageError::rejected("reader", error))?;
+        if let Err(error) = self.record(&read).await {
+            if read.len() == 1 || error.is_transient() {
+                return Err(error);
+            }
+            // One of them cannot be recorded: it costs itself only, and is given up after some attempts.
+            for one in read {
+                if let Err(error) = self.record(std::slice::from_ref(&one)).await {
+                    tracing::warn!(stage = "engagement", mail = %one.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Reader {
+    async fn record(&self, read: &[Read]) -> Result<(), StageError> {
+        let signals: Vec<Signal> = read.iter().filter_map(Read::signal).collect();
+        let evidence: Vec<Evidence> = read.iter().filter_map(Read::evidence).collect();
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let recorded = fold::record(&mut tx, &signals, &evidence, self.shard).await?;
+        let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
+        let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
+        let outcomes: Vec<String> = read.iter().map(|read| read.reading.label().to_owned()).collect();
+        sqlx::query!(
+            "update inbound_mails m set outcome = w.outcome, head = null, due_at = null
+             from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, outcome)
+             where m.tenant_id = w.tenant_id and m.id = w.id",
+            &tenants,
+            &ids,
+            &outcomes,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        for read in read {
+            Counter::InboundMailsTotal.add(1, [("outcome", read.reading.label())]);
+        }
+        for (kind, count) in recorded.fresh.by_kind() {
+            Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
+        }
+        Ok(())
+    }
+}
+
+fn read(mail: Taken) -> Read {
+    let reading = match &mail.head {
+        Some(_) if mail.attempts > ATTEMPTS_MAX => Reading::Noted("given_up"),
+        Some(head) => report::read(head, Road::parse(&mail.road), mail.null_sender),
+        None => Reading::Noted("unreadable"),
+    };
+    Read { mail, reading }
+}
+
+impl Read {
+    /// The fact it tells. When it came is when it happened: what it says of times may be anything.
+    fn signal(&self) -> Option<Signal> {
+        let Reading::Told(kind) = &self.reading else { return None };
+        Some(Signal {
+            signal_id: self.mail.id,
+            tenant_id: self.mail.tenant_id,
+            send_id: self.mail.send_id,
+            occurred_at: self.mail.received_at,
+            kind: kind.clone(),
+            ip: None,
+            user_agent: None,
+        })
+    }
+
+    /// A server that reports of a mail has it: a send nobody knew the fate of had left.
+    fn evidence(&self) -> Option<Evidence> {
+        let has_left = matches!(&self.reading, Reading::Told(SignalKind::Bounced { .. } | SignalKind::Delivered));
+        has_left.then(|| Evidence {
+            tenant_id: self.mail.tenant_id,
+            send_id: self.mail.send_id,
+            at: self.mail.received_at,
+            provider: "smtp".to_owned(),
+            message_id: None,
+        })
+    }
+}
+
+/// Forgets mails that were read long ago; by then nobody sends them again.
+pub(crate) struct Forget {
+    pub(crate) pool: PgPool,
+    pub(crate) keep: Duration,
+}
+
+#[async_trait]
+impl Sweep for Forget {
+    fn name(&self) -> &'static str {
+        "forget_mails"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(600)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let gone = sqlx::query!(
+            "delete from inbound_mails where ctid in (
+                 select ctid from inbound_mails
+                 where received_at < now() - make_interval(secs => $1) and due_at is null limit 5000)",
+            self.keep.as_secs_f64(),
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected();
+        Ok(if gone >= 5_000 { gone } else { 0 })
+    }
+}

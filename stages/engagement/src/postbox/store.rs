@@ -1,0 +1,124 @@
+//! Whose an address is, and the mail in the ledger before it is answered for.
+
+use std::sync::Arc;
+
+use runtime::Counter;
+use schemas::{SendId, token::TokenKeys};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::report::{self, Road};
+
+/// Where a mail goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// To the return path of a send there is.
+    Send { tenant_id: Uuid, send_id: Uuid },
+    /// To the address of feedback loops: the mail must say itself which send it is about, and prove it.
+    Feedback,
+}
+
+/// A mail, whole.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) null_sender: bool,
+    pub(super) size: i32,
+    pub(super) head: Vec<u8>,
+}
+
+/// Why an address is not taken, or a mail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreFault {
+    /// Nobody's: forged, or of a send there is not. Counted by its word.
+    Unknown(&'static str),
+    /// Postgres is away.
+    Away,
+}
+
+pub(super) struct Store {
+    pool: PgPool,
+    tokens: Arc<TokenKeys>,
+    feedback: Option<String>,
+}
+
+impl Store {
+    pub(super) fn new(pool: PgPool, tokens: Arc<TokenKeys>, feedback: Option<&str>) -> Self {
+        Self { pool, tokens, feedback: feedback.map(str::to_ascii_lowercase) }
+    }
+
+    /// Where mail to an address goes. The domain does not matter: the local part proves itself.
+    pub(super) async fn target(&self, address: &str) -> Result<Target, StoreFault> {
+        if self.feedback.as_deref().is_some_and(|feedback| address.eq_ignore_ascii_case(feedback)) {
+            return Ok(Target::Feedback);
+        }
+        let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+        let send_id = self.tokens.returned_send(local).ok_or(StoreFault::Unknown("bad_address"))?;
+        let tenant_id = self.tenant_of(send_id).await?.ok_or(StoreFault::Unknown("unknown_send"))?;
+        Ok(Target::Send { tenant_id, send_id })
+    }
+
+    /// Commits a mail for all it is addressed to. A repetition changes nothing.
+    pub(super) async fn keep(&self, targets: &[Target], mail: Arrived) -> Result<(), StoreFault> {
+        let mut sends: Vec<(Uuid, Uuid, Road)> = Vec::with_capacity(targets.len());
+        for target in targets {
+            match target {
+                Target::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Road::ReturnPath)),
+                Target::Feedback => match self.reported(&mail).await? {
+                    Some((tenant_id, send_id)) => sends.push((tenant_id, send_id, Road::Feedback)),
+                    // Taken all the same: a refusal would only come back to somebody who cannot mend it.
+                    None => Counter::InboundMailsTotal.add(1, [("outcome", "no_evidence")]),
+                },
+            }
+        }
+        if sends.is_empty() {
+            return Ok(());
+        }
+        let tenants: Vec<Uuid> = sends.iter().map(|(tenant, ..)| *tenant).collect();
+        let ids: Vec<Uuid> = sends.iter().map(|(_, send, _)| Uuid::new_v5(send, &mail.head)).collect();
+        let roads: Vec<String> = sends.iter().map(|(.., road)| road.as_str().to_owned()).collect();
+        let sends: Vec<Uuid> = sends.into_iter().map(|(_, send, _)| send).collect();
+        sqlx::query!(
+            "insert into inbound_mails (tenant_id, id, send_id, road, null_sender, size, head)
+             select w.tenant_id, w.id, w.send_id, w.road, $5, $6, $7
+             from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) as w (tenant_id, id, send_id, road)
+             on conflict do nothing",
+            &tenants,
+            &ids,
+            &sends,
+            &roads,
+            mail.null_sender,
+            mail.size,
+            mail.head,
+        )
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| away(&error))
+    }
+
+    /// The send a report of a complaint proves to be about.
+    async fn reported(&self, mail: &Arrived) -> Result<Option<(Uuid, Uuid)>, StoreFault> {
+        let Some((claimed, send_id)) = report::evidence(&mail.head, &self.tokens) else { return Ok(None) };
+        let tenant_id = self.tenant_of(send_id).await?;
+        // A token that names a tenant must name the send's own.
+        Ok(tenant_id.filter(|tenant| claimed.is_none_or(|claimed| claimed == *tenant)).map(|tenant| (tenant, send_id)))
+    }
+
+    /// Whose a send is, if there is one.
+    async fn tenant_of(&self, send_id: Uuid) -> Result<Option<Uuid>, StoreFault> {
+        sqlx::query_file_scalar!(
+            "queries/tenant_of_send.sql",
+            SendId(send_id).batch(),
+            send_id,
+            SendId(send_id).month()
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(|error| away(&error))
+    }
+}
+
+fn away(error: &sqlx::Error) -> StoreFault {
+    tracing::warn!(stage = "engagement", %error, "a mail that came back cannot be kept now");
+    StoreFault::Away
+}

@@ -1,0 +1,128 @@
+//! Mailboxes that fail again and again.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use engagement::Settings;
+use schemas::{Classification, SendId, new_id};
+use serde_json::json;
+use stage_rig::{Person, Rig, Tenant, settings, until};
+use uuid::Uuid;
+
+async fn start(rig: &Rig, arguments: &[&str]) {
+    engagement::start(&rig.process(), &settings::<Settings>(arguments)).await.unwrap();
+}
+
+/// A campaign of so many days ago that went out to these people.
+async fn mailed(rig: &Rig, tenant: &Tenant, people: &[Person], days: i32) -> Uuid {
+    let list = rig.audience(tenant, "list", &[]).await;
+    let campaign = rig.campaign(tenant, list).await;
+    let batch = rig.batch(tenant, campaign, Classification::Marketing, people).await.batch_id;
+    sqlx::query(
+        "with late as (update campaigns set launched_at = now() - make_interval(days => $2), month = (select month from batches where id = $3)
+             where id = $1),
+         books as (update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0 where id = $3)
+         update sends set state = 'sent', decided_at = now() - make_interval(days => $2) where campaign_id = $1",
+    )
+    .bind(campaign)
+    .bind(days)
+    .bind(batch)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    batch
+}
+
+/// The mail to the first of them came back, by a fact of this type.
+async fn failed(rig: &Rig, tenant: &Tenant, batch: Uuid, days: i32, kind: &str, detail: serde_json::Value) {
+    let send = SendId::of(batch, 0);
+    sqlx::query(
+        "with bounced as (update sends set bounced_at = now() - make_interval(days => $5) where id = $2),
+         books as (update batches set bounced = 1 where id = $8)
+         insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         values ($1, $2, $3, $4, $6, now() - make_interval(days => $5), $7)",
+    )
+    .bind(tenant.id)
+    .bind(send.0)
+    .bind(new_id())
+    .bind(send.month())
+    .bind(days)
+    .bind(kind)
+    .bind(detail)
+    .bind(batch)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+}
+
+async fn judged(rig: &Rig) {
+    until("every soft bounce is judged", async || {
+        rig.number("select count(*) from soft_bounces where not judged").await == 0
+    })
+    .await;
+}
+
+const HELD: &str =
+    "select count(*) from suppressions where reason = 'invalid' and scope = 'marketing' and source = 'engagement'
+    and expires_at between now() + interval '29 days' and now() + interval '31 days'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mailbox_that_fails_three_times_in_two_weeks_gets_no_marketing_mail_for_a_month() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 2).await;
+    let detail = [json!({"class": "soft"}), json!({"reason": "mailbox_full"}), json!({"reason": "inactive"})];
+    for (days, (kind, detail)) in [9, 5, 1].into_iter().zip(["bounced", "expired", "failed"].into_iter().zip(detail)) {
+        let batch = mailed(&rig, &tenant, &people, days).await;
+        failed(&rig, &tenant, batch, days, kind, detail).await;
+    }
+    start(&rig, &[]).await;
+    judged(&rig).await;
+    assert_eq!(rig.number(HELD).await, 1);
+    let standing = "select count(*) from standings((select id from tenants), (select array_agg(id) from contacts)) where suppressed_marketing and not invalid";
+    assert_eq!(rig.number(standing).await, 1, "a password reset still reaches him");
+    sqlx::query("update suppressions set expires_at = now() - interval '1 second'").execute(&rig.pool).await.unwrap();
+    assert_eq!(rig.number(standing).await, 0, "and then he is tried again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_that_arrived_in_between_forgives_what_was_before() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    for days in [9, 7, 1] {
+        let batch = mailed(&rig, &tenant, &people, days).await;
+        failed(&rig, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
+    }
+    mailed(&rig, &tenant, &people, 3).await;
+    start(&rig, &[]).await;
+    judged(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_long_ago_and_refusals_of_the_sender_do_not_count_and_the_rule_can_be_switched_off() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    for days in [20, 18, 16, 2] {
+        let batch = mailed(&rig, &tenant, &people, days).await;
+        failed(&rig, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
+    }
+    for days in [3, 4, 5] {
+        let batch = mailed(&rig, &tenant, &people, days).await;
+        failed(&rig, &tenant, batch, days, "bounced", json!({"class": "block"})).await;
+    }
+    start(&rig, &[]).await;
+    judged(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+    sqlx::query("update soft_bounces set judged = false, occurred_at = now()").execute(&rig.pool).await.unwrap();
+    let off = Rig::new().await;
+    let tenant = off.tenant().await;
+    let people = off.people(&tenant, 1).await;
+    for days in [3, 2, 1] {
+        let batch = mailed(&off, &tenant, &people, days).await;
+        failed(&off, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
+    }
+    start(&off, &["--soft-bounce-limit", "0"]).await;
+    judged(&off).await;
+    assert_eq!(off.number("select count(*) from suppressions").await, 0);
+}
