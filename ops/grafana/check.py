@@ -2,6 +2,7 @@
 """Holds dashboards, alerts, their tests and runbooks against the metrics there are.
 
 Ours stand in ops/runtime/src/metric.rs, with their labels; others in ops/prometheus/exporters.txt. Needs PyYAML.
+With --as-rules it prints the dashboards' queries as rules instead, for promtool to parse.
 """
 
 import json
@@ -161,7 +162,20 @@ def check_dashboards(ours, known):
     return used
 
 
+def print_as_rules():
+    """Variables stand in quotes, where any text is good."""
+    found = []
+    for path in sorted((OPS / "grafana/dashboards").glob("*.json")):
+        for panel in panels_of(json.loads(path.read_text())):
+            found += [target["expr"] for target in panel.get("targets", [])]
+    rules = [{"record": f"panel:{at}", "expr": expression} for at, expression in enumerate(found)]
+    yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}, sys.stdout)
+
+
 def main():
+    if sys.argv[1:] == ["--as-rules"]:
+        print_as_rules()
+        return 0
     ours = our_metrics()
     if len(ours) < 20:
         fault("metric.rs", "the list of metrics could not be read")
