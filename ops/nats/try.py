@@ -82,12 +82,13 @@ class Cluster:
     def start(self):
         binary = shutil.which("nats-server") or Path(sys.executable).parent / "nats-server"
         routes = [free_port() for _ in SERVERS]
-        text = (HERE / "cluster.conf").read_text().replace("/etc/nats/tls/", f"{self.place}/")
+        text = (HERE / "cluster.conf").read_text().replace("/etc/nats-tls/", f"{self.place}/")
         for name, route in zip(SERVERS, routes):
-            text = text.replace(f"nats-route://{name}:6222", f"nats-route://127.0.0.1:{route}")
+            text = text.replace(f"nats-route://{name}.nats:6222", f"nats-route://127.0.0.1:{route}")
         for name, port, route in zip(SERVERS, self.ports, routes):
             own = text.replace("0.0.0.0:4222", f"127.0.0.1:{port}").replace("0.0.0.0:6222", f"127.0.0.1:{route}")
             own = own.replace("127.0.0.1:8222", f"127.0.0.1:{free_port()}").replace("/data", f"{self.place}/{name}")
+            own = own.replace("/run/nats/", f"{self.place}/{name}-")
             path = self.place / f"{name}.conf"
             path.write_text(own)
             log = (self.place / f"{name}.log").open("w")

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Renders every kustomization and holds it against the program's settings, docker-compose.yml and our own rules.
+
+Needs PyYAML and kubectl (or kustomize). With the package kubernetes-validate each object is also held against Kubernetes's schema.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+try:
+    import kubernetes_validate
+except ImportError:
+    kubernetes_validate = None
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+# A drain takes up to 25 s, and the ingress waits 5 s before.
+GRACE_MIN = 35
+
+faults = []
+
+
+def fault(place, text):
+    faults.append(f"{place}: {text}")
+
+
+def rendered(directory):
+    tool = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
+    done = subprocess.run([*tool, str(directory)], capture_output=True, text=True)
+    if done.returncode:
+        fault(directory.name, done.stderr.strip())
+        return []
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def settings():
+    readme = (ROOT / "README.md").read_text()
+    section = readme.split("\n## Settings\n")[1].split("\n## ")[0]
+    names = re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.M)
+    return {"POSTRIDER_" + name.upper().replace("-", "_") for name in names}
+
+
+def check_settings(place, names, known):
+    for name in names:
+        if name.startswith("POSTRIDER_") and name not in known:
+            fault(place, f"there is no setting {name}")
+
+
+def check_pod(place, pod, known, runs_on):
+    if pod.get("enableServiceLinks") is not False:
+        fault(place, "service links would set variables that no process knows")
+    if pod.get("automountServiceAccountToken") is not False:
+        fault(place, "a token of Kubernetes that nobody needs")
+    if not pod["securityContext"].get("runAsNonRoot") or not pod["securityContext"].get("seccompProfile"):
+        fault(place, "not root, and with the runtime's profile")
+    if runs_on and pod.get("terminationGracePeriodSeconds", 30) < GRACE_MIN:
+        fault(place, "killed before it has drained")
+    for container in pod["containers"]:
+        own = container["securityContext"]
+        if not own.get("readOnlyRootFilesystem") or own.get("allowPrivilegeEscalation") is not False or own["capabilities"]["drop"] != ["ALL"]:
+            fault(place, "read-only, without rights")
+        if set(container["resources"]) != {"requests", "limits"}:
+            fault(place, "no resources")
+        if runs_on and not (container.get("livenessProbe") and container.get("readinessProbe")):
+            fault(place, "no probes")
+        if not re.search(r":[\w.-]*\d", container["image"]) and container["image"] != "postrider":
+            fault(place, f"{container['image']} is not pinned")
+        check_settings(place, [entry["name"] for entry in container.get("env", [])], known)
+
+
+def references(pod):
+    """The secrets and config maps that a pod asks for."""
+    for volume in pod.get("volumes", []):
+        if "secret" in volume:
+            yield volume["secret"]["secretName"]
+        if "configMap" in volume:
+            yield volume["configMap"]["name"]
+    for container in pod["containers"]:
+        for entry in container.get("env", []):
+            for kind in ("secretKeyRef", "configMapKeyRef"):
+                if kind in entry.get("valueFrom", {}):
+                    yield entry["valueFrom"][kind]["name"]
+        for source in container.get("envFrom", []):
+            yield next(iter(source.values()))["name"]
+
+
+def check(directory, known, described):
+    objects = rendered(directory)
+    names = {(found["kind"], found["metadata"]["name"]) for found in objects}
+    for found in objects:
+        place = f"{directory.relative_to(HERE)} {found['kind']} {found['metadata']['name']}"
+        if kubernetes_validate and "." not in found["apiVersion"].split("/")[0].replace(".k8s.io", ""):
+            try:
+                kubernetes_validate.validate(found, "1.32", strict=True)
+            except kubernetes_validate.ValidationError as error:
+                fault(place, error.message)
+        if found["kind"] == "ConfigMap":
+            check_settings(place, found.get("data", {}), known)
+        if found["kind"] in ("Deployment", "Job", "StatefulSet"):
+            pod = found["spec"]["template"]["spec"]
+            check_pod(place, pod, known, found["kind"] == "Deployment")
+            for name in references(pod):
+                if not any(name == other for _, other in names) and name not in described:
+                    fault(place, f"{name} is neither made here nor in the README's list")
+        if found["kind"] == "Deployment":
+            wanted = found["spec"]["selector"]["matchLabels"]
+            if ("PodDisruptionBudget", found["metadata"]["name"]) not in names:
+                fault(place, "nothing keeps a drained node from taking all of it")
+            if not wanted.items() <= found["spec"]["template"]["metadata"]["labels"].items():
+                fault(place, "its selector does not find its pods")
+        if found["kind"] == "ScaledObject" and ("Deployment", found["spec"]["scaleTargetRef"]["name"]) not in names:
+            fault(place, "scales nothing")
+    return {name for kind, name in names if kind == "Deployment"}
+
+
+def main():
+    known = settings()
+    described = set(re.findall(r"`((?:postrider|nats)-[a-z-]+(?:<stage>)?)`", (HERE / "README.md").read_text()))
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    engine = {name for name, service in services.items() if "POSTRIDER_ADMIN_ADDR" in service.get("environment", {})}
+    described |= {f"postrider-nats-{name}" for name in engine} if "postrider-nats-<stage>" in described else set()
+    for directory in (HERE / "base", HERE / "overlays/production"):
+        deployed = check(directory, known, described)
+        if deployed != engine:
+            fault(directory.name, f"deploys {sorted(deployed ^ engine)} unlike docker-compose.yml")
+    check(HERE / "jobs", known, described)
+    check(HERE / "nats", known, described)
+    for line in faults:
+        print(line, file=sys.stderr)
+    how = "and Kubernetes's schema" if kubernetes_validate else "but not Kubernetes's schema (pip install kubernetes-validate)"
+    print(f"{len(faults)} faults; held against the settings, docker-compose.yml, our rules, {how}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
