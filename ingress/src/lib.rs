@@ -4,6 +4,7 @@
 
 pub mod act;
 pub mod auth;
+mod bus;
 mod connection;
 pub mod error;
 mod inbox;
@@ -16,11 +17,13 @@ use std::sync::Arc;
 
 use axum::{Router, middleware};
 use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
-use runtime::{Bus, FactBell, MasterKeys, Vault, VaultError};
+use runtime::{Bus, FactBell, MasterKeys, Vault, VaultError, outbound::SetupError};
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
+
+use self::routes::hooks::Hooks;
 
 pub use error::{ApiError, FieldFault};
 pub use inbox::Inbox;
@@ -49,6 +52,9 @@ pub enum StartError {
     /// No DNS servers to ask.
     #[error(transparent)]
     Dns(#[from] ResolverError),
+    /// The client for addresses outside cannot be set up.
+    #[error(transparent)]
+    Outbound(#[from] SetupError),
     /// Settings of the assistant endpoint that do not work.
     #[error(transparent)]
     Assistant(#[from] mcp::StartError),
@@ -78,6 +84,8 @@ pub struct Ingress {
     pub tasks: TaskTracker,
     /// Hears what was decided while somebody waits for it.
     pub inbox: Inbox,
+    /// Takes what providers tell.
+    pub hooks: Hooks,
     /// What answers AI assistants; none unless the settings name an issuer.
     pub assistant: Option<Arc<mcp::Assistant>>,
 }
@@ -94,12 +102,15 @@ impl Ingress {
     /// # Errors
     /// [`StartError`] for keys or DNS servers that do not work.
     pub fn new(deps: Deps, settings: Settings) -> Result<Arc<Self>, StartError> {
-        let resolver =
-            DnsResolver::new(&DnsSettings { servers: settings.dns_servers.clone(), ..DnsSettings::default() })?;
+        let resolver = DnsResolver::new(&DnsSettings {
+            servers: settings.outbound.dns_servers.clone(),
+            ..DnsSettings::default()
+        })?;
         let tasks = TaskTracker::new();
         let shared = mcp::Deps { pool: deps.pool.clone(), tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
+            hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),

@@ -1,15 +1,16 @@
 //! What an operator can set about the ingress.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
 use delivery::quota::QuotaDefaults;
 use ipnet::IpNet;
+use runtime::OutboundSettings;
 
-use crate::routes::domains::{DomainTargets, recheck::Rechecks};
+use crate::routes::{
+    domains::{DomainTargets, recheck::Rechecks},
+    hooks::HookSettings,
+};
 
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Args)]
@@ -25,12 +26,6 @@ pub struct Settings {
     /// Rows one import may have; more are answered 413 `too_many_rows`.
     #[arg(long, env = "POSTRIDER_IMPORT_MAX_ROWS", default_value_t = 50_000)]
     pub import_max_rows: usize,
-    /// Domains of the platform itself, comma-separated: no tenant may claim them or a subdomain.
-    #[arg(long, env = "POSTRIDER_PLATFORM_DOMAINS", default_value = "postrider.dev", value_delimiter = ',')]
-    pub platform_domains: Vec<String>,
-    /// DNS servers that domain checks ask, comma-separated, with or without a port. Empty: those of the system.
-    #[arg(long, env = "POSTRIDER_DNS_SERVERS", value_delimiter = ',', value_parser = dns_server)]
-    pub dns_servers: Vec<SocketAddr>,
     /// Longest a request may take before its caller is answered 503. A write in progress is finished all the same.
     #[arg(long, env = "POSTRIDER_HTTP_REQUEST_TIMEOUT", default_value = "60s", value_parser = humantime::parse_duration)]
     pub http_request_timeout: Duration,
@@ -48,6 +43,9 @@ pub struct Settings {
     /// Connections each ingress process serves at once; more are closed as soon as they come.
     #[arg(long, env = "POSTRIDER_HTTP_CONNECTIONS", default_value_t = 10_000)]
     pub http_connections: usize,
+    /// Calls over the bus (`mail.v1.api.…`) each ingress process carries out at once; more are answered 503 `unavailable`.
+    #[arg(long, env = "POSTRIDER_BUS_CALLS", default_value_t = 256)]
+    pub bus_calls: usize,
     /// Networks of the proxies in front of the ingress, as CIDRs, comma-separated. Only these are believed when they say for whom they
     /// ask (`X-Forwarded-For`, `Forwarded`).
     #[arg(long, env = "POSTRIDER_TRUSTED_PROXIES", value_delimiter = ',')]
@@ -58,18 +56,18 @@ pub struct Settings {
     /// What AI assistants may ask, and whose.
     #[command(flatten)]
     pub assistant: mcp::Settings,
+    /// Whom webhooks may reach, the platform's own domains, the DNS servers. The stages of the process go by the same.
+    #[command(flatten)]
+    pub outbound: OutboundSettings,
+    /// What providers may tell.
+    #[command(flatten)]
+    pub hooks: HookSettings,
     /// When domains are looked at again.
     #[command(flatten)]
     pub rechecks: Rechecks,
     /// The send quota. One setting of the process: the ingress gates with it, delivery's fence holds it.
     #[arg(skip)]
     pub quota: QuotaDefaults,
-}
-
-fn dns_server(text: &str) -> Result<SocketAddr, std::net::AddrParseError> {
-    const DNS_PORT: u16 = 53;
-    let text = text.trim();
-    text.parse().or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT)))
 }
 
 #[cfg(test)]
@@ -85,18 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn dns_servers_may_leave_out_the_port() {
-        let command = Command::try_parse_from(["test", "--dns-servers", "127.0.0.1:5353,1.1.1.1,::1"]).unwrap();
-        let expected: Vec<SocketAddr> =
-            ["127.0.0.1:5353", "1.1.1.1:53", "[::1]:53"].iter().map(|text| text.parse().unwrap()).collect();
-        assert_eq!(command.settings.dns_servers, expected);
-    }
-
-    #[test]
     fn the_defaults_are_those_of_the_documentation() {
         let settings = Command::try_parse_from(["test"]).unwrap().settings;
         assert_eq!((settings.rate_limit_per_minute, settings.import_max_rows), (120, 50_000));
-        assert_eq!(settings.platform_domains, ["postrider.dev"]);
-        assert!(settings.dns_servers.is_empty());
+        assert_eq!(settings.outbound.platform_domains, ["postrider.dev"]);
+        assert!(settings.outbound.dns_servers.is_empty());
     }
 }

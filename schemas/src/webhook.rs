@@ -12,8 +12,9 @@
 //! may drop.
 //!
 //! A webhook delivery is signed with its subscription's secret. A call by a sequence has no subscription: it is signed with the
-//! tenant's call secret ([`call_secrets`]), which is derived from the master keys and stored nowhere. `GET
-//! /v1/webhooks/call_secret` tells it. After a change of the master key the old one signs along for as long as it is kept.
+//! tenant's call secret ([`call_secrets`], in a process `runtime::Vault::call_secrets`), which is derived from the master keys
+//! and stored nowhere. `GET /v1/webhooks/call_secret` tells it. After a change of the master key the old one signs along for as
+//! long as it is kept.
 
 use std::fmt::Write as _;
 
@@ -81,17 +82,17 @@ impl WebhookSecret {
     }
 }
 
-/// The secrets that calls to a tenant's product are signed with: one per master key, newest first. The first is the one to
-/// check with.
+/// The secrets that calls to a tenant's product are signed with: one per key, newest first. The first is the one to check with.
+/// The keys are derived from the master keys, for this alone.
 #[must_use]
-pub fn call_secrets(master_keys: &[[u8; 32]], tenant: Uuid) -> Vec<WebhookSecret> {
-    let derive = |master: &[u8; 32]| {
-        let mut kdf = mac_of(master);
+pub fn call_secrets(keys: &[[u8; 32]], tenant: Uuid) -> Vec<WebhookSecret> {
+    let derive = |key: &[u8; 32]| {
+        let mut kdf = mac_of(key);
         kdf.update(b"postrider call secret v1\0");
         kdf.update(tenant.as_bytes());
         WebhookSecret(kdf.finalize().into_bytes().into())
     };
-    master_keys.iter().map(derive).collect()
+    keys.iter().map(derive).collect()
 }
 
 /// The headers of a signed message: `secrets` newest first, `id` the event's, `timestamp` in unix seconds, the very bytes that

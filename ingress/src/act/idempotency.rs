@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use runtime::Vault;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -12,6 +13,10 @@ use crate::error::ApiError;
 const HEADER: &str = "idempotency-key";
 const KEY_MAX_CHARS: usize = 255;
 const RETRY_IN_PROGRESS: u64 = 1;
+/// What a sealed body begins with; no JSON does.
+const SEALED: u8 = 0x01;
+/// The vault's purpose for them.
+const SEALED_PURPOSE: &str = "idempotency";
 
 /// What a repeat is recognised by.
 #[derive(Debug, Clone)]
@@ -29,6 +34,31 @@ pub struct Stored {
     pub status: StatusCode,
     /// Its body.
     pub body: Vec<u8>,
+}
+
+/// A body with a secret in it, as it is stored.
+///
+/// # Errors
+/// 500 when there is no cryptography.
+pub fn seal(vault: &Vault, tenant: Uuid, body: &[u8]) -> Result<Vec<u8>, ApiError> {
+    let sealed = vault.seal(tenant, SEALED_PURPOSE, body).map_err(|error| ApiError::unexpected(&error))?;
+    Ok([&[SEALED], sealed.as_slice()].concat())
+}
+
+impl Stored {
+    /// The same, readable.
+    ///
+    /// # Errors
+    /// 500 when it was sealed under a key that is gone.
+    pub fn open(self, vault: &Vault, tenant: Uuid) -> Result<Self, ApiError> {
+        match self.body.split_first() {
+            Some((&SEALED, sealed)) => {
+                let body = vault.open(tenant, SEALED_PURPOSE, sealed).map_err(|error| ApiError::unexpected(&error))?;
+                Ok(Self { body, ..self })
+            }
+            _ => Ok(self),
+        }
+    }
 }
 
 /// What a claim found.

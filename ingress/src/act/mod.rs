@@ -34,6 +34,7 @@ pub use later::{Awaited, Later};
 pub use page::{Page, time};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
+pub(crate) use tenant::{TenantClaim, find as find_tenant};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};
@@ -110,6 +111,8 @@ pub struct Reply {
     body: Vec<u8>,
     /// Set: the answer waits for this, after the commit.
     later: Option<Uuid>,
+    /// Its body is kept sealed for repeats.
+    has_secret: bool,
 }
 
 impl Reply {
@@ -119,7 +122,7 @@ impl Reply {
     /// 500 for a body that does not serialise: never for our types.
     pub fn new(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
         let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
-        Ok(Self { status, body, later: None })
+        Ok(Self { status, body, later: None, has_secret: false })
     }
 
     /// 200
@@ -133,7 +136,13 @@ impl Reply {
     /// "Committed; now wait": what is answered is the outcome of `reference`. For routes made with [`write_and_wait`].
     #[must_use]
     pub fn later(reference: Uuid) -> Self {
-        Self { status: StatusCode::ACCEPTED, body: Vec::new(), later: Some(reference) }
+        Self { status: StatusCode::ACCEPTED, body: Vec::new(), later: Some(reference), has_secret: false }
+    }
+
+    /// The same, with a secret in it: what is kept of it for an idempotent repeat is encrypted.
+    #[must_use]
+    pub fn with_secret(self) -> Self {
+        Self { has_secret: true, ..self }
     }
 
     /// 201

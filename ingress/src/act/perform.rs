@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::{
     Act, Erased, Reply,
     body::{self, BODY_MAX_BYTES},
-    idempotency::{Claim, IdempotencyKey, Stored},
+    idempotency::{self, Claim, IdempotencyKey, Stored},
     json,
     later::{self, Awaited, Later},
     tenant::{self, Reach, TenantClaim},
@@ -184,6 +184,7 @@ async fn write_steps(
         room: if spec.body_max_bytes > body::MESSAGE_BODY_MAX_BYTES { &ROOM_FOR_IMPORTS } else { &ROOM_FOR_MESSAGES },
         in_tenant: spec.in_tenant,
         later: spec.later,
+        dry: parts.extensions.get::<auth::Trusted>().is_some_and(|trusted| trusted.dry),
     };
     // In a task of its own: axum drops a handler whose client hangs up, and half an act is worse than an unheard answer.
     let task = ingress.tasks.spawn(async move { work.carry_out(handler).await });
@@ -212,6 +213,8 @@ struct Work {
     room: &'static Semaphore,
     in_tenant: bool,
     later: Option<Later>,
+    /// Undo what was done and only say that it would be taken.
+    dry: bool,
 }
 
 impl Work {
@@ -222,7 +225,7 @@ impl Work {
     }
 
     async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later } = self;
+        let Self { ingress, caller, path, key, body, room, in_tenant, later, dry } = self;
         let place = find_room(room, &body).await?;
         let mut object = parse(&body).await?;
         // A large one need not be kept beside what was read from it.
@@ -242,7 +245,7 @@ impl Work {
                 Claim::Taken => {}
                 Claim::Answered(stored) => {
                     tx.rollback().await?;
-                    return Ok(replay(stored));
+                    return Ok(replay(stored.open(&ingress.vault, tenant)?));
                 }
                 Claim::Waiting(reference) => {
                     tx.commit().await?;
@@ -255,12 +258,21 @@ impl Work {
         let result = handler(&mut act, object).await;
         drop(place);
         let Act { tx, announcements, .. } = act;
-        let reply = settle(&ingress, tx, key_id, key.as_ref(), result, announcements).await?;
+        if dry {
+            tx.rollback().await?;
+            return Ok(would_be(&result?)?.into_response());
+        }
+        let reply = settle(&ingress, tx, Scoped { tenant, key_id, key: key.as_ref() }, result, announcements).await?;
         match reply.later {
             Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
             None => Ok(reply.into_response()),
         }
     }
+}
+
+/// The answer to a dry run: which status the act would be answered with. Its ids are gone with it.
+fn would_be(reply: &Reply) -> Result<Reply, ApiError> {
+    Reply::ok(&serde_json::json!({"ok": true, "would_answer": reply.status.as_u16()}))
 }
 
 /// A write whose answer may come later.
@@ -302,19 +314,30 @@ async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
     tokio::task::spawn_blocking(move || json::parse(&body)).await.map_err(|_| ApiError::internal())?
 }
 
+/// Whose act it was, and what a repeat is recognised by.
+struct Scoped<'a> {
+    tenant: Uuid,
+    key_id: Uuid,
+    key: Option<&'a IdempotencyKey>,
+}
+
 /// Commits the effect with its stored answer; or undoes the effect and keeps the refusal, where it is one to keep.
 async fn settle(
     ingress: &Ingress,
     mut tx: sqlx::Transaction<'static, sqlx::Postgres>,
-    key_id: Uuid,
-    key: Option<&IdempotencyKey>,
+    scoped: Scoped<'_>,
     result: Result<Reply, ApiError>,
     announcements: Vec<Publication>,
 ) -> Result<Reply, ApiError> {
+    let Scoped { tenant, key_id, key } = scoped;
     match (result, key) {
         (Ok(reply), key) => {
             match (key, reply.later) {
                 (Some(key), Some(reference)) => key.park(&mut tx, key_id, reference, later::LEASE).await?,
+                (Some(key), None) if reply.has_secret => {
+                    let sealed = idempotency::seal(&ingress.vault, tenant, &reply.body)?;
+                    key.complete(&mut tx, key_id, reply.status, &sealed).await?;
+                }
                 (Some(key), None) => key.complete(&mut tx, key_id, reply.status, &reply.body).await?,
                 (None, _) => {}
             }

@@ -6,22 +6,27 @@ pub mod audiences;
 mod campaigns;
 pub mod contacts;
 pub mod domains;
+mod enrollments;
 mod explain;
 pub mod fields;
 pub mod health;
+pub mod hooks;
 pub mod imports;
 mod input;
 mod messages;
+mod outcomes;
 pub mod platform;
 mod segments;
 mod senders;
 mod sends;
+mod sequences;
 pub mod suppressions;
 mod templates;
 pub mod tenants;
 pub mod tracking;
 mod transactional;
 mod unsubscribe;
+mod webhooks;
 
 use crate::{act::Routes, openapi};
 
@@ -42,11 +47,16 @@ pub(crate) fn all() -> Routes {
         .merge(campaigns::routes())
         .merge(transactional::routes())
         .merge(messages::routes())
+        .merge(sequences::routes())
+        .merge(enrollments::routes())
         .merge(sends::routes())
         .merge(explain::routes())
+        .merge(outcomes::routes())
         .merge(analytics::routes())
         .merge(platform::routes())
+        .merge(webhooks::routes())
         .merge(tracking::routes())
+        .merge(hooks::routes())
         .merge(unsubscribe::routes())
         .merge(assistant::routes())
         .merge(openapi::routes())

@@ -89,6 +89,12 @@ impl Walk {
             ("campaigns", campaign),
             ("sends", send),
             ("segments", segment(client).await),
+            ("outcomes", made("/v1/outcomes", json!({"dot_number": 1, "outcome_type": "bind"}), "outcome_id").await),
+            (
+                "webhooks",
+                made("/v1/webhooks", json!({"url": "https://a.example/", "events": ["email.sent"]}), "subscription_id")
+                    .await,
+            ),
         ]);
         Self { ready, objects }
     }

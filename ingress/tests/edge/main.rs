@@ -6,6 +6,7 @@ mod common;
 
 mod audiences;
 mod authentication;
+mod bus;
 mod contacts;
 mod fields;
 mod idempotency;
@@ -14,3 +15,4 @@ mod requests;
 mod segments;
 mod suppressions;
 mod tenancy;
+mod webhooks;

@@ -11,7 +11,7 @@ use crate::{
 /// An ingress that asks this DNS.
 async fn asking(dns: &Dns) -> (Edge, Client) {
     let mut settings = settings();
-    settings.dns_servers = vec![dns.address];
+    settings.outbound.dns_servers = vec![dns.address];
     let edge = Edge::with(settings).await;
     let client = edge.client().await;
     (edge, client)

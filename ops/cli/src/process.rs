@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
 use delivery::quota::QuotaDefaults;
-use runtime::{Bus, CoreSettings, Database, FactBell, Role, Vault, admin::Admin};
+use runtime::{Bus, CoreSettings, Database, FactBell, Outbound, OutboundSettings, Role, Vault, admin::Admin};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +94,8 @@ pub struct StageProcess {
     #[command(flatten)]
     stages: StageSettings,
     #[command(flatten)]
+    outbound: OutboundSettings,
+    #[command(flatten)]
     quota: QuotaDefaults,
     #[command(flatten)]
     addresses: AddressesFile,
@@ -144,7 +146,7 @@ struct Process {
 pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
     settings.stages.delivery.quota = settings.quota;
     settings.ingress.quota = settings.quota;
-    let process = Process::start(&settings.core, "all", "all").await?;
+    let process = Process::start(&settings.core, &settings.ingress.outbound, "all", "all").await?;
     start_stages(&process.deps, &settings.stages, StageName::value_variants()).await?;
     process.beat(StageName::value_variants(), true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
@@ -155,7 +157,7 @@ pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
 
 pub async fn run_ingress(mut settings: IngressProcess) -> anyhow::Result<()> {
     settings.ingress.quota = settings.quota;
-    let process = Process::start(&settings.core, "ingress", "ingress").await?;
+    let process = Process::start(&settings.core, &settings.ingress.outbound, "ingress", "ingress").await?;
     process.beat(&[], true);
     let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     process.announce(&settings.addresses, Some(serving.address))?;
@@ -172,8 +174,8 @@ pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
         .map(|value| value.get_name().to_owned())
         .collect::<Vec<_>>()
         .join("+");
-    let process =
-        Process::start(&settings.core, &name, settings.names.first().map_or("stage", |name| name.name())).await?;
+    let tells_as = settings.names.first().map_or("stage", |name| name.name());
+    let process = Process::start(&settings.core, &settings.outbound, &name, tells_as).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.beat(&settings.names, false);
     process.announce(&settings.addresses, None)?;
@@ -182,7 +184,12 @@ pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
 }
 
 impl Process {
-    async fn start(core: &CoreSettings, name: &str, tells_as: &'static str) -> anyhow::Result<Self> {
+    async fn start(
+        core: &CoreSettings,
+        outbound: &OutboundSettings,
+        name: &str,
+        tells_as: &'static str,
+    ) -> anyhow::Result<Self> {
         runtime::telemetry::init_logs(&core.log)?;
         let metrics = runtime::telemetry::init_metrics(name)?;
         let master = core.master_keys()?;
@@ -201,6 +208,7 @@ impl Process {
             .serve(core.admin_addr, shutdown.clone())
             .await
             .with_context(|| format!("admin-addr {}", core.admin_addr))?;
+        outbound.own_listeners.add(admin_addr);
         let facts = FactBell::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone()),
@@ -209,6 +217,7 @@ impl Process {
             facts,
             tokens: Arc::new(master.tokens()),
             vault: Arc::new(Vault::new(&master)?),
+            outbound: Outbound::new(outbound)?,
             shutdown,
         };
         Ok(Self { deps, admin_addr })
@@ -289,6 +298,7 @@ async fn start_ingress(
     process: &Process,
 ) -> anyhow::Result<ingress::Serving> {
     let address = settings.http_addr;
+    let own_listeners = settings.outbound.own_listeners.clone();
     let deps = ingress::Deps {
         pool: Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?,
         bus: process.deps.bus.clone(),
@@ -296,5 +306,8 @@ async fn start_ingress(
         master_keys: core.master_keys()?,
     };
     let ingress = ingress::Ingress::new(deps, settings)?;
-    ingress::serve(ingress, process.deps.shutdown.clone()).await.with_context(|| format!("http-addr {address}"))
+    let serving =
+        ingress::serve(ingress, process.deps.shutdown.clone()).await.with_context(|| format!("http-addr {address}"))?;
+    own_listeners.add(serving.address);
+    Ok(serving)
 }

@@ -5,6 +5,7 @@ use aws_lc_rs::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
+use schemas::webhook::WebhookSecret;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -86,9 +87,10 @@ struct VaultKey {
     key: LessSafeKey,
 }
 
-/// Seals and opens secrets. The newest key seals, all open.
+/// Seals and opens secrets, and derives those that need not be stored. The newest key seals, all open.
 pub struct Vault {
     keys: Vec<VaultKey>,
+    calls: Vec<[u8; 32]>,
     random: SystemRandom,
 }
 
@@ -113,7 +115,13 @@ impl Vault {
             Ok(VaultKey { id, key: LessSafeKey::new(key) })
         };
         let keys = master.bytes().iter().map(derive).collect::<Result<_, VaultError>>()?;
-        Ok(Self { keys, random: SystemRandom::new() })
+        Ok(Self { keys, calls: master.bytes().iter().map(call_key).collect(), random: SystemRandom::new() })
+    }
+
+    /// What calls to a tenant's product are signed with (`call_product_webhook`), newest first. The first is the one to tell.
+    #[must_use]
+    pub fn call_secrets(&self, tenant: Uuid) -> Vec<WebhookSecret> {
+        schemas::webhook::call_secrets(&self.calls, tenant)
     }
 
     /// Seals a secret: key id, nonce, ciphertext with tag.
@@ -149,6 +157,13 @@ impl Vault {
     }
 }
 
+fn call_key(master: &[u8; 32]) -> [u8; 32] {
+    let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, master), b"postrider call key v1");
+    let mut key = [0; 32];
+    key.copy_from_slice(derived.as_ref());
+    key
+}
+
 fn aad(tenant: Uuid, purpose: &str) -> Aad<Vec<u8>> {
     Aad::from([tenant.as_bytes(), purpose.as_bytes()].concat())
 }
@@ -179,6 +194,9 @@ mod tests {
         assert_eq!(both.open(tenant, "x", &sealed).unwrap(), b"s");
         let fresh = Vault::new(&MasterKeys::parse(&new).unwrap()).unwrap();
         assert_eq!(fresh.open(tenant, "x", &sealed), Err(VaultError::UnknownKey));
+        let calls = [&fresh, &both].map(|vault| vault.call_secrets(tenant));
+        assert_eq!((calls[0].len(), calls[1].len()), (1, 2));
+        assert_eq!(calls[0][0], calls[1][0]);
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct Deps {
     pub tokens: Arc<schemas::token::TokenKeys>,
     /// Opens secrets at rest.
     pub vault: Arc<runtime::Vault>,
+    /// Calls addresses that customers named. One per process: its stages share connections.
+    pub outbound: runtime::Outbound,
     /// Cancelled when the process is to stop.
     pub shutdown: CancellationToken,
 }
@@ -127,6 +129,11 @@ impl Runner {
     /// Starts a sweep: run now and then every interval, until shut down.
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
         self.tasks.spawn(sweep::run(stage, sweep, self.failing.clone(), self.facts.clone(), self.shutdown.clone()));
+    }
+
+    /// Starts a task of the stage's own. It must end by itself once the process is to stop; draining waits for it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
     }
 
     /// Lets this process be heard of, with the stages it runs and the names of the settings it was given, until shut down.

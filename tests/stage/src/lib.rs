@@ -10,7 +10,9 @@ use std::sync::Arc;
 use async_nats::jetstream::stream::Config;
 use clap::{Args, Command};
 use runner::{Deps, Runner};
-use runtime::{Bus, Database, FactBell, MasterKeys, Publication, Role, Vault, streams::STREAMS};
+use runtime::{
+    Bus, Database, FactBell, MasterKeys, Outbound, OutboundSettings, Publication, Role, Vault, streams::STREAMS,
+};
 use schemas::{messages::Message, subjects::stream};
 use servers::TestDatabase;
 use sqlx::PgPool;
@@ -55,16 +57,26 @@ impl Rig {
     /// What a process gives its stages. Each call is another process: a runner and a pool of its own.
     pub fn process(&self) -> Deps {
         let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
-        let facts = FactBell::start("test", self.bus.clone(), self.pool.clone(), self.shutdown.clone());
+        let pool = Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap();
+        let facts = FactBell::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
         Deps {
             runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()),
             bus: self.bus.clone(),
-            pool: Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap(),
+            pool,
             facts,
             tokens: Arc::new(keys.tokens()),
             vault: Arc::new(Vault::new(&keys).unwrap()),
+            outbound: self.outbound(),
             shutdown: self.shutdown.clone(),
         }
+    }
+
+    /// A client that reaches the receivers of tests: this machine, by plain http.
+    #[allow(clippy::unused_self, reason = "a rig's process has a client of its own")]
+    pub fn outbound(&self) -> Outbound {
+        let here = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
+        Outbound::new(&OutboundSettings { webhook_allow_networks: here.to_vec(), ..OutboundSettings::default() })
+            .unwrap()
     }
 
     /// A pool in the ingress' role.

@@ -102,7 +102,7 @@ fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String,
 
 /// Idempotent on (tenant, domain): a domain that is there is answered with its records.
 async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
-    let name = own_name(body.domain, &act.ingress.settings.platform_domains)?;
+    let name = own_name(body.domain, &act.ingress.settings.outbound.platform_domains)?;
     let tenant = act.tenant;
     if let Some(row) = store::by_name(act.db(), tenant, &name).await? {
         return created(act, &row, true);

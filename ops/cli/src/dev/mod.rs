@@ -156,6 +156,7 @@ impl Running {
             setting("HTTP_ADDR", &format!("127.0.0.1:{http_port}")),
             setting("PUBLIC_URL", &base_url),
             setting("SMTP_URL", &smtp_url),
+            setting("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8,::1/128"),
             setting("RATE_LIMIT_PER_MINUTE", &options.rate_limit_per_minute.to_string()),
         ]);
         let mut facts =

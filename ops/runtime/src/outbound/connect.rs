@@ -4,7 +4,10 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -44,7 +47,7 @@ pub(super) struct Way {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
+    type Response = TokioIo<Line>;
     type Error = OutboundError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -56,7 +59,8 @@ impl Service<Uri> for Connector {
         let way = Arc::clone(&self.0);
         Box::pin(async move {
             let connected = tokio::time::timeout(way.connect_timeout, way.connect(&uri)).await;
-            connected.unwrap_or(Err(OutboundError::TimedOut)).map(TokioIo::new)
+            let stream = connected.unwrap_or(Err(OutboundError::TimedOut))?;
+            Ok(TokioIo::new(Line { stream, proven: Proven::default() }))
         })
     }
 }
@@ -114,16 +118,68 @@ async fn dial(targets: &[SocketAddr], limit: Duration) -> Result<TcpStream, Outb
     Err(last)
 }
 
-/// A connection.
-pub(super) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+/// Whether a connection has carried an answer before. Goes with answers and errors, so that who posts can tell a connection that
+/// was closed while it was idle from a host that closes on every request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Proven(Arc<AtomicBool>);
+
+impl Proven {
+    pub(super) fn prove(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
-impl Connection for Stream {
+/// A connection, and what is known of it.
+pub(super) struct Line {
+    stream: Stream,
+    proven: Proven,
+}
+
+impl Connection for Line {
     fn connected(&self) -> Connected {
-        Connected::new()
+        Connected::new().extra(self.proven.clone())
     }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl AsyncRead for Stream {

@@ -33,7 +33,7 @@ pub use error::OutboundError;
 pub use settings::{OutboundSettings, OwnListeners};
 pub use target::{Rules, TargetFault, URL_MAX_BYTES};
 
-use connect::{Connector, Way};
+use connect::{Connector, Proven, Way};
 use resolve::Resolver;
 
 /// Open connections that are kept per host, and for how long.
@@ -41,6 +41,8 @@ const IDLE_PER_HOST: usize = 8;
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// For name, connection and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections found closed before a new one is a failure, too: every one that is kept may be.
+const REPEATS_MAX: usize = IDLE_PER_HOST;
 /// The longest head of an answer.
 const HEAD_MAX_BYTES: usize = 32 * 1024;
 const HEADERS_MAX: usize = 100;
@@ -143,7 +145,8 @@ impl Outbound {
         &self.way.rules
     }
 
-    /// Posts a body. Host, length and, unless given, user agent are set here.
+    /// Posts a body. Host, length and, unless given, user agent are set here. A receiver may see a request twice: when an open
+    /// connection ends as it is used again, nobody can tell whether the request was heard, and it is repeated on another one.
     ///
     /// # Errors
     /// [`OutboundError`]; every status is an answer.
@@ -183,12 +186,42 @@ impl Outbound {
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         let deadline = Instant::now() + limits.timeout;
-        let response = tokio::time::timeout_at(deadline, self.client.request(request))
+        let response = tokio::time::timeout_at(deadline, self.request(request))
             .await
-            .map_err(|_| OutboundError::TimedOut)?
-            .map_err(|error| why(&error))?;
+            .map_err(|_| OutboundError::TimedOut)
+            .flatten()?;
         Ok(read(response, deadline, limits.body_max_bytes).await)
     }
+
+    async fn request(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, OutboundError> {
+        let mut repeats = 0;
+        loop {
+            let error = match self.client.request(request.clone()).await {
+                Ok(response) => {
+                    if let Some(proven) = response.extensions().get::<Proven>() {
+                        proven.prove();
+                    }
+                    return Ok(response);
+                }
+                Err(error) => error,
+            };
+            let why = why(&error);
+            // Receivers close idle connections whenever they like, Node's after 5 s: that is no failed attempt.
+            if why != OutboundError::ConnectionLost || repeats == REPEATS_MAX || !was_proven(&error) {
+                return Err(why);
+            }
+            repeats += 1;
+        }
+    }
+}
+
+/// Whether it was on a connection that had served before.
+fn was_proven(error: &hyper_util::client::legacy::Error) -> bool {
+    let mut extensions = http::Extensions::new();
+    if let Some(connected) = error.connect_info() {
+        connected.get_extras(&mut extensions);
+    }
+    extensions.get::<Proven>().is_some_and(Proven::is_proven)
 }
 
 /// Reads the body as far as it is wanted. The status has decided: a body that breaks off or never ends changes nothing, and what

@@ -1,0 +1,193 @@
+//! One call: from a message's subject and body to the HTTP request it stands for.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Method, Request, header};
+use schemas::Environment;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::{
+    act::{Operation, Verb, json},
+    auth::{Caller, Trusted},
+    error::ApiError,
+};
+
+/// Longest message that names what is done once, as an `Idempotency-Key` (API.md §2).
+const MESSAGE_ID_MAX_CHARS: usize = 255;
+
+/// Who published: the subject says, and the server's permissions make sure of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Publisher {
+    pub product: String,
+    pub environment: Environment,
+}
+
+impl Publisher {
+    /// From the tokens of `<product>.<environment>.<rest>`; answers the rest, too.
+    pub fn of_tokens(tokens: &str) -> Option<(Self, &str)> {
+        let (product, rest) = tokens.split_once('.')?;
+        let (environment, rest) = rest.split_once('.')?;
+        let environment = Environment::parse(environment)?;
+        (!product.is_empty()).then(|| (Self { product: product.to_owned(), environment }, rest))
+    }
+
+    /// The caller it is: every scope of a product's, and a key id that is the same for ever, for idempotency and the audit log.
+    pub fn caller(&self) -> Arc<Caller> {
+        let name = format!("nats:{}:{}", self.product, self.environment);
+        Arc::new(Caller::on_the_bus(
+            Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()),
+            self.product.clone(),
+            self.environment,
+        ))
+    }
+}
+
+/// Makes the request that a call stands for. What the path names is taken out of the body; the rest is the query of a read, the
+/// body of a write.
+pub(super) fn request(
+    operation: &Operation,
+    publisher: &Publisher,
+    payload: &[u8],
+    message_id: Option<&str>,
+    dry: bool,
+) -> Result<Request<Body>, ApiError> {
+    let mut fields = if payload.is_empty() { Map::new() } else { json::parse(payload)? };
+    let path = fill(operation.path, &mut fields)?;
+    let trusted = Trusted { caller: publisher.caller(), dry };
+    let builder = Request::builder().method(method(operation.verb)).extension(trusted);
+    let request = if operation.verb.is_write() {
+        let body = serde_json::to_vec(&fields).map_err(|error| ApiError::unexpected(&error))?;
+        let builder = builder.uri(path).header(header::CONTENT_TYPE, "application/json");
+        let builder = match message_id.filter(|_| !dry) {
+            Some(id) => builder.header("idempotency-key", idempotency_key(id)?),
+            None => builder,
+        };
+        builder.body(Body::from(body))
+    } else {
+        builder.uri(format!("{path}?{}", query(&fields)?)).body(Body::empty())
+    };
+    request.map_err(|error| ApiError::unexpected(&error))
+}
+
+/// What is to be validated: the operation and its body.
+pub(super) fn to_validate(payload: &[u8]) -> Result<(String, Vec<u8>), ApiError> {
+    let mut fields = json::parse(payload)?;
+    let operation = match fields.remove("operation") {
+        Some(Value::String(operation)) => operation,
+        Some(_) => return Err(ApiError::invalid("operation", "wrong_type", "must be a string")),
+        None => return Err(ApiError::invalid("operation", "required", "is required")),
+    };
+    let request = fields.remove("request").unwrap_or_else(|| Value::Object(Map::new()));
+    if let Some(name) = fields.keys().next() {
+        return Err(ApiError::invalid(name.clone(), "unknown_field", "is no field of this call"));
+    }
+    let request = serde_json::to_vec(&request).map_err(|error| ApiError::unexpected(&error))?;
+    Ok((operation, request))
+}
+
+/// Puts fields of the body into the `{…}` of a path.
+fn fill(template: &str, fields: &mut Map<String, Value>) -> Result<String, ApiError> {
+    let mut path = String::with_capacity(template.len() + 36);
+    for segment in template.split('/').skip(1) {
+        path.push('/');
+        match segment.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+            None => path.push_str(segment),
+            Some(name) => match fields.remove(name) {
+                Some(Value::String(text)) => path.extend(url::form_urlencoded::byte_serialize(text.as_bytes())),
+                Some(_) => return Err(ApiError::invalid(name, "wrong_type", "must be a string")),
+                None => return Err(ApiError::invalid(name, "required", "is required")),
+            },
+        }
+    }
+    Ok(path)
+}
+
+fn query(fields: &Map<String, Value>) -> Result<String, ApiError> {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for (name, value) in fields {
+        match value {
+            Value::Null => {}
+            Value::String(text) => {
+                query.append_pair(name, text);
+            }
+            Value::Bool(_) | Value::Number(_) => {
+                query.append_pair(name, &value.to_string());
+            }
+            Value::Array(_) | Value::Object(_) => {
+                return Err(ApiError::invalid(name, "wrong_type", "must be a string, number or boolean"));
+            }
+        }
+    }
+    Ok(query.finish())
+}
+
+fn method(verb: Verb) -> Method {
+    match verb {
+        Verb::Get => Method::GET,
+        Verb::Head => Method::HEAD,
+        Verb::Post => Method::POST,
+        Verb::Patch => Method::PATCH,
+        Verb::Delete => Method::DELETE,
+    }
+}
+
+fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
+    let sane = (1..=MESSAGE_ID_MAX_CHARS).contains(&message_id.len())
+        && message_id.bytes().all(|byte| byte.is_ascii_graphic());
+    if sane {
+        return Ok(message_id);
+    }
+    Err(ApiError::invalid("Nats-Msg-Id", "invalid", "must be 1 to 255 visible ASCII characters"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::routes;
+
+    fn operation(id: &str) -> Operation {
+        *routes::all().operations().iter().find(|operation| (operation.doc)().id() == id).unwrap()
+    }
+
+    fn publisher() -> Publisher {
+        Publisher { product: "shop".to_owned(), environment: Environment::Production }
+    }
+
+    #[test]
+    fn a_subject_says_who_publishes() {
+        let (who, rest) = Publisher::of_tokens("shop.production.send.status").unwrap();
+        assert_eq!((who, rest), (publisher(), "send.status"));
+        for bad in ["shop", "shop.production", "shop.staging.message", ".production.message"] {
+            assert!(Publisher::of_tokens(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_a_path_names_leaves_the_body_and_a_read_becomes_a_query() {
+        let call = br#"{"product_tenant_id":"t","id":"a/b","limit":5}"#;
+        let request = request(&operation("getSend"), &publisher(), call, Some("m-1"), false).unwrap();
+        assert_eq!(request.uri(), "/v1/sends/a%2Fb?limit=5&product_tenant_id=t");
+        assert!(request.headers().get("idempotency-key").is_none());
+    }
+
+    #[test]
+    fn a_write_is_done_once_for_a_message_id_and_a_dry_one_keeps_none() {
+        let call = br#"{"product_tenant_id":"t"}"#;
+        let key = |dry| {
+            let request = request(&operation("createContact"), &publisher(), call, Some("m-1"), dry).unwrap();
+            request.headers().get("idempotency-key").map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!((key(false).as_deref(), key(true)), (Some("m-1"), None));
+        assert!(request(&operation("createContact"), &publisher(), call, Some("a b"), false).is_err());
+    }
+
+    #[test]
+    fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
+        for body in ["[1]", "{\"id\":7}", "{}"] {
+            assert!(request(&operation("getSend"), &publisher(), body.as_bytes(), None, false).is_err(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The API over NATS: request and reply, for internal systems (DESIGN §5).
+//!
+//! A message on `mail.v1.api.<product>.<environment>.<operation>` is the HTTP request of that operation and takes the same road:
+//! the same code validates, acts and answers. Who publishes is what the subject says, which the server's permissions hold every
+//! user to; `Nats-Msg-Id` is the `Idempotency-Key`. The service is found with `$SRV.INFO` under the name `postrider`.
+
+mod call;
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_nats::service::{ServiceExt, endpoint::Endpoint};
+use axum::{Router, body};
+use bytes::Bytes;
+use futures::StreamExt;
+use http::StatusCode;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use self::call::Publisher;
+use crate::{
+    Ingress,
+    act::{Access, Operation, TenantClaim, find_tenant, json},
+    error::ApiError,
+    openapi,
+};
+
+/// The service's name, for `nats micro info postrider`.
+const NAME: &str = "postrider";
+const DESCRIPTION: &str = "The Postrider API: every operation of the HTTP API, by request and reply";
+/// Where calls come in: product, environment and operation follow.
+const SUBJECT: &str = "mail.v1.api";
+/// The status HTTP would answer with.
+const STATUS: &str = "Mail-Status";
+const ERROR: &str = "Nats-Service-Error";
+const ERROR_CODE: &str = "Nats-Service-Error-Code";
+/// Longest answer: what one message of the bus may carry.
+const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
+/// Pause before the service is announced again when NATS was away.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Short names beside the operations' own, which are those of the OpenAPI document.
+const ALIASES: [(&str, &str); 7] = [
+    ("message", "sendMessage"),
+    ("transactional", "sendTransactional"),
+    ("send.status", "getSend"),
+    ("campaign.launch", "launchCampaign"),
+    ("enrollment", "createEnrollment"),
+    ("outcome", "recordOutcome"),
+    ("explain", "explain"),
+];
+
+/// What a call is answered with.
+struct Answer {
+    status: StatusCode,
+    body: Bytes,
+    /// The code of a refusal.
+    error: Option<String>,
+}
+
+/// Offers the API on the bus until shut down. NATS may come later, or go and come back.
+pub(crate) async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) {
+    let offered = async {
+        loop {
+            match offer(&ingress).await {
+                Ok(()) => tracing::info!("the bus closed the service; it is offered again"),
+                Err(error) => tracing::warn!(%error, "the API is not offered on the bus yet"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    };
+    shutdown.run_until_cancelled(offered).await;
+}
+
+async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
+    let service = ingress.bus.client().service_builder().description(DESCRIPTION).start(NAME, openapi::VERSION).await?;
+    let door = Arc::new(Door {
+        router: crate::router(Arc::clone(ingress)),
+        ingress: Arc::clone(ingress),
+        places: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
+        prefix: ingress.bus.prefixed(SUBJECT),
+    });
+    let document = openapi::document(&openapi::operations());
+    let mut heard = futures::stream::FuturesUnordered::new();
+    for (name, call) in calls() {
+        let endpoint = service
+            .endpoint_builder()
+            .name(name.replace('.', "-"))
+            .metadata(metadata(&document, &call))
+            .add(format!("{}.*.*.{name}", door.prefix))
+            .await?;
+        heard.push(listen(Arc::clone(&door), endpoint, call));
+    }
+    // Each ends when its subscription does: with the connection's end or the service's.
+    heard.next().await;
+    Ok(())
+}
+
+/// What a name calls.
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    /// An operation of the HTTP API.
+    Act(Operation),
+    /// A write that is carried out and undone: whether it would be taken.
+    Validate,
+    /// Our id of a tenant.
+    ResolveTenant,
+}
+
+/// Everything that can be called, by name: the operations of products under their own names, and the aliases.
+fn calls() -> Vec<(&'static str, Call)> {
+    let operations: Vec<Operation> = openapi::operations().into_iter().filter(is_offered).collect();
+    let named = |id: &str| operations.iter().copied().find(|operation| (operation.doc)().id() == id);
+    let mut calls: Vec<(&'static str, Call)> =
+        operations.iter().map(|operation| ((operation.doc)().id(), Call::Act(*operation))).collect();
+    for (alias, id) in ALIASES {
+        if alias != id
+            && let Some(operation) = named(id)
+        {
+            calls.push((alias, Call::Act(operation)));
+        }
+    }
+    calls.push(("validate", Call::Validate));
+    calls.push(("tenant.resolve", Call::ResolveTenant));
+    calls
+}
+
+/// A product's operations: what needs a key, but not the operator's own.
+fn is_offered(operation: &Operation) -> bool {
+    matches!(operation.access, Access::Key { scope, .. } if schemas::scope::ALL.contains(&scope))
+}
+
+fn metadata(document: &serde_json::Value, call: &Call) -> HashMap<String, String> {
+    match call {
+        Call::Act(operation) => {
+            let verb = operation.verb.as_str();
+            let written = &document["paths"][operation.path][verb.to_lowercase()];
+            HashMap::from([
+                ("http".to_owned(), format!("{verb} {}", operation.path)),
+                ("summary".to_owned(), written["summary"].as_str().unwrap_or_default().to_owned()),
+                ("request".to_owned(), written["requestBody"]["content"]["application/json"]["schema"].to_string()),
+                ("openapi".to_owned(), written.to_string()),
+            ])
+        }
+        Call::Validate => HashMap::from([(
+            "summary".to_owned(),
+            "Whether a write would be taken: {\"operation\": name, \"request\": its body}. Nothing is kept".to_owned(),
+        )]),
+        Call::ResolveTenant => HashMap::from([(
+            "summary".to_owned(),
+            "The engine's id of a tenant: {\"product_tenant_id\": text}".to_owned(),
+        )]),
+    }
+}
+
+struct Door {
+    ingress: Arc<Ingress>,
+    router: Router,
+    places: Arc<Semaphore>,
+    prefix: String,
+}
+
+async fn listen(door: Arc<Door>, mut endpoint: Endpoint, call: Call) {
+    while let Some(request) = endpoint.next().await {
+        let Ok(place) = Arc::clone(&door.places).try_acquire_owned() else {
+            answer(&request, refusal(&ApiError::unavailable().detail("too many calls at once"))).await;
+            continue;
+        };
+        let door = Arc::clone(&door);
+        tokio::spawn(async move {
+            let answered = door.carry_out(&request.message, &call).await.unwrap_or_else(|error| refusal(&error));
+            answer(&request, answered).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer(request: &async_nats::service::Request, answer: Answer) {
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert(STATUS, answer.status.as_str());
+    if let Some(error) = answer.error {
+        headers.insert(ERROR_CODE, answer.status.as_str());
+        headers.insert(ERROR, error.as_str());
+    }
+    if let Err(error) = request.respond_with_headers(Ok(answer.body), headers).await {
+        tracing::debug!(%error, "a caller on the bus could not be answered");
+    }
+}
+
+impl Door {
+    async fn carry_out(&self, message: &async_nats::Message, call: &Call) -> Result<Answer, ApiError> {
+        let tokens = message.subject.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'));
+        let (publisher, _) = tokens.and_then(Publisher::of_tokens).ok_or_else(unknown_subject)?;
+        match call {
+            Call::Act(operation) => {
+                let message_id =
+                    message.headers.as_ref().and_then(|headers| headers.get(async_nats::header::NATS_MESSAGE_ID));
+                let message_id = message_id.map(async_nats::HeaderValue::as_str);
+                self.act(call::request(operation, &publisher, &message.payload, message_id, false)?).await
+            }
+            Call::Validate => {
+                let (operation, body) = call::to_validate(&message.payload)?;
+                let operation = openapi::operations()
+                    .into_iter()
+                    .find(|known| (known.doc)().id() == operation && known.verb.is_write() && is_offered(known))
+                    .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
+                self.act(call::request(&operation, &publisher, &body, None, true)?).await
+            }
+            Call::ResolveTenant => self.resolve(&publisher, &message.payload).await,
+        }
+    }
+
+    /// Takes the same road as HTTP.
+    async fn act(&self, request: http::Request<body::Body>) -> Result<Answer, ApiError> {
+        let response = match self.router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let (parts, content) = response.into_parts();
+        let body = body::to_bytes(content, ANSWER_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
+        let error = (!parts.status.is_success()).then(|| code_of(&body));
+        Ok(Answer { status: parts.status, body, error })
+    }
+
+    async fn resolve(&self, publisher: &Publisher, payload: &[u8]) -> Result<Answer, ApiError> {
+        let mut fields = json::parse(payload)?;
+        let claim = TenantClaim::take_from(&mut fields)?;
+        if let Some(name) = fields.keys().next() {
+            return Err(ApiError::invalid(name.clone(), "unknown_field", "is no field of this call"));
+        }
+        let caller = publisher.caller();
+        let mut db = self.ingress.pool.acquire().await?;
+        let tenant = find_tenant(&mut db, &caller, &claim).await?;
+        let body = serde_json::json!({"ok": true, "engine_tenant_id": tenant});
+        Ok(Answer { status: StatusCode::OK, body: body.to_string().into(), error: None })
+    }
+}
+
+fn unknown_subject() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "not_found")
+        .detail("the subject is mail.v1.api.<product>.<environment>.<operation>, the environment production or sandbox")
+}
+
+fn refusal(error: &ApiError) -> Answer {
+    Answer { status: error.status, error: Some(error.code.to_string()), body: error.body().into() }
+}
+
+/// The code of an error's body.
+fn code_of(body: &[u8]) -> String {
+    let code = serde_json::from_slice::<serde_json::Value>(body)
+        .ok()
+        .and_then(|body| body["error"].as_str().map(str::to_owned));
+    code.unwrap_or_else(|| "internal_error".to_owned())
+}

@@ -1,0 +1,256 @@
+//! `/v1/webhooks`: what a product wants to be told, where, and what became of each telling (specification, Webhooks and Events;
+//! API.md §7). A subscription is one product's: another product of the same tenant neither sees nor changes it. Telling is the
+//! webhooks stage's; this only writes what that reads.
+
+mod deliveries;
+mod doc;
+mod replays;
+mod secret;
+mod store;
+mod target;
+
+use schemas::{EventType, SubscriptionStatus};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use self::{store::SubscriptionRow, target::Wanted};
+use crate::{
+    act::{Act, Faults, NoFields, NoParameters, Page, Patch, Reply, Routes, page, read, time, write},
+    error::ApiError,
+};
+
+/// Active subscriptions one product may have for a tenant (specification, Limits).
+const ACTIVE_MAX: i64 = 10;
+/// Active and paused ones together.
+const KEPT_MAX: i64 = 100;
+/// Longest description, in characters.
+const DESCRIPTION_MAX: usize = 500;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/webhooks", read("webhooks:read", list), doc::list)
+        .post("/v1/webhooks", write("webhooks:write", create), doc::create)
+        .get("/v1/webhooks/{id}", read("webhooks:read", show), doc::show)
+        .patch("/v1/webhooks/{id}", write("webhooks:write", change), doc::change)
+        .delete("/v1/webhooks/{id}", write("webhooks:write", remove), doc::remove)
+        .post("/v1/webhooks/{id}/rotate_secret", write("webhooks:write", secret::rotate), doc::rotate_secret)
+        // A secret is for those who may set one.
+        .get("/v1/webhooks/call_secret", read("webhooks:write", secret::of_calls), doc::call_secret)
+        .get("/v1/webhooks/{id}/deliveries", read("webhooks:read", deliveries::list), doc::list_deliveries)
+        .get("/v1/webhooks/deliveries/{id}", read("webhooks:read", deliveries::show), doc::show_delivery)
+        .post("/v1/webhooks/{id}/test", write("webhooks:write", deliveries::test), doc::test)
+        .post("/v1/webhooks/{id}/replay", write("webhooks:write", replays::start), doc::replay)
+        .get("/v1/webhooks/{id}/replays", read("webhooks:read", replays::list), doc::list_replays)
+        .get("/v1/webhooks/replays/{id}", read("webhooks:read", replays::show), doc::show_replay)
+}
+
+/// The words of the events that may be subscribed to.
+fn supported_events() -> Vec<&'static str> {
+    EventType::ALL.iter().filter(|event| event.is_subscribable()).map(|event| event.as_str()).collect()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    status: Option<String>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let status = query.status.as_deref().map(status_of).transpose()?;
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    let mut rows = store::list(act.db(), tenant, &product, status, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    let subscriptions: Vec<Value> = rows.iter().map(record).collect();
+    Reply::ok(&json!({
+        "ok": true,
+        "subscriptions": subscriptions,
+        "supported_events": supported_events(),
+        "next_cursor": next_cursor,
+    }))
+}
+
+fn status_of(text: &str) -> Result<SubscriptionStatus, ApiError> {
+    let mut faults = Faults::default();
+    let words: Vec<&str> = SubscriptionStatus::ALL.iter().map(|status| status.as_str()).collect();
+    faults.one_of("status", text, &words);
+    faults.finish()?;
+    SubscriptionStatus::parse(text).ok_or_else(ApiError::internal)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateBody {
+    url: Option<String>,
+    events: Option<Vec<String>>,
+    description: Option<String>,
+}
+
+/// The answer is the only one that shows the secret.
+async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+    let rules = act.ingress.settings.outbound.rules();
+    let mut faults = Faults::default();
+    let url = faults.required("url", body.url).and_then(|text| faults.target("url", &text, &rules));
+    let events = faults.required("events", body.events).map(|events| faults.events("events", events));
+    let description = body.description.filter(|text| !text.trim().is_empty());
+    faults.one_line("description", description.as_deref().unwrap_or_default(), DESCRIPTION_MAX);
+    faults.finish()?;
+    let (Some(url), Some(events)) = (url, events) else { return Err(ApiError::internal()) };
+
+    make_room(act).await?;
+    let id = schemas::new_id();
+    let (fresh, sealed) = secret::fresh(act)?;
+    let wanted = Wanted { url: &url, events: &events, description: description.as_deref() };
+    let (tenant, caller) = (act.tenant, std::sync::Arc::clone(&act.caller));
+    store::insert(act.db(), tenant, id, &caller, &wanted, &sealed).await?;
+    act.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
+    let row = find(act, id).await?;
+    let answer = json!({
+        "ok": true, "subscription_id": id, "subscription": record(&row), "signing_secret": fresh.expose(),
+    });
+    Ok(Reply::created(&answer)?.with_secret())
+}
+
+/// Whether one more may be active, exactly: the tenant's row is held, so that subscriptions come one after the other. Counted in a
+/// statement of its own, which sees what was committed while this waited.
+async fn make_room(act: &mut Act) -> Result<(), ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    store::lock_tenant(act.db(), tenant).await?;
+    let count = store::count(act.db(), tenant, &product).await?;
+    if count.active >= ACTIVE_MAX || count.kept >= KEPT_MAX {
+        return Err(ApiError::conflict("subscription_limit_reached")
+            .detail(format!("at most {ACTIVE_MAX} subscriptions may be active, and {KEPT_MAX} active or paused")));
+    }
+    Ok(())
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    let row = find(act, id).await?;
+    Reply::ok(&json!({"ok": true, "subscription": record(&row)}))
+}
+
+async fn find(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    store::find(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+}
+
+/// As [`find`], and nobody else changes it until this is done.
+async fn hold(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    store::hold(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+}
+
+/// As [`hold`], for what only an active one can do.
+async fn hold_active(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
+    let row = hold(act, id).await?;
+    match row.status {
+        SubscriptionStatus::Active => Ok(row),
+        SubscriptionStatus::Paused | SubscriptionStatus::Disabled => Err(ApiError::conflict("subscription_not_active")
+            .detail(format!("the subscription is {}", row.status.as_str()))),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeBody {
+    url: Option<String>,
+    events: Option<Vec<String>>,
+    status: Option<String>,
+    #[serde(default)]
+    description: Patch<String>,
+}
+
+async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
+    let rules = act.ingress.settings.outbound.rules();
+    let mut faults = Faults::default();
+    let url = body.url.and_then(|text| faults.target("url", &text, &rules));
+    let events = body.events.map(|events| faults.events("events", events));
+    if let Some(status) = &body.status {
+        faults.one_of("status", status, &[SubscriptionStatus::Active.as_str(), SubscriptionStatus::Paused.as_str()]);
+    }
+    let description = body.description.value().map(String::as_str).unwrap_or_default();
+    faults.one_line("description", description, DESCRIPTION_MAX);
+    faults.finish()?;
+
+    let id = act.id("subscription")?;
+    let wished = body.status.as_deref().and_then(SubscriptionStatus::parse);
+    // The tenant's row before the subscription's, as when one is made. Whether this resumes is only known under the lock.
+    if wished == Some(SubscriptionStatus::Active) {
+        let tenant = act.tenant;
+        store::lock_tenant(act.db(), tenant).await?;
+    }
+    let row = hold(act, id).await?;
+    if row.status == SubscriptionStatus::Disabled {
+        return Err(ApiError::conflict("invalid_status_transition")
+            .detail("the subscription is disabled for good: make a new one and replay what it missed"));
+    }
+    if row.status == SubscriptionStatus::Paused && wished == Some(SubscriptionStatus::Active) {
+        make_room_to_resume(act).await?;
+    }
+    let change = store::Change {
+        url: url.as_deref(),
+        events: events.as_deref(),
+        status: wished,
+        description: body.description.is_given().then(|| Some(description).filter(|text| !text.trim().is_empty())),
+    };
+    let tenant = act.tenant;
+    store::update(act.db(), tenant, id, &change).await?;
+    let row = find(act, id).await?;
+    Reply::ok(&json!({"ok": true, "subscription": record(&row)}))
+}
+
+async fn make_room_to_resume(act: &mut Act) -> Result<(), ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    if store::count(act.db(), tenant, &product).await?.active < ACTIVE_MAX {
+        return Ok(());
+    }
+    Err(ApiError::conflict("subscription_limit_reached")
+        .detail(format!("at most {ACTIVE_MAX} subscriptions may be active")))
+}
+
+/// Soft, and once is as good as twice.
+async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    let row = hold(act, id).await?;
+    if row.status != SubscriptionStatus::Disabled {
+        let tenant = act.tenant;
+        store::disable(act.db(), tenant, id).await?;
+        act.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
+    }
+    Reply::ok(&json!({"ok": true, "subscription_id": id, "status": SubscriptionStatus::Disabled.as_str()}))
+}
+
+fn record(row: &SubscriptionRow) -> Value {
+    json!({
+        "subscription_id": row.id,
+        "url": row.url,
+        "events": row.events,
+        "description": row.description,
+        "status": row.status.as_str(),
+        "disabled_reason": row.disabled_reason,
+        "disabled_at": row.disabled_at.map(time),
+        "failing_since": row.failing_since.map(time),
+        "previous_secret_until": row.previous_until.map(time),
+        "created_at": time(row.created_at),
+        "updated_at": time(row.updated_at),
+    })
+}
+
+/// As all lists are read.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageQuery {
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+impl PageQuery {
+    fn page(&self) -> Result<page::Page, ApiError> {
+        Page::new(self.limit, self.cursor.as_deref())
+    }
+}

@@ -1,0 +1,171 @@
+//! Telling again what happened in a time, also to a subscription that was not there yet.
+
+use chrono::{DateTime, TimeZone, Utc};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{PageQuery, find, hold_active};
+use crate::{
+    act::{Act, Faults, NoParameters, Reply, time},
+    error::ApiError,
+};
+
+#[derive(Debug)]
+struct ReplayRow {
+    id: Uuid,
+    subscription_id: Uuid,
+    since: DateTime<Utc>,
+    until: DateTime<Utc>,
+    status: String,
+    deliveries: i64,
+    created_at: DateTime<Utc>,
+    finished_at: Option<DateTime<Utc>>,
+}
+
+fn record(row: &ReplayRow) -> Value {
+    json!({
+        "replay_id": row.id,
+        "subscription_id": row.subscription_id,
+        "since": time(row.since),
+        "until": time(row.until),
+        "status": row.status,
+        "deliveries": row.deliveries,
+        "created_at": time(row.created_at),
+        "finished_at": row.finished_at.map(time),
+    })
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StartBody {
+    since: Option<DateTime<Utc>>,
+    until: Option<DateTime<Utc>>,
+}
+
+/// A time that has begun; up to now when no end is given.
+fn validate(body: &StartBody, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+    let earliest = Utc.with_ymd_and_hms(2000, 1, 1, 0, 0, 0).single().unwrap_or_default();
+    let mut faults = Faults::default();
+    let since = faults.required("since", body.since).unwrap_or(now);
+    let until = body.until.unwrap_or(now);
+    if body.since.is_some() {
+        faults.require(since >= earliest, "since", "out_of_range", "must not be before 2000");
+        faults.require(since < now, "since", "out_of_range", "must be in the past");
+    }
+    if body.until.is_some() {
+        faults.require(until <= now, "until", "out_of_range", "must not be in the future");
+        faults.require(since < until, "until", "out_of_range", "must be after since");
+    }
+    faults.finish().map(|()| (since, until))
+}
+
+/// The webhooks stage works it off in slices.
+pub(super) async fn start(act: &mut Act, body: StartBody) -> Result<Reply, ApiError> {
+    let (since, until) = validate(&body, Utc::now())?;
+    let subscription = act.id("subscription")?;
+    hold_active(act, subscription).await?;
+    let (tenant, id) = (act.tenant, schemas::new_id());
+    // One at a time, so that what is asked for is bounded. Asked in a statement after the lock.
+    let running = sqlx::query_scalar!(
+        r#"select exists (select from webhook_replays
+                          where tenant_id = $1 and subscription_id = $2 and status = 'running') as "running!""#,
+        tenant,
+        subscription,
+    )
+    .fetch_one(act.db())
+    .await?;
+    if running {
+        return Err(ApiError::conflict("replay_in_progress").detail("one replay at a time: wait until it is completed"));
+    }
+    sqlx::query!(
+        "insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at) values ($1, $2, $3, $4, $5, $4)",
+        tenant,
+        id,
+        subscription,
+        since,
+        until,
+    )
+    .execute(act.db())
+    .await?;
+    act.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
+    let row = find_replay(act, id).await?;
+    Reply::accepted(&json!({"ok": true, "replay_id": id, "replay": record(&row)}))
+}
+
+async fn find_replay(act: &mut Act, id: Uuid) -> Result<ReplayRow, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    sqlx::query_as!(
+        ReplayRow,
+        "select r.id, r.subscription_id, r.since, r.until, r.status, r.deliveries, r.created_at, r.finished_at
+         from webhook_replays r
+         join webhook_subscriptions s on s.tenant_id = r.tenant_id and s.id = r.subscription_id and s.product = $3
+         where r.tenant_id = $1 and r.id = $2",
+        tenant,
+        id,
+        product,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("replay"))
+}
+
+pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = act.id("replay")?;
+    let row = find_replay(act, id).await?;
+    Reply::ok(&json!({"ok": true, "replay": record(&row)}))
+}
+
+/// Newest first. Served by `webhook_replays_newest`.
+pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
+    let subscription = act.id("subscription")?;
+    find(act, subscription).await?;
+    let tenant = act.tenant;
+    let mut rows = sqlx::query_as!(
+        ReplayRow,
+        "select id, subscription_id, since, until, status, deliveries, created_at, finished_at
+         from webhook_replays
+         where tenant_id = $1 and subscription_id = $2 and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
+         order by created_at desc, id desc
+         limit $5",
+        tenant,
+        subscription,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    let replays: Vec<Value> = rows.iter().map(record).collect();
+    Reply::ok(&json!({"ok": true, "replays": replays, "next_cursor": next_cursor}))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(Some(-60), None, None)]
+    #[case(Some(-60), Some(-30), None)]
+    #[case(None, None, Some(("since", "required")))]
+    #[case(Some(0), None, Some(("since", "out_of_range")))]
+    #[case(Some(-60), Some(60), Some(("until", "out_of_range")))]
+    #[case(Some(-60), Some(-60), Some(("until", "out_of_range")))]
+    #[case(Some(-60 * 60 * 24 * 365 * 100), None, Some(("since", "out_of_range")))]
+    fn a_replay_is_of_a_time_that_was(
+        #[case] since: Option<i64>,
+        #[case] until: Option<i64>,
+        #[case] fault: Option<(&str, &str)>,
+    ) {
+        let now = Utc::now();
+        let at = |seconds: i64| now + TimeDelta::seconds(seconds);
+        let found = validate(&StartBody { since: since.map(at), until: until.map(at) }, now);
+        let found = found.err().map(|error| (error.fields[0].path.clone(), error.fields[0].code.to_string()));
+        assert_eq!(found, fault.map(|(path, code)| (path.to_owned(), code.to_owned())));
+    }
+}
