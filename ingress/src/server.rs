@@ -17,7 +17,13 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use crate::{Ingress, auth, connection::converse, error::ApiError, inbox, routes::domains};
+use crate::{
+    Ingress, auth, bus,
+    connection::converse,
+    error::ApiError,
+    inbox,
+    routes::{domains, hooks},
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_CHARS: usize = 100;
@@ -62,6 +68,8 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     tracing::info!(%address, "ingress listens");
     tokio::spawn(auth::sweep::run(ingress.pool.clone(), shutdown.clone()));
     tokio::spawn(inbox::listen(Arc::clone(&ingress), shutdown.clone()));
+    tokio::spawn(hooks::carry(Arc::clone(&ingress), shutdown.clone()));
+    tokio::spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
     tokio::spawn(domains::recheck::run(Arc::clone(&ingress), shutdown.clone()));
     let finished = tokio::spawn(accept_until(listener, ingress, shutdown));
     Ok(Serving { address, finished })

@@ -1,0 +1,199 @@
+//! Amazon SNS, which carries what SES tells: messages signed with RSA, by a certificate that the message names and that counts only
+//! where Amazon itself serves it.
+//!
+//! <https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html>
+
+use std::{sync::Arc, time::Duration};
+
+use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use chrono::{DateTime, TimeDelta, Utc};
+use http::HeaderMap;
+use moka::future::Cache;
+use runtime::{Outbound, outbound::Limits};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde::Deserialize;
+use url::Url;
+use webpki::EndEntityCert;
+
+use super::{Checked, Proof, Refusal, is_fresh};
+
+/// SNS repeats for an hour at most.
+const WINDOW: TimeDelta = TimeDelta::minutes(75);
+/// How long a certificate is kept. Amazon names a new one when it changes.
+const CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long it is kept in mind that there is none to be had.
+const FAULT_LIFE: Duration = Duration::from_secs(30);
+const CERTIFICATES: u64 = 100;
+const ID_MAX_BYTES: usize = 256;
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
+
+/// A message.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Envelope {
+    #[serde(rename = "Type")]
+    kind: String,
+    message_id: String,
+    topic_arn: String,
+    message: String,
+    timestamp: String,
+    signature: String,
+    signature_version: String,
+    #[serde(rename = "SigningCertURL", alias = "SigningCertUrl")]
+    certificate: String,
+    subject: Option<String>,
+    token: Option<String>,
+    #[serde(rename = "SubscribeURL", alias = "SubscribeUrl")]
+    subscribe: Option<String>,
+}
+
+/// Checks SNS messages.
+#[derive(Debug)]
+pub(in super::super) struct Sns {
+    client: Outbound,
+    /// Hosts beside Amazon's, as `host:port`.
+    stand_ins: Vec<String>,
+    certificates: Cache<Url, Arc<Vec<u8>>>,
+    faults: Cache<Url, Refusal>,
+}
+
+impl Sns {
+    pub fn new(client: Outbound, stand_ins: &[String]) -> Self {
+        Self {
+            client,
+            stand_ins: stand_ins.iter().map(|host| host.trim().to_ascii_lowercase()).collect(),
+            certificates: Cache::builder().max_capacity(CERTIFICATES).time_to_live(CERTIFICATE_LIFE).build(),
+            faults: Cache::builder().max_capacity(CERTIFICATES).time_to_live(FAULT_LIFE).build(),
+        }
+    }
+
+    /// Checks a message of one of these topics. A topic that asks whether we want its messages is told so.
+    pub async fn check(&self, topics: &[String], raw: &[u8], now: DateTime<Utc>) -> Result<Checked, Refusal> {
+        let envelope: Envelope = serde_json::from_slice(raw).map_err(|_| Refusal::Forged)?;
+        let topic = topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(Refusal::Forged)?;
+        let url =
+            self.own_url(&envelope.certificate, topic).filter(|url| is_certificate(url)).ok_or(Refusal::Forged)?;
+        let signed = envelope.signed().ok_or(Refusal::Forged)?;
+        let signature = STANDARD.decode(&envelope.signature).map_err(|_| Refusal::Forged)?;
+        let algorithm = match envelope.signature_version.as_str() {
+            "1" => &RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+            "2" => &RSA_PKCS1_2048_8192_SHA256,
+            _ => return Err(Refusal::Forged),
+        };
+        let key = self.certificate(url).await?;
+        let key = ParsedPublicKey::new(algorithm, key.as_slice()).map_err(|_| Refusal::Forged)?;
+        key.verify_sig(signed.as_bytes(), &signature).map_err(|_| Refusal::Forged)?;
+        let at = DateTime::parse_from_rfc3339(&envelope.timestamp).map_err(|_| Refusal::Forged)?;
+        is_fresh(at.to_utc(), now, WINDOW)?;
+        if !(1..=ID_MAX_BYTES).contains(&envelope.message_id.len()) {
+            return Err(Refusal::Forged);
+        }
+        match envelope.kind.as_str() {
+            "SubscriptionConfirmation" => self.confirm(envelope.subscribe.as_deref(), topic).await,
+            // Somebody ended the subscription. SNS would take it up again by the link; it was an act of the account's owner.
+            "UnsubscribeConfirmation" => Ok(Checked::Nothing),
+            // A repetition is the same to the byte.
+            _ => Ok(Checked::Event(Proof { event: envelope.message_id.clone(), request: envelope.message_id })),
+        }
+    }
+
+    async fn confirm(&self, subscribe: Option<&str>, topic: &str) -> Result<Checked, Refusal> {
+        let url = subscribe.and_then(|url| self.own_url(url, topic)).ok_or(Refusal::Forged)?;
+        let names = |key: &str, value: &str| url.query_pairs().any(|pair| pair.0 == key && pair.1 == value);
+        if !names("Action", "ConfirmSubscription") || !names("TopicArn", topic) {
+            return Err(Refusal::Forged);
+        }
+        let answer = self.client.get(&url, HeaderMap::new(), LIMITS).await.map_err(|_| Refusal::Unavailable)?;
+        if !answer.status.is_success() {
+            tracing::warn!(status = answer.status.as_u16(), "SNS did not confirm a subscription");
+            return Err(Refusal::Unavailable);
+        }
+        Ok(Checked::Confirmed { topic: topic.to_owned() })
+    }
+
+    /// The public key of a certificate, fetched once.
+    async fn certificate(&self, url: Url) -> Result<Arc<Vec<u8>>, Refusal> {
+        if let Some(fault) = self.faults.get(&url).await {
+            return Err(fault);
+        }
+        let fetched = self.certificates.try_get_with(url.clone(), self.fetch(&url)).await;
+        match fetched {
+            Ok(key) => Ok(key),
+            Err(fault) => {
+                self.faults.insert(url, *fault).await;
+                Err(*fault)
+            }
+        }
+    }
+
+    /// That Amazon serves it under its own name is what it is trusted for: the certificate is not checked further.
+    async fn fetch(&self, url: &Url) -> Result<Arc<Vec<u8>>, Refusal> {
+        let answer = self.client.get(url, HeaderMap::new(), LIMITS).await.map_err(|error| {
+            tracing::warn!(code = error.code(), "an SNS certificate cannot be fetched");
+            Refusal::Unavailable
+        })?;
+        if answer.status.is_server_error() {
+            return Err(Refusal::Unavailable);
+        }
+        if !answer.status.is_success() || answer.is_cut {
+            return Err(Refusal::Forged);
+        }
+        let certificate = CertificateDer::from_pem_slice(&answer.body).map_err(|_| Refusal::Forged)?;
+        let certificate = EndEntityCert::try_from(&certificate).map_err(|_| Refusal::Forged)?;
+        Ok(Arc::new(certificate.subject_public_key_info().to_vec()))
+    }
+
+    /// A URL that leads to SNS itself, in the topic's region; or to a stand-in.
+    fn own_url(&self, text: &str, topic: &str) -> Option<Url> {
+        let url = Url::parse(text).ok()?;
+        let host = url.host_str()?;
+        if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+            return None;
+        }
+        let port = url.port_or_known_default()?;
+        if self.stand_ins.contains(&format!("{host}:{port}")) {
+            return Some(url);
+        }
+        let region = region(topic)?;
+        let suffix = if region.starts_with("cn-") { ".amazonaws.com.cn" } else { ".amazonaws.com" };
+        let is_own = host == format!("sns.{region}{suffix}");
+        (url.scheme() == "https" && url.port().is_none() && is_own).then_some(url)
+    }
+}
+
+/// Where SNS keeps its certificates.
+fn is_certificate(url: &Url) -> bool {
+    let name = url.path().strip_prefix("/SimpleNotificationService-").and_then(|rest| rest.strip_suffix(".pem"));
+    url.query().is_none()
+        && name.is_some_and(|name| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric()))
+}
+
+/// The region of `arn:aws:sns:<region>:<account>:<name>`.
+pub(super) fn region(topic: &str) -> Option<&str> {
+    let mut parts = topic.split(':');
+    let (arn, partition, service, region) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_region = (5..=32).contains(&region.len())
+        && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    (arn == "arn" && partition.starts_with("aws") && service == "sns" && is_region).then_some(region)
+}
+
+impl Envelope {
+    /// The text that is signed. `None`: a kind there is not, or what its text needs is missing.
+    fn signed(&self) -> Option<String> {
+        let mut pairs: Vec<(&str, &str)> = vec![("Message", &self.message), ("MessageId", &self.message_id)];
+        match self.kind.as_str() {
+            "Notification" => pairs.extend(self.subject.as_deref().map(|subject| ("Subject", subject))),
+            "SubscriptionConfirmation" | "UnsubscribeConfirmation" => {
+                pairs.push(("SubscribeURL", self.subscribe.as_deref()?));
+            }
+            _ => return None,
+        }
+        pairs.push(("Timestamp", &self.timestamp));
+        if self.kind != "Notification" {
+            pairs.push(("Token", self.token.as_deref()?));
+        }
+        pairs.extend([("TopicArn", self.topic_arn.as_str()), ("Type", self.kind.as_str())]);
+        Some(pairs.iter().map(|(name, value)| format!("{name}\n{value}\n")).collect())
+    }
+}

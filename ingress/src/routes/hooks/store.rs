@@ -1,0 +1,77 @@
+//! Raw events into the ledger, before anybody is told that they came.
+
+use runtime::db::begin_for_tenant;
+use serde_json::json;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::{check::Proof, connection::Connection};
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// It is committed now.
+    New,
+    /// It was before; the provider has signed it anew.
+    Again,
+    /// It was before, and this is the very same request.
+    Replay,
+}
+
+/// Stores an event once.
+pub(super) async fn store(
+    pool: &PgPool,
+    connection: &Connection,
+    id: Uuid,
+    proof: &Proof,
+    raw: &[u8],
+) -> sqlx::Result<Stored> {
+    let mut tx = begin_for_tenant(pool, connection.tenant_id).await?;
+    let inserted = sqlx::query!(
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
+         values ($1, $2, $3, $4, $5, $6, $7) on conflict (tenant_id, connection_id, dedupe_key) do nothing",
+        connection.tenant_id,
+        schemas::new_id(),
+        id,
+        connection.provider,
+        proof.event,
+        proof.request,
+        raw,
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if inserted == 1 {
+        tx.commit().await?;
+        return Ok(Stored::New);
+    }
+    // A statement of its own: it sees what the insert waited for.
+    let is_replay = sqlx::query_scalar!(
+        r#"select nonce = $4 as "is_replay!" from inbound_events
+           where tenant_id = $1 and connection_id = $2 and dedupe_key = $3"#,
+        connection.tenant_id,
+        id,
+        proof.event,
+        proof.request,
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    tx.rollback().await?;
+    Ok(if is_replay == Some(true) { Stored::Replay } else { Stored::Again })
+}
+
+/// Notes that a topic's subscription was confirmed.
+pub(super) async fn confirmed(pool: &PgPool, tenant: Uuid, connection: Uuid, topic: &str) -> sqlx::Result<()> {
+    let mut tx = begin_for_tenant(pool, tenant).await?;
+    sqlx::query!(
+        "insert into audit_log (id, tenant_id, actor, action, subject, detail) values ($1, $2, 'provider', $3, $4, $5)",
+        schemas::new_id(),
+        tenant,
+        "provider.hook_confirmed",
+        connection.to_string(),
+        json!({"topic": topic}),
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await
+}
