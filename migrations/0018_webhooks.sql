@@ -54,15 +54,28 @@ create table webhook_events (
     product text not null,
     id uuid not null,                           -- the event's
     type text not null,
+    contact_id uuid,                            -- whom it is about: erased with him
     body bytea not null,
     created_at timestamptz not null default now(),
     primary key (tenant_id, product, id)
 ) with (autovacuum_vacuum_insert_scale_factor = 0.2);
--- A kilobyte of ids does not compress to less than a page's share; trying costs more than the insert.
+-- A kilobyte is too little to be compressed; trying costs as much as the insert.
 alter table webhook_events alter column body set storage external;
 create index webhook_events_by_age on webhook_events (created_at);
+create index webhook_events_by_contact on webhook_events (tenant_id, contact_id) where contact_id is not null;
 select wall_off('webhook_events');
 revoke insert, update, delete on webhook_events from postrider_ingress;
+
+-- Bodies hold the address: they go when the contact is erased. A delivery that still waits for such a body is dead.
+create function forget_erased_events() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    delete from webhook_events e where e.tenant_id = new.tenant_id and e.contact_id = new.id;
+    return null;
+end $$;
+create trigger contacts_erased_events after update of status on contacts
+    for each row when (new.status = 'erased' and old.status <> 'erased') execute function forget_erased_events();
 
 -- One row per event and subscription; its id follows from the two (`Event::delivery_of`), so nothing is delivered as two. No
 -- foreign key, as in `sends`: checking it would lock the subscription's row for every delivery.

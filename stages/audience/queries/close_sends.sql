@@ -1,5 +1,5 @@
 -- Ends the queued and deferred sends of batches, whose rows the caller has locked, and books it on them: cancelled, or skipped
--- where `$5` says that the window was missed, which also counts in the hour's totals. Answers how many, of either kind.
+-- where `$5` says that the window was missed, which is a fact and counts in the hour's totals. Answers how many, of either kind.
 -- $1 tenants, $2 first and $3 last ids of the batches, $4 months, $6 shard. Served by the primary key of `sends`.
 with asked as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::bool[]) as w (tenant_id, first, last, month, missed)
@@ -18,7 +18,12 @@ with asked as (
         next_attempt_at = null
     from before b
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
-    returning b.tenant_id, b.batch_id, b.missed, b.state as was
+    returning b.tenant_id, s.id, s.month, b.batch_id, b.missed, b.state as was
+), facts as (
+    insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+    select c.tenant_id, c.id, gen_random_uuid(), c.month, 'skipped', now(), jsonb_build_object('reason', 'window_missed')
+    from changed c
+    where c.missed
 ), counted as (
     select tenant_id, batch_id, missed, count(*)::integer as sends, count(*) filter (where was = 'queued')::integer as queued,
            count(*) filter (where was = 'deferred')::integer as deferred

@@ -1,4 +1,5 @@
--- Skips sends of one batch with their reasons, and keeps the batch's counters and state. Answers how many were skipped.
+-- Skips sends of one batch with their reasons, writes the facts, and keeps the batch's counters and state. Answers how many were
+-- skipped.
 -- $1 tenant, $2 first and $3 last id of the batch, $4 month, $5 send ids, $6 reasons. Served by the primary key of sends.
 -- What is left rests when all of it is deferred to later: nobody else will come by to say so.
 with verdicts as (
@@ -15,7 +16,10 @@ with verdicts as (
     set state = 'skipped', reason = b.reason, decided_at = now(), next_attempt_at = null
     from before b
     where s.tenant_id = $1 and s.id between $2 and $3 and s.month = $4 and s.id = b.id
-    returning s.id, b.state as was
+    returning s.id, b.state as was, b.reason
+), facts as (
+    insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+    select $1, c.id, gen_random_uuid(), $4, 'skipped', now(), jsonb_build_object('reason', c.reason) from changed c
 ), counted as (
     select count(*) filter (where was = 'queued')::integer as queued, count(*) filter (where was = 'deferred')::integer as deferred
     from changed

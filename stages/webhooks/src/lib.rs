@@ -1,6 +1,24 @@
-//! Webhooks: facts become events, for subscribed endpoints and for the bus.
+//! The webhooks stage: facts become events, for subscribed endpoints and for the bus.
+//!
+//! Whoever writes a fact leaves a note in `outbox`, in the same transaction ([`fan_out`] takes it out again when it is told). An
+//! event's body is written once and never again; deliveries are rows before they are tried ([`dispatch`]).
 
-use runner::{Deps, StageError};
+mod dispatch;
+mod fan_out;
+mod replay;
+mod stage;
+mod tidy;
+
+use std::{sync::Arc, time::Duration};
+
+use runner::{Deps, Intake, Stage, StageError};
+use schemas::{Lane, subjects};
+
+use self::{
+    dispatch::Dispatcher,
+    fan_out::FanOut,
+    stage::{Look, Webhooks},
+};
 
 /// Settings of the webhooks stage.
 #[derive(Debug, Clone, clap::Args)]
@@ -9,12 +27,57 @@ pub struct Settings {
     /// Groups of facts made into events at the same time.
     #[arg(long, env = "POSTRIDER_WEBHOOKS_WORKERS", default_value_t = 2)]
     pub webhooks_workers: usize,
+    /// The pauses after failed attempts, comma-separated. There are as many attempts as pauses: after the last one a delivery is
+    /// dead, and the last pause is how far a receiver's `Retry-After` may stretch the one before it.
+    #[arg(
+        long,
+        env = "POSTRIDER_WEBHOOK_BACKOFF",
+        default_value = "1m,5m,30m,2h,12h",
+        value_delimiter = ',',
+        value_parser = humantime::parse_duration
+    )]
+    pub webhook_backoff: Vec<Duration>,
+    /// Longest wait for an answer, from the first step to its last byte.
+    #[arg(long, env = "POSTRIDER_WEBHOOK_TIMEOUT", default_value = "15s", value_parser = humantime::parse_duration)]
+    pub webhook_timeout: Duration,
+    /// Requests under way to one endpoint at most, over all processes.
+    #[arg(long, env = "POSTRIDER_WEBHOOK_IN_FLIGHT_PER_ENDPOINT", default_value_t = 4)]
+    pub webhook_in_flight_per_endpoint: usize,
+    /// Requests under way from one process at most. An endpoint that does not answer holds one for `webhook-timeout`.
+    #[arg(long, env = "POSTRIDER_WEBHOOK_IN_FLIGHT", default_value_t = 1_000)]
+    pub webhook_in_flight: usize,
+    /// A subscription that has only failed for this long is disabled.
+    #[arg(long, env = "POSTRIDER_WEBHOOK_GIVE_UP_AFTER", default_value = "5d", value_parser = humantime::parse_duration)]
+    pub webhook_give_up_after: Duration,
+    /// How long events and deliveries are kept, to be shown and replayed with the same bytes.
+    #[arg(long, env = "POSTRIDER_WEBHOOK_KEEP", default_value = "30d", value_parser = humantime::parse_duration)]
+    pub webhook_keep: Duration,
 }
+
+/// Bells one worker answers at once: they all say the same.
+const COALESCE: usize = 64;
 
 /// Starts the stage's workers.
 ///
 /// # Errors
 /// None today; the signature is every stage's.
-pub async fn start(_deps: &Deps, _settings: &Settings) -> Result<(), StageError> {
+pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+    let intake = Intake {
+        lane: Lane::Priority,
+        stream: subjects::stream::FACTS,
+        durable: "webhooks-priority".to_owned(),
+        subjects: vec![subjects::fact("*")],
+        workers: settings.webhooks_workers.max(1),
+        coalesce: COALESCE,
+    };
+    let dispatcher = Dispatcher::start(deps, settings);
+    let stage = Arc::new(Webhooks::new(FanOut::new(deps.pool.clone(), deps.bus.clone()), dispatcher));
+    deps.runner.start(Arc::clone(&stage), vec![intake]);
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(Look(stage)));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(deps.pool.clone())));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Bury(deps.pool.clone())));
+    deps.runner
+        .start_sweep(Webhooks::NAME, Arc::new(tidy::Forget { pool: deps.pool.clone(), keep: settings.webhook_keep }));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Measure(deps.pool.clone())));
     Ok(())
 }

@@ -32,6 +32,8 @@ pub struct Facts {
     pub backlog: Option<Backlog>,
     /// Sending domains.
     pub domains: Option<Domains>,
+    /// Outbound webhook deliveries.
+    pub webhooks: Option<Webhooks>,
     /// The ways out of the platform itself.
     pub pings: Option<Vec<Ping>>,
 }
@@ -107,6 +109,27 @@ pub struct Domains {
     pub stale: i64,
 }
 
+/// Outbound webhook deliveries. Ages are in seconds; what is due is counted to 10,000; outcomes are of this hour and the last.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Webhooks {
+    /// Active subscriptions.
+    pub active: i64,
+    /// Of them those that have only failed for an hour.
+    pub failing: i64,
+    /// Deliveries that are due.
+    pub due: i64,
+    /// How long the most overdue one waits.
+    pub oldest: Option<f64>,
+    /// The age of the oldest fact that is not told yet.
+    pub untold: Option<f64>,
+    /// Attempts that were answered 2xx.
+    pub delivered: i64,
+    /// Attempts that failed and are made again.
+    pub failed: i64,
+    /// Deliveries given up.
+    pub dead: i64,
+}
+
 /// What delivery last heard from a way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ping {
@@ -127,16 +150,17 @@ pub struct Ping {
 impl Facts {
     /// Looks at everything.
     pub async fn gather(pool: &PgPool, bus: &Bus) -> Self {
-        let (database, stages, streams, totals, backlog, domains, pings) = tokio::join!(
+        let (database, stages, streams, totals, backlog, domains, webhooks, pings) = tokio::join!(
             look("database", database(pool)),
             look("heartbeats", stages(pool)),
             look_at_bus(streams(bus)),
             look("totals", totals(pool)),
             look("backlog", backlog(pool)),
             look("domains", domains(pool)),
+            look("webhooks", webhooks(pool)),
             look("provider pings", pings(pool)),
         );
-        Self { database, stages, streams, totals, backlog, domains, pings }
+        Self { database, stages, streams, totals, backlog, domains, webhooks, pings }
     }
 }
 
@@ -193,6 +217,17 @@ async fn domains(pool: &PgPool) -> sqlx::Result<Domains> {
     sqlx::query_as!(
         Domains,
         r#"select verified as "verified!", degraded as "degraded!", failed as "failed!", stale as "stale!" from platform_domains()"#
+    )
+    .fetch_one(pool)
+    .await
+}
+
+async fn webhooks(pool: &PgPool) -> sqlx::Result<Webhooks> {
+    sqlx::query_as!(
+        Webhooks,
+        r#"select active as "active!", failing as "failing!", due as "due!", oldest, unfanned as untold,
+                  delivered as "delivered!", failed as "failed!", dead + disabled as "dead!"
+           from platform_webhooks()"#
     )
     .fetch_one(pool)
     .await

@@ -4,7 +4,7 @@ use schemas::subjects::stream;
 
 use super::{
     Check, Status,
-    facts::{Backlog, Domains, Facts, Ping, StageFacts, StreamFacts, Total},
+    facts::{Backlog, Domains, Facts, Ping, StageFacts, StreamFacts, Total, Webhooks},
 };
 
 /// The stages mail goes through: without one of them nothing is sent.
@@ -34,6 +34,11 @@ const FAILED_CRIT_PERCENT: i64 = 50;
 const UNKNOWN_WARN_PERCENT: i64 = 1;
 /// Signals may wait a while: nobody's mail depends on them.
 const SIGNALS_WARN_SECONDS: i64 = 300;
+/// Products may hear a little late: their mail does not depend on it.
+const WEBHOOKS_WARN_SECONDS: f64 = 300.0;
+/// Fewer attempts than this say nothing about a share.
+const ENOUGH_ATTEMPTS: i64 = 20;
+const DEAD_WARN_PERCENT: i64 = 10;
 /// So many of a hundred proven domains broken at once are not their owners' doing.
 const DEGRADED_WARN_PERCENT: i64 = 5;
 /// A way out that has not answered for so long is down.
@@ -54,6 +59,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     checks.push(stuck(facts.backlog.as_ref()));
     checks.push(failed_sends(facts.totals.as_deref()));
     checks.push(engagement(facts));
+    checks.push(webhooks(facts));
     checks.push(domains(facts.domains.as_ref()));
     checks.push(configuration(facts.stages.as_deref()));
     checks.push(provider(facts.pings.as_deref()));
@@ -333,6 +339,49 @@ fn engagement(facts: &Facts) -> Check {
     }
     if signals.oldest_seconds >= SIGNALS_WARN_SECONDS {
         return check.because(Status::Warn, "the stage engagement is behind", &["start more of it"], "lane-behind");
+    }
+    check
+}
+
+fn webhooks(facts: &Facts) -> Check {
+    let check = Check::new("webhooks", "webhooks", "Outbound webhook deliveries", "");
+    let (Some(stages), Some(webhooks)) = (facts.stages.as_deref(), facts.webhooks.as_ref()) else {
+        return check.unseen();
+    };
+    let Webhooks { active, failing, due, delivered, failed, dead, .. } = *webhooks;
+    let waits = webhooks.oldest.unwrap_or(0.0).max(webhooks.untold.unwrap_or(0.0));
+    let check = Check {
+        observation: format!(
+            "{active} active subscription(s), {failing} failing for an hour; {due} delivery(s) due, the oldest for {waits:.0} s; \
+             this hour and the last: {delivered} delivered, {failed} to be tried again, {dead} given up"
+        ),
+        ..check
+    };
+    let alive = of_stage(stages, "webhooks").map_or(0, |facts| facts.alive);
+    if alive == 0 && (active > 0 || webhooks.untold.is_some()) {
+        return check.because(
+            Status::Warn,
+            "no process runs the stage webhooks; what is to be told is kept",
+            &["start it: `postrider stage webhooks`"],
+            "process-down",
+        );
+    }
+    if waits >= WEBHOOKS_WARN_SECONDS {
+        return check.because(
+            Status::Warn,
+            "deliveries are behind: too few processes, or receivers that answer slowly",
+            &["look at mail_webhooks_in_flight and mail_webhook_attempt_seconds", "start more of the stage webhooks"],
+            "webhooks-behind",
+        );
+    }
+    let ended = delivered + dead;
+    if ended >= ENOUGH_ATTEMPTS && dead * 100 >= ended * DEAD_WARN_PERCENT {
+        return check.because(
+            Status::Warn,
+            "many deliveries are given up: receivers are away, or we cannot reach anybody",
+            &["mail_webhook_failures_total says why", "`GET /v1/webhooks/{id}/deliveries` says which"],
+            "webhooks-failing",
+        );
     }
     check
 }

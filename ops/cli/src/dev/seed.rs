@@ -46,6 +46,9 @@ pub async fn seed(database_url: &SecretString, data_dir: &Path) -> anyhow::Resul
     let pool = Database::pool(database_url, Role::Stages, 2)?;
     let (engine_tenant_id, sender_id) = tenant(&pool, &vault, Environment::Production).await?;
     tenant(&pool, &vault, Environment::Sandbox).await?;
+    for environment in [Environment::Production, Environment::Sandbox] {
+        crate::feed::switch_on(&pool, PRODUCT, environment).await?;
+    }
     for (text, environment) in [(&secrets.live_key, Environment::Production), (&secrets.test_key, Environment::Sandbox)]
     {
         ensure_key(&pool, text, environment).await?;

@@ -32,7 +32,7 @@ fn ping(ok: bool, asked_seconds: i64, answered_seconds: Option<i64>) -> Ping {
 fn well() -> Facts {
     Facts {
         database: Some(Duration::from_millis(2)),
-        stages: Some([&SENDING[..], &["engagement", "ingress"]].concat().into_iter().map(stage).collect()),
+        stages: Some([&SENDING[..], &["engagement", "webhooks", "ingress"]].concat().into_iter().map(stage).collect()),
         streams: streams(|_| ()),
         totals: Some(vec![
             total("campaign", "sent", 1_000),
@@ -41,6 +41,14 @@ fn well() -> Facts {
         ]),
         backlog: Some(Backlog::default()),
         domains: Some(Domains { verified: 40, ..Domains::default() }),
+        webhooks: Some(Webhooks {
+            active: 3,
+            due: 2,
+            oldest: Some(1.0),
+            delivered: 500,
+            failed: 9,
+            ..Webhooks::default()
+        }),
         pings: Some(vec![ping(true, 10, Some(10))]),
     }
 }
@@ -83,6 +91,11 @@ fn waits(name: &'static str, seconds: i64) -> impl Fn(&mut StreamFacts) {
 #[case::domains_break(|facts: &mut Facts| facts.domains = Some(Domains { verified: 90, degraded: 10, ..Domains::default() }), "domains", Status::Warn)]
 #[case::one_owners_domain(|facts: &mut Facts| facts.domains = Some(Domains { verified: 99, degraded: 1, ..Domains::default() }), "domains", Status::Ok)]
 #[case::nobody_checks(|facts: &mut Facts| facts.domains = Some(Domains { verified: 5, stale: 1, ..Domains::default() }), "domains", Status::Warn)]
+#[case::nobody_tells(|facts: &mut Facts| of_all(facts, |stage| if stage.stage == "webhooks" { stage.alive = 0 }), "webhooks", Status::Warn)]
+#[case::nobody_tells_and_nobody_asked(|facts: &mut Facts| { facts.webhooks = Some(Webhooks::default()); facts.stages.iter_mut().flatten().for_each(|stage| stage.alive = i64::from(stage.stage != "webhooks")); }, "webhooks", Status::Ok)]
+#[case::deliveries_wait(|facts: &mut Facts| facts.webhooks = Some(Webhooks { due: 1, oldest: Some(400.0), ..Webhooks::default() }), "webhooks", Status::Warn)]
+#[case::facts_are_not_told(|facts: &mut Facts| facts.webhooks = Some(Webhooks { untold: Some(400.0), ..Webhooks::default() }), "webhooks", Status::Warn)]
+#[case::many_are_given_up(|facts: &mut Facts| facts.webhooks = Some(Webhooks { delivered: 80, dead: 20, ..Webhooks::default() }), "webhooks", Status::Warn)]
 #[case::a_default_that_is_wrong(|facts: &mut Facts| of_all(facts, |stage| if stage.stage == "rendering" { stage.settings.clear() }), "configuration", Status::Warn)]
 #[case::the_relay_hiccups(|facts: &mut Facts| facts.pings = Some(vec![ping(false, 5, Some(40))]), "provider", Status::Warn)]
 #[case::the_relay_is_down(|facts: &mut Facts| facts.pings = Some(vec![ping(false, 5, Some(300))]), "provider", Status::Crit)]
@@ -121,6 +134,7 @@ fn every_check_the_specification_names_is_there_and_names_are_unique() {
         "queue.stuck",
         "sends.failed",
         "engagement",
+        "webhooks",
         "domains",
         "configuration",
         "provider",
@@ -148,6 +162,7 @@ fn every_link_is_a_runbook_that_is_there() {
         let mut facts = well();
         facts.pings = Some(vec![ping(false, 5, None)]);
         facts.totals = Some(vec![total("campaign", "failed", 99)]);
+        facts.webhooks = Some(Webhooks { delivered: 80, dead: 20, ..Webhooks::default() });
         facts.domains = Some(Domains { verified: 5, stale: 1, ..Domains::default() });
         Report::from_facts(&facts, Utc::now())
     }];

@@ -203,6 +203,7 @@ impl Change {
         Self {
             reason: Some(reason.as_str()),
             uncounted: true,
+            event: Some("skipped"),
             ..Self::new(send, SendState::Claimed, SendState::Skipped)
         }
     }

@@ -1,0 +1,104 @@
+//! `postrider feed on|off|list`: which products' events go to the bus.
+
+use anyhow::bail;
+use clap::Subcommand;
+use schemas::{Environment, key};
+use serde_json::json;
+use sqlx::PgPool;
+
+use crate::{
+    key::{audit, environment},
+    operator::{self, DatabaseArgs},
+};
+
+/// Products' events on the bus, for systems that subscribe there (`mail.v1.event.<product>.<environment>.<type>`).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Publishes the product's events from now on: of all tenants it is linked to. Processes know within seconds.
+    On(Feed),
+    /// Publishes no more of them. What is on the bus stays there for its seven days.
+    Off(Feed),
+    /// The feeds that are on.
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+struct Feed {
+    /// The product's slug.
+    product: String,
+    /// production or sandbox.
+    #[arg(value_parser = environment)]
+    environment: Environment,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    match args.command {
+        Command::On(feed) => switch_on(&pool, &feed.product, feed.environment).await?,
+        Command::Off(feed) => switch_off(&pool, &feed).await?,
+        Command::List => {}
+    }
+    list(&pool, args.json).await
+}
+
+/// Turns a feed on, if it is not.
+pub async fn switch_on(pool: &PgPool, product: &str, environment: Environment) -> anyhow::Result<()> {
+    if !key::is_slug(product) {
+        bail!("a product's slug is 2 to 32 of a-z, 0-9 and dashes inside");
+    }
+    let mut tx = pool.begin().await?;
+    let switched = sqlx::query!(
+        "insert into event_feeds (product, environment) values ($1, $2) on conflict do nothing",
+        product,
+        environment.as_str()
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if switched > 0 {
+        audit(&mut tx, None, "feed.on", &format!("{product} {environment}")).await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}
+
+async fn switch_off(pool: &PgPool, feed: &Feed) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let switched = sqlx::query!(
+        "delete from event_feeds where product = $1 and environment = $2",
+        feed.product,
+        feed.environment.as_str()
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if switched == 0 {
+        bail!("{} has no feed in {}", feed.product, feed.environment);
+    }
+    audit(&mut tx, None, "feed.off", &format!("{} {}", feed.product, feed.environment)).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+async fn list(pool: &PgPool, as_json: bool) -> anyhow::Result<()> {
+    let rows = sqlx::query!("select product, environment, created_at from event_feeds order by product, environment")
+        .fetch_all(pool)
+        .await?;
+    let records: Vec<_> = rows
+        .into_iter()
+        .map(|row| json!({"product": row.product, "environment": row.environment, "on_since": row.created_at}))
+        .collect();
+    operator::print(&records, &["product", "environment", "on_since"], as_json);
+    Ok(())
+}

@@ -1,0 +1,10 @@
+-- Deliveries that do not exist yet, and their places in the queue. Answers those made.
+with made as (
+    insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, next_attempt_at)
+    select u.*, now() from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::text[]) as u
+    on conflict do nothing
+    returning tenant_id, subscription_id, id, next_attempt_at
+)
+insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+select tenant_id, subscription_id, next_attempt_at, id from made
+returning delivery_id, due_at

@@ -1,0 +1,8 @@
+-- The subscriptions of these tenants that are told, or will be. `webhook_subscriptions_newest`.
+select s.tenant_id, s.id, s.product, s.status as "status!: SubscriptionStatus", s.events
+from unnest($1::uuid[]) as w (id)
+cross join lateral (
+    select s.tenant_id, s.id, s.product, s.status, s.events
+    from webhook_subscriptions s where s.tenant_id = w.id and s.status <> 'disabled'
+    offset 0
+) s

@@ -1,0 +1,23 @@
+-- What became of attempts, on deliveries and queue. One that was recorded already (by another process, after a lease was lost) is
+-- left alone. $6 the attempt's number, $7 seconds until the next one, null for none.
+with tried as (
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::text[], $6::int2[], $7::float8[], $8::int2[],
+                         $9::text[], $10::int4[])
+        as u (tenant_id, subscription_id, id, due_at, status, attempt, wait_seconds, status_code, error_code, duration_ms)
+), recorded as (
+    update webhook_deliveries d
+    set status = t.status, attempts = t.attempt, next_attempt_at = now() + make_interval(secs => t.wait_seconds),
+        attempted_at = now(), status_code = t.status_code, error_code = t.error_code, duration_ms = t.duration_ms,
+        delivered_at = case when t.status = 'delivered' then now() end
+    from tried t
+    where d.tenant_id = t.tenant_id and d.id = t.id and d.status = 'pending' and d.attempts = t.attempt - 1
+    returning d.tenant_id, d.subscription_id, d.id, d.next_attempt_at, d.status
+), taken_out as (
+    delete from webhook_queue q using tried t
+    where q.tenant_id = t.tenant_id and q.subscription_id = t.subscription_id and q.due_at = t.due_at and q.delivery_id = t.id
+), put_back as (
+    insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+    select tenant_id, subscription_id, next_attempt_at, id from recorded where next_attempt_at is not null
+    on conflict do nothing
+)
+select count(*) as "count!" from recorded

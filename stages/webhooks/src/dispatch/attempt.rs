@@ -1,0 +1,170 @@
+//! One attempt: signed anew, posted, and what was answered.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::Utc;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use runtime::outbound::{Answer, Limits, Outbound, OutboundError};
+use schemas::webhook::{self, WebhookSecret};
+use tokio::time::Instant;
+use url::Url;
+use uuid::Uuid;
+
+use super::schedule::Outcome;
+
+/// How much of an answer is read. Nothing in it counts; it is read so that the connection can be used again.
+const BODY_MAX: usize = 64 * 1024;
+
+/// Where to deliver to, as it stands now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub url: Url,
+    /// Newest first.
+    pub secrets: Vec<WebhookSecret>,
+}
+
+/// What is posted.
+#[derive(Debug, Clone)]
+pub(crate) struct Post<'a> {
+    pub delivery_id: Uuid,
+    pub event_id: Uuid,
+    pub event_type: &'a str,
+    /// From 1.
+    pub attempt: u16,
+    pub body: Bytes,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub outcome: Outcome,
+    pub status_code: Option<u16>,
+    /// A code of ours, where it failed.
+    pub error_code: Option<&'static str>,
+    pub duration: Duration,
+    /// Nobody was there: no connection, or no answer in time.
+    pub is_silent: bool,
+}
+
+/// Posts once.
+pub(super) async fn post(outbound: &Outbound, target: &Target, post: Post<'_>, timeout: Duration) -> Reply {
+    let started = Instant::now();
+    let limits = Limits { timeout, body_max_bytes: BODY_MAX };
+    let headers = headers(target, &post);
+    let answer = outbound.post(&target.url, headers, post.body, limits).await;
+    reply(answer, started.elapsed())
+}
+
+fn headers(target: &Target, post: &Post<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(10);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let ours = [
+        (webhook::EVENT_HEADER, post.event_type.to_owned()),
+        (webhook::DELIVERY_HEADER, post.delivery_id.to_string()),
+        (webhook::ATTEMPT_HEADER, post.attempt.to_string()),
+    ];
+    let signed = webhook::sign(&target.secrets, post.event_id, Utc::now().timestamp(), &post.body);
+    for (name, value) in ours.into_iter().chain(signed) {
+        // All of them are names and words of ours in plain ASCII.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    headers
+}
+
+fn reply(answer: Result<Answer, OutboundError>, duration: Duration) -> Reply {
+    let failed = |status_code, error_code, retry_after, is_silent| Reply {
+        outcome: Outcome::Failed { retry_after },
+        status_code,
+        error_code: Some(error_code),
+        duration,
+        is_silent,
+    };
+    match answer {
+        Ok(answer) => {
+            let status = answer.status;
+            let code = Some(status.as_u16());
+            match status {
+                _ if status.is_success() => Reply {
+                    outcome: Outcome::Delivered,
+                    status_code: code,
+                    error_code: None,
+                    duration,
+                    is_silent: false,
+                },
+                StatusCode::GONE => Reply {
+                    outcome: Outcome::Gone,
+                    status_code: code,
+                    error_code: Some("gone"),
+                    duration,
+                    is_silent: false,
+                },
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                    failed(code, "asked_to_wait", answer.retry_after(Utc::now()), false)
+                }
+                _ if status.is_redirection() => failed(code, "redirected", None, false),
+                _ if status.is_client_error() => failed(code, "refused", None, false),
+                _ => failed(code, "server_error", None, false),
+            }
+        }
+        Err(error) => {
+            let is_silent = matches!(
+                error,
+                OutboundError::TimedOut
+                    | OutboundError::ConnectFailed
+                    | OutboundError::DnsFailed
+                    | OutboundError::TlsFailed
+            );
+            failed(None, error.code(), None, is_silent)
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn answered(status: u16, retry_after: Option<&'static str>) -> Reply {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
+        }
+        let status = StatusCode::from_u16(status).unwrap();
+        reply(Ok(Answer { status, headers, body: Bytes::new(), is_cut: false }), Duration::ZERO)
+    }
+
+    #[rstest]
+    #[case(200, None, Outcome::Delivered, None)]
+    #[case(204, None, Outcome::Delivered, None)]
+    #[case(301, None, Outcome::Failed { retry_after: None }, Some("redirected"))]
+    #[case(307, None, Outcome::Failed { retry_after: None }, Some("redirected"))]
+    #[case(404, None, Outcome::Failed { retry_after: None }, Some("refused"))]
+    #[case(410, None, Outcome::Gone, Some("gone"))]
+    #[case(500, Some("7"), Outcome::Failed { retry_after: None }, Some("server_error"))]
+    #[case(429, Some("7"), Outcome::Failed { retry_after: Some(Duration::from_secs(7)) }, Some("asked_to_wait"))]
+    #[case(503, Some("7"), Outcome::Failed { retry_after: Some(Duration::from_secs(7)) }, Some("asked_to_wait"))]
+    #[case(503, None, Outcome::Failed { retry_after: None }, Some("asked_to_wait"))]
+    fn every_answer_has_its_meaning(
+        #[case] status: u16,
+        #[case] retry_after: Option<&'static str>,
+        #[case] outcome: Outcome,
+        #[case] error_code: Option<&'static str>,
+    ) {
+        let reply = answered(status, retry_after);
+        assert_eq!((reply.outcome, reply.error_code, reply.is_silent), (outcome, error_code, false));
+    }
+
+    #[rstest]
+    #[case(OutboundError::TimedOut, true)]
+    #[case(OutboundError::ConnectFailed, true)]
+    #[case(OutboundError::ConnectionLost, false)]
+    fn whoever_is_not_there_is_silent(#[case] error: OutboundError, #[case] silent: bool) {
+        let reply = reply(Err(error), Duration::ZERO);
+        assert_eq!((reply.is_silent, reply.status_code), (silent, None));
+        assert!(matches!(reply.outcome, Outcome::Failed { retry_after: None }));
+    }
+}

@@ -1,0 +1,110 @@
+//! From facts to events and deliveries, in one transaction: notes are taken out of `outbox`, what they name is read, said in the
+//! words of events, written and published; then it is committed. Whatever ends it in the middle, the notes are still there, and
+//! the repeat says the same: ids follow from the facts, bodies that stand are kept, JetStream drops a repeated message.
+
+mod compose;
+mod facts;
+mod hearers;
+mod notes;
+mod particulars;
+mod store;
+
+use std::{collections::BTreeSet, time::Instant};
+
+use runner::StageError;
+use runtime::{Bus, Counter, Histogram, plans};
+use schemas::EventType;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+pub(crate) use facts::Told;
+pub(crate) use notes::{EventKeys, Keys};
+pub(crate) use store::Fresh;
+
+use hearers::Hearers;
+
+/// Makes events.
+#[derive(Debug, Clone)]
+pub(crate) struct FanOut {
+    pool: PgPool,
+    bus: Bus,
+}
+
+/// What one transaction did.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// Notes taken; none: there were none, or others have them.
+    pub notes: usize,
+    /// Deliveries to try at once.
+    pub fresh: Vec<Fresh>,
+}
+
+impl FanOut {
+    pub fn new(pool: PgPool, bus: Bus) -> Self {
+        Self { pool, bus }
+    }
+
+    /// Tells a bounded number of facts.
+    pub async fn once(&self) -> Result<Done, StageError> {
+        let started = Instant::now();
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let noted = notes::take(&mut tx).await?;
+        if noted.notes == 0 {
+            return Ok(Done::default());
+        }
+        let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
+        let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
+        let hearers = Hearers::load(&mut tx, &tenants).await?;
+        let (composed, publications) = compose::compose(&told, &hearers)?;
+        let fresh = store::insert(&mut tx, &composed).await?;
+        // Before the commit: what is published twice is dropped or recognised by its id, what is not published is lost.
+        self.bus.publish_all(publications).await?;
+        tx.commit().await?;
+        Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
+        count(&told);
+        Ok(Done { notes: noted.notes, fresh })
+    }
+}
+
+/// Has these told again to one subscription. Answers how many deliveries begin because of it.
+pub(crate) async fn repeat(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    subscription: Uuid,
+    told: &[Told],
+) -> Result<i64, StageError> {
+    let hearers = Hearers::load(db, &BTreeSet::from([tenant])).await?;
+    let Some(link) = hearers.only(tenant, subscription) else { return Ok(0) };
+    let mut composed = Vec::with_capacity(told.len());
+    for told in told {
+        let is_meant = told.product.as_ref().is_none_or(|only| *only == link.product);
+        if !is_meant || told.event_type == EventType::WebhookTest || link.told(told).next().is_none() {
+            continue;
+        }
+        let body = compose::body_of(told, &link)?;
+        composed.push(compose::event(told, &link, body, vec![(subscription, true)]));
+    }
+    Ok(store::repeat(db, &composed).await?)
+}
+
+/// What the ledger holds of these facts, ready to be told.
+pub(crate) async fn read(
+    db: &mut PgConnection,
+    events: &EventKeys,
+    notices: &Keys,
+    contacts: &Keys,
+) -> sqlx::Result<Vec<Told>> {
+    let mut told = facts::of_sends(db, events).await?;
+    told.extend(facts::of_notices(db, notices).await?);
+    told.extend(facts::of_contacts(db, contacts).await?);
+    Ok(told)
+}
+
+fn count(told: &[Told]) {
+    for event_type in EventType::ALL {
+        let events = told.iter().filter(|told| told.event_type == *event_type).count() as u64;
+        if events > 0 {
+            Counter::EventsTotal.add(events, [("type", event_type.as_str())]);
+        }
+    }
+}

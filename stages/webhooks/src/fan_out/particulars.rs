@@ -1,0 +1,301 @@
+//! From rows to the words of events. Pure: the same row says the same at any time, so a replay's body is the first one's.
+
+use chrono::{DateTime, Utc};
+use schemas::{
+    BounceClass, EventData, EventType,
+    events::{BounceData, ClickData, ComplaintData, DeliveryData, MailData, OpenData, ReplyData, UnsubscribeData},
+};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+/// What is known of a fact about a send, beside the mail.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fact<'a> {
+    pub fact_type: &'a str,
+    /// The way out that took the mail.
+    pub provider: Option<&'a str>,
+    /// The first open or click of this mail.
+    pub is_first: bool,
+    /// What an unsubscribing recipient left, where it was a topic.
+    pub topic: Option<Uuid>,
+    pub detail: &'a Value,
+}
+
+/// Whether an open or click is the first of its mail, as far as is known when it is told.
+pub(super) fn is_first(
+    fact_type: &str,
+    occurred_at: DateTime<Utc>,
+    opened_at: Option<DateTime<Utc>>,
+    clicked_at: Option<DateTime<Utc>>,
+) -> bool {
+    let first = match fact_type {
+        "opened" => opened_at,
+        "clicked" => clicked_at,
+        _ => None,
+    };
+    first.is_none_or(|first| occurred_at <= first)
+}
+
+/// Whether the way out is the receiving server's own door, or ours: what it takes is delivered. A provider takes a mail to
+/// deliver it later, and tells.
+fn delivers_at_once(provider: Option<&str>) -> bool {
+    matches!(provider, None | Some("smtp" | "capture"))
+}
+
+/// The types a fact is told as; none for what is nobody else's business.
+pub(super) fn types_of(fact: &Fact<'_>) -> Vec<EventType> {
+    match fact.fact_type {
+        "sent" if delivers_at_once(fact.provider) => vec![EventType::EmailSent, EventType::EmailDelivered],
+        "sent" => vec![EventType::EmailSent],
+        "delivered" if delivers_at_once(fact.provider) => Vec::new(),
+        "delivered" => vec![EventType::EmailDelivered],
+        "failed" | "expired" if bounce_class(fact.detail).is_some() => {
+            vec![EventType::EmailFailed, EventType::EmailBounced]
+        }
+        "failed" | "expired" => vec![EventType::EmailFailed],
+        "bounced" => vec![EventType::EmailBounced],
+        "opened" => vec![EventType::EmailOpened],
+        "clicked" => vec![EventType::EmailClicked],
+        "complained" => vec![EventType::EmailComplained],
+        "unsubscribed" => vec![EventType::EmailUnsubscribed],
+        "replied" => vec![EventType::EmailReplied],
+        "skipped" => vec![EventType::EmailSuppressed],
+        _ => Vec::new(),
+    }
+}
+
+/// The particulars of a fact about a mail, told as this type.
+pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) -> EventData {
+    let mut data = EventData { mail: Some(mail), ..EventData::default() };
+    let detail = Detail(fact.detail);
+    match event_type {
+        EventType::EmailSent | EventType::EmailDelivered => {
+            data.delivery =
+                Some(DeliveryData { smtp_code: detail.code("smtp_code"), response: detail.text("response") });
+        }
+        EventType::EmailOpened => {
+            data.open = Some(OpenData {
+                ip: detail.text("ip"),
+                user_agent: detail.text("user_agent"),
+                is_machine: detail.flag("is_machine"),
+                first: fact.is_first,
+            });
+        }
+        EventType::EmailClicked => {
+            data.click = Some(ClickData {
+                url: detail.text("url").unwrap_or_default(),
+                link_id: detail.code("link").and_then(|link| u16::try_from(link).ok()).unwrap_or_default(),
+                ip: detail.text("ip"),
+                user_agent: detail.text("user_agent"),
+                is_machine: detail.flag("is_machine"),
+                first: fact.is_first,
+            });
+        }
+        EventType::EmailBounced => data.bounce = Some(bounce_of(&detail)),
+        EventType::EmailComplained => {
+            data.complaint = Some(ComplaintData {
+                feedback_type: detail.text("feedback_type").unwrap_or_else(|| "abuse".to_owned()),
+            });
+        }
+        EventType::EmailUnsubscribed => {
+            data.unsubscribe = Some(UnsubscribeData {
+                method: detail.text("method").unwrap_or_else(|| "page".to_owned()),
+                scope: fact.topic.map_or_else(|| "marketing".to_owned(), |topic| topic.to_string()),
+            });
+        }
+        EventType::EmailReplied => {
+            data.reply =
+                Some(ReplyData { message_id: detail.text("message_id"), is_automatic: detail.flag("automatic") });
+        }
+        EventType::EmailFailed | EventType::EmailSuppressed => data.reason = detail.text("reason"),
+        // No facts about a mail.
+        EventType::SequenceCompleted
+        | EventType::ContactCreated
+        | EventType::CampaignSent
+        | EventType::CampaignPaused
+        | EventType::DomainStatusChanged
+        | EventType::TaskCreated
+        | EventType::OpportunityCreated
+        | EventType::OutcomeCredited
+        | EventType::WebhookTest
+        | EventType::RequestRejected => {}
+    }
+    data
+}
+
+fn bounce_of(detail: &Detail<'_>) -> BounceData {
+    let class = bounce_class(detail.0).unwrap_or(BounceClass::Block);
+    BounceData {
+        class,
+        smtp_code: detail.code("smtp_code"),
+        enhanced_code: detail.text("enhanced_code"),
+        diagnostic: detail.text("diagnostic").or_else(|| detail.text("response")),
+        // What the ledger does with each class: the address of a hard bounce is suppressed.
+        suppressed: detail.0.get("suppressed").and_then(Value::as_bool).unwrap_or(class == BounceClass::Hard),
+    }
+}
+
+/// The class of a bounce: as it was classified, or, for a refusal during the transaction, by the failure's class
+/// (`schemas::answers::Class`). `None`: no server has refused this mail; it failed for another reason.
+fn bounce_class(detail: &Value) -> Option<BounceClass> {
+    let word = |key: &str| detail.get(key).and_then(Value::as_str);
+    word("class").and_then(BounceClass::parse).or_else(|| match word("reason")? {
+        "hard" => Some(BounceClass::Hard),
+        "mailbox_full" | "inactive" => Some(BounceClass::Soft),
+        "block" | "policy" | "content" => Some(BounceClass::Block),
+        _ => None,
+    })
+}
+
+/// The particulars of a notice: what its writer wrote, the id of what it is about under that thing's name, and the contact.
+pub(super) fn of_notice(
+    event_type: EventType,
+    subject: Option<Uuid>,
+    contact: Option<Uuid>,
+    address: Option<String>,
+    data: Value,
+) -> EventData {
+    let mut other = Map::new();
+    if let (Some(name), Some(id)) = (subject_name(event_type), subject) {
+        other.insert(name.to_owned(), Value::from(id.to_string()));
+    }
+    if let Some(contact) = contact {
+        other.insert("contact_id".to_owned(), Value::from(contact.to_string()));
+        other.insert("email".to_owned(), address.map_or(Value::Null, Value::from));
+    }
+    if let Value::Object(own) = data {
+        other.extend(own);
+    }
+    EventData { other, ..EventData::default() }
+}
+
+/// What the subject of a notice is called.
+fn subject_name(event_type: EventType) -> Option<&'static str> {
+    match event_type {
+        EventType::CampaignSent | EventType::CampaignPaused => Some("campaign_id"),
+        EventType::DomainStatusChanged => Some("domain_id"),
+        EventType::SequenceCompleted | EventType::TaskCreated | EventType::OpportunityCreated => Some("enrollment_id"),
+        EventType::OutcomeCredited => Some("outcome_id"),
+        EventType::WebhookTest => Some("subscription_id"),
+        EventType::RequestRejected => Some("request_id"),
+        _ => None,
+    }
+}
+
+/// The particulars of a new contact.
+pub(super) fn of_contact(
+    id: Uuid,
+    address: String,
+    first_name: Option<String>,
+    last_name: Option<String>,
+    source: Option<String>,
+) -> EventData {
+    let word = |text: Option<String>| text.map_or(Value::Null, Value::from);
+    let other = [
+        ("contact_id", Value::from(id.to_string())),
+        ("email", Value::from(address)),
+        ("first_name", word(first_name)),
+        ("last_name", word(last_name)),
+        ("source", word(source)),
+    ];
+    let other = other.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    EventData { other, ..EventData::default() }
+}
+
+/// A fact's detail: what is missing or of another type is not known.
+struct Detail<'a>(&'a Value);
+
+impl Detail<'_> {
+    fn text(&self, key: &str) -> Option<String> {
+        self.0.get(key).and_then(Value::as_str).map(str::to_owned)
+    }
+
+    fn code(&self, key: &str) -> Option<i32> {
+        self.0.get(key).and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok())
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.0.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn fact<'a>(fact_type: &'a str, provider: Option<&'a str>, detail: &'a Value) -> Fact<'a> {
+        Fact { fact_type, provider, is_first: true, topic: None, detail }
+    }
+
+    #[rstest]
+    #[case::smtp_takes_it_to_the_mailbox("sent", Some("smtp"), json!({}), &["email.sent", "email.delivered"])]
+    #[case::so_does_the_sandbox("sent", Some("capture"), json!({}), &["email.sent", "email.delivered"])]
+    #[case::a_provider_tells_later("sent", Some("ses"), json!({}), &["email.sent"])]
+    #[case::and_then_it_is_delivered("delivered", Some("ses"), json!({}), &["email.delivered"])]
+    #[case::not_twice("delivered", Some("smtp"), json!({}), &[])]
+    #[case::refused("failed", Some("smtp"), json!({"reason": "hard"}), &["email.failed", "email.bounced"])]
+    #[case::blocked("failed", Some("smtp"), json!({"reason": "policy"}), &["email.failed", "email.bounced"])]
+    #[case::classified("failed", Some("smtp"), json!({"reason": "x", "class": "soft"}), &["email.failed", "email.bounced"])]
+    #[case::not_renderable("failed", None, json!({"reason": "render"}), &["email.failed"])]
+    #[case::too_late("expired", Some("smtp"), json!({"reason": "greylisted"}), &["email.failed"])]
+    #[case::bounced_later("bounced", Some("smtp"), json!({"class": "hard"}), &["email.bounced"])]
+    #[case::opened("opened", None, json!({}), &["email.opened"])]
+    #[case::clicked("clicked", None, json!({}), &["email.clicked"])]
+    #[case::complained("complained", None, json!({}), &["email.complained"])]
+    #[case::left("unsubscribed", None, json!({}), &["email.unsubscribed"])]
+    #[case::answered("replied", None, json!({}), &["email.replied"])]
+    #[case::withheld("skipped", None, json!({"reason": "suppressed"}), &["email.suppressed"])]
+    #[case::put_off("deferred", Some("smtp"), json!({}), &[])]
+    #[case::in_doubt("unknown", Some("smtp"), json!({}), &[])]
+    #[case::back_in_the_inbox("not_spam", None, json!({}), &[])]
+    fn each_fact_is_told_as_its_types(
+        #[case] fact_type: &str,
+        #[case] provider: Option<&str>,
+        #[case] detail: Value,
+        #[case] expected: &[&str],
+    ) {
+        let types: Vec<&str> =
+            types_of(&fact(fact_type, provider, &detail)).into_iter().map(EventType::as_str).collect();
+        assert_eq!(types, expected);
+    }
+
+    #[test]
+    fn a_bounce_says_its_class_and_whether_the_address_is_suppressed() {
+        let detail = json!({"reason": "hard", "smtp_code": 550, "enhanced_code": "5.1.1", "response": "no such user"});
+        let hard = bounce_of(&Detail(&detail));
+        assert_eq!((hard.class, hard.smtp_code, hard.suppressed), (BounceClass::Hard, Some(550), true));
+        assert_eq!(hard.diagnostic.as_deref(), Some("no such user"));
+        let soft = bounce_of(&Detail(&json!({"class": "soft", "suppressed": true})));
+        assert!(soft.class == BounceClass::Soft && soft.suppressed);
+        assert!(!bounce_of(&Detail(&json!({"reason": "policy"}))).suppressed);
+    }
+
+    #[test]
+    fn a_notice_names_what_it_is_about_and_its_writer_has_the_last_word() {
+        let (campaign, contact) = (Uuid::now_v7(), Uuid::now_v7());
+        let data = of_notice(EventType::CampaignSent, Some(campaign), None, None, json!({"name": "May"}));
+        assert_eq!(Value::Object(data.other), json!({"campaign_id": campaign, "name": "May"}));
+        let data = of_notice(
+            EventType::SequenceCompleted,
+            Some(campaign),
+            Some(contact),
+            Some("a@example.org".to_owned()),
+            json!({"sequence_id": 1}),
+        );
+        let expected = json!({
+            "enrollment_id": campaign, "contact_id": contact, "email": "a@example.org", "sequence_id": 1,
+        });
+        assert_eq!(Value::Object(data.other), expected);
+    }
+
+    #[test]
+    fn the_first_open_is_the_one_that_the_ledger_has_as_first() {
+        let (early, late) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(1));
+        assert!(is_first("opened", early, Some(early), None));
+        assert!(!is_first("opened", late, Some(early), None));
+        assert!(is_first("clicked", late, Some(early), Some(late)));
+    }
+}

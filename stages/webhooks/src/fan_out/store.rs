@@ -1,0 +1,135 @@
+//! Bodies and deliveries into the ledger.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use schemas::Event;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::compose::Composed;
+
+/// A delivery that was just made and may be tried at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Fresh {
+    pub tenant_id: Uuid,
+    pub subscription_id: Uuid,
+    pub delivery_id: Uuid,
+    pub event_id: Uuid,
+    pub event_type: String,
+    pub body: Bytes,
+    pub due_at: DateTime<Utc>,
+}
+
+/// Columns of deliveries.
+#[derive(Default)]
+struct Deliveries {
+    tenants: Vec<Uuid>,
+    ids: Vec<Uuid>,
+    subscriptions: Vec<Uuid>,
+    products: Vec<String>,
+    events: Vec<Uuid>,
+    types: Vec<String>,
+}
+
+impl Deliveries {
+    fn of(composed: &[Composed]) -> Self {
+        let mut columns = Self::default();
+        for event in composed {
+            for (subscription, _) in &event.subscriptions {
+                columns.tenants.push(event.tenant_id);
+                columns.ids.push(Event::delivery_of(*subscription, event.id));
+                columns.subscriptions.push(*subscription);
+                columns.products.push(event.product.clone());
+                columns.events.push(event.id);
+                columns.types.push(event.event_type.as_str().to_owned());
+            }
+        }
+        columns
+    }
+}
+
+/// Writes bodies that do not stand yet; answers those that are new.
+async fn insert_events(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Result<HashSet<(String, Uuid)>> {
+    let tenants: Vec<Uuid> = composed.iter().map(|event| event.tenant_id).collect();
+    let products: Vec<&str> = composed.iter().map(|event| event.product.as_str()).collect();
+    let ids: Vec<Uuid> = composed.iter().map(|event| event.id).collect();
+    let types: Vec<&str> = composed.iter().map(|event| event.event_type.as_str()).collect();
+    let contacts: Vec<Option<Uuid>> = composed.iter().map(|event| event.contact_id).collect();
+    let bodies: Vec<&[u8]> = composed.iter().map(|event| &event.body[..]).collect();
+    let rows = sqlx::query_file!(
+        "queries/insert_events.sql",
+        &tenants,
+        &products as &[&str],
+        &ids,
+        &types as &[&str],
+        &contacts as &[Option<Uuid>],
+        &bodies as &[&[u8]]
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.product, row.id)).collect())
+}
+
+/// Writes events and deliveries that do not exist yet; answers those to try at once. An event that stood already is delivered
+/// with the bytes that stand, so it is left to whoever reads them.
+pub(super) async fn insert(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Result<Vec<Fresh>> {
+    if composed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let new = insert_events(db, composed).await?;
+    let columns = Deliveries::of(composed);
+    let due: HashMap<Uuid, DateTime<Utc>> = sqlx::query_file!(
+        "queries/insert_deliveries.sql",
+        &columns.tenants,
+        &columns.ids,
+        &columns.subscriptions,
+        &columns.products,
+        &columns.events,
+        &columns.types
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(|row| (row.delivery_id, row.due_at))
+    .collect();
+    let mut fresh = Vec::with_capacity(due.len());
+    for event in composed.iter().filter(|event| new.contains(&(event.product.clone(), event.id))) {
+        for (subscription, _) in event.subscriptions.iter().filter(|(_, is_active)| *is_active) {
+            let delivery_id = Event::delivery_of(*subscription, event.id);
+            let Some(due_at) = due.get(&delivery_id) else { continue };
+            fresh.push(Fresh {
+                tenant_id: event.tenant_id,
+                subscription_id: *subscription,
+                delivery_id,
+                event_id: event.id,
+                event_type: event.event_type.as_str().to_owned(),
+                body: event.body.clone(),
+                due_at: *due_at,
+            });
+        }
+    }
+    Ok(fresh)
+}
+
+/// Writes events, and has their deliveries begin anew where they ended. Answers how many.
+pub(super) async fn repeat(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Result<i64> {
+    if composed.is_empty() {
+        return Ok(0);
+    }
+    insert_events(db, composed).await?;
+    let columns = Deliveries::of(composed);
+    let row = sqlx::query_file!(
+        "queries/repeat_deliveries.sql",
+        &columns.tenants,
+        &columns.ids,
+        &columns.subscriptions,
+        &columns.products,
+        &columns.events,
+        &columns.types
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(row.count)
+}

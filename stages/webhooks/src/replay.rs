@@ -1,0 +1,255 @@
+//! Replays: what happened in a time is told again to one subscription, also to one that was made later.
+//!
+//! Everything of that time that the subscription's `events` name is delivered (again): a receiver that lost its memory needs what
+//! it had been told, and one that did not recognises repetitions by their ids. What is still to be tried is left as it is. A
+//! replay goes in slices, and waits while the subscription has a backlog: the queue stays short, whatever is asked for.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeDelta, Utc};
+use runner::{StageError, Sweep};
+use runtime::plans;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::fan_out::{self, EventKeys, Keys};
+
+/// How soon a replay that was asked for begins.
+const EVERY: Duration = Duration::from_secs(1);
+/// Facts told again in one transaction, about.
+const SLICE: usize = 1_000;
+/// A slice of time with more facts than this is cut.
+const SLICE_MAX: usize = 4 * SLICE;
+/// The slices of time.
+const STEP_MIN_SECONDS: f64 = 0.001;
+const STEP_MAX_SECONDS: f64 = 7.0 * 24.0 * 3_600.0;
+/// A subscription with so many deliveries waiting gets no more by replay.
+const BACKLOG_MAX: i64 = 5_000;
+
+pub(crate) struct Replays(pub PgPool);
+
+/// A replay as it stands.
+struct Replay {
+    tenant_id: Uuid,
+    id: Uuid,
+    subscription_id: Uuid,
+    since: DateTime<Utc>,
+    until: DateTime<Utc>,
+    cursor_at: DateTime<Utc>,
+    cursor_id: Uuid,
+    step_seconds: f64,
+}
+
+/// What a slice did: how many deliveries begin because of it, and where the next one goes on.
+struct Slice {
+    deliveries: i64,
+    source: &'static str,
+    status: &'static str,
+    cursor_at: DateTime<Utc>,
+    cursor_id: Uuid,
+    step_seconds: f64,
+}
+
+#[async_trait]
+impl Sweep for Replays {
+    fn name(&self) -> &'static str {
+        "replays"
+    }
+
+    fn interval(&self) -> Duration {
+        EVERY
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let mut tx = self.0.begin_with(plans::BEGIN_BY_KEY).await?;
+        // In no order: replays take turns.
+        let Some(row) = sqlx::query!(
+            r#"select r.tenant_id, r.id, r.subscription_id, r.since, r.until, r.source, r.cursor_at, r.cursor_id, r.step_seconds,
+                      s.status = 'disabled' as "is_over!",
+                      (select count(*) from (select from webhook_queue q
+                                             where q.tenant_id = r.tenant_id and q.subscription_id = r.subscription_id
+                                             limit $1) waiting) as "waiting!"
+               from webhook_replays r
+               join webhook_subscriptions s on s.tenant_id = r.tenant_id and s.id = r.subscription_id
+               where r.status = 'running'
+               order by random()
+               limit 1
+               for update of r skip locked"#,
+            BACKLOG_MAX
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        else {
+            return Ok(0);
+        };
+        if row.waiting >= BACKLOG_MAX && !row.is_over {
+            return Ok(0);
+        }
+        let replay = Replay {
+            tenant_id: row.tenant_id,
+            id: row.id,
+            subscription_id: row.subscription_id,
+            since: row.since,
+            until: row.until,
+            cursor_at: row.cursor_at,
+            cursor_id: row.cursor_id,
+            step_seconds: row.step_seconds,
+        };
+        let slice = match row.source.as_str() {
+            _ if row.is_over => replay.cancelled(),
+            "events" => replay.events(&mut tx).await?,
+            "notices" => replay.notices(&mut tx).await?,
+            _ => replay.contacts(&mut tx).await?,
+        };
+        replay.go_on(&mut tx, &slice).await?;
+        tx.commit().await?;
+        Ok(1)
+    }
+}
+
+impl Replay {
+    fn slice(&self, source: &'static str, deliveries: i64) -> Slice {
+        Slice {
+            deliveries,
+            source,
+            status: "running",
+            cursor_at: self.cursor_at,
+            cursor_id: self.cursor_id,
+            step_seconds: self.step_seconds,
+        }
+    }
+
+    fn cancelled(&self) -> Slice {
+        Slice { status: "cancelled", ..self.slice("events", 0) }
+    }
+
+    /// From the beginning, of another table.
+    fn turn_to(&self, source: &'static str, deliveries: i64) -> Slice {
+        Slice { cursor_at: self.since, cursor_id: Uuid::nil(), ..self.slice(source, deliveries) }
+    }
+
+    /// Facts about sends: a stretch of time. There is no index to walk along, only one that finds a time's pages; so the stretch is
+    /// as long as it takes to find about a slice's worth of facts.
+    async fn events(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
+        if self.cursor_at >= self.until {
+            return Ok(self.turn_to("notices", 0));
+        }
+        let step = TimeDelta::microseconds((self.step_seconds * 1e6) as i64);
+        let end = (self.cursor_at + step).min(self.until);
+        let rows = sqlx::query!(
+            // `is true` keeps the planner from reading all of the tenant's facts by their key.
+            "select e.send_id, e.id, e.month from events e
+             where e.recorded_at >= $2 and e.recorded_at < $3 and (e.tenant_id = $1) is true",
+            self.tenant_id,
+            self.cursor_at,
+            end
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        if rows.len() > SLICE_MAX && self.step_seconds > STEP_MIN_SECONDS {
+            return Ok(Slice {
+                step_seconds: (self.step_seconds / 8.0).max(STEP_MIN_SECONDS),
+                ..self.slice("events", 0)
+            });
+        }
+        let mut deliveries = 0;
+        for part in rows.chunks(SLICE) {
+            let mut keys = EventKeys::default();
+            for row in part {
+                keys.push(self.tenant_id, row.send_id, row.id, row.month);
+            }
+            deliveries += self.tell(db, &keys, &Keys::default(), &Keys::default()).await?;
+        }
+        let step_seconds =
+            if rows.len() < SLICE { (self.step_seconds * 4.0).min(STEP_MAX_SECONDS) } else { self.step_seconds };
+        Ok(Slice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
+    }
+
+    async fn notices(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
+        let rows: Vec<(DateTime<Utc>, Uuid)> = sqlx::query!(
+            "select recorded_at, id from notices
+             where tenant_id = $1 and (recorded_at, id) > ($2, $3) and recorded_at < $4
+             order by recorded_at, id limit $5",
+            self.tenant_id,
+            self.cursor_at,
+            self.cursor_id,
+            self.until,
+            SLICE as i64
+        )
+        .fetch_all(&mut *db)
+        .await?
+        .into_iter()
+        .map(|row| (row.recorded_at, row.id))
+        .collect();
+        let deliveries = self.tell(db, &EventKeys::default(), &self.keys(&rows), &Keys::default()).await?;
+        Ok(match rows.last() {
+            Some((at, id)) if rows.len() == SLICE => {
+                Slice { cursor_at: *at, cursor_id: *id, ..self.slice("notices", deliveries) }
+            }
+            _ => self.turn_to("contacts", deliveries),
+        })
+    }
+
+    async fn contacts(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
+        let rows: Vec<(DateTime<Utc>, Uuid)> = sqlx::query!(
+            "select created_at, id from contacts
+             where tenant_id = $1 and (created_at, id) > ($2, $3) and created_at < $4
+             order by created_at, id limit $5",
+            self.tenant_id,
+            self.cursor_at,
+            self.cursor_id,
+            self.until,
+            SLICE as i64
+        )
+        .fetch_all(&mut *db)
+        .await?
+        .into_iter()
+        .map(|row| (row.created_at, row.id))
+        .collect();
+        let deliveries = self.tell(db, &EventKeys::default(), &Keys::default(), &self.keys(&rows)).await?;
+        Ok(match rows.last() {
+            Some((at, id)) if rows.len() == SLICE => {
+                Slice { cursor_at: *at, cursor_id: *id, ..self.slice("contacts", deliveries) }
+            }
+            _ => Slice { status: "completed", ..self.slice("contacts", deliveries) },
+        })
+    }
+
+    fn keys(&self, rows: &[(DateTime<Utc>, Uuid)]) -> Keys {
+        let mut keys = Keys::default();
+        rows.iter().for_each(|(_, id)| keys.push(self.tenant_id, *id));
+        keys
+    }
+
+    async fn tell(
+        &self,
+        db: &mut PgConnection,
+        events: &EventKeys,
+        notices: &Keys,
+        contacts: &Keys,
+    ) -> Result<i64, StageError> {
+        let told = fan_out::read(db, events, notices, contacts).await?;
+        fan_out::repeat(db, self.tenant_id, self.subscription_id, &told).await
+    }
+
+    async fn go_on(&self, db: &mut PgConnection, slice: &Slice) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update webhook_replays
+             set source = $3, status = $4, cursor_at = $5, cursor_id = $6, step_seconds = $7, deliveries = deliveries + $8,
+                 finished_at = case when $4 <> 'running' then now() end
+             where tenant_id = $1 and id = $2",
+            self.tenant_id,
+            self.id,
+            slice.source,
+            slice.status,
+            slice.cursor_at,
+            slice.cursor_id,
+            slice.step_seconds,
+            slice.deliveries
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+}

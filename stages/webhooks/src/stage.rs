@@ -1,0 +1,65 @@
+//! Hearing that there is something to tell: by the bell, and by looking.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use runner::{Stage, StageError, Sweep};
+use runtime::Publication;
+use schemas::FactsAnnounced;
+
+use crate::{
+    dispatch::Dispatcher,
+    fan_out::{Done, FanOut},
+};
+
+/// How soon facts are found that nobody rang for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The stage: whoever hears the bell tells all there is.
+pub(crate) struct Webhooks {
+    fan_out: FanOut,
+    dispatcher: Dispatcher,
+}
+
+impl Webhooks {
+    pub fn new(fan_out: FanOut, dispatcher: Dispatcher) -> Self {
+        Self { fan_out, dispatcher }
+    }
+
+    /// Tells what one transaction takes; answers how many notes there were.
+    async fn once(&self) -> Result<usize, StageError> {
+        let Done { notes, fresh } = self.fan_out.once().await?;
+        self.dispatcher.hand_over(fresh);
+        Ok(notes)
+    }
+}
+
+#[async_trait]
+impl Stage for Webhooks {
+    const NAME: &'static str = "webhooks";
+    const TELLS_FACTS: bool = false;
+    type Input = FactsAnnounced;
+
+    async fn handle(&self, _inputs: &[FactsAnnounced]) -> Result<Vec<Publication>, StageError> {
+        while self.once().await? > 0 {}
+        Ok(Vec::new())
+    }
+}
+
+/// A bell may be lost, and facts may be committed where nobody rings.
+pub(crate) struct Look(pub Arc<Webhooks>);
+
+#[async_trait]
+impl Sweep for Look {
+    fn name(&self) -> &'static str {
+        "look"
+    }
+
+    fn interval(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        Ok(self.0.once().await? as u64)
+    }
+}

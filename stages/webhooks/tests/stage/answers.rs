@@ -1,0 +1,226 @@
+//! What becomes of a delivery, by what its receiver does.
+
+use std::collections::BTreeSet;
+
+use rstest::rstest;
+use stage_rig::until;
+
+use crate::{
+    receiver::{Manner, Receiver},
+    world::{AT_ONCE, World},
+};
+
+/// Status code and error code of the only delivery.
+async fn codes(world: &World) -> (Option<i16>, Option<String>) {
+    sqlx::query_as("select status_code, error_code from webhook_deliveries").fetch_one(&world.rig.pool).await.unwrap()
+}
+
+/// Seconds from the only delivery's last attempt to the next.
+async fn pause(world: &World) -> i64 {
+    world.rig.number("select extract(epoch from next_attempt_at - attempted_at)::bigint from webhook_deliveries").await
+}
+
+async fn one_attempt(world: &World) {
+    let tried = "select count(*) from webhook_deliveries where attempts >= 1";
+    until("an attempt is recorded", async || world.rig.number(tried).await == 1).await;
+}
+
+#[tokio::test]
+async fn five_failures_with_one_id_and_one_body_and_it_is_dead() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(500)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(AT_ONCE).await;
+    world.opened(1).await;
+    until("it is dead", async || world.deliveries("dead").await == 1).await;
+    let hits = receiver.hits();
+    let attempts: Vec<&str> = hits.iter().map(|hit| hit.header("x-service-attempt")).collect();
+    assert_eq!(attempts, ["1", "2", "3", "4", "5"]);
+    assert_eq!(hits.iter().map(|hit| (hit.event(), hit.body.clone())).collect::<BTreeSet<_>>().len(), 1);
+    assert_eq!(codes(&world).await, (Some(500), Some("server_error".to_owned())));
+    let left = "select (select count(*) from webhook_queue) + (select count(*) from webhook_deliveries where next_attempt_at is not null)";
+    assert_eq!(world.rig.number(left).await, 0);
+    assert_eq!(world.rig.number("select count(*) from webhook_subscriptions where failing_since is not null").await, 1);
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_back_gets_it_and_is_not_failing_any_more() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(503)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&["--webhook-backoff", "1ms,1ms,1ms,1ms,1h,1h,1h,1h"]).await;
+    world.opened(1).await;
+    receiver.has(2).await;
+    receiver.manner(Manner::Status(200));
+    until("it is delivered", async || world.deliveries("delivered").await == 1).await;
+    let failing = "select count(*) from webhook_subscriptions where failing_since is not null";
+    until("nothing fails", async || world.rig.number(failing).await == 0).await;
+}
+
+#[rstest]
+#[case::by_the_schedule(Manner::Status(500), 60, 67)]
+#[case::when_asked_to_wait(Manner::Wait(429, "120"), 120, 133)]
+#[case::no_longer_than_the_next_pause(Manner::Wait(503, "86400"), 300, 331)]
+#[case::no_sooner_than_the_schedule(Manner::Wait(503, "1"), 60, 67)]
+#[case::only_those_two_may_ask(Manner::Wait(500, "120"), 60, 67)]
+#[tokio::test]
+async fn a_failed_delivery_is_tried_again_in_time(#[case] manner: Manner, #[case] at_least: i64, #[case] at_most: i64) {
+    let world = World::new().await;
+    let receiver = Receiver::start(manner).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(1).await;
+    one_attempt(&world).await;
+    let pause = pause(&world).await;
+    assert!((at_least..=at_most).contains(&pause), "{pause}");
+    assert_eq!(world.deliveries("pending").await, 1);
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let world = World::new().await;
+    let target = Receiver::start(Manner::Status(200)).await;
+    let receiver = Receiver::start(Manner::Redirect(target.url.clone())).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(AT_ONCE).await;
+    world.opened(1).await;
+    until("it is dead", async || world.deliveries("dead").await == 1).await;
+    assert_eq!(target.count(), 0);
+    assert_eq!(codes(&world).await, (Some(307), Some("redirected".to_owned())));
+}
+
+#[tokio::test]
+async fn no_answer_in_time_is_a_failure() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Silent).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&["--webhook-timeout", "200ms"]).await;
+    world.opened(1).await;
+    one_attempt(&world).await;
+    assert_eq!(codes(&world).await, (None, Some("timed_out".to_owned())));
+}
+
+#[tokio::test]
+async fn a_long_answer_is_a_success_all_the_same() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Huge(1_000_000)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(2).await;
+    until("both are delivered", async || world.deliveries("delivered").await == 2).await;
+    assert_eq!(receiver.count(), 2);
+}
+
+#[tokio::test]
+async fn an_address_that_may_not_be_dialled_is_never_dialled() {
+    let world = World::new().await;
+    world.subscribe("http://10.0.0.1/hook", &["email.opened"]).await;
+    world.start(AT_ONCE).await;
+    world.opened(1).await;
+    until("it is dead", async || world.deliveries("dead").await == 1).await;
+    assert_eq!(codes(&world).await, (None, Some("address_not_allowed".to_owned())));
+}
+
+#[tokio::test]
+async fn gone_switches_the_subscription_off_and_what_waits_is_dead() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(410)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(20).await;
+    until("all are dead", async || world.deliveries("dead").await == 20).await;
+    let reason = world.text("select disabled_reason from webhook_subscriptions where status = 'disabled'").await;
+    assert_eq!(reason.as_deref(), Some("gone"));
+    assert!(receiver.count() < 20, "nothing is posted to who wants no more");
+    let audited = "select count(*) from audit_log where action = 'webhook.disabled' and detail ->> 'reason' = 'gone'";
+    assert_eq!(world.rig.number(audited).await, 1);
+    assert_eq!(world.rig.number("select count(*) from event_listeners").await, 0);
+}
+
+#[tokio::test]
+async fn who_fails_for_days_is_switched_off() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(500)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    sqlx::query("update webhook_subscriptions set failing_since = now() - interval '6 days' where id = $1")
+        .bind(subscription)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    world.opened(1).await;
+    until("it is dead", async || world.deliveries("dead").await == 1).await;
+    let reason = world.text("select disabled_reason from webhook_subscriptions where status = 'disabled'").await;
+    assert_eq!(reason.as_deref(), Some("failing"));
+}
+
+#[tokio::test]
+async fn a_pause_holds_and_a_resumption_delivers() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.set_status(subscription, "paused").await;
+    world.start(&[]).await;
+    world.opened(5).await;
+    until("they wait", async || world.deliveries("pending").await == 5).await;
+    world.opened(2).await;
+    until("more wait", async || world.deliveries("pending").await == 7).await;
+    assert_eq!(receiver.count(), 0);
+    world.set_status(subscription, "active").await;
+    until("all are delivered", async || world.deliveries("delivered").await == 7).await;
+    assert_eq!(receiver.count(), 7);
+}
+
+#[tokio::test]
+async fn a_repointed_subscription_is_delivered_to_at_its_new_address() {
+    let world = World::new().await;
+    let (old, new) = (Receiver::start(Manner::Status(500)).await, Receiver::start(Manner::Status(200)).await);
+    let subscription = world.subscribe(&old.url, &["email.opened"]).await;
+    world.start(&["--webhook-backoff", "2s,2s,2s,2s,2s,2s,2s,2s"]).await;
+    world.opened(1).await;
+    old.has(1).await;
+    sqlx::query("update webhook_subscriptions set url = $2 where id = $1")
+        .bind(subscription)
+        .bind(&new.url)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    until("it is delivered", async || world.deliveries("delivered").await == 1).await;
+    assert_eq!(new.events(), old.events()[..1]);
+}
+
+#[tokio::test]
+async fn what_waits_for_a_deleted_subscription_is_dead() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(500)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(3).await;
+    let tried = "select count(*) from webhook_deliveries where attempts = 1";
+    until("all are tried", async || world.rig.number(tried).await == 3).await;
+    world.set_status(subscription, "disabled").await;
+    until("all are dead", async || world.deliveries("dead").await == 3).await;
+    assert_eq!(world.rig.number("select count(*) from webhook_queue").await, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_somebody_who_was_erased() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.set_status(subscription, "paused").await;
+    world.start(&[]).await;
+    world.opened(2).await;
+    until("they wait", async || world.deliveries("pending").await == 2).await;
+    sqlx::query("update contacts set status = 'erased', address = 'erased:1' where id = $1")
+        .bind(world.people[0].id)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.set_status(subscription, "active").await;
+    until("one is delivered", async || world.deliveries("delivered").await == 1).await;
+    until("one is dead", async || world.deliveries("dead").await == 1).await;
+    assert_eq!(receiver.count(), 1);
+    let erased = "select count(*) from webhook_deliveries where error_code = 'erased'";
+    assert_eq!(world.rig.number(erased).await, 1);
+}

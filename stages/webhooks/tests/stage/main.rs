@@ -1,0 +1,10 @@
+//! The webhooks stage on its own database and streams, with receivers that answer as real ones do.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod answers;
+mod crashes;
+mod fairness;
+mod receiver;
+mod replays;
+mod telling;
+mod world;

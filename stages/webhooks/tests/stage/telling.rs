@@ -1,0 +1,245 @@
+//! What is told, to whom, in which words.
+
+use async_nats::HeaderMap;
+use futures::StreamExt;
+use schemas::{
+    Event, EventType, new_id,
+    subjects::stream,
+    webhook::{WebhookSecret, sign},
+};
+use serde_json::json;
+use sqlx::Row;
+use stage_rig::until;
+
+use crate::{
+    receiver::{Manner, Receiver},
+    world::{PRODUCT, World, facts, link, mail, notice, sealed, subscribe},
+};
+
+#[tokio::test]
+async fn a_fact_is_posted_once_signed_both_ways_with_the_bytes_that_stand() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let secret = WebhookSecret::generate();
+    let subscription = subscribe(&world.rig, &world.tenant, PRODUCT, &receiver.url, &["email.opened"], &secret).await;
+    world.start(&[]).await;
+    world.opened(1).await;
+    receiver.has(1).await;
+    until("the delivery is recorded", async || world.deliveries("delivered").await == 1).await;
+
+    let hit = receiver.hits().remove(0);
+    let event: Event = serde_json::from_slice(&hit.body).unwrap();
+    assert_eq!((event.event_type, event.product_tenant_id.as_str()), (EventType::EmailOpened, "t-1"));
+    assert_eq!(event.engine_tenant_id, world.tenant.id);
+    let mail = event.data.mail.unwrap();
+    assert_eq!((mail.send_id, mail.contact_id), (world.send(0), world.people[0].id));
+    assert_eq!(mail.email.as_deref(), Some(world.people[0].address.as_str()));
+    assert_eq!((mail.subject.as_deref(), mail.sender_email.as_deref()), (Some("Hello"), Some("news@example.com")));
+    assert!(event.data.open.unwrap().first);
+
+    let timestamp = hit.header("webhook-timestamp").parse().unwrap();
+    for (name, value) in sign(&[secret], event.id, timestamp, &hit.body) {
+        assert_eq!(hit.header(name), value, "{name}");
+    }
+    assert_eq!(hit.header("content-type"), "application/json");
+    assert_eq!(hit.header("x-service-event"), "email.opened");
+    assert_eq!(hit.header("x-service-attempt"), "1");
+    assert_eq!(hit.header("x-service-delivery"), Event::delivery_of(subscription, event.id).to_string());
+
+    let row = sqlx::query("select body from webhook_events").fetch_one(&world.rig.pool).await.unwrap();
+    assert_eq!(row.get::<Vec<u8>, _>(0), hit.body.to_vec());
+    let left = "select (select count(*) from outbox) + (select count(*) from webhook_queue)";
+    assert_eq!(world.rig.number(left).await, 0);
+}
+
+#[tokio::test]
+async fn only_what_a_subscription_names_is_told_to_it_and_one_body_serves_all() {
+    let world = World::new().await;
+    let (all, bounces) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(204)).await);
+    world.subscribe(&all.url, &["email.failed", "email.bounced", "email.opened"]).await;
+    world.subscribe(&bounces.url, &["email.bounced"]).await;
+    world.start(&[]).await;
+    world.opened(2).await;
+    world.facts("failed", 3, json!({"reason": "hard", "smtp_code": 550, "enhanced_code": "5.1.1"})).await;
+    all.has(8).await;
+    bounces.has(3).await;
+    until("all is delivered", async || world.deliveries("delivered").await == 11).await;
+    assert_eq!((all.count(), bounces.count()), (8, 3));
+    assert_eq!(world.rig.number("select count(*) from webhook_events").await, 8);
+    for hit in bounces.hits() {
+        assert_eq!(hit.json()["data"]["bounce"]["class"], "hard");
+        assert!(all.hits().iter().any(|other| other.event() == hit.event() && other.body == hit.body));
+    }
+}
+
+#[tokio::test]
+async fn without_a_listener_nothing_is_noted_and_with_one_nothing_stays() {
+    let world = World::new().await;
+    world.opened(5).await;
+    assert_eq!(world.rig.number("select count(*) from outbox").await, 0);
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.clicked"]).await;
+    world.opened(5).await;
+    assert_eq!(world.rig.number("select count(*) from outbox").await, 1);
+    world.start(&[]).await;
+    until("the note is taken", async || world.rig.number("select count(*) from outbox").await == 0).await;
+    assert_eq!(world.rig.number("select count(*) from webhook_deliveries").await, 0);
+    world.set_status(subscription, "disabled").await;
+    assert_eq!(world.rig.number("select count(*) from event_listeners").await, 0);
+    world.opened(5).await;
+    assert_eq!(world.rig.number("select count(*) from outbox").await, 0);
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_anothers_mail() {
+    let world = World::new().await;
+    let other = world.rig.tenant().await;
+    link(&world.rig, &other, PRODUCT, "t-2").await;
+    link(&world.rig, &world.tenant, "crm", "crm-1").await;
+    let (_, batch) = mail(&world.rig, &other, 3).await;
+    let receivers = [
+        Receiver::start(Manner::Status(200)).await,
+        Receiver::start(Manner::Status(200)).await,
+        Receiver::start(Manner::Status(200)).await,
+    ];
+    let secret = WebhookSecret::generate();
+    for (receiver, tenant, product) in [
+        (&receivers[0], &world.tenant, PRODUCT),
+        (&receivers[1], &world.tenant, "crm"),
+        (&receivers[2], &other, PRODUCT),
+    ] {
+        subscribe(&world.rig, tenant, product, &receiver.url, &["email.opened", "campaign.sent"], &secret).await;
+    }
+    world.start(&[]).await;
+    world.opened(2).await;
+    facts(&world.rig, &other, &[batch], "opened", json!({})).await;
+    notice(&world.rig, &world.tenant, "campaign.sent", Some("crm"), new_id(), json!({})).await;
+    until("all is delivered", async || world.deliveries("delivered").await == 6).await;
+    let told = |at: usize| -> Vec<(String, String)> {
+        let hits = receivers[at].hits();
+        let word = |hit: &serde_json::Value, key: &str| hit[key].as_str().unwrap().to_owned();
+        let mut told: Vec<_> =
+            hits.iter().map(|hit| (word(&hit.json(), "type"), word(&hit.json(), "product_tenant_id"))).collect();
+        told.sort();
+        told
+    };
+    let opened = |name: &str| ("email.opened".to_owned(), name.to_owned());
+    assert_eq!(told(0), [opened("t-1"), opened("t-1")]);
+    assert_eq!(told(1), [("campaign.sent".to_owned(), "crm-1".to_owned()), opened("crm-1"), opened("crm-1")]);
+    assert_eq!(told(2), [opened("t-2")]);
+}
+
+#[tokio::test]
+async fn a_test_goes_to_the_subscription_that_is_tested_and_a_contact_to_who_asked() {
+    let world = World::new().await;
+    let (tested, other) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(200)).await);
+    let subscription = world.subscribe(&tested.url, &["email.opened"]).await;
+    world.subscribe(&other.url, &["contact.created"]).await;
+    world.start(&[]).await;
+    let test = notice(&world.rig, &world.tenant, "webhook.test", Some(PRODUCT), subscription, json!({})).await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    until("all is delivered", async || world.deliveries("delivered").await == 3).await;
+    assert_eq!(tested.events(), [test.to_string()]);
+    assert_eq!(tested.hits()[0].header("x-service-event"), "webhook.test");
+    let mut told: Vec<String> =
+        other.hits().iter().map(|hit| hit.json()["data"]["email"].as_str().unwrap().to_owned()).collect();
+    told.sort();
+    let mut expected: Vec<String> = people.into_iter().map(|person| person.address).collect();
+    expected.sort();
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn a_rotated_secret_signs_beside_the_new_one_until_its_time_is_over() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let (new, old) = (WebhookSecret::generate(), WebhookSecret::generate());
+    let subscription = subscribe(&world.rig, &world.tenant, PRODUCT, &receiver.url, &["email.opened"], &new).await;
+    sqlx::query("update webhook_subscriptions set previous_secret = $2, previous_until = now() + interval '1 hour' where id = $1")
+        .bind(subscription)
+        .bind(sealed(&world.tenant, &old))
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    world.opened(1).await;
+    receiver.has(1).await;
+    let hit = receiver.hits().remove(0);
+    let (id, timestamp) = (hit.event().parse().unwrap(), hit.header("webhook-timestamp").parse().unwrap());
+    for (name, value) in sign(&[new.clone(), old], id, timestamp, &hit.body) {
+        assert_eq!(hit.header(name), value, "{name}");
+    }
+    sqlx::query("update webhook_subscriptions set previous_until = now() where id = $1")
+        .bind(subscription)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    until("the new secret signs alone", async || {
+        world.opened(1).await;
+        let hits = receiver.hits();
+        let hit = hits.last().unwrap();
+        let (id, timestamp) = (hit.event().parse().unwrap(), hit.header("webhook-timestamp").parse().unwrap());
+        hit.header("x-service-signature") == sign(&[new.clone()], id, timestamp, &hit.body)[0].1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_product_with_a_feed_hears_on_the_bus_what_its_webhooks_are_told() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.clicked"]).await;
+    link(&world.rig, &world.tenant, "crm", "crm-1").await;
+    sqlx::query("insert into event_feeds (product, environment) values ($1, 'production')")
+        .bind(PRODUCT)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    let events = world.rig.bus.jetstream().get_stream(world.rig.bus.prefixed(stream::EVENTS)).await.unwrap();
+    world.start(&[]).await;
+    world.facts("clicked", 1, json!({"url": "https://example.com/", "link": 2})).await;
+    world.opened(2).await;
+    until("three events", async || world.rig.held(stream::EVENTS).await >= 3).await;
+    receiver.has(1).await;
+    assert_eq!(world.rig.held(stream::EVENTS).await, 3, "of the product with a feed only");
+    let consumer = events.create_consumer(async_nats::jetstream::consumer::pull::Config::default()).await.unwrap();
+    let mut messages = consumer.fetch().max_messages(3).messages().await.unwrap();
+    let mut clicks = 0;
+    while let Some(message) = messages.next().await {
+        let message = message.unwrap();
+        let event: Event = serde_json::from_slice(&message.payload).unwrap();
+        let headers: &HeaderMap = message.headers.as_ref().unwrap();
+        let header = |name: &str| headers.get(name).map(|value| value.as_str().to_owned()).unwrap();
+        assert_eq!(header("ce-id"), event.id.to_string());
+        assert_eq!(header("ce-type"), event.event_type.as_str());
+        assert_eq!(header("ce-source"), "/postrider/shop/production");
+        assert_eq!(header("ce-specversion"), "1.0");
+        assert_eq!(header("ce-subject"), event.data.mail.as_ref().unwrap().send_id.to_string());
+        assert!(message.subject.ends_with(&format!("mail.v1.event.shop.production.{}", event.event_type)));
+        if event.event_type == EventType::EmailClicked {
+            assert_eq!(message.payload, receiver.hits()[0].body);
+            clicks += 1;
+        }
+    }
+    assert_eq!(clicks, 1);
+}
+
+#[tokio::test]
+async fn what_is_too_much_for_one_transaction_is_told_in_parts() {
+    let world = World::new().await;
+    sqlx::query("insert into event_listeners (tenant_id, listener) values ($1, 'webhooks')")
+        .bind(world.tenant.id)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    // One note of nine thousand, as no writer of today makes it.
+    let ids: Vec<_> = (0..9_000).map(|_| new_id()).collect();
+    sqlx::query("insert into outbox (tenant_id, source, ids) values ($1, 'notices', $2)")
+        .bind(world.tenant.id)
+        .bind(&ids)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    until("all parts are taken", async || world.rig.number("select count(*) from outbox").await == 0).await;
+}
