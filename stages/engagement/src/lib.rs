@@ -24,6 +24,7 @@ use runtime::{Counter, Publication, plans};
 use schemas::{Lane, Signal, subjects};
 use sqlx::PgPool;
 
+pub use fold::rescore;
 pub use opt_out::{OptOut, opt_out};
 
 /// Settings of the engagement stage.

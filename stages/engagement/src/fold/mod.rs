@@ -1,6 +1,7 @@
 //! Signals into the ledger: one transaction for all that came together.
 
 mod facts;
+pub mod rescore;
 mod settle;
 mod suppress;
 
@@ -374,3 +375,5 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
 
 #[cfg(test)]
 mod measure;
+#[cfg(test)]
+mod permutations;

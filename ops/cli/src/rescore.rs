@@ -1,0 +1,49 @@
+//! `postrider rescore`: opens and clicks judged anew, by the rules this version has for machines.
+
+use chrono::{DateTime, Utc};
+use engagement::rescore::{Done, Scope, rescore};
+use uuid::Uuid;
+
+use crate::operator::DatabaseArgs;
+
+/// Judges opens and clicks anew, whether a person or a machine made them, and lets times and counters follow. Harmless to
+/// repeat, and to interrupt.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// This engine tenant only.
+    #[arg(long)]
+    tenant: Option<Uuid>,
+    /// Mail made since then only, such as 2026-03-01T00:00:00Z.
+    #[arg(long)]
+    since: Option<DateTime<Utc>>,
+    /// Says what would change, and changes nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Mails between two lines of progress.
+const LINE_EVERY: u64 = 10_000;
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let mut told = 0;
+    let progress = |done: &Done| {
+        if done.sends >= told + LINE_EVERY {
+            told = done.sends;
+            eprintln!("{}", line(done));
+        }
+    };
+    let scope = Scope { tenant: args.tenant, since: args.since };
+    let done = rescore(&pool, scope, args.dry_run, progress).await?;
+    println!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" });
+    Ok(())
+}
+
+fn line(done: &Done) -> String {
+    let Done { sends, events, marked, cleared, relabelled } = done;
+    format!(
+        "{sends} mails, {events} opens and clicks: {marked} now a machine's, {cleared} now a person's, {relabelled} the same for another reason"
+    )
+}
