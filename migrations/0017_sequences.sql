@@ -16,7 +16,6 @@ create table sequences (
     -- Set when a sequence is resumed or archived: its enrollments have yet to follow, which the sequencing stage sees to.
     -- Pausing needs nothing: who is due meanwhile is parked when he is found.
     settle_since timestamptz,
-    signing_secret bytea,                       -- of its webhook steps; sealed by the vault
     activated_at timestamptz,
     archived_at timestamptz,
     created_at timestamptz not null default now(),
@@ -123,7 +122,9 @@ create table enrollment_checks (
     replied_to uuid,                            -- the send that was answered
     noted_at timestamptz not null default clock_timestamp()
 );
+create index enrollment_checks_by_contact on enrollment_checks (tenant_id, contact_id);
 grant select, insert, update, delete on enrollment_checks to postrider_stages;
+grant insert on enrollment_checks to postrider_ingress;
 
 -- Look-ups by key for each row, whatever the planner knows of these tables.
 create function check_suppressed_enrollments() returns trigger

@@ -1,20 +1,104 @@
 //! Sequencing: due enrollments take their next step, each exactly once.
+//!
+//! Work is found by the `due` sweep: it locks a group of due enrollments (`skip locked`: any number of processes), judges each
+//! contact, takes the steps of each type together, and moves the cursors in the same transaction. What a step sends goes down the
+//! road of all mail. Calls to products are made between two transactions, under a claim. Two more sweeps see to what happens
+//! between steps: `exits` ends enrollments of those who left, bounced, complained or answered, `settle` lets enrollments follow a
+//! sequence that was resumed or archived.
+//!
+//! [`action`] and [`delay`] are its pure parts: the API checks steps and answers `next_action_at` with them.
 
-use runner::{Deps, StageError};
+pub mod action;
+mod calls;
+mod checks;
+mod decide;
+pub mod delay;
+mod due;
+mod exit;
+mod group;
+mod moves;
+mod sequence;
+mod settle;
+mod steps;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use runner::{Deps, StageError, Sweep};
+
+use calls::Calls;
+use checks::Checks;
+use group::Groups;
+use settle::Settle;
+
+/// The stage's name.
+const NAME: &str = "sequencing";
 
 /// Settings of the sequencing stage.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sequencing settings")]
 #[group(skip)]
 pub struct Settings {
     /// Groups of due enrollments worked on at the same time.
     #[arg(long, env = "POSTRIDER_SEQUENCING_WORKERS", default_value_t = 2)]
     pub sequencing_workers: usize,
+    /// Due enrollments of one group: one transaction.
+    #[arg(long, env = "POSTRIDER_SEQUENCING_GROUP", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5_000))]
+    pub sequencing_group: u16,
+    /// How long after one look for due enrollments that found none the next one follows.
+    #[arg(long, env = "POSTRIDER_SEQUENCING_POLL", default_value = "250ms", value_parser = humantime::parse_duration)]
+    pub sequencing_poll: Duration,
+    /// Steps that a contact may take in one sequence within a day, over all its enrollments; with one more the enrollment ends
+    /// as `loop_detected`.
+    #[arg(long, env = "POSTRIDER_SEQUENCING_STEPS_PER_DAY", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub sequencing_steps_per_day: u16,
 }
 
-/// Starts the stage's workers.
+/// Starts the stage's sweeps.
 ///
 /// # Errors
 /// None today; the signature is every stage's.
-pub async fn start(_deps: &Deps, _settings: &Settings) -> Result<(), StageError> {
+pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+    let groups = Groups {
+        pool: deps.pool.clone(),
+        bus: deps.bus.clone(),
+        calls: Calls::new(deps),
+        group_max: i64::from(settings.sequencing_group),
+        steps_per_day: i16::try_from(settings.sequencing_steps_per_day).unwrap_or(i16::MAX),
+    };
+    let due = DueSweep { groups, workers: settings.sequencing_workers.max(1), interval: settings.sequencing_poll };
+    deps.runner.start_sweep(NAME, Arc::new(due));
+    deps.runner.start_sweep(NAME, Arc::new(Checks { pool: deps.pool.clone() }));
+    deps.runner.start_sweep(NAME, Arc::new(Settle { pool: deps.pool.clone() }));
     Ok(())
+}
+
+/// Finds due enrollments and works them off, several groups at a time.
+struct DueSweep {
+    groups: Groups,
+    workers: usize,
+    interval: Duration,
+}
+
+#[async_trait]
+impl Sweep for DueSweep {
+    fn name(&self) -> &'static str {
+        "due"
+    }
+
+    fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let first = self.groups.work().await?;
+        // One group took all there was: nothing for others.
+        if first < u64::try_from(self.groups.group_max).unwrap_or(u64::MAX) / 2 {
+            return Ok(first);
+        }
+        // Each to its end: a failed one must not cut another off between its commit and its announcements.
+        let others = join_all((0..self.workers).map(|_| self.groups.work())).await;
+        others.into_iter().try_fold(first, |sum, found| Ok(sum + found?))
+    }
 }

@@ -1,0 +1,256 @@
+//! `call_product_webhook`: a signed POST to an address of the product's, made outside of any transaction. The enrollment is
+//! claimed under a token for as long as a call may take and settled afterwards; when the process dies in between, the claim runs
+//! out and the call is made again under the same id. A receiver that answers late or never holds up its own tenant at most.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use runner::{Deps, Runner, StageError};
+use runtime::{
+    Counter, FactBell, Outbound, Vault,
+    outbound::{Limits, OutboundError},
+    plans,
+};
+use schemas::{StepType, webhook};
+use serde_json::{Value, json};
+use sqlx::{PgConnection, PgPool};
+use url::Url;
+use uuid::Uuid;
+
+use crate::{
+    action::{Action, CallProductWebhook},
+    due::{self, Due},
+    group::{advance, fail},
+    moves::{self, Log},
+    sequence,
+    steps::{Effect, Item, Outcome},
+};
+
+/// How long a claim holds: longer than a call may take, with what comes before and after it.
+pub(crate) const LEASE: Duration = Duration::from_secs(45);
+/// Calls of one process at the same time, and of one tenant among them.
+const CALLS_MAX: usize = 128;
+const CALLS_PER_TENANT: usize = 8;
+/// The type that the call's headers name.
+const CALL_TYPE: &str = "sequence.step";
+
+/// A call to make.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) token: Uuid,
+    id: Uuid,
+    due: Due,
+    step_id: Uuid,
+    config: CallProductWebhook,
+    body: Value,
+    _slot: Slot,
+}
+
+/// How many calls are out, by tenant.
+type Out = Arc<Mutex<HashMap<Uuid, usize>>>;
+
+/// The room a call takes, given back however it ends.
+#[derive(Debug)]
+struct Slot {
+    out: Out,
+    tenant: Uuid,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = out.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                out.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+/// Makes calls. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Calls {
+    pool: PgPool,
+    outbound: Outbound,
+    vault: Arc<Vault>,
+    facts: FactBell,
+    runner: Runner,
+    out: Out,
+}
+
+impl Calls {
+    pub(crate) fn new(deps: &Deps) -> Self {
+        Self {
+            pool: deps.pool.clone(),
+            outbound: deps.outbound.clone(),
+            vault: Arc::clone(&deps.vault),
+            facts: deps.facts.clone(),
+            runner: deps.runner.clone(),
+            out: Out::default(),
+        }
+    }
+
+    /// Prepares an item's call. `None`: there is no room for it now.
+    pub(crate) fn claim(&self, item: &Item<'_>) -> Option<Call> {
+        let Some(Action::CallProductWebhook(config)) = &item.step.action else { return None };
+        let slot = self.slot(item.due.tenant_id)?;
+        // The same in every attempt, over processes and crashes.
+        let id = Uuid::new_v5(&item.due.id, item.step.id.as_bytes());
+        let body = json!({
+            "id": id,
+            "type": CALL_TYPE,
+            "version": schemas::events::EVENT_VERSION,
+            "engine_tenant_id": item.due.tenant_id,
+            "environment": item.sequence.environment,
+            "data": {
+                "sequence_id": item.due.sequence_id,
+                "enrollment_id": item.due.id,
+                "step_id": item.step.id,
+                "contact_id": item.due.contact_id,
+                "email": item.person.address,
+                "payload": config.payload,
+            },
+        });
+        let (due, config) = (item.due.clone(), config.clone());
+        Some(Call { token: Uuid::new_v4(), id, due, step_id: item.step.id, config, body, _slot: slot })
+    }
+
+    fn slot(&self, tenant: Uuid) -> Option<Slot> {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        if out.values().sum::<usize>() >= CALLS_MAX || out.get(&tenant).is_some_and(|count| *count >= CALLS_PER_TENANT)
+        {
+            return None;
+        }
+        *out.entry(tenant).or_default() += 1;
+        Some(Slot { out: Arc::clone(&self.out), tenant })
+    }
+
+    /// Makes a call whose claim is committed, in the background.
+    pub(crate) fn start(&self, call: Call) {
+        let calls = self.clone();
+        self.runner.spawn(async move {
+            let answer = calls.post(&call).await;
+            if let Err(error) = calls.settle(&call, answer).await {
+                // The claim runs out, and the call is made again.
+                tracing::warn!(code = error.code(), error = %error.chain(), "a call's outcome is not written down");
+            }
+        });
+    }
+
+    async fn product_tenant_id(&self, call: &Call) -> sqlx::Result<Option<String>> {
+        sqlx::query_scalar!(
+            "select k.product_tenant_id from tenant_links k join tenants t on t.id = k.tenant_id and t.environment = k.environment
+             where k.tenant_id = $1 and k.product = $2
+             order by k.product_tenant_id limit 1",
+            call.due.tenant_id,
+            call.due.product,
+        )
+        .fetch_optional(&self.pool)
+        .await
+    }
+
+    /// The status that was answered, or the code of why there is none.
+    async fn post(&self, call: &Call) -> Result<u16, Refusal> {
+        let url: Url =
+            self.outbound.rules().parse(&call.config.url).map_err(|_| Refusal::for_good("address_not_allowed"))?;
+        let mut body = call.body.clone();
+        let known = self.product_tenant_id(call).await.map_err(|_| Refusal::again("ledger"))?;
+        body["product_tenant_id"] = json!(known);
+        let body = Bytes::from(body.to_string());
+        let secrets = self.vault.call_secrets(call.due.tenant_id);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(HeaderName::from_static(webhook::EVENT_HEADER), HeaderValue::from_static(CALL_TYPE));
+        let attempt = call.due.attempts.saturating_add(1);
+        headers.insert(HeaderName::from_static(webhook::ATTEMPT_HEADER), HeaderValue::from(attempt));
+        let id = HeaderValue::try_from(call.id.to_string()).map_err(|_| Refusal::for_good("header"))?;
+        headers.insert(HeaderName::from_static(webhook::DELIVERY_HEADER), id);
+        for (name, value) in webhook::sign(&secrets, call.id, Utc::now().timestamp(), &body) {
+            let value = HeaderValue::try_from(value).map_err(|_| Refusal::for_good("header"))?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        let answer = self.outbound.post(&url, headers, body, Limits::default()).await?;
+        match answer.status.as_u16() {
+            status @ 200..=299 => Ok(status),
+            410 => Err(Refusal::for_good("answered_gone")),
+            300..=399 => Err(Refusal::again("answered_redirect")),
+            400..=499 => Err(Refusal::again("answered_client_error")),
+            _ => Err(Refusal::again("answered_server_error")),
+        }
+    }
+
+    /// Moves the enrollment on, if it is still ours: it may have ended meanwhile.
+    async fn settle(&self, call: &Call, answer: Result<u16, Refusal>) -> Result<(), StageError> {
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let Some(now) = hold(&mut tx, call).await? else { return Ok(tx.rollback().await?) };
+        let due = std::slice::from_ref(&call.due);
+        let sequences = sequence::load(&mut tx, due).await?;
+        let people = due::people(&mut tx, due).await?;
+        let sequence = sequences.get(&(call.due.tenant_id, call.due.sequence_id));
+        let (Some(sequence), Some(Some(person))) = (sequence, people.first()) else { return Ok(tx.rollback().await?) };
+        let (moved, log) = match answer {
+            Ok(status) => {
+                let effect = Effect::of(Outcome::Done, json!({"status": status, "call_id": call.id}));
+                let log = Log::of(&call.due, call.step_id, StepType::CallProductWebhook, &effect);
+                (advance(&call.due, sequence, person, &effect, now), Some(log))
+            }
+            Err(refusal) => {
+                // What can never succeed has used up its attempts.
+                let attempts = if refusal.for_good { i16::MAX } else { call.due.attempts };
+                let due = Due { attempts, ..call.due.clone() };
+                fail(&due, call.step_id, StepType::CallProductWebhook, refusal.code, now)
+            }
+        };
+        let outcome = log.as_ref().map_or("retried", |log| log.outcome);
+        moves::write(&mut tx, &[moved], log.as_slice()).await?;
+        tx.commit().await?;
+        self.facts.ring();
+        let labels = [("step_type", StepType::CallProductWebhook.as_str()), ("outcome", outcome)];
+        Counter::SequenceStepsTotal.add(1, labels);
+        Ok(())
+    }
+}
+
+/// Locks the enrollment if the claim still holds; answers the time.
+async fn hold(db: &mut PgConnection, call: &Call) -> sqlx::Result<Option<DateTime<Utc>>> {
+    sqlx::query_scalar!(
+        r#"select now() as "now!" from enrollments
+           where tenant_id = $1 and id = $2 and claim_token = $3 and status in ('active', 'paused')
+           for no key update"#,
+        call.due.tenant_id,
+        call.due.id,
+        call.token,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Why a call did not succeed.
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    code: &'static str,
+    for_good: bool,
+}
+
+impl Refusal {
+    fn again(code: &'static str) -> Self {
+        Self { code, for_good: false }
+    }
+
+    fn for_good(code: &'static str) -> Self {
+        Self { code, for_good: true }
+    }
+}
+
+impl From<OutboundError> for Refusal {
+    fn from(error: OutboundError) -> Self {
+        Self { code: error.code(), for_good: !error.is_retryable() }
+    }
+}

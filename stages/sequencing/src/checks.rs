@@ -1,0 +1,114 @@
+//! Who has to leave between two steps: facts note the contact in `enrollment_checks`, by trigger, and this looks whose enrollments
+//! end by it. A step looks for itself before it acts, so nothing hangs on how soon this is.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use runtime::{Counter, plans};
+use schemas::ExitReason;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    due::{self, Due},
+    exit::exit_reason,
+    sequence,
+};
+
+/// Notes looked at in one transaction.
+const AT_ONCE: i64 = 500;
+
+pub(crate) struct Checks {
+    pub(crate) pool: PgPool,
+}
+
+#[async_trait]
+impl Sweep for Checks {
+    fn name(&self) -> &'static str {
+        "exits"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let notes = sqlx::query!(
+            "select id, tenant_id, contact_id from enrollment_checks order by id limit $1 for update skip locked",
+            AT_ONCE
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        if notes.is_empty() {
+            tx.rollback().await?;
+            return Ok(0);
+        }
+        let mut contacts: Vec<(Uuid, Uuid)> = notes.iter().map(|note| (note.tenant_id, note.contact_id)).collect();
+        contacts.sort_unstable();
+        contacts.dedup();
+        let live = lock(&mut tx, contacts).await?;
+        let leaving = leaving(&mut tx, &live).await?;
+        end(&mut tx, &leaving).await?;
+        let ids: Vec<i64> = notes.iter().map(|note| note.id).collect();
+        sqlx::query!("delete from enrollment_checks where id = any ($1)", &ids).execute(&mut *tx).await?;
+        tx.commit().await?;
+        for (_, _, reason) in &leaving {
+            Counter::EnrollmentsEndedTotal.add(1, [("reason", reason.as_str())]);
+        }
+        Ok(u64::try_from(ids.len()).unwrap_or(0))
+    }
+}
+
+/// Locks the contacts' live enrollments, in key order. A step that is being taken is waited for: its transaction is short.
+async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Result<Vec<Due>> {
+    let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) = contacts.into_iter().unzip();
+    sqlx::query_as!(
+        Due,
+        r#"select e.tenant_id, e.id, e.sequence_id, e.contact_id, e.product, e.next_step, e.next_action_at as "due_at!", e.attempts,
+                  e.opted_out_by_step, e.steps_today
+           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, contact_id)
+           join enrollments e on e.tenant_id = w.tenant_id and e.contact_id = w.contact_id and e.status in ('active', 'paused')
+           order by e.tenant_id, e.id
+           for no key update of e"#,
+        &tenants,
+        &contacts,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Those that end, and why.
+async fn leaving(db: &mut PgConnection, live: &[Due]) -> sqlx::Result<Vec<(Uuid, Uuid, ExitReason)>> {
+    let sequences = sequence::load(&mut *db, live).await?;
+    let people = due::people(db, live).await?;
+    let reason = |(due, person): (&Due, &Option<due::Person>)| {
+        let sequence = sequences.get(&(due.tenant_id, due.sequence_id))?;
+        let reason = match person {
+            None => Some(ExitReason::ContactArchived),
+            Some(person) => exit_reason(&person.standing, &sequence.rules(due.opted_out_by_step))
+                .or(person.replied.then_some(ExitReason::Replied)),
+        };
+        Some((due.tenant_id, due.id, reason?))
+    };
+    Ok(live.iter().zip(&people).filter_map(reason).collect())
+}
+
+async fn end(db: &mut PgConnection, leaving: &[(Uuid, Uuid, ExitReason)]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = leaving.iter().map(|(tenant, ..)| *tenant).collect();
+    let ids: Vec<Uuid> = leaving.iter().map(|(_, id, _)| *id).collect();
+    let reasons: Vec<&str> = leaving.iter().map(|(.., reason)| reason.as_str()).collect();
+    sqlx::query!(
+        "update enrollments e
+         set status = 'exited', exit_reason = w.reason, next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
+         from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, reason)
+         where e.tenant_id = w.tenant_id and e.id = w.id",
+        &tenants,
+        &ids,
+        &reasons as &[&str],
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,93 @@
+//! Which enrollments are due, and who they are.
+
+use std::collections::HashSet;
+
+use chrono::{DateTime, Utc};
+use schemas::gate::{MarketingStatus, Standing};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// A due enrollment, locked by the transaction that found it.
+#[derive(Debug, Clone)]
+pub(crate) struct Due {
+    pub(crate) tenant_id: Uuid,
+    pub(crate) id: Uuid,
+    pub(crate) sequence_id: Uuid,
+    pub(crate) contact_id: Uuid,
+    pub(crate) product: String,
+    pub(crate) next_step: i16,
+    pub(crate) due_at: DateTime<Utc>,
+    pub(crate) attempts: i16,
+    pub(crate) opted_out_by_step: bool,
+    pub(crate) steps_today: i16,
+}
+
+/// The contact of a due enrollment.
+#[derive(Debug, Clone)]
+pub(crate) struct Person {
+    pub(crate) address: String,
+    pub(crate) first_name: Option<String>,
+    pub(crate) last_name: Option<String>,
+    pub(crate) timezone: Option<String>,
+    pub(crate) standing: Standing,
+    /// He answered a mail of this very enrollment.
+    pub(crate) replied: bool,
+}
+
+/// Locks due enrollments, at most `limit`, and one of each contact: two steps that change one contact would be one too many for
+/// a statement. What is left over is due still.
+pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<Due>> {
+    let waiting = sqlx::query_scalar!(
+        r#"select count(*) as "waiting!"
+           from (select from enrollments where status = 'active' and next_action_at <= now() limit $1) w"#,
+        limit + 1,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    let mut due = match waiting {
+        0 => return Ok(Vec::new()),
+        waiting if waiting <= limit => sqlx::query_file_as!(Due, "queries/due.sql", limit).fetch_all(db).await?,
+        _ => sqlx::query_file_as!(Due, "queries/due_in_turn.sql", limit).fetch_all(db).await?,
+    };
+    let mut contacts = HashSet::with_capacity(due.len());
+    due.retain(|due| contacts.insert((due.tenant_id, due.contact_id)));
+    Ok(due)
+}
+
+/// The contacts of these enrollments, in their order. Run in a statement of its own: it sees every fact committed before.
+pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Vec<Option<Person>>> {
+    let column = |of: fn(&Due) -> Uuid| due.iter().map(of).collect::<Vec<Uuid>>();
+    let rows = sqlx::query_file!(
+        "queries/people.sql",
+        &column(|due| due.tenant_id),
+        &column(|due| due.contact_id),
+        &column(|due| due.id),
+    )
+    .fetch_all(db)
+    .await?;
+    let mut people = vec![None; due.len()];
+    for row in rows {
+        let standing = Standing {
+            contact_active: row.contact_active,
+            marketing: MarketingStatus::from_column(&row.marketing_status),
+            hard_bounced: row.hard_bounced,
+            complained: row.complained,
+            unsubscribed: row.unsubscribed,
+            invalid: row.invalid,
+            suppressed_all: row.suppressed_all,
+            suppressed_marketing: row.suppressed_marketing,
+        };
+        let place = usize::try_from(row.place - 1).ok().and_then(|place| people.get_mut(place));
+        if let Some(place) = place {
+            *place = Some(Person {
+                address: row.address,
+                first_name: row.first_name,
+                last_name: row.last_name,
+                timezone: row.timezone,
+                standing,
+                replied: row.replied,
+            });
+        }
+    }
+    Ok(people)
+}

@@ -1,0 +1,194 @@
+//! A group of due enrollments: locked, judged, their steps taken, moved on, all in one transaction. Whatever process does it and
+//! whenever it dies, a step is taken once: the cursor moves in the transaction of the effect.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use runner::StageError;
+use runtime::{Bus, Counter, Histogram, plans};
+use schemas::{EnrollmentStatus, ExitReason, StepType};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    calls::{Call, Calls},
+    decide::{Way, way},
+    due::{self, Due, Person},
+    moves::{self, Log, Move},
+    sequence::{self, Sequence},
+    steps::{self, Announcements, Effect, Item, Taken},
+};
+
+/// The pauses after failed attempts at a step; after the last one the enrollment fails.
+const BACKOFF: [Duration; 4] = [
+    Duration::from_secs(60),
+    Duration::from_secs(5 * 60),
+    Duration::from_secs(30 * 60),
+    Duration::from_secs(2 * 60 * 60),
+];
+/// Until a contact that somebody holds is tried again.
+const LATER: Duration = Duration::from_secs(1);
+/// Until an enrollment of a suspended tenant is looked at again.
+const REST: Duration = Duration::from_secs(5 * 60);
+
+/// What groups are worked on with.
+#[derive(Debug, Clone)]
+pub(crate) struct Groups {
+    pub(crate) pool: PgPool,
+    pub(crate) bus: Bus,
+    pub(crate) calls: Calls,
+    pub(crate) group_max: i64,
+    pub(crate) steps_per_day: i16,
+}
+
+/// What a group came to.
+#[derive(Debug, Default)]
+struct Settled {
+    moves: Vec<Move>,
+    log: Vec<Log>,
+}
+
+impl Groups {
+    /// Works one group off; answers how many enrollments it had.
+    pub(crate) async fn work(&self) -> Result<u64, StageError> {
+        let mut announce = Announcements::new();
+        let mut calls = Vec::new();
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let due = due::lock(&mut tx, self.group_max).await?;
+        if due.is_empty() {
+            tx.rollback().await?;
+            return Ok(0);
+        }
+        let settled = self.settle(&mut tx, &due, &mut announce, &mut calls).await?;
+        moves::write(&mut tx, &settled.moves, &settled.log).await?;
+        tx.commit().await?;
+        measure(&due, &settled);
+        for call in calls {
+            self.calls.start(call);
+        }
+        // The ledger has it: the sweeps of the audience stage ring again for what the bus does not take.
+        if let Err(error) = self.bus.publish_all(announce).await {
+            tracing::warn!(%error, "not announced; the sweep will");
+        }
+        Ok(u64::try_from(due.len()).unwrap_or(0))
+    }
+
+    async fn settle(
+        &self,
+        db: &mut PgConnection,
+        due: &[Due],
+        announce: &mut Announcements,
+        calls: &mut Vec<Call>,
+    ) -> Result<Settled, StageError> {
+        let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *db).await?;
+        let sequences = sequence::load(&mut *db, due).await?;
+        let people = due::people(&mut *db, due).await?;
+        let mut settled = Settled::default();
+        let mut by_type: BTreeMap<StepType, Vec<Item<'_>>> = BTreeMap::new();
+        for (due, person) in due.iter().zip(&people) {
+            // Foreign keys hold the sequence there.
+            let Some(sequence) = sequences.get(&(due.tenant_id, due.sequence_id)) else { continue };
+            match (way(due, sequence, person.as_ref(), self.steps_per_day), person) {
+                (Way::Act(step), Some(person)) => {
+                    by_type.entry(step.kind).or_default().push(Item { due, sequence, step, person });
+                }
+                (Way::Act(_), None) => settled.moves.push(Move::exit(due, ExitReason::ContactArchived)),
+                (Way::Exit(reason), _) => settled.moves.push(Move::exit(due, reason)),
+                (Way::Complete, _) => settled.moves.push(Move::complete(due)),
+                (Way::Park, _) => settled.moves.push(Move::park(due)),
+                (Way::Rest, _) => settled.moves.push(Move::again(due, now + REST)),
+            }
+        }
+        for (kind, items) in by_type {
+            if kind == StepType::CallProductWebhook {
+                self.claim_calls(&items, now, &mut settled, calls);
+                continue;
+            }
+            let taken = steps::take(&mut *db, kind, &items, announce).await?;
+            for (item, taken) in items.iter().zip(taken) {
+                let (moved, log) = follow(item, taken, now);
+                settled.moves.push(moved);
+                settled.log.extend(log);
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Calls to products are made after the commit: the enrollment is claimed for as long as one may take. Where there is no room
+    /// for more, it comes again in a moment.
+    fn claim_calls(&self, items: &[Item<'_>], now: DateTime<Utc>, settled: &mut Settled, calls: &mut Vec<Call>) {
+        for item in items {
+            settled.moves.push(match self.calls.claim(item) {
+                Some(call) => {
+                    let token = call.token;
+                    calls.push(call);
+                    Move::claim(item.due, token, now + crate::calls::LEASE)
+                }
+                None => Move::again(item.due, now + LATER),
+            });
+        }
+    }
+}
+
+/// Where an item goes after its step, and what the log says of it.
+pub(crate) fn follow(item: &Item<'_>, taken: Taken, now: DateTime<Utc>) -> (Move, Option<Log>) {
+    match taken {
+        Taken::Later => (Move::again(item.due, now + LATER), None),
+        Taken::Failed(code) => fail(item.due, item.step.id, item.step.kind, code, now),
+        Taken::Took(effect) => {
+            let log = Log::of(item.due, item.step.id, item.step.kind, &effect);
+            (advance(item.due, item.sequence, item.person, &effect, now), Some(log))
+        }
+    }
+}
+
+/// After a step: to the next one, or to the end.
+pub(crate) fn advance(due: &Due, sequence: &Sequence, person: &Person, effect: &Effect, now: DateTime<Utc>) -> Move {
+    let moved = match (effect.ends, sequence.due(due.next_step + 1, now, person.timezone.as_deref())) {
+        (Some(reason), _) => Move::exit(due, reason),
+        (None, None) => Move::complete(due),
+        (None, Some(at)) => Move::on(due, at),
+    };
+    moved.after(due, effect)
+}
+
+/// After a failed attempt: the same step later, or the end.
+pub(crate) fn fail(
+    due: &Due,
+    step_id: Uuid,
+    kind: StepType,
+    code: &'static str,
+    now: DateTime<Utc>,
+) -> (Move, Option<Log>) {
+    match usize::try_from(due.attempts).ok().and_then(|attempt| BACKOFF.get(attempt)) {
+        Some(pause) => (Move::retry(due, now + *pause, code), None),
+        None => (Move::fail(due, code), Some(Log::failure(due, step_id, kind, code))),
+    }
+}
+
+fn measure(due: &[Due], settled: &Settled) {
+    let now = Utc::now();
+    for due in due {
+        let late = (now - due.due_at).max(TimeDelta::zero());
+        Histogram::SequenceLagSeconds.record(late.as_seconds_f64(), []);
+    }
+    for log in &settled.log {
+        Counter::SequenceStepsTotal.add(1, [("step_type", log.kind.as_str()), ("outcome", log.outcome)]);
+    }
+    for moved in &settled.moves {
+        if let Some(end) = moved.end() {
+            Counter::EnrollmentsEndedTotal.add(1, [("reason", end)]);
+        }
+    }
+}
+
+impl Move {
+    /// How an enrollment ended, for the metric.
+    fn end(&self) -> Option<&'static str> {
+        match self.status {
+            EnrollmentStatus::Active | EnrollmentStatus::Paused => None,
+            EnrollmentStatus::Completed => Some("completed"),
+            EnrollmentStatus::Exited | EnrollmentStatus::Failed => self.exit_reason.map(ExitReason::as_str),
+        }
+    }
+}

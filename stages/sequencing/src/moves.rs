@@ -1,0 +1,246 @@
+//! Writing down where enrollments are, what each step did, and who completed.
+
+use chrono::{DateTime, Utc};
+use schemas::{EnrollmentStatus, EventType, ExitReason, StepType};
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{due::Due, steps::Effect};
+
+/// Where an enrollment is now.
+#[derive(Debug, Clone)]
+pub(crate) struct Move {
+    tenant_id: Uuid,
+    id: Uuid,
+    sequence_id: Uuid,
+    contact_id: Uuid,
+    pub(crate) status: EnrollmentStatus,
+    pub(crate) exit_reason: Option<ExitReason>,
+    next_step: i16,
+    next_action_at: Option<DateTime<Utc>>,
+    attempts: i16,
+    last_error: Option<&'static str>,
+    claim_token: Option<Uuid>,
+    opted_out: bool,
+    steps_today: i16,
+}
+
+impl Move {
+    fn stay(due: &Due) -> Self {
+        Self {
+            tenant_id: due.tenant_id,
+            id: due.id,
+            sequence_id: due.sequence_id,
+            contact_id: due.contact_id,
+            status: EnrollmentStatus::Active,
+            exit_reason: None,
+            next_step: due.next_step,
+            next_action_at: Some(due.due_at),
+            attempts: due.attempts,
+            last_error: None,
+            claim_token: None,
+            opted_out: false,
+            steps_today: due.steps_today,
+        }
+    }
+
+    /// To the next step.
+    pub(crate) fn on(due: &Due, at: DateTime<Utc>) -> Self {
+        Self { next_step: due.next_step + 1, next_action_at: Some(at), attempts: 0, ..Self::stay(due) }
+    }
+
+    /// The same step at another time, through no fault of its own.
+    pub(crate) fn again(due: &Due, at: DateTime<Utc>) -> Self {
+        Self { next_action_at: Some(at), ..Self::stay(due) }
+    }
+
+    /// The same step after a failed attempt.
+    pub(crate) fn retry(due: &Due, at: DateTime<Utc>, code: &'static str) -> Self {
+        let attempts = due.attempts.saturating_add(1);
+        Self { next_action_at: Some(at), attempts, last_error: Some(code), ..Self::stay(due) }
+    }
+
+    /// After a step that was taken.
+    pub(crate) fn after(self, due: &Due, effect: &Effect) -> Self {
+        Self { opted_out: effect.opted_out, steps_today: due.steps_today.saturating_add(1), ..self }
+    }
+
+    /// Somebody has its step in hand until then.
+    pub(crate) fn claim(due: &Due, token: Uuid, until: DateTime<Utc>) -> Self {
+        Self { next_action_at: Some(until), claim_token: Some(token), ..Self::stay(due) }
+    }
+
+    /// Out of the due ones; its time stays.
+    pub(crate) fn park(due: &Due) -> Self {
+        Self { status: EnrollmentStatus::Paused, ..Self::stay(due) }
+    }
+
+    /// Over: every step is taken.
+    pub(crate) fn complete(due: &Due) -> Self {
+        Self {
+            status: EnrollmentStatus::Completed,
+            next_step: due.next_step.saturating_add(1),
+            next_action_at: None,
+            ..Self::stay(due)
+        }
+    }
+
+    /// Over, before its last step.
+    pub(crate) fn exit(due: &Due, reason: ExitReason) -> Self {
+        Self { status: EnrollmentStatus::Exited, exit_reason: Some(reason), next_action_at: None, ..Self::stay(due) }
+    }
+
+    /// Over: a step could not be taken.
+    pub(crate) fn fail(due: &Due, code: &'static str) -> Self {
+        Self {
+            status: EnrollmentStatus::Failed,
+            exit_reason: Some(ExitReason::Error),
+            next_action_at: None,
+            attempts: due.attempts.saturating_add(1),
+            last_error: Some(code),
+            ..Self::stay(due)
+        }
+    }
+}
+
+/// What a step did.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    tenant_id: Uuid,
+    enrollment_id: Uuid,
+    step_order: i16,
+    step_id: Uuid,
+    pub(crate) kind: StepType,
+    pub(crate) outcome: &'static str,
+    detail: Value,
+    send_id: Option<Uuid>,
+    due_at: DateTime<Utc>,
+}
+
+impl Log {
+    pub(crate) fn of(due: &Due, step_id: Uuid, kind: StepType, effect: &Effect) -> Self {
+        Self {
+            tenant_id: due.tenant_id,
+            enrollment_id: due.id,
+            step_order: due.next_step,
+            step_id,
+            kind,
+            outcome: effect.outcome.as_str(),
+            detail: effect.detail.clone(),
+            send_id: effect.send_id,
+            due_at: due.due_at,
+        }
+    }
+
+    pub(crate) fn failure(due: &Due, step_id: Uuid, kind: StepType, code: &'static str) -> Self {
+        Self {
+            tenant_id: due.tenant_id,
+            enrollment_id: due.id,
+            step_order: due.next_step,
+            step_id,
+            kind,
+            outcome: "failed",
+            detail: json!({"error": code, "attempts": due.attempts.saturating_add(1)}),
+            send_id: None,
+            due_at: due.due_at,
+        }
+    }
+}
+
+/// Writes them. The enrollments are locked.
+pub(crate) async fn write(db: &mut PgConnection, moves: &[Move], log: &[Log]) -> sqlx::Result<()> {
+    move_on(&mut *db, moves).await?;
+    if !log.is_empty() {
+        write_log(&mut *db, log).await?;
+    }
+    let completed: Vec<&Move> = moves.iter().filter(|moved| moved.status == EnrollmentStatus::Completed).collect();
+    if !completed.is_empty() {
+        tell(db, &completed).await?;
+    }
+    Ok(())
+}
+
+async fn move_on(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = moves.iter().map(|to| to.tenant_id).collect();
+    let ids: Vec<Uuid> = moves.iter().map(|to| to.id).collect();
+    let statuses: Vec<&str> = moves.iter().map(|to| to.status.as_str()).collect();
+    let reasons: Vec<Option<&str>> = moves.iter().map(|to| to.exit_reason.map(ExitReason::as_str)).collect();
+    let steps: Vec<i16> = moves.iter().map(|to| to.next_step).collect();
+    let times: Vec<Option<DateTime<Utc>>> = moves.iter().map(|to| to.next_action_at).collect();
+    let attempts: Vec<i16> = moves.iter().map(|to| to.attempts).collect();
+    let errors: Vec<Option<&str>> = moves.iter().map(|to| to.last_error).collect();
+    let tokens: Vec<Option<Uuid>> = moves.iter().map(|to| to.claim_token).collect();
+    let opted_out: Vec<bool> = moves.iter().map(|to| to.opted_out).collect();
+    let today: Vec<i16> = moves.iter().map(|to| to.steps_today).collect();
+    sqlx::query_file!(
+        "queries/move.sql",
+        &tenants,
+        &ids,
+        &statuses as &[&str],
+        &reasons as &[Option<&str>],
+        &steps,
+        &times as &[Option<DateTime<Utc>>],
+        &attempts,
+        &errors as &[Option<&str>],
+        &tokens as &[Option<Uuid>],
+        &opted_out,
+        &today,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+async fn write_log(db: &mut PgConnection, log: &[Log]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = log.iter().map(|entry| entry.tenant_id).collect();
+    let enrollments: Vec<Uuid> = log.iter().map(|entry| entry.enrollment_id).collect();
+    let orders: Vec<i16> = log.iter().map(|entry| entry.step_order).collect();
+    let steps: Vec<Uuid> = log.iter().map(|entry| entry.step_id).collect();
+    let types: Vec<&str> = log.iter().map(|entry| entry.kind.as_str()).collect();
+    let outcomes: Vec<&str> = log.iter().map(|entry| entry.outcome).collect();
+    let details: Vec<Value> = log.iter().map(|entry| entry.detail.clone()).collect();
+    let sends: Vec<Option<Uuid>> = log.iter().map(|entry| entry.send_id).collect();
+    let dues: Vec<DateTime<Utc>> = log.iter().map(|entry| entry.due_at).collect();
+    sqlx::query!(
+        "insert into enrollment_steps (tenant_id, enrollment_id, step_order, step_id, step_type, outcome, detail, send_id, due_at)
+         select * from unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::jsonb[], $8::uuid[],
+                              $9::timestamptz[])",
+        &tenants,
+        &enrollments,
+        &orders,
+        &steps,
+        &types as &[&str],
+        &outcomes as &[&str],
+        &details,
+        &sends as &[Option<Uuid>],
+        &dues,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// `sequence.completed`, for every product of the tenant.
+async fn tell(db: &mut PgConnection, completed: &[&Move]) -> sqlx::Result<()> {
+    let column = |of: fn(&Move) -> Uuid| completed.iter().map(|to| of(to)).collect::<Vec<Uuid>>();
+    // One event per enrollment, for good.
+    let ids: Vec<Uuid> =
+        completed.iter().map(|to| Uuid::new_v5(&to.id, EventType::SequenceCompleted.as_str().as_bytes())).collect();
+    let data: Vec<Value> =
+        completed.iter().map(|to| json!({"sequence_id": to.sequence_id, "enrollment_id": to.id})).collect();
+    sqlx::query!(
+        "insert into notices (tenant_id, id, type, contact_id, subject_id, data)
+         select w.tenant_id, w.id, $1, w.contact_id, w.subject_id, w.data
+         from unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::jsonb[]) as w (tenant_id, id, contact_id, subject_id, data)",
+        EventType::SequenceCompleted.as_str(),
+        &column(|to| to.tenant_id),
+        &ids,
+        &column(|to| to.contact_id),
+        &column(|to| to.id),
+        &data,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,124 @@
+//! The sequences of a group with their steps, each loaded once.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
+use serde_json::Value;
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use crate::{
+    action::{Action, Plainly},
+    delay,
+    due::Due,
+    exit::ExitRules,
+};
+
+/// One step.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) id: Uuid,
+    pub(crate) order: i16,
+    pub(crate) kind: StepType,
+    pub(crate) template_id: Option<Uuid>,
+    delay_amount: u32,
+    delay_unit: DelayUnit,
+    /// `None`: what is stored cannot be read. The API checks it, so it never is.
+    pub(crate) action: Option<Action>,
+}
+
+/// A sequence, and what its tenant says.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub(crate) status: SequenceStatus,
+    pub(crate) name: String,
+    pub(crate) sender_profile_id: Option<Uuid>,
+    rules: ExitRules,
+    pub(crate) tenant_active: bool,
+    timezone: String,
+    pub(crate) owner_email: String,
+    pub(crate) environment: Environment,
+    steps: Vec<Step>,
+}
+
+/// A tenant's sequence.
+pub(crate) type SequenceKey = (Uuid, Uuid);
+
+impl Sequence {
+    /// The step at this place, from 1.
+    pub(crate) fn step(&self, order: i16) -> Option<&Step> {
+        self.steps.iter().find(|step| step.order == order)
+    }
+
+    /// When the step at this place is due, if the one before it was taken `at`. `None`: there is none.
+    pub(crate) fn due(&self, order: i16, at: DateTime<Utc>, contact_zone: Option<&str>) -> Option<DateTime<Utc>> {
+        let step = self.step(order)?;
+        Some(delay::after(at, step.delay_amount, step.delay_unit, delay::zone(contact_zone, &self.timezone)))
+    }
+
+    /// When an enrollment in it ends early.
+    pub(crate) fn rules(&self, opted_out_by_step: bool) -> ExitRules {
+        ExitRules { opted_out_by_step, ..self.rules }
+    }
+}
+
+/// Loads the sequences of these enrollments.
+pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<HashMap<SequenceKey, Sequence>> {
+    let mut keys: Vec<SequenceKey> = due.iter().map(|due| (due.tenant_id, due.sequence_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
+    let rows = sqlx::query_file!("queries/sequences.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    let mut sequences = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let rules = ExitRules {
+            on_unsubscribe: row.exit_on_unsubscribe,
+            on_bounce: row.exit_on_bounce,
+            on_complaint: row.exit_on_complaint,
+            opted_out_by_step: false,
+        };
+        let sequence = Sequence {
+            status: row.status,
+            name: row.name,
+            sender_profile_id: row.sender_profile_id,
+            rules,
+            tenant_active: row.tenant_active,
+            timezone: row.timezone,
+            owner_email: row.owner_email,
+            environment: row.environment,
+            steps: Vec::new(),
+        };
+        sequences.insert((row.tenant_id, row.id), sequence);
+    }
+    let rows = sqlx::query!(
+        r#"select p.tenant_id, p.sequence_id, p.id, p.step_order, p.step_type as "step_type: StepType", p.template_id,
+                  p.delay_amount, p.delay_unit as "delay_unit: DelayUnit", p.action_config as "action_config: Json<Value>"
+           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+           join sequence_steps p on p.tenant_id = w.tenant_id and p.sequence_id = w.id
+           order by p.step_order"#,
+        &tenants,
+        &ids,
+    )
+    .fetch_all(db)
+    .await?;
+    for row in rows {
+        let action = match row.action_config.0 {
+            Value::Object(config) => Action::read(row.step_type, config, &Plainly).ok(),
+            _ => None,
+        };
+        let step = Step {
+            id: row.id,
+            order: row.step_order,
+            kind: row.step_type,
+            template_id: row.template_id,
+            delay_amount: u32::try_from(row.delay_amount).unwrap_or(0),
+            delay_unit: row.delay_unit,
+            action,
+        };
+        if let Some(sequence) = sequences.get_mut(&(row.tenant_id, row.sequence_id)) {
+            sequence.steps.push(step);
+        }
+    }
+    Ok(sequences)
+}

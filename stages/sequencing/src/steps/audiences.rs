@@ -1,0 +1,98 @@
+//! `apply_tag`, `remove_tag`, and lists for `update_subscription`.
+
+use std::collections::HashSet;
+
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Effect, Item, MALFORMED, Taken};
+use crate::action::Action;
+
+/// A contact and an audience of its tenant.
+pub(super) type Membership = (Uuid, Uuid, Uuid);
+
+pub(super) async fn join(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+    let added = add(db, &memberships(items)).await?;
+    Ok(items.iter().map(|item| taken(item, &added)).collect())
+}
+
+pub(super) async fn leave(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+    let removed = remove(db, &memberships(items)).await?;
+    Ok(items.iter().map(|item| taken(item, &removed)).collect())
+}
+
+fn memberships(items: &[Item<'_>]) -> Vec<Membership> {
+    items.iter().filter_map(|item| Some((item.due.tenant_id, tag(item)?, item.due.contact_id))).collect()
+}
+
+fn tag(item: &Item<'_>) -> Option<Uuid> {
+    match &item.step.action {
+        Some(Action::ApplyTag(tag) | Action::RemoveTag(tag)) => Some(tag.tag_id),
+        _ => None,
+    }
+}
+
+fn taken(item: &Item<'_>, changed: &HashSet<Membership>) -> Taken {
+    let Some(tag) = tag(item) else { return MALFORMED };
+    let is_changed = changed.contains(&(item.due.tenant_id, tag, item.due.contact_id));
+    Taken::Took(Effect::changed(is_changed, json!({ "tag_id": tag })))
+}
+
+/// Adds members; answers those who were none before. In key order, as everybody adds them.
+pub(super) async fn add(db: &mut PgConnection, memberships: &[Membership]) -> sqlx::Result<HashSet<Membership>> {
+    let (tenants, audiences, contacts) = columns(memberships);
+    let rows = sqlx::query!(
+        "insert into audience_members (tenant_id, audience_id, contact_id)
+         select w.tenant_id, w.audience_id, w.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
+         order by w.tenant_id, w.audience_id, w.contact_id
+         on conflict do nothing
+         returning tenant_id, audience_id, contact_id",
+        &tenants,
+        &audiences,
+        &contacts,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
+}
+
+/// Removes members; answers those who were some.
+pub(super) async fn remove(db: &mut PgConnection, memberships: &[Membership]) -> sqlx::Result<HashSet<Membership>> {
+    let (tenants, audiences, contacts) = columns(memberships);
+    let rows = sqlx::query!(
+        "delete from audience_members m
+         using unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
+         where m.tenant_id = w.tenant_id and m.audience_id = w.audience_id and m.contact_id = w.contact_id
+         returning m.tenant_id, m.audience_id, m.contact_id",
+        &tenants,
+        &audiences,
+        &contacts,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
+}
+
+/// Who of these left the list by an act of his own: nobody brings him back.
+pub(super) async fn departed(db: &mut PgConnection, memberships: &[Membership]) -> sqlx::Result<HashSet<Membership>> {
+    let (tenants, audiences, contacts) = columns(memberships);
+    let rows = sqlx::query!(
+        "select d.tenant_id, d.audience_id, d.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
+         join topic_departures d
+           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
+        &tenants,
+        &audiences,
+        &contacts,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
+}
+
+fn columns(memberships: &[Membership]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
+    let column = |of: fn(&Membership) -> Uuid| memberships.iter().map(of).collect::<Vec<Uuid>>();
+    (column(|of| of.0), column(|of| of.1), column(|of| of.2))
+}

@@ -1,0 +1,74 @@
+//! `update_field`, `update_lifecycle_stage`, and the lock that all changes of contacts take first.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
+use crate::action::{Action, CONTACT_FIELDS};
+
+/// Locks the items' contacts as everybody locks contacts, and answers whose could be had. One that an import holds for seconds must
+/// not hold up the others of the group.
+pub(super) async fn lock(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
+    let all: Vec<&Item<'_>> = items.iter().collect();
+    let rows = sqlx::query!(
+        "select c.tenant_id, c.id
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         join contacts c on c.tenant_id = w.tenant_id and c.id = w.id
+         order by c.id
+         for no key update of c skip locked",
+        &column(&all, |item| item.due.tenant_id),
+        &column(&all, |item| item.due.contact_id),
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
+}
+
+pub(super) fn is_held(item: &Item<'_>, held: &HashSet<(Uuid, Uuid)>) -> bool {
+    held.contains(&(item.due.tenant_id, item.due.contact_id))
+}
+
+/// What an item sets.
+fn change<'a>(item: &Item<'a>) -> Option<(&'a str, Value)> {
+    match &item.step.action {
+        Some(Action::UpdateField(update)) => Some((&update.field, update.value.clone())),
+        Some(Action::UpdateLifecycleStage(stage)) => Some(("lifecycle_stage", json!(stage.stage))),
+        _ => None,
+    }
+}
+
+/// Sets a field of each contact: one of its own columns, or a defined field, where null deletes the key.
+pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+    let held = lock(db, items).await?;
+    let ready: Vec<&Item<'_>> = items.iter().filter(|item| is_held(item, &held) && change(item).is_some()).collect();
+    let fields: Vec<String> = ready.iter().filter_map(|item| change(item)).map(|(field, _)| field.to_owned()).collect();
+    let values: Vec<Value> = ready.iter().filter_map(|item| change(item)).map(|(_, value)| value).collect();
+    let own: Vec<bool> = fields.iter().map(|field| is_column(field)).collect();
+    let rows = sqlx::query_file!(
+        "queries/update_contacts.sql",
+        &column(&ready, |item| item.due.tenant_id),
+        &column(&ready, |item| item.due.contact_id),
+        &fields,
+        &values,
+        &own,
+    )
+    .fetch_all(db)
+    .await?;
+    let changed: HashSet<(Uuid, Uuid)> = rows.into_iter().map(|row| (row.tenant_id, row.id)).collect();
+    let taken = |item: &Item<'_>| match change(item) {
+        None => MALFORMED,
+        Some(_) if !is_held(item, &held) => Taken::Later,
+        Some((field, _)) => {
+            let outcome = if is_held(item, &changed) { Outcome::Done } else { Outcome::Unchanged };
+            Taken::Took(Effect::of(outcome, json!({ "field": field })))
+        }
+    };
+    Ok(items.iter().map(taken).collect())
+}
+
+fn is_column(field: &str) -> bool {
+    field == "lifecycle_stage" || CONTACT_FIELDS.contains(&field)
+}

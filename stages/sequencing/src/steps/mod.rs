@@ -1,0 +1,180 @@
+//! What the steps do: each type for all its enrollments of a group at once, within the group's transaction.
+
+mod audiences;
+mod contacts;
+mod mail;
+mod notices;
+mod owner;
+mod subscriptions;
+mod suppress;
+
+use runtime::Publication;
+use schemas::{ExitReason, StepType};
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::{
+    action::Action,
+    due::{Due, Person},
+    sequence::{Sequence, Step},
+};
+
+/// An enrollment with the step it is to take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item<'a> {
+    pub(crate) due: &'a Due,
+    pub(crate) sequence: &'a Sequence,
+    pub(crate) step: &'a Step,
+    pub(crate) person: &'a Person,
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Something changed, or was sent on its way.
+    Done,
+    /// It was so before.
+    Unchanged,
+    /// It would have undone the recipient's own choice.
+    Withheld,
+}
+
+impl Outcome {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Unchanged => "unchanged",
+            Self::Withheld => "withheld",
+        }
+    }
+}
+
+/// A step that was taken.
+#[derive(Debug, Clone)]
+pub(crate) struct Effect {
+    pub(crate) outcome: Outcome,
+    /// Ids and codes only.
+    pub(crate) detail: Value,
+    pub(crate) send_id: Option<Uuid>,
+    /// The contact was suppressed or unsubscribed by it.
+    pub(crate) opted_out: bool,
+    /// It ends the enrollment.
+    pub(crate) ends: Option<ExitReason>,
+}
+
+impl Effect {
+    pub(crate) fn of(outcome: Outcome, detail: Value) -> Self {
+        Self { outcome, detail, send_id: None, opted_out: false, ends: None }
+    }
+
+    fn done() -> Self {
+        Self::of(Outcome::Done, json!({}))
+    }
+
+    fn changed(changed: bool, detail: Value) -> Self {
+        Self::of(if changed { Outcome::Done } else { Outcome::Unchanged }, detail)
+    }
+}
+
+/// What became of an item.
+#[derive(Debug, Clone)]
+pub(crate) enum Taken {
+    /// Its step was taken.
+    Took(Effect),
+    /// Its step could not be taken, for this reason (a code).
+    Failed(&'static str),
+    /// Somebody else holds its contact: again in a moment.
+    Later,
+}
+
+/// Everything a group owes others after its commit.
+pub(crate) type Announcements = Vec<Publication>;
+
+/// Takes one step for items of one type. One that the database refuses costs itself only: the others are taken one by one.
+pub(crate) async fn take(
+    db: &mut PgConnection,
+    kind: StepType,
+    items: &[Item<'_>],
+    announce: &mut Announcements,
+) -> sqlx::Result<Vec<Taken>> {
+    let error = match attempt(db, kind, items, announce).await {
+        Ok(taken) => return Ok(taken),
+        Err(error) if runtime::db::is_transient(&error) => return Err(error),
+        Err(error) => error,
+    };
+    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+    tracing::error!(step_type = %kind, items = items.len(), sqlstate = code, "a step's statement was refused");
+    let mut taken = Vec::with_capacity(items.len());
+    for item in items {
+        match attempt(db, kind, std::slice::from_ref(item), announce).await {
+            Ok(one) => taken.extend(one),
+            Err(error) if runtime::db::is_transient(&error) => return Err(error),
+            Err(_) => taken.push(Taken::Failed("refused_by_ledger")),
+        }
+    }
+    Ok(taken)
+}
+
+/// All of them within a savepoint, or none.
+async fn attempt(
+    db: &mut PgConnection,
+    kind: StepType,
+    items: &[Item<'_>],
+    announce: &mut Announcements,
+) -> sqlx::Result<Vec<Taken>> {
+    let mut savepoint = db.begin().await?;
+    let announced = announce.len();
+    let result = act(&mut savepoint, kind, items, announce).await;
+    match result {
+        Ok(taken) => {
+            savepoint.commit().await?;
+            Ok(taken)
+        }
+        Err(error) => {
+            announce.truncate(announced);
+            // A connection that cannot roll back is closed by the pool; the error that matters is the first one.
+            let _ = savepoint.rollback().await;
+            Err(error)
+        }
+    }
+}
+
+async fn act(
+    db: &mut PgConnection,
+    kind: StepType,
+    items: &[Item<'_>],
+    announce: &mut Announcements,
+) -> sqlx::Result<Vec<Taken>> {
+    match kind {
+        StepType::SendEmail => mail::send(db, items, announce).await,
+        StepType::Wait => Ok(items.iter().map(|_| Taken::Took(Effect::done())).collect()),
+        StepType::EndSequence => Ok(items.iter().map(end).collect()),
+        StepType::ApplyTag => audiences::join(db, items).await,
+        StepType::RemoveTag => audiences::leave(db, items).await,
+        StepType::UpdateField | StepType::UpdateLifecycleStage => contacts::update(db, items).await,
+        StepType::UpdateSubscription => subscriptions::update(db, items).await,
+        StepType::AddSuppression => suppress::add(db, items).await,
+        StepType::CreateTask | StepType::CreateOpportunity => notices::tell(db, items).await,
+        StepType::NotifyOwner => owner::notify(db, items, announce).await,
+        // Taken outside of the transaction: see `calls`.
+        StepType::CallProductWebhook => Ok(items.iter().map(|_| Taken::Later).collect()),
+    }
+}
+
+fn end(item: &Item<'_>) -> Taken {
+    let reason = match &item.step.action {
+        Some(Action::EndSequence(end)) => end.reason.clone(),
+        _ => None,
+    };
+    let detail = json!({ "reason": reason });
+    Taken::Took(Effect { ends: Some(ExitReason::EndStep), ..Effect::of(Outcome::Done, detail) })
+}
+
+/// The code of a step whose stored config cannot be read.
+const MALFORMED: Taken = Taken::Failed("malformed_step");
+
+/// One column of many items.
+fn column<T>(items: &[&Item<'_>], of: impl Fn(&Item<'_>) -> T) -> Vec<T> {
+    items.iter().map(|item| of(item)).collect()
+}

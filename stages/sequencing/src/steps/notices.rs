@@ -1,0 +1,58 @@
+//! `create_task`, `create_opportunity`: this engine keeps no CRM. The product that enrolled the contact is told.
+
+use chrono::{TimeDelta, Utc};
+use schemas::EventType;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
+use crate::action::Action;
+
+/// What the product is told, as the event's own data.
+fn told(item: &Item<'_>) -> Option<(EventType, Value)> {
+    let (event, mut data) = match &item.step.action {
+        Some(Action::CreateTask(task)) => {
+            let due = task.due_in_days.map(|days| (Utc::now() + TimeDelta::days(i64::from(days))).date_naive());
+            (EventType::TaskCreated, json!({"title": task.title, "due_on": due, "notes": task.notes}))
+        }
+        Some(Action::CreateOpportunity(opportunity)) => (
+            EventType::OpportunityCreated,
+            json!({"name": opportunity.name, "stage": opportunity.stage, "value_cents": opportunity.value_cents}),
+        ),
+        _ => return None,
+    };
+    data["sequence_id"] = json!(item.due.sequence_id);
+    data["enrollment_id"] = json!(item.due.id);
+    data["step_id"] = json!(item.step.id);
+    Some((event, data))
+}
+
+pub(super) async fn tell(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+    let ready: Vec<&Item<'_>> = items.iter().filter(|item| told(item).is_some()).collect();
+    // The id comes from what it is about: a repeat would be the same event.
+    let ids = column(&ready, |item| Uuid::new_v5(&item.due.id, item.step.id.as_bytes()));
+    let (types, data): (Vec<&str>, Vec<Value>) =
+        ready.iter().filter_map(|item| told(item)).map(|(event, data)| (event.as_str(), data)).unzip();
+    sqlx::query!(
+        "insert into notices (tenant_id, id, type, product, contact_id, subject_id, data)
+         select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::uuid[], $7::jsonb[])",
+        &column(&ready, |item| item.due.tenant_id),
+        &ids,
+        &types as &[&str],
+        &column(&ready, |item| item.due.product.clone()),
+        &column(&ready, |item| item.due.contact_id),
+        &column(&ready, |item| item.due.id),
+        &data,
+    )
+    .execute(db)
+    .await?;
+    let taken = |item: &Item<'_>| match told(item) {
+        None => MALFORMED,
+        Some(_) => {
+            let event = Uuid::new_v5(&item.due.id, item.step.id.as_bytes());
+            Taken::Took(Effect::of(Outcome::Done, json!({ "event_id": event })))
+        }
+    };
+    Ok(items.iter().map(taken).collect())
+}

@@ -1,0 +1,88 @@
+//! Calls to products: outside of transactions, tried again, the same id each time.
+
+use rstest::rstest;
+use serde_json::json;
+use stage_rig::until;
+
+use crate::{
+    receiver::Receiver,
+    world::{World, step},
+};
+
+#[tokio::test]
+async fn a_failed_call_is_made_again_under_the_same_id_and_then_goes_on() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let receiver = Receiver::start(&[500, 503]).await;
+    let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    for attempts in 1..=2 {
+        until("tried", async || {
+            world.number("select count(*) from enrollments where claim_token is null and attempts > 0").await == 1
+                && world.number("select attempts::bigint from enrollments").await == attempts
+        })
+        .await;
+        // Not at once: a minute later, then five.
+        assert_eq!(
+            world.number("select count(*) from enrollments where next_action_at > now() + interval '30 seconds'").await,
+            1
+        );
+        world.execute("update enrollments set next_action_at = now()").await;
+    }
+    world.over().await;
+    assert_eq!(world.states().await, ["completed"]);
+    let posted = receiver.posted();
+    let ids: Vec<_> = posted.iter().map(|posted| posted.header("webhook-id").unwrap().to_owned()).collect();
+    assert_eq!(
+        posted.iter().map(|posted| posted.header("x-service-attempt")).collect::<Vec<_>>(),
+        [Some("1"), Some("2"), Some("3")]
+    );
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_eq!(world.text("select detail ->> 'status' from enrollment_steps").await, "200");
+}
+
+#[rstest]
+#[case::answered_gone(410, "answered_gone")]
+#[case::refused_address(0, "address_not_allowed")]
+#[tokio::test]
+async fn what_can_never_succeed_fails_at_once(#[case] status: u16, #[case] code: &str) {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let receiver = Receiver::start(&[status]).await;
+    let url = if status == 0 { "http://169.254.169.254/latest".to_owned() } else { receiver.url.clone() };
+    let sequence = world.sequence(&[step("call_product_webhook", json!({ "url": url }))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["failed error"]);
+    assert_eq!(world.text("select last_error from enrollments").await, code);
+}
+
+#[tokio::test]
+async fn a_claim_that_runs_out_is_called_again_and_its_first_answer_counts_for_nothing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let receiver = Receiver::start(&[]).await;
+    let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    // A process claimed it and died: its claim has run out.
+    world.execute("update enrollments set claim_token = gen_random_uuid()").await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed"]);
+    assert_eq!(receiver.posted().len(), 1);
+}
+
+#[tokio::test]
+async fn more_calls_than_there_is_room_for_are_made_in_turn() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 30).await;
+    let receiver = Receiver::start(&[]).await;
+    let sequence = world.sequence(&[step("call_product_webhook", json!({"url": receiver.url}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(receiver.posted().len(), 30);
+    assert_eq!(world.number("select count(*) from enrollments where attempts > 0").await, 0);
+}

@@ -1,0 +1,138 @@
+//! Who leaves a sequence, and that it is before the next act.
+
+use rstest::rstest;
+use serde_json::json;
+use stage_rig::until;
+
+use crate::world::{World, earlier_mail, step, task};
+
+const SUPPRESS: [(&str, &str); 5] = [
+    ("unsubscribe", "exited unsubscribed"),
+    ("hard_bounce", "exited bounced"),
+    ("complaint", "exited complained"),
+    ("manual", "exited suppressed"),
+    ("invalid", "exited suppressed"),
+];
+
+/// The statement that makes each happen.
+fn cause(name: &str) -> &'static str {
+    match name {
+        "archived" => "update contacts set status = 'archived'",
+        "erased" => "update contacts set status = 'erased', address = 'erased:x'",
+        _ => "update contacts set marketing_status = 'unsubscribed'",
+    }
+}
+
+#[rstest]
+#[case::by_suppression(None)]
+#[case::by_archiving(Some(("archived", "exited contact_archived")))]
+#[case::by_erasure(Some(("erased", "exited contact_archived")))]
+#[case::by_the_tenant(Some(("left", "exited unsubscribed")))]
+#[tokio::test]
+async fn who_must_leave_leaves_between_two_steps(#[case] change: Option<(&str, &str)>) {
+    let world = World::new().await;
+    let sequence = world.sequence(&[task()]).await;
+    let mut expected = Vec::new();
+    match change {
+        None => {
+            for (reason, state) in SUPPRESS {
+                let people = world.rig.people(&world.tenant, 1).await;
+                world.enroll(sequence, &people, 3_600).await;
+                let scope = if reason == "unsubscribe" { "marketing" } else { "all" };
+                world.rig.suppress(&world.tenant, &people[0], reason, scope).await;
+                expected.push(state);
+            }
+        }
+        Some((name, state)) => {
+            let people = world.rig.people(&world.tenant, 1).await;
+            world.enroll(sequence, &people, 3_600).await;
+            world.execute(cause(name)).await;
+            expected.push(state);
+        }
+    }
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, expected);
+    assert_eq!(world.number("select count(*) from enrollment_checks").await, 0);
+}
+
+#[tokio::test]
+async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let (answered, other) = (world.sequence(&[task()]).await, world.sequence(&[task()]).await);
+    world.enroll(answered, &people, 3_600).await;
+    world.enroll(other, &people, 3_600).await;
+    let send = earlier_mail(&world, answered).await;
+    sqlx::query("insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, $2, $3, 'replied', now())")
+        .bind(world.tenant.id)
+        .bind(send)
+        .bind(schemas::month_of(send))
+        .execute(world.pool())
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    until("the answered one is over", async || {
+        world.number("select count(*) from enrollments where exit_reason = 'replied'").await == 1
+    })
+    .await;
+    let left: uuid::Uuid = sqlx::query_scalar("select sequence_id from enrollments where status = 'active'")
+        .fetch_one(world.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, other);
+}
+
+#[tokio::test]
+async fn a_step_looks_for_itself_before_it_acts() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 4).await;
+    let sequence = world.sequence(&[step("send_email", json!({}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    // The stage was down, and what notes facts for it was lost as well.
+    world.rig.suppress(&world.tenant, &people[0], "unsubscribe", "marketing").await;
+    world.rig.suppress(&world.tenant, &people[1], "complaint", "all").await;
+    sqlx::query("update contacts set status = 'archived' where id = $1")
+        .bind(people[2].id)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    world.execute("delete from enrollment_checks").await;
+    world.start(&[]).await;
+    world.over().await;
+    let mut states = world.states().await;
+    states.sort();
+    assert_eq!(states, ["completed", "exited complained", "exited contact_archived", "exited unsubscribed"]);
+    assert_eq!(world.number("select count(*) from sends").await, 1);
+}
+
+#[tokio::test]
+async fn flags_keep_who_left_in_and_the_gate_withholds_his_mail() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[step("send_email", json!({})), task()]).await;
+    world
+        .execute("update sequences set exit_on_unsubscribe = false, exit_on_bounce = false, exit_on_complaint = false")
+        .await;
+    for (reason, scope) in [("unsubscribe", "marketing"), ("hard_bounce", "all"), ("complaint", "all")] {
+        world.rig.suppress(&world.tenant, &people[0], reason, scope).await;
+    }
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed"]);
+    // The send has its row, and the compliance stage gives it its reason.
+    assert_eq!(world.number("select count(*) from sends where state = 'queued'").await, 1);
+}
+
+#[tokio::test]
+async fn more_steps_in_a_day_than_allowed_are_a_loop() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[task(), task(), task(), task(), task()]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&["--sequencing-steps-per-day", "3"]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["exited loop_detected"]);
+    assert_eq!(world.number("select count(*) from enrollment_steps").await, 3);
+}

@@ -1,0 +1,11 @@
+//! The sequencing stage on its own database and streams.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod bench;
+mod calls;
+mod exits;
+mod processes;
+mod receiver;
+mod statuses;
+mod steps;
+mod world;

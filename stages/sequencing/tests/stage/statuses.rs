@@ -1,0 +1,112 @@
+//! Pausing, resuming, archiving; suspended tenants; fairness.
+
+use serde_json::json;
+use stage_rig::until;
+
+use crate::world::{World, enroll, sequence, step, task};
+
+#[tokio::test]
+async fn a_pause_keeps_times_and_a_resumption_takes_up_what_is_overdue() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 20).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.execute("update sequences set status = 'paused'").await;
+    world.enroll(sequence, &people[..10], -60).await;
+    world.enroll(sequence, &people[10..], 3_600).await;
+    let before = world.text("select string_agg(next_action_at::text, ' ' order by id) from enrollments").await;
+    world.start(&[]).await;
+    until("who came due is parked", async || {
+        world.number("select count(*) from enrollments where status = 'paused'").await == 10
+    })
+    .await;
+    let times = "select string_agg(next_action_at::text, ' ' order by id) from enrollments";
+    assert_eq!(world.text(times).await, before);
+    assert_eq!(world.number("select count(*) from notices").await, 0);
+
+    world.execute("update sequences set status = 'active', settle_since = now(), updated_at = now()").await;
+    until("what was overdue is done", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 10
+    })
+    .await;
+    assert_eq!(
+        world.number("select count(*) from enrollments where status = 'active' and next_action_at > now()").await,
+        10
+    );
+}
+
+#[tokio::test]
+async fn an_archived_sequence_ends_all_its_enrollments() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 30).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.enroll(sequence, &people, 3_600).await;
+    world.execute("update enrollments set status = 'paused' where id in (select id from enrollments limit 10)").await;
+    world
+        .execute(
+            "update sequences set status = 'archived', settle_since = now(), updated_at = now() - interval '2 minutes'",
+        )
+        .await;
+    world.start(&[]).await;
+    world.over().await;
+    assert!(world.states().await.iter().all(|state| state == "exited sequence_archived"));
+    until("settled", async || world.number("select count(*) from sequences where settle_since is not null").await == 0)
+        .await;
+    assert_eq!(world.number("select count(*) from notices").await, 0);
+}
+
+#[tokio::test]
+async fn enrollments_of_a_suspended_tenant_rest() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.execute("update tenants set status = 'suspended'").await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    until("put off", async || {
+        world.number("select count(*) from enrollments where status = 'active' and next_action_at > now()").await == 2
+    })
+    .await;
+    assert_eq!(world.number("select count(*) from notices").await, 0);
+}
+
+#[tokio::test]
+async fn a_tenant_with_much_due_does_not_hold_up_another() {
+    let world = World::new().await;
+    let many = world.rig.people(&world.tenant, 3_000).await;
+    let busy = world.sequence(&[step("wait", json!({}))]).await;
+    world.enroll(busy, &many, -600).await;
+    let small = world.rig.tenant().await;
+    let one = world.rig.people(&small, 1).await;
+    let quiet = sequence(world.pool(), &small, world.template, &[step("wait", json!({}))]).await;
+    enroll(world.pool(), &small, quiet, &one, 0).await;
+    world.start(&["--sequencing-group", "50"]).await;
+    world.over().await;
+    // Places, not times: how many of the busy tenant's were done first.
+    let before = sqlx::query_scalar::<_, i64>(
+        "select count(*) from enrollment_steps b where b.tenant_id = $1
+         and b.done_at < (select q.done_at from enrollment_steps q where q.tenant_id = $2)",
+    )
+    .bind(world.tenant.id)
+    .bind(small.id)
+    .fetch_one(world.pool())
+    .await
+    .unwrap();
+    assert!(before <= 500, "{before} of 3000 were taken first");
+}
+
+#[tokio::test]
+async fn nothing_is_early_and_what_is_due_is_taken_up_soon() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 50).await;
+    let sequence = world.sequence(&[step("wait", json!({})), task()]).await;
+    world.start(&[]).await;
+    for (at, person) in people.chunks(10).enumerate() {
+        world.enroll(sequence, person, i32::try_from(at).unwrap() / 2).await;
+    }
+    world.over().await;
+    assert_eq!(world.number("select count(*) from enrollment_steps where done_at < due_at").await, 0);
+    assert_eq!(
+        world.number("select count(*) from enrollment_steps where done_at > due_at + interval '20 seconds'").await,
+        0
+    );
+}

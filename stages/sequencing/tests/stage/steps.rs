@@ -1,0 +1,237 @@
+//! Each step type does its work, once.
+
+use schemas::{Resolved, new_id, subjects::stream};
+use serde_json::json;
+use stage_rig::until;
+
+use crate::{
+    receiver::Receiver,
+    world::{World, field, step, task},
+};
+
+#[tokio::test]
+async fn every_step_does_its_work_and_the_sequence_completes() {
+    let world = World::new().await;
+    field(&world, "plan").await;
+    let people = world.rig.people(&world.tenant, 3).await;
+    let (vip, old) =
+        (world.rig.audience(&world.tenant, "tag", &[]).await, world.rig.audience(&world.tenant, "tag", &people).await);
+    let list = world.rig.audience(&world.tenant, "list", &[]).await;
+    let receiver = Receiver::start(&[]).await;
+    let sequence = world
+        .sequence(&[
+            step("send_email", json!({})),
+            step("wait", json!({})),
+            step("apply_tag", json!({"tag_id": vip})),
+            step("remove_tag", json!({"tag_id": old})),
+            step("update_field", json!({"field": "plan", "value": "pro"})),
+            step("update_field", json!({"field": "company", "value": "Acme"})),
+            step("update_lifecycle_stage", json!({"stage": "customer"})),
+            step("notify_owner", json!({"subject": "News", "message": "Look <here>"})),
+            step("create_task", json!({"title": "Call", "due_in_days": 2})),
+            step("create_opportunity", json!({"name": "Big", "value_cents": 100})),
+            step("update_subscription", json!({"list_id": list, "status": "subscribed"})),
+            step("call_product_webhook", json!({"url": receiver.url, "payload": {"a": 1}})),
+        ])
+        .await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed", "completed", "completed"]);
+    assert_eq!(
+        world.number("select count(*) from enrollment_steps where outcome = 'done' and done_at >= due_at").await,
+        36
+    );
+
+    // Mail: a batch of three in the priority lane, with the template's content, announced.
+    let batch = "select concat_ws(' ', kind, lane, classification, state, size) from batches";
+    assert_eq!(world.text(batch).await, "sequence priority marketing announced 3");
+    assert_eq!(world.number("select count(*) from sends s join sequence_sends q on q.send_id = s.id").await, 3);
+    let announced = world.rig.messages::<Resolved>(stream::RESOLVED).await;
+    assert_eq!((announced.len(), announced[0].announcement), (1, 1));
+    world.rig.assert_books().await;
+    // A message to the owner for each, waiting for the audience stage.
+    assert_eq!(
+        world
+            .number(
+                "select count(*) from messages m join requests r on r.id = m.id and r.kind = 'message' and r.state = 'accepted'
+                 join message_recipients p on p.message_id = m.id join contacts c on c.id = p.contact_id
+                 join contents k on k.id = m.content_id
+                 where c.address = 'owner@example.com' and c.marketing_status = 'pending' and k.body_html like '%Look &lt;here&gt;%'
+                   and k.body_html like '%@example.org%'"
+            )
+            .await,
+        3
+    );
+    // The contacts.
+    assert_eq!(
+        world
+            .number(
+                "select count(*) from contacts
+                 where fields ->> 'plan' = 'pro' and company = 'Acme' and lifecycle_stage = 'customer'"
+            )
+            .await,
+        3
+    );
+    let members = async |audience: uuid::Uuid| {
+        sqlx::query_scalar::<_, i64>("select count(*) from audience_members where audience_id = $1")
+            .bind(audience)
+            .fetch_one(world.pool())
+            .await
+            .unwrap()
+    };
+    assert_eq!((members(vip).await, members(old).await, members(list).await), (3, 0, 3));
+    // What products are told: tasks and opportunities the one that enrolled, completions all.
+    let told = "select string_agg(concat_ws(' ', type, product, count), ', ' order by type)
+                from (select type, product, count(*) from notices group by type, product) n";
+    assert_eq!(world.text(told).await, "opportunity.created shop 3, sequence.completed 3, task.created shop 3");
+    // The product's endpoint.
+    let posted = receiver.posted();
+    assert_eq!(posted.len(), 3);
+    let (post, data) = (&posted[0], &posted[0].body["data"]);
+    assert_eq!((data["payload"]["a"].as_i64(), post.body["type"].as_str()), (Some(1), Some("sequence.step")));
+    assert_eq!(post.header("x-service-event"), Some("sequence.step"));
+    assert!(post.header("x-service-signature").unwrap().starts_with("t=") && post.header("webhook-id").is_some());
+}
+
+#[tokio::test]
+async fn a_repeated_tag_or_value_is_noted_as_unchanged() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let tag = world.rig.audience(&world.tenant, "tag", &people).await;
+    let sequence = world
+        .sequence(&[
+            step("apply_tag", json!({"tag_id": tag})),
+            step("update_field", json!({"field": "company", "value": null})),
+        ])
+        .await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.number("select count(*) from enrollment_steps where outcome = 'unchanged'").await, 2);
+}
+
+#[tokio::test]
+async fn an_end_step_ends_without_completing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[step("end_sequence", json!({"reason": "enough"})), task()]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["exited end_step"]);
+    assert_eq!(world.number("select count(*) from notices").await, 0);
+    assert_eq!(world.text("select detail ->> 'reason' from enrollment_steps").await, "enough");
+}
+
+#[tokio::test]
+async fn opting_out_by_a_step_ends_other_sequences_and_not_its_own() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let other = world.sequence(&[("wait", json!({}), 0)]).await;
+    world.enroll(other, &people, 3_600).await;
+    let sequence = world
+        .sequence(&[
+            step("update_subscription", json!({"status": "unsubscribed"})),
+            step("add_suppression", json!({"scope": "marketing", "note": "by plan"})),
+            task(),
+        ])
+        .await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    let mut states = world.states().await;
+    states.sort();
+    assert_eq!(states, ["completed", "exited unsubscribed"]);
+    let held = "select concat_ws(' ', reason, scope, source, note) from suppressions";
+    assert_eq!(world.text(held).await, "manual marketing sequence by plan");
+}
+
+#[tokio::test]
+async fn what_the_recipient_chose_himself_is_not_undone() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let list = world.rig.audience(&world.tenant, "list", &[]).await;
+    world.execute("update contacts set marketing_status = 'unsubscribed'").await;
+    world
+        .execute(
+            "insert into suppressions (tenant_id, id, address, reason, scope, source)
+         select tenant_id, gen_random_uuid(), address, 'unsubscribe', 'marketing', 'recipient' from contacts",
+        )
+        .await;
+    sqlx::query("insert into topic_departures (tenant_id, audience_id, contact_id, send_id) values ($1, $2, $3, $4)")
+        .bind(world.tenant.id)
+        .bind(list)
+        .bind(people[0].id)
+        .bind(new_id())
+        .execute(world.pool())
+        .await
+        .unwrap();
+    let sequence = world
+        .sequence(&[
+            step("update_subscription", json!({"status": "subscribed"})),
+            step("update_subscription", json!({"list_id": list, "status": "subscribed"})),
+        ])
+        .await;
+    world.execute("update sequences set exit_on_unsubscribe = false").await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed"]);
+    assert_eq!(world.number("select count(*) from enrollment_steps where outcome = 'withheld'").await, 2);
+    assert_eq!(world.text("select marketing_status from contacts").await, "unsubscribed");
+    assert_eq!(world.number("select count(*) from audience_members").await, 0);
+}
+
+#[tokio::test]
+async fn a_step_that_the_ledger_refuses_costs_its_own_enrollment_only() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 20).await;
+    let tag = world.rig.audience(&world.tenant, "tag", &[]).await;
+    let good = world.sequence(&[step("apply_tag", json!({"tag_id": tag}))]).await;
+    let poison = world.sequence(&[step("apply_tag", json!({"tag_id": new_id()}))]).await;
+    world.enroll(poison, &people[..1], 0).await;
+    world.enroll(good, &people[1..], 0).await;
+    world.start(&[]).await;
+    until("the others are done", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 19
+    })
+    .await;
+    // Tried again later, five times in all; then it has failed.
+    for attempts in 1..=4 {
+        until("tried", async || {
+            world.number("select attempts::bigint from enrollments where status = 'active'").await == attempts
+        })
+        .await;
+        world.execute("update enrollments set next_action_at = now() where status = 'active'").await;
+    }
+    world.over().await;
+    assert_eq!(
+        world.text("select concat_ws(' ', exit_reason, last_error) from enrollments where status = 'failed'").await,
+        "error refused_by_ledger"
+    );
+    assert_eq!(world.number("select count(*) from enrollment_steps where outcome = 'failed'").await, 1);
+}
+
+#[tokio::test]
+async fn a_contact_that_somebody_holds_does_not_hold_up_the_others() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 10).await;
+    let sequence = world.sequence(&[step("update_lifecycle_stage", json!({"stage": "lead"}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    let mut import = world.pool().begin().await.unwrap();
+    sqlx::query("select from contacts where id = $1 for no key update")
+        .bind(people[0].id)
+        .execute(&mut *import)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    until("the others are done", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 9
+    })
+    .await;
+    import.commit().await.unwrap();
+    world.over().await;
+    assert_eq!(world.number("select count(*) from contacts where lifecycle_stage = 'lead'").await, 10);
+    assert_eq!(world.number("select count(*) from enrollments where attempts > 0").await, 0);
+}
