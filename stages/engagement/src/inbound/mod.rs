@@ -89,26 +89,27 @@ impl Inbound {
     }
 
     async fn one_by_one(&self) -> Result<u64, StageError> {
-        let ids = sqlx::query_scalar!(
-            "select id from inbound_events where due_at <= now() order by due_at, id limit $1",
+        let ids = sqlx::query!(
+            "select tenant_id, id from inbound_events where due_at <= now() order by due_at, id limit $1",
             EVENTS
         )
         .fetch_all(&self.pool)
         .await?;
-        for id in &ids {
-            if let Err(error) = self.take(Some(*id)).await {
+        for event in &ids {
+            let (tenant, id) = (event.tenant_id, event.id);
+            if let Err(error) = self.take(Some(id)).await {
                 if runtime::db::is_transient(&error) {
                     return Err(error.into());
                 }
                 tracing::error!(stage = "engagement", inbound_event = %id, error = %StageError::from(error).chain(), "cannot be taken");
-                self.put_off(*id).await?;
+                self.put_off(tenant, id).await?;
             }
         }
         Ok(ids.len() as u64)
     }
 
     /// Puts off an event that cannot be taken, and gives it up after some failures.
-    async fn put_off(&self, id: Uuid) -> sqlx::Result<()> {
+    async fn put_off(&self, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
         sqlx::query!(
             "update inbound_events
              set attempts = attempts + 1,
@@ -116,9 +117,10 @@ impl Inbound {
                  state = case when attempts + 1 < $2 then state else 'rejected' end,
                  reason = case when attempts + 1 < $2 then reason else 'failed' end,
                  handled_at = case when attempts + 1 < $2 then handled_at else now() end
-             where id = $1 and due_at is not null",
+             where tenant_id = $3 and id = $1 and due_at is not null",
             id,
-            ATTEMPTS_MAX
+            ATTEMPTS_MAX,
+            tenant
         )
         .execute(&self.pool)
         .await
