@@ -268,6 +268,14 @@ async def products(cluster, audience, ingress):
     check("a product asks and the ingress answers", answer == {"ok": True})
     await served.unsubscribe()
 
+    async def describe(request):
+        await request.respond(b'{"name":"postrider"}')
+    described = await ingress.subscribe("$SRV.INFO.postrider", cb=describe)
+    await ingress.flush(WAIT)
+    answer = await ask(acme, "$SRV.INFO.postrider")
+    check("a product asks which calls there are", answer == {"name": "postrider"})
+    await described.unsubscribe()
+
     webhooks = await cluster.connect("webhooks")
     mine, theirs = await acme.subscribe("mail.v1.event.acme.production.>"), await rival.subscribe("mail.v1.event.rival.production.>")
     await acme.flush(WAIT)
@@ -289,7 +297,7 @@ async def products(cluster, audience, ingress):
         "mail.v1.signal.tracking", "mail.v1.fact.audience", "mail.v1.reply.0198c0de", "mail.v1.dead.audience",
         "$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.MAIL_REQUESTS", "$JS.API.STREAM.PURGE.MAIL_REQUESTS",
         "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.mine", "$JS.API.STREAM.MSG.GET.MAIL_RENDERED", "$JS.API.DIRECT.GET.MAIL_EVENTS",
-        "$JS.ACK.MAIL_REQUESTS.audience-priority.1.1.1.1.0", "$SYS.REQ.SERVER.PING", "_INBOX_rival_production.x",
+        "$JS.ACK.MAIL_REQUESTS.audience-priority.1.1.1.1.0", "$SRV.STATS.postrider", "$SYS.REQ.SERVER.PING", "_INBOX_rival_production.x",
     ):
         check(f"a product may not publish {forbidden}", not await may_publish(acme, forbidden))
     for forbidden in (
