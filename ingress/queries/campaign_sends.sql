@@ -4,10 +4,10 @@
 -- A batch's sends are one range of the primary key, `batch` to `batch | 511`.
 select s.id, s.campaign_id, s.contact_id, c.address as "email?", s.state as "state: _", s.reason, s.attempts, s.next_attempt_at,
        s.decided_at, s.smtp_code, s.enhanced_code, s.response, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
-       s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.provider, s.provider_message_id,
+       s.human_opened_at, s.clicked_at, s.human_clicked_at, s.unsubscribed_at, s.replied_at, s.provider, s.provider_message_id,
        b.kind as "message_kind: _", b.classification as "classification: _", b.lane as "lane: _", b.content_id, b.sender_id,
        b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
-       t.version as "template_version?"
+       t.version as "template_version?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?", null::uuid as "step_id?"
 from batches b
 cross join lateral (
     select *

@@ -3,7 +3,8 @@ select 'transactional' as "message_kind!: MessageKind", 'transactional' as "clas
        null::uuid as "message_id?", t.template_id as "template_id?", t.version as "template_version?", null::uuid as "contact_id?",
        r.payload ->> 'address' as "email?", (r.payload ->> 'content_id')::uuid as "content_id?",
        (r.payload ->> 'sender_id')::uuid as "sender_id?", r.state = 'rejected' as "rejected!", r.outcome as "outcome?",
-       r.received_at as "received_at!", r.handled_at as "handled_at?"
+       r.received_at as "received_at!", r.handled_at as "handled_at?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?",
+       null::uuid as "step_id?"
 from requests r
 left join lateral (
     select tv.template_id, tv.version
@@ -14,9 +15,10 @@ left join lateral (
 where r.tenant_id = $1 and r.id = $2 and r.kind = 'transactional'
 union all
 select 'one_off', 'operational', m.id, null, null, p.contact_id, c.address, m.content_id, m.sender_id, r.state = 'rejected', r.outcome,
-       r.received_at, r.handled_at
+       r.received_at, r.handled_at, q.sequence_id, q.enrollment_id, q.step_id
 from message_recipients p
 join messages m on m.tenant_id = $1 and m.id = p.message_id
 join requests r on r.tenant_id = $1 and r.id = p.message_id
+left join sequence_sends q on q.tenant_id = $1 and q.send_id = $2
 left join contacts c on c.tenant_id = $1 and c.id = p.contact_id and c.status <> 'erased'
 where p.tenant_id = $1 and p.send_id = $2

@@ -79,6 +79,9 @@ impl Walk {
         let send = ready.batch(&campaign, &["sent"]).await[0].to_string();
         ready.set_status(&campaign, "draft").await;
         let domain: Uuid = sqlx::query_scalar("select id from domains").fetch_one(&ready.edge.pool).await.unwrap();
+        let steps = json!([{"step_type": "wait", "delay_amount": 9, "delay_unit": "days"}]);
+        let sequence =
+            made("/v1/sequences", json!({"name": "S", "activate": true, "steps": steps}), "sequence_id").await;
         let objects = BTreeMap::from([
             ("contacts", made("/v1/contacts", json!({"email": "ann@example.com"}), "contact_id").await),
             ("audiences", made("/v1/audiences", json!({"kind": "tag", "name": "vip"}), "audience_id").await),
@@ -89,6 +92,12 @@ impl Walk {
             ("campaigns", campaign),
             ("sends", send),
             ("segments", segment(client).await),
+            ("sequences", sequence.clone()),
+            (
+                "enrollments",
+                made("/v1/enrollments", json!({"sequence_id": sequence, "email": "eve@example.com"}), "enrollment_id")
+                    .await,
+            ),
             ("outcomes", made("/v1/outcomes", json!({"dot_number": 1, "outcome_type": "bind"}), "outcome_id").await),
             (
                 "webhooks",
@@ -107,6 +116,7 @@ impl Walk {
             "template_id" => self.objects.get("templates").cloned(),
             "contact_id" => self.objects.get("contacts").cloned(),
             "segment_id" => self.objects.get("segments").cloned(),
+            "sequence_id" => self.objects.get("sequences").cloned(),
             _ => None,
         };
         let mut body = body.clone();

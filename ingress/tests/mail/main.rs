@@ -20,5 +20,6 @@ mod scopes;
 mod segments;
 mod senders;
 mod sends;
+mod sequences;
 mod templates;
 mod transactional;

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::common::{Client, Edge, PRODUCT, TENANT, send};
 
 /// Method, path and scope, as the specification has them.
-const ENDPOINTS: [(Method, &str, &str); 19] = [
+const ENDPOINTS: &[(Method, &str, &str)] = &[
     (Method::GET, "/v1/templates", "templates:read"),
     (Method::POST, "/v1/templates", "templates:write"),
     (Method::GET, "/v1/templates/{id}", "templates:read"),
@@ -28,6 +28,14 @@ const ENDPOINTS: [(Method, &str, &str); 19] = [
     (Method::POST, "/v1/transactional", "email:send_one:create"),
     (Method::POST, "/v1/messages", "messages:send"),
     (Method::GET, "/v1/sends/{id}", "sends:read"),
+    (Method::GET, "/v1/sequences", "sequences:read"),
+    (Method::POST, "/v1/sequences", "sequences:write"),
+    (Method::GET, "/v1/sequences/{id}", "sequences:read"),
+    (Method::PATCH, "/v1/sequences/{id}", "sequences:write"),
+    (Method::GET, "/v1/enrollments", "sequences:read"),
+    (Method::POST, "/v1/enrollments", "sequences:enroll"),
+    (Method::GET, "/v1/enrollments/{id}", "sequences:read"),
+    (Method::DELETE, "/v1/enrollments/{id}", "sequences:enroll"),
 ];
 
 async fn ask(client: &Client, method: &Method, path: &str) -> (u16, String) {
@@ -45,12 +53,12 @@ async fn every_endpoint_asks_for_its_own_scope_and_no_other() {
     let id = schemas::new_id().to_string();
     for (method, path, scope) in ENDPOINTS {
         let path = path.replace("{id}", &id);
-        let others: Vec<&str> = schemas::scope::ALL.iter().copied().filter(|other| *other != scope).collect();
+        let others: Vec<&str> = schemas::scope::ALL.iter().copied().filter(|other| other != scope).collect();
         let without = Client { key: edge.key(PRODUCT, Environment::Production, &others).await, ..all.clone() };
-        assert_eq!(ask(&without, &method, &path).await, (403, format!("missing_scope:{scope}")), "{method} {path}");
-        let only = Client { key: edge.key(PRODUCT, Environment::Production, &[scope]).await, ..all.clone() };
-        assert!(ask(&only, &method, &path).await.0 < 500, "{method} {path}");
-        assert_ne!(ask(&only, &method, &path).await.0, 403, "{method} {path}");
+        assert_eq!(ask(&without, method, &path).await, (403, format!("missing_scope:{scope}")), "{method} {path}");
+        let only = Client { key: edge.key(PRODUCT, Environment::Production, &[*scope]).await, ..all.clone() };
+        assert!(ask(&only, method, &path).await.0 < 500, "{method} {path}");
+        assert_ne!(ask(&only, method, &path).await.0, 403, "{method} {path}");
     }
 }
 

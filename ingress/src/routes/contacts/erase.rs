@@ -21,6 +21,7 @@ pub(super) async fn erase(
     erase_requests(&mut *db, tenant, address).await?;
     erase_import_reports(&mut *db, tenant, address).await?;
     erase_messages(&mut *db, tenant, contact).await?;
+    erase_outcomes(&mut *db, tenant, contact, address).await?;
     erase_ledger(&mut *db, tenant, contact).await?;
     // The same address may have been erased before, created again and be erased again: the second one takes its id along.
     sqlx::query!(
@@ -59,16 +60,35 @@ async fn erase_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> s
     .map(drop)
 }
 
+/// Outcomes keep whom they were about as an id, and what they were worth; the keys they were told with go. Those that still waited
+/// for a contact with this address wait no longer.
+async fn erase_outcomes(db: &mut PgConnection, tenant: Uuid, contact: Uuid, address: &str) -> sqlx::Result<()> {
+    sqlx::query!(
+        "with asked as (
+             select id from outcomes where tenant_id = $1 and (contact_id = $2 or contact_email = $3)
+             order by id for no key update
+         )
+         update outcomes o set contact_email = null, dot_number = null from asked where o.tenant_id = $1 and o.id = asked.id",
+        tenant,
+        contact,
+        address,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
 /// One-off messages carry the name, and what was written to somebody is about him: bodies and attachments of messages to nobody
 /// else go. A message to several keeps its body, which is the others' too. Its compiled form is used up or fails without the contact.
 async fn erase_messages(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
-    let messages = sqlx::query_scalar!(
+    let mut messages = sqlx::query_scalar!(
         "update message_recipients set name = null where tenant_id = $1 and contact_id = $2 returning message_id",
         tenant,
         contact,
     )
     .fetch_all(&mut *db)
     .await?;
+    messages.extend(notifications(&mut *db, tenant, contact).await?);
     if messages.is_empty() {
         return Ok(());
     }
@@ -76,8 +96,9 @@ async fn erase_messages(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> s
         "with own as (
              select m.id, m.content_id from messages m
              where m.tenant_id = $1 and m.id = any ($2)
-               and not exists (select from message_recipients r
-                               where r.tenant_id = m.tenant_id and r.message_id = m.id and r.contact_id <> $3)
+               and (exists (select from sequence_sends q where q.tenant_id = m.tenant_id and q.send_id = m.id)
+                    or not exists (select from message_recipients r
+                                   where r.tenant_id = m.tenant_id and r.message_id = m.id and r.contact_id <> $3))
          ), attachment as (
              delete from message_attachments a using own where a.tenant_id = $1 and a.message_id = own.id
          ), skeleton as (
@@ -92,6 +113,20 @@ async fn erase_messages(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> s
     .execute(db)
     .await
     .map(drop)
+}
+
+/// What sequences wrote to the tenant's owner about the contact: each is about him alone, and its first send has its own id.
+async fn notifications(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Vec<Uuid>> {
+    sqlx::query_scalar!(
+        "select m.id from enrollments e
+         join sequence_sends q on q.tenant_id = e.tenant_id and q.enrollment_id = e.id
+         join messages m on m.tenant_id = q.tenant_id and m.id = q.send_id
+         where e.tenant_id = $1 and e.contact_id = $2",
+        tenant,
+        contact,
+    )
+    .fetch_all(db)
+    .await
 }
 
 /// Reports of imports show the bad cells of rows, and one of them may be the address in another form.
@@ -123,6 +158,11 @@ async fn erase_ledger(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sql
            select s.id, s.month from requests r
            join sends s on s.tenant_id = r.tenant_id and s.request_id = r.id and s.contact_id = $2
            where r.tenant_id = $1
+           union all
+           select s.id, s.month from enrollments e
+           join sequence_sends q on q.tenant_id = e.tenant_id and q.enrollment_id = e.id
+           join sends s on s.tenant_id = q.tenant_id and s.id = q.send_id
+           where e.tenant_id = $1 and e.contact_id = $2
            order by 1"#,
         tenant,
         contact,

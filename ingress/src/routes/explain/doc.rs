@@ -12,8 +12,19 @@ use crate::{
 };
 
 /// The gates, in the order the engine passes them.
-const GATES: [&str; 10] =
-    ["audience", "contact", "suppression", "consent", "tenant", "sender", "domain", "quota", "window", "campaign"];
+const GATES: [&str; 11] = [
+    "audience",
+    "contact",
+    "suppression",
+    "consent",
+    "tenant",
+    "sender",
+    "domain",
+    "quota",
+    "window",
+    "campaign",
+    "sequence",
+];
 
 pub(super) fn explain() -> Doc {
     let row = object([required("kind", text()), required("id", id())]);
@@ -25,7 +36,10 @@ pub(super) fn explain() -> Doc {
         required("at", time().or_null().about("Since when; for the quota, until when.")),
     ]);
     let explanation = object([
-        required("about", object([required("kind", one_of(["campaign", "message"])), required("id", id())])),
+        required(
+            "about",
+            object([required("kind", one_of(["campaign", "message", "sequence"])), required("id", id())]),
+        ),
         required("email", text()),
         required("contact_id", id().or_null()),
         required("verdict", one_of(VERDICTS).about("What would happen now: the first gate that stops, or else waits.")),
@@ -43,7 +57,7 @@ pub(super) fn explain() -> Doc {
         "explain",
         "Explain why somebody is mailed or not",
         "Every gate in order with its verdict now, the row that decides and since when; then the send, where there is one. For a \
-         campaign that is not launched yet: what would happen. `sequence_id` names nothing yet.",
+         campaign that is not launched yet: what would happen. For a sequence: the newest enrollment, and its newest mail.",
     )
     .query([
         optional("campaign_id", id().about("One of campaign_id, message_id and sequence_id.")),

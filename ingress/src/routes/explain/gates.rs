@@ -2,12 +2,15 @@
 
 use chrono::{DateTime, Utc};
 use delivery::quota::Room;
-use schemas::{CampaignStatus, Classification, OnMiss};
+use schemas::{CampaignStatus, Classification, EnrollmentStatus, OnMiss, SequenceStatus};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::store::{ContactRow, SenderRow, SuppressionRow};
-use crate::{act::page::as_optional_time, routes::campaigns::store::CampaignRow};
+use crate::{
+    act::page::as_optional_time,
+    routes::{campaigns::store::CampaignRow, enrollments::store::EnrollmentRow, sequences::store::SequenceRow},
+};
 
 /// What a gate says now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,6 +87,30 @@ pub(super) fn audience(row: &CampaignRow, is_member: bool, is_looked_up: bool) -
 pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) -> Gate {
     let detail = if is_recipient { "is_recipient" } else { "is_not_recipient_or_was_blocked" };
     Gate::new("audience", stop_if(!is_recipient), detail).row("message", message, Some(at))
+}
+
+/// Whether the contact is on its way through a sequence: its newest enrollment says so.
+pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
+    let Some(row) = row else { return Gate::new("audience", Verdict::Stop, "is_not_enrolled") };
+    let (verdict, detail) = match (row.status, row.exit_reason) {
+        (EnrollmentStatus::Active, _) => (Verdict::Pass, "is_enrolled".to_owned()),
+        (EnrollmentStatus::Paused, _) => (Verdict::Wait, "is_enrolled".to_owned()),
+        (EnrollmentStatus::Completed, _) => (Verdict::Stop, "completed".to_owned()),
+        (EnrollmentStatus::Exited | EnrollmentStatus::Failed, reason) => {
+            (Verdict::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
+        }
+    };
+    Gate::new("audience", verdict, detail).row("enrollment", row.id, row.ended_at.or(row.next_action_at))
+}
+
+/// Whether a sequence is active.
+pub(super) fn sequence(row: &SequenceRow) -> Gate {
+    let verdict = match row.status {
+        SequenceStatus::Active => Verdict::Pass,
+        SequenceStatus::Draft | SequenceStatus::Paused => Verdict::Wait,
+        SequenceStatus::Archived => Verdict::Stop,
+    };
+    Gate::new("sequence", verdict, row.status.as_str()).row("sequence", row.id, Some(row.updated_at))
 }
 
 /// Whether the contact is active.

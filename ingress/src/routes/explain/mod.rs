@@ -16,7 +16,9 @@ use crate::{
     error::ApiError,
     routes::{
         campaigns::store::{self as campaigns, CampaignRow},
+        enrollments::store as enrollments,
         sends::{self, store as ledger},
+        sequences::store as sequences,
     },
 };
 
@@ -39,7 +41,7 @@ struct Query {
 enum About {
     Campaign(Uuid),
     Message(Uuid),
-    Sequence,
+    Sequence(Uuid),
 }
 
 impl Query {
@@ -48,7 +50,7 @@ impl Query {
         let abouts = [
             self.campaign_id.map(|id| About::Campaign(id.0)),
             self.message_id.map(|id| About::Message(id.0)),
-            self.sequence_id.map(|_| About::Sequence),
+            self.sequence_id.map(|id| About::Sequence(id.0)),
         ];
         let mut given = abouts.into_iter().flatten();
         let about = given.next();
@@ -66,8 +68,7 @@ async fn explain(act: &mut Act, query: Query) -> Result<Reply, ApiError> {
     match about {
         About::Campaign(id) => campaign(act, id, &address).await,
         About::Message(id) => message(act, id, &address).await,
-        // No tenant has one.
-        About::Sequence => Err(ApiError::not_found("sequence")),
+        About::Sequence(id) => sequence(act, id, &address).await,
     }
 }
 
@@ -129,6 +130,40 @@ async fn message(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, Ap
     }
     gates.extend(sender(act, message.sender_id).await?);
     finish(act, answer("message", id, address, contact.map(|contact| contact.id), gates), send).await
+}
+
+/// The newest enrollment decides; what is shown as the send is its newest mail.
+async fn sequence(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, ApiError> {
+    let tenant = act.tenant;
+    let row = sequences::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let contact = store::contact(act.db(), tenant, address.as_str()).await?;
+    let newest = match &contact {
+        Some(contact) => enrollments::newest(act.db(), tenant, id, contact.id).await?,
+        None => None,
+    };
+    let (enrollment, send) = match newest {
+        Some(newest) => {
+            let mail = enrollments::newest_send(act.db(), tenant, newest).await?;
+            let send = match mail {
+                Some(mail) => ledger::get(act.db(), tenant, mail).await?,
+                None => None,
+            };
+            (enrollments::get(act.db(), tenant, newest).await?, send)
+        }
+        None => (None, None),
+    };
+    let mut gates = vec![match &contact {
+        None => gates::no_contact(),
+        Some(_) => gates::enrollment(enrollment.as_ref()),
+    }];
+    if let Some(contact) = &contact {
+        gates.extend(person(act, contact, address, Classification::Marketing).await?);
+    }
+    if let Some(profile) = row.sender_profile_id {
+        gates.extend(sender(act, profile).await?);
+    }
+    gates.push(gates::sequence(&row));
+    finish(act, answer("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
 /// Whether somebody is in the audience of a campaign that was not looked up yet.

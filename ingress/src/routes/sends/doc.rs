@@ -20,12 +20,16 @@ fn common() -> Vec<Field> {
         "clicked_at",
         "human_clicked_at",
         "unsubscribed_at",
+        "replied_at",
     ];
     vec![
         required("send_id", id()),
         required("message_kind", one_of(MessageKind::ALL.iter().map(|kind| kind.as_str()))),
         required("campaign_id", id().or_null()),
         required("message_id", id().or_null().about("The one-off message it belongs to.")),
+        required("sequence_id", id().or_null().about("The sequence whose step it is.")),
+        required("enrollment_id", id().or_null()),
+        required("step_id", id().or_null()),
         required(
             "variant",
             one_of(audience::LETTERS).or_null().about("Of an A/B test; null while it waits for the winner."),
@@ -61,14 +65,15 @@ pub(crate) fn summary() -> Schema {
 /// An example of it.
 pub(crate) fn summary_example() -> Value {
     json!({
-        "send_id": ID, "message_kind": "campaign", "campaign_id": ID, "message_id": null, "variant": null,
+        "send_id": ID, "message_kind": "campaign", "campaign_id": ID, "message_id": null, "sequence_id": null,
+        "enrollment_id": null, "step_id": null, "variant": null,
         "template_id": ID, "template_version": 3, "contact_id": ID, "email": "ann@example.com",
         "state": "sent", "skip_reason": null, "failure_reason": null, "attempt_count": 1, "smtp_code": 250,
         "enhanced_code": "2.0.0", "response": "queued", "provider": "smtp", "provider_message_id": null,
         "next_attempt_at": null, "decided_at": AT,
         "facts": {
             "delivered_at": AT, "bounced_at": null, "complained_at": null, "opened_at": null, "human_opened_at": null,
-            "clicked_at": null, "human_clicked_at": null, "unsubscribed_at": null,
+            "clicked_at": null, "human_clicked_at": null, "unsubscribed_at": null, "replied_at": null,
         },
         "created_at": AT,
     })

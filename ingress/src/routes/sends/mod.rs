@@ -44,6 +44,9 @@ pub(crate) fn list_record(row: &SendRow) -> Value {
         "message_kind": row.message_kind,
         "campaign_id": row.campaign_id,
         "message_id": row.message_id(),
+        "sequence_id": row.sequence_id,
+        "enrollment_id": row.enrollment_id,
+        "step_id": row.step_id,
         "variant": row.variant,
         "template_id": row.template_id,
         "template_version": row.template_version,
@@ -69,6 +72,7 @@ pub(crate) fn list_record(row: &SendRow) -> Value {
             "clicked_at": row.clicked_at.map(time),
             "human_clicked_at": row.human_clicked_at.map(time),
             "unsubscribed_at": row.unsubscribed_at.map(time),
+            "replied_at": row.replied_at.map(time),
         },
         "created_at": time(row.created_at),
     })
@@ -97,12 +101,13 @@ fn attempt(event: &EventRow) -> Value {
     Value::Object(attempt)
 }
 
-/// Everything that happened, in order. Withholding and cancelling are states, not events; they come last, because nothing follows.
+/// Everything that happened, in order. Cancelling is a state, not a fact; it comes last, because nothing follows.
 fn timeline(row: &SendRow, events: &[EventRow]) -> Value {
     let entry = |kind: &str, at, detail: &Value| json!({"type": kind, "at": time(at), "detail": detail});
     let queued = entry("queued", row.created_at, &json!({}));
     let facts = events.iter().map(|event| entry(&event.kind, event.occurred_at, &event.detail));
-    let quiet_end = matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired);
+    let is_told = events.iter().any(|event| event.kind == row.state.as_str());
+    let quiet_end = !is_told && matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired);
     let end =
         row.decided_at.filter(|_| quiet_end).map(|at| entry(row.state.as_str(), at, &json!({"reason": row.reason})));
     std::iter::once(queued).chain(facts).chain(end).collect()
@@ -120,6 +125,9 @@ fn pending_record(id: Uuid, row: &PendingRow) -> Value {
         "message_kind": row.message_kind,
         "campaign_id": null,
         "message_id": row.message_id,
+        "sequence_id": row.sequence_id,
+        "enrollment_id": row.enrollment_id,
+        "step_id": row.step_id,
         "variant": null,
         "template_id": row.template_id,
         "template_version": row.template_version,
@@ -138,7 +146,7 @@ fn pending_record(id: Uuid, row: &PendingRow) -> Value {
         "decided_at": row.handled_at.map(time).filter(|_| row.rejected),
         "facts": {
             "delivered_at": null, "bounced_at": null, "complained_at": null, "opened_at": null, "human_opened_at": null,
-            "clicked_at": null, "human_clicked_at": null, "unsubscribed_at": null,
+            "clicked_at": null, "human_clicked_at": null, "unsubscribed_at": null, "replied_at": null,
         },
         "created_at": time(row.received_at),
         "email_type": row.classification,

@@ -29,6 +29,7 @@ pub(crate) struct SendRow {
     pub(crate) clicked_at: Option<DateTime<Utc>>,
     pub(crate) human_clicked_at: Option<DateTime<Utc>>,
     pub(crate) unsubscribed_at: Option<DateTime<Utc>>,
+    pub(crate) replied_at: Option<DateTime<Utc>>,
     /// The way out that took it.
     pub(crate) provider: Option<String>,
     pub(crate) provider_message_id: Option<String>,
@@ -40,6 +41,10 @@ pub(crate) struct SendRow {
     pub(crate) variant: Option<String>,
     pub(crate) template_id: Option<Uuid>,
     pub(crate) template_version: Option<i32>,
+    /// Which step of which enrollment it is of.
+    pub(crate) sequence_id: Option<Uuid>,
+    pub(crate) enrollment_id: Option<Uuid>,
+    pub(crate) step_id: Option<Uuid>,
     pub(crate) created_at: DateTime<Utc>,
 }
 
@@ -74,6 +79,9 @@ pub(crate) struct PendingRow {
     pub(crate) outcome: Option<String>,
     pub(crate) received_at: DateTime<Utc>,
     pub(crate) handled_at: Option<DateTime<Utc>>,
+    pub(crate) sequence_id: Option<Uuid>,
+    pub(crate) enrollment_id: Option<Uuid>,
+    pub(crate) step_id: Option<Uuid>,
 }
 
 /// Which sends of a campaign are asked for.

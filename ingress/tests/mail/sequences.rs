@@ -1,0 +1,247 @@
+//! Sequences and enrollments over HTTP; what moves them is the sequencing stage's, and tested there.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use http::Method;
+use rstest::rstest;
+use schemas::Environment;
+use serde_json::{Value, json};
+
+use crate::{common::PRODUCT, fixtures, fixtures::Ready};
+
+const WAIT: &str = "wait";
+
+async fn sequence(ready: &Ready, steps: Value) -> String {
+    let body = json!({"name": "Welcome", "sender_profile_id": ready.sender, "activate": true, "steps": steps});
+    let made = ready.client.post("/v1/sequences", body).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    made.text("sequence_id")
+}
+
+async fn enroll(ready: &Ready, sequence: &str, email: &str) -> Value {
+    let made = ready.client.post("/v1/enrollments", json!({"sequence_id": sequence, "email": email})).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    made.body
+}
+
+fn at(value: &Value) -> DateTime<Utc> {
+    value.as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_sequence_is_read_as_it_was_written() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let tag = fixtures::audience(&ready.edge.pool, ready.client.tenant, "tag", "t", 0).await;
+    let steps = json!([
+        {"step_type": "send_email", "template_id": template},
+        {"step_type": "apply_tag", "delay_amount": 3, "delay_unit": "business_days", "action_config": {"tag_id": tag}},
+        {"step_type": "create_task", "action_config": {"title": "Call"}},
+    ]);
+    let body = json!({"name": " Welcome ", "description": "d", "sender_profile_id": ready.sender, "exit_on_bounce": false, "steps": steps});
+    let made = ready.client.post("/v1/sequences", body).await;
+    assert_eq!((made.status.as_u16(), &made.body["status"]), (201, &json!("draft")));
+    let read = ready.client.get(&format!("/v1/sequences/{}", made.text("sequence_id"))).await.body;
+    let sequence = &read["sequence"];
+    assert_eq!((&sequence["name"], &sequence["trigger_type"]), (&json!("Welcome"), &json!("manual_enrollment")));
+    assert_eq!((&sequence["exit_on_bounce"], &sequence["exit_on_complaint"]), (&json!(false), &json!(true)));
+    assert_eq!(read["steps"][1]["action_config"], json!({"tag_id": tag}));
+    assert_eq!(
+        (&read["steps"][1]["delay_amount"], &read["steps"][1]["delay_unit"]),
+        (&json!(3), &json!("business_days"))
+    );
+    let ids = |steps: &Value| steps.as_array().unwrap().iter().map(|step| step["step_id"].clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&read["steps"]), ids(&made.body["steps"]));
+    let listed = ready.client.get("/v1/sequences?status=draft").await.body;
+    assert_eq!(listed["sequences"][0], *sequence);
+    assert_eq!(ready.client.get("/v1/sequences?status=active").await.body["sequences"], json!([]));
+}
+
+#[rstest]
+#[case(json!([]), "steps", "out_of_range")]
+#[case(json!(vec![json!({"step_type": "wait"}); 51]), "steps", "out_of_range")]
+#[case(json!([{"step_type": "wait"}, {"step_type": "apply_tag", "action_config": {"tag_id": 7}}]), "steps[1].action_config.tag_id", "wrong_type")]
+#[case(json!([{"step_type": "wait", "delay_amount": 1.5}]), "steps[0].delay_amount", "wrong_type")]
+#[case(json!([{"step_type": "call_product_webhook", "action_config": {"url": "https://10.0.0.1/"}}]), "steps[0].action_config.url", "address_not_allowed")]
+#[case(json!([{"step_type": "update_field", "action_config": {"field": "plan", "value": 1}}]), "steps[0].action_config.field", "unknown_field")]
+#[tokio::test]
+async fn what_is_wrong_with_a_step_is_named(#[case] steps: Value, #[case] path: &str, #[case] code: &str) {
+    let ready = Ready::start().await;
+    let answer = ready.client.post("/v1/sequences", json!({"name": "S", "steps": steps})).await;
+    assert_eq!(answer.refusal(), (400, "validation_failed"));
+    assert_eq!((&answer.body["fields"][0]["path"], &answer.body["fields"][0]["code"]), (&json!(path), &json!(code)));
+}
+
+#[tokio::test]
+async fn what_a_step_names_must_be_the_tenants_own() {
+    let ready = Ready::start().await;
+    let stranger = ready.edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let tag = fixtures::audience(&ready.edge.pool, stranger.tenant, "tag", "x", 0).await;
+    let template = ready.template(json!({})).await;
+    let archived = ready.template(json!({})).await;
+    ready.client.delete(&format!("/v1/templates/{archived}"), json!({})).await;
+    let receipt = ready.template(json!({"template_type": "transactional"})).await;
+    for (step, status, code) in [
+        (json!({"step_type": "apply_tag", "action_config": {"tag_id": tag}}), 404, "tag_not_found"),
+        (json!({"step_type": "apply_tag", "action_config": {"tag_id": ready.list}}), 404, "tag_not_found"),
+        (
+            json!({"step_type": "update_subscription", "action_config": {"list_id": tag, "status": "subscribed"}}),
+            404,
+            "list_not_found",
+        ),
+        (json!({"step_type": "send_email", "template_id": archived}), 404, "template_not_found"),
+        (json!({"step_type": "send_email", "template_id": receipt}), 400, "validation_failed"),
+    ] {
+        let answer = ready.client.post("/v1/sequences", json!({"name": "S", "steps": [step]})).await;
+        assert_eq!(answer.refusal(), (status, code));
+    }
+    let mail = json!([{"step_type": "send_email", "template_id": template}]);
+    let theirs = stranger.post("/v1/sequences", json!({"name": "S", "steps": mail})).await;
+    assert_eq!(theirs.refusal(), (404, "template_not_found"));
+    let own = sequence(&ready, mail).await;
+    let enrolled = enroll(&ready, &own, "ann@example.com").await;
+    let enrollment = format!("/v1/enrollments/{}", enrolled["enrollment_id"].as_str().unwrap());
+    let path = format!("/v1/sequences/{own}");
+    for (method, path, code) in [
+        (Method::GET, &path, "sequence_not_found"),
+        (Method::PATCH, &path, "sequence_not_found"),
+        (Method::GET, &enrollment, "enrollment_not_found"),
+        (Method::DELETE, &enrollment, "enrollment_not_found"),
+    ] {
+        let answer = match method {
+            Method::GET => stranger.get(path).await,
+            _ => stranger.write(method.clone(), path, json!({}), &[]).await,
+        };
+        assert_eq!(answer.refusal(), (404, code), "{method} {path}");
+    }
+    let body = json!({"sequence_id": own, "email": "bob@example.com"});
+    assert_eq!(stranger.post("/v1/enrollments", body).await.refusal(), (404, "sequence_not_found"));
+    for path in ["/v1/sequences", "/v1/enrollments"] {
+        assert_eq!(stranger.get(path).await.body[path.trim_start_matches("/v1/")], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn a_status_changes_as_specified_and_a_draft_gets_its_sender() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let steps = json!([{"step_type": "send_email", "template_id": template}]);
+    let made = ready.client.post("/v1/sequences", json!({"name": "S", "steps": steps})).await.text("sequence_id");
+    let path = format!("/v1/sequences/{made}");
+    let change = async |body: Value| ready.client.patch(&path, body).await;
+    assert_eq!(change(json!({"status": "active"})).await.refusal(), (409, "sender_profile_required_to_activate"));
+    let with_sender = change(json!({"status": "active", "sender_profile_id": ready.sender, "name": "T"})).await;
+    assert_eq!((with_sender.status.as_u16(), &with_sender.body["status"]), (200, &json!("active")));
+    for (status, expected) in [
+        ("active", (409, "invalid_status_transition")),
+        ("paused", (200, "")),
+        ("active", (200, "")),
+        ("archived", (200, "")),
+        ("archived", (200, "")),
+        ("active", (409, "invalid_status_transition")),
+        ("draft", (400, "validation_failed")),
+    ] {
+        assert_eq!(change(json!({"status": status})).await.refusal(), expected, "{status}");
+    }
+    let read = ready.client.get(&path).await.body["sequence"].clone();
+    assert_eq!((&read["name"], &read["status"]), (&json!("T"), &json!("archived")));
+    assert!(read["activated_at"].is_string() && read["archived_at"].is_string());
+}
+
+#[tokio::test]
+async fn an_enrollment_finds_or_makes_its_contact_and_tells_its_time() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT, "delay_amount": 2, "delay_unit": "hours"}])).await;
+    let body = json!({"sequence_id": id, "email": "Ann@Example.com", "first_name": "Ann", "title": "Dr"});
+    let made = ready.client.post("/v1/enrollments", body).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let wait = at(&made.body["next_action_at"]) - Utc::now();
+    assert!(wait > TimeDelta::minutes(110) && wait <= TimeDelta::minutes(121), "{wait}");
+    let contact = ready.client.get(&format!("/v1/contacts/{}", made.text("contact_id"))).await.body["contact"].clone();
+    assert_eq!((&contact["email"], &contact["first_name"]), (&json!("ann@example.com"), &json!("Ann")));
+    assert_eq!((&contact["marketing_status"], &contact["source"]), (&json!("subscribed"), &json!("enrollment")));
+
+    // What is known stays: names are only filled, consent is nobody's to give by enrolling.
+    ready
+        .client
+        .post("/v1/contacts", json!({"email": "bob@example.com", "first_name": "Bob", "marketing_status": "pending"}))
+        .await;
+    let body = json!({"sequence_id": id, "email": "bob@example.com", "first_name": "Robert", "last_name": "Roe"});
+    let bob = ready.client.post("/v1/enrollments", body).await.text("contact_id");
+    let contact = ready.client.get(&format!("/v1/contacts/{bob}")).await.body["contact"].clone();
+    assert_eq!((&contact["first_name"], &contact["last_name"]), (&json!("Bob"), &json!("Roe")));
+    assert_eq!(contact["marketing_status"], "pending");
+}
+
+#[tokio::test]
+async fn days_count_in_the_contacts_zone() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT, "delay_amount": 1, "delay_unit": "business_days"}])).await;
+    ready.client.post("/v1/contacts", json!({"email": "ann@example.com", "timezone": "Pacific/Auckland"})).await;
+    let due = at(&enroll(&ready, &id, "ann@example.com").await["next_action_at"]);
+    let local = due.with_timezone(&chrono_tz::Pacific::Auckland);
+    assert!(!matches!(chrono::Datelike::weekday(&local), chrono::Weekday::Sat | chrono::Weekday::Sun), "{local}");
+    assert!(due > Utc::now() + TimeDelta::hours(22));
+}
+
+#[tokio::test]
+async fn a_contact_is_enrolled_once_at_a_time_and_may_be_taken_out() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let first = enroll(&ready, &id, "ann@example.com").await;
+    let body = json!({"sequence_id": id, "email": "ANN@example.com"});
+    assert_eq!(ready.client.post("/v1/enrollments", body).await.refusal(), (409, "already_enrolled"));
+    let path = format!("/v1/enrollments/{}", first["enrollment_id"].as_str().unwrap());
+    let read = ready.client.get(&path).await.body["enrollment"].clone();
+    assert_eq!((&read["status"], &read["next_step_order"], &read["steps"]), (&json!("active"), &json!(1), &json!([])));
+    for _ in 0..2 {
+        let gone = ready.client.delete(&path, json!({})).await.body;
+        assert_eq!((&gone["status"], &gone["exit_reason"]), (&json!("exited"), &json!("manual")));
+    }
+    assert_eq!(ready.client.get(&path).await.body["enrollment"]["next_action_at"], Value::Null);
+    enroll(&ready, &id, "ann@example.com").await;
+}
+
+#[tokio::test]
+async fn enrollments_follow_their_sequence_in_what_is_shown() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let other = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    for (sequence, email) in [(&id, "ann@example.com"), (&id, "bob@example.com"), (&other, "ann@example.com")] {
+        enroll(&ready, sequence, email).await;
+    }
+    let count = async |query: &str| {
+        let body = ready.client.get(&format!("/v1/enrollments?{query}")).await.body;
+        body["enrollments"].as_array().unwrap().len()
+    };
+    assert_eq!(count(&format!("sequence_id={id}")).await, 2);
+    assert_eq!(count("email=ann%40example.com").await, 2);
+    assert_eq!(count("email=nobody%40example.com").await, 0);
+    assert_eq!(count("status=active").await, 3);
+    ready.client.patch(&format!("/v1/sequences/{id}"), json!({"status": "paused"})).await;
+    assert_eq!((count("status=paused").await, count("status=active").await), (2, 1));
+    ready.client.patch(&format!("/v1/sequences/{id}"), json!({"status": "archived"})).await;
+    assert_eq!((count("status=exited").await, count("status=active").await), (2, 1));
+    let listed = ready.client.get(&format!("/v1/enrollments?sequence_id={id}&limit=1")).await.body;
+    assert_eq!(listed["enrollments"][0]["exit_reason"], "sequence_archived");
+    let cursor = listed["next_cursor"].as_str().unwrap();
+    assert_eq!(count(&format!("sequence_id={id}&cursor={cursor}")).await, 1);
+    assert_eq!(ready.client.get("/v1/enrollments?status=gone").await.refusal(), (400, "validation_failed"));
+}
+
+#[tokio::test]
+async fn it_is_explained_why_somebody_is_on_his_way_or_not() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    enroll(&ready, &id, "ann@example.com").await;
+    let explain = async |email: &str| {
+        let path = format!("/v1/explain?sequence_id={id}&email={}", email.replace('@', "%40"));
+        ready.client.get(&path).await.body["explanation"].clone()
+    };
+    let ann = explain("ann@example.com").await;
+    assert_eq!((&ann["verdict"], &ann["gates"][0]["detail"]), (&json!("pass"), &json!("is_enrolled")), "{ann}");
+    assert_eq!(explain("bob@example.com").await["decided_by"], "audience");
+    ready.client.post("/v1/suppressions", json!({"email": "ann@example.com"})).await;
+    assert_eq!(explain("ann@example.com").await["decided_by"], "suppression");
+    ready.client.patch(&format!("/v1/sequences/{id}"), json!({"status": "archived"})).await;
+    assert_eq!(explain("ann@example.com").await["decided_by"], "audience");
+}
