@@ -1,0 +1,195 @@
+//! A sequence with every step type, from HTTP to the sink, the product's endpoint and the events, on a shortened clock.
+
+use std::time::Duration;
+
+use pipeline::{Rig, eventually};
+use serde_json::{Value, json};
+
+use crate::webhooks::receiver::Receiver;
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Lets minutes pass: what is to come is due.
+async fn pass_time(rig: &Rig) {
+    sqlx::query("update enrollments set next_action_at = now() where status = 'active' and claim_token is null and next_action_at > now()")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+}
+
+async fn made(rig: &Rig, path: &str, body: Value, id: &str) -> String {
+    rig.client.post(path, body).await.expect(201)[id].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processes() {
+    let mut rig = Rig::shared().await.with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8").with("AUDIENCE_REANNOUNCE", "5s");
+    rig.start_separate().await;
+    let receiver = Receiver::start().await;
+    rig.client
+        .post(
+            "/v1/webhooks",
+            json!({"url": receiver.url(), "events": ["sequence.completed", "task.created", "opportunity.created", "email.sent"]}),
+        )
+        .await
+        .expect(201);
+    made(&rig, "/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"}), "field_id").await;
+    let vip = made(&rig, "/v1/audiences", json!({"kind": "tag", "name": "vip"}), "audience_id").await;
+    let list = made(&rig, "/v1/audiences", json!({"kind": "list", "name": "Readers"}), "audience_id").await;
+    let template = made(
+        &rig,
+        "/v1/templates",
+        json!({"name": "W", "template_type": "sequence", "subject": "Welcome {{ first_name }}",
+               "body_html": "<p>Hello {{ first_name }} of {{ contact.fields.plan }}</p>"}),
+        "template_id",
+    )
+    .await;
+    let later = |step: Value| {
+        let mut step = step;
+        step["delay_amount"] = json!(5);
+        step
+    };
+    let steps = json!([
+        {"step_type": "update_field", "action_config": {"field": "fields.plan", "value": "pro"}},
+        {"step_type": "send_email", "template_id": template},
+        later(json!({"step_type": "wait"})),
+        {"step_type": "apply_tag", "action_config": {"tag_id": vip}},
+        {"step_type": "update_lifecycle_stage", "action_config": {"stage": "customer"}},
+        later(json!({"step_type": "create_task", "action_config": {"title": "Call", "due_in_days": 1}})),
+        {"step_type": "create_opportunity", "action_config": {"name": "Big", "value_cents": 100}},
+        {"step_type": "notify_owner", "action_config": {"subject": "A new one", "message": "Have a look", "to": "boss@example.com"}},
+        later(json!({"step_type": "call_product_webhook", "action_config": {"url": receiver.url(), "payload": {"n": 1}}})),
+        {"step_type": "update_subscription", "action_config": {"list_id": list, "status": "subscribed"}},
+        {"step_type": "remove_tag", "action_config": {"tag_id": vip}},
+        {"step_type": "add_suppression", "action_config": {"scope": "marketing", "note": "done"}},
+    ]);
+    let body = json!({"name": "Welcome", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps});
+    let sequence = made(&rig, "/v1/sequences", body, "sequence_id").await;
+    let ending = json!([{"step_type": "end_sequence", "action_config": {"reason": "enough"}}, {"step_type": "wait"}]);
+    let short =
+        made(&rig, "/v1/sequences", json!({"name": "Short", "activate": true, "steps": ending}), "sequence_id").await;
+    let enroll = |sequence: String, email: &str| json!({"sequence_id": sequence, "email": email, "first_name": "Dora"});
+    let enrolled = rig.client.post("/v1/enrollments", enroll(sequence.clone(), "dora@example.org")).await.expect(201);
+    let short = made(&rig, "/v1/enrollments", enroll(short, "emil@example.org"), "enrollment_id").await;
+
+    // Through all of it, and the stage is killed again and again.
+    let path = format!("/v1/enrollments/{}", enrolled["enrollment_id"].as_str().unwrap());
+    let mut seen = 0;
+    let done = eventually("the enrollment to be over", WITHIN * 2, || {
+        let (rig, path) = (&rig, path.as_str());
+        async move {
+            pass_time(rig).await;
+            let found = rig.client.get(path, &[]).await.expect(200)["enrollment"].clone();
+            let taken = found["steps"].as_array().unwrap().len();
+            (found["status"] != "active" || taken > 4).then_some(found)
+        }
+    })
+    .await;
+    assert_eq!(done["exit_reason"], Value::Null, "{done}");
+    for _ in 0..3 {
+        rig.kill9("sequencing");
+        rig.start("sequencing", &["stage", "sequencing"]).await;
+        let now = eventually("a step more", WITHIN, || {
+            let (rig, path) = (&rig, path.as_str());
+            async move {
+                pass_time(rig).await;
+                let found = rig.client.get(path, &[]).await.expect(200)["enrollment"].clone();
+                let taken = found["steps"].as_array().unwrap().len();
+                (taken > seen || found["status"] != "active").then_some(taken)
+            }
+        })
+        .await;
+        seen = now;
+    }
+    let done = eventually("the enrollment to be over", WITHIN * 2, || {
+        let (rig, path) = (&rig, path.as_str());
+        async move {
+            pass_time(rig).await;
+            let found = rig.client.get(path, &[]).await.expect(200)["enrollment"].clone();
+            (found["status"] != "active").then_some(found)
+        }
+    })
+    .await;
+    assert_eq!((&done["status"], &done["exit_reason"]), (&json!("completed"), &Value::Null), "{done}");
+    let steps = done["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 12);
+    assert!(steps.iter().all(|step| step["outcome"] == "done"), "{done}");
+
+    // The mail, as every mail: personal, with a way out, and followed by its id.
+    let send = steps[1]["send_id"].as_str().unwrap();
+    let send = eventually("the mail to be sent", WITHIN, || async {
+        let found = rig.client.get(&format!("/v1/sends/{send}"), &[]).await.expect(200)["send"].clone();
+        (found["state"] == "sent").then_some(found)
+    })
+    .await;
+    assert_eq!((&send["message_kind"], &send["sequence_id"]), (&json!("sequence"), &json!(sequence)));
+    assert_eq!((&send["enrollment_id"], &send["step_id"]), (&done["enrollment_id"], &steps[1]["step_id"]));
+    let mails = rig.sink.messages_to("dora@example.org").await;
+    assert_eq!(mails.len(), 1);
+    let html = mails[0]["html"].as_str().unwrap();
+    assert!(html.contains("Hello Dora of pro") && html.contains("/u/v1."), "{html}");
+    // The owner's.
+    eventually("the notification", WITHIN, || async {
+        let mails = rig.sink.messages_to("boss@example.com").await;
+        (mails.len() == 1 && mails[0]["text"].as_str().unwrap_or_default().contains("dora@example.org")).then_some(())
+    })
+    .await;
+    // The contact.
+    let contact = done["contact_id"].as_str().unwrap();
+    let contact = rig.client.get(&format!("/v1/contacts/{contact}"), &[]).await.expect(200)["contact"].clone();
+    assert_eq!((&contact["fields"]["plan"], &contact["lifecycle_stage"]), (&json!("pro"), &json!("customer")));
+    assert_eq!((contact["tags"].as_array().unwrap().len(), contact["lists"].as_array().unwrap().len()), (0, 1));
+    assert_eq!(contact["suppression"]["reason"], "manual");
+    // What the product is told.
+    let called = receiver.wait_for("sequence.step", WITHIN).await;
+    assert_eq!((&called["data"]["payload"]["n"], &called["data"]["email"]), (&json!(1), &json!("dora@example.org")));
+    for (event, field, value) in [
+        ("task.created", "title", "Call"),
+        ("opportunity.created", "name", "Big"),
+        ("sequence.completed", "enrollment_id", done["enrollment_id"].as_str().unwrap()),
+        ("email.sent", "message_kind", "sequence"),
+    ] {
+        let told = receiver.wait_for(event, WITHIN).await;
+        assert_eq!(told["data"][field], value, "{told}");
+    }
+    receiver.assert_ids_are_stable();
+    let short = rig.client.get(&format!("/v1/enrollments/{short}"), &[]).await.expect(200)["enrollment"].clone();
+    assert_eq!((&short["status"], &short["exit_reason"]), (&json!("exited"), &json!("end_step")));
+    rig.books_balance().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_unsubscribes_by_the_mails_own_link_leaves_the_sequence() {
+    let mut rig = Rig::shared().await;
+    rig.start_all().await;
+    let template = made(
+        &rig,
+        "/v1/templates",
+        json!({"name": "W", "subject": "Welcome", "body_html": "<p>Hello</p>"}),
+        "template_id",
+    )
+    .await;
+    let steps = json!([
+        {"step_type": "send_email", "template_id": template},
+        {"step_type": "send_email", "template_id": template, "delay_amount": 9, "delay_unit": "days"},
+    ]);
+    let body = json!({"name": "Welcome", "sender_profile_id": rig.sender_id, "activate": true, "steps": steps});
+    let sequence = made(&rig, "/v1/sequences", body, "sequence_id").await;
+    let body = json!({"sequence_id": sequence, "email": "dora@example.org"});
+    let enrollment = made(&rig, "/v1/enrollments", body, "enrollment_id").await;
+    rig.sink.wait(1, 60_000).await;
+    let source = rig.sink.messages_to("dora@example.org").await;
+    let html = source[0]["html"].as_str().unwrap();
+    let link = html.split('"').find(|part| part.contains("/u/v1.")).unwrap();
+    let left = rig.client.http().post(link).body("List-Unsubscribe=One-Click").send().await.unwrap();
+    assert!(left.status().is_success(), "{}", left.status());
+    let path = format!("/v1/enrollments/{enrollment}");
+    let over = eventually("the enrollment to end", WITHIN, || async {
+        let found = rig.client.get(&path, &[]).await.expect(200)["enrollment"].clone();
+        (found["status"] == "exited").then_some(found)
+    })
+    .await;
+    assert_eq!(over["exit_reason"], "unsubscribed");
+    pass_time(&rig).await;
+    assert_eq!(rig.sink.accepted().await, 1);
+}
