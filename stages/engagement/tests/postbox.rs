@@ -149,6 +149,22 @@ async fn a_bounce_to_a_return_path_is_a_fact_about_its_send_and_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    // Listens and reads nothing.
+    let mut client = Client::connect(listen(&rig, &[]).await).await;
+    let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+    assert!(client.hand_over("", &path(SendId::of(batch, 0)), &mail).await.starts_with("250 "));
+    assert_eq!(rig.number("select count(*) from inbound_mails where outcome is null and head is not null").await, 1);
+    // As one leaves it that took it and died over it, a minute ago.
+    sqlx::query("update inbound_mails set attempts = 1, due_at = now()").execute(&rig.pool).await.unwrap();
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    all_read(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_proves_nothing_is_refused_and_nothing_is_stored() {
     let rig = Rig::new().await;
     let (_, batch) = mailed(&rig, 1).await;

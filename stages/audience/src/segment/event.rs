@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 /// The events a rule may ask for, as callers write them.
-pub const EVENTS: [&str; 7] = [
+pub const EVENTS: [&str; 8] = [
     "email.sent",
     "email.delivered",
     "email.opened",
@@ -11,6 +11,7 @@ pub const EVENTS: [&str; 7] = [
     "email.bounced",
     "email.complained",
     "email.unsubscribed",
+    "email.replied",
 ];
 
 /// How often, as callers write it.
@@ -33,12 +34,22 @@ pub enum EventKind {
     Complained,
     /// The recipient left through this mail.
     Unsubscribed,
+    /// The recipient answered; what programs write does not count.
+    Replied,
 }
 
 impl EventKind {
     /// In the order of [`EVENTS`].
-    const ALL: [Self; 7] =
-        [Self::Sent, Self::Delivered, Self::Opened, Self::Clicked, Self::Bounced, Self::Complained, Self::Unsubscribed];
+    const ALL: [Self; 8] = [
+        Self::Sent,
+        Self::Delivered,
+        Self::Opened,
+        Self::Clicked,
+        Self::Bounced,
+        Self::Complained,
+        Self::Unsubscribed,
+        Self::Replied,
+    ];
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         EVENTS.iter().position(|name| *name == text).map(|at| Self::ALL[at])
@@ -53,6 +64,7 @@ impl EventKind {
             Self::Bounced => Some("bounced"),
             Self::Complained => Some("complained"),
             Self::Unsubscribed => Some("unsubscribed"),
+            Self::Replied => Some("replied"),
         }
     }
 

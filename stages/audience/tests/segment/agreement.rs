@@ -92,6 +92,9 @@ async fn write_fact(rig: &Rig, tenant: &Tenant, contact: Uuid, send: Uuid, fact:
         "email.unsubscribed" => {
             "update sends set unsubscribed_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null"
         }
+        "email.replied" => {
+            "update sends set replied_at = $3 where tenant_id = $1 and id = $2 and $4::timestamptz is null"
+        }
         _ => return,
     };
     let human = fact.human_hours_ago.map(ago);

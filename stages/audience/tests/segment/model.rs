@@ -82,8 +82,15 @@ fn number() -> impl Strategy<Value = Option<Value>> {
 }
 
 fn fact() -> impl Strategy<Value = Fact> {
-    let events =
-        ["email.sent", "email.opened", "email.clicked", "email.bounced", "email.complained", "email.unsubscribed"];
+    let events = [
+        "email.sent",
+        "email.opened",
+        "email.clicked",
+        "email.bounced",
+        "email.complained",
+        "email.unsubscribed",
+        "email.replied",
+    ];
     let campaign = prop_oneof![Just(None), (0..2_usize).prop_map(Some)];
     // Not at the edge of a day: the test's clock and the database's differ a little.
     (select(events.to_vec()), campaign, 0..40_i64, any::<bool>()).prop_map(|(event, campaign, days, human)| Fact {
@@ -196,6 +203,7 @@ fn event_leaf(campaigns: Vec<Uuid>) -> impl Strategy<Value = Value> {
         "email.bounced",
         "email.complained",
         "email.unsubscribed",
+        "email.replied",
     ];
     let campaign = prop_oneof![Just(None), select(campaigns).prop_map(Some)];
     let times = prop_oneof![

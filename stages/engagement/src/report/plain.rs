@@ -67,7 +67,7 @@ pub(super) fn read(message: &Message<'_>, null_sender: bool) -> Option<Reading> 
     let lower = words.to_lowercase();
     // Exim names the recipients that failed, qmail itself, whatever the subject.
     let named = header(message, "X-Failed-Recipients").is_some() || lower.contains("this is the qmail-send program");
-    if !named && !(null_sender || is_from_a_mail_system(message)) {
+    if !(named || null_sender || is_from_a_mail_system(message)) {
         return None;
     }
     let subject = message.subject().unwrap_or_default().to_lowercase();
