@@ -4,17 +4,34 @@
 //! Most transactions here look up a bounded number of rows by key, whatever the size of the tables: they begin with
 //! [`BEGIN_BY_KEY`]. A few go over whole audiences: [`many_rows`].
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, postgres::PgConnectOptions};
 
+/// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
+/// for all rows at once, that looks dearer than a look-up for each. Without statistics it takes a month's condition for one that
+/// hardly any row meets, and does just that.
 macro_rules! by_key {
-    () => {
-        "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
-         set local enable_material = off"
+    ($set:ident) => {
+        $set! {
+            "enable_seqscan" = "off",
+            "enable_hashjoin" = "off",
+            "enable_mergejoin" = "off",
+            "enable_material" = "off",
+            "cpu_index_tuple_cost" = "100",
+            "random_page_cost" = "1"
+        }
     };
 }
 
-/// Leaves the planner nothing but to follow keys, for the rest of the transaction.
-pub const BY_KEY: &str = by_key!();
+macro_rules! statements {
+    ($($name:literal = $value:literal),+) => { concat!($("set local ", $name, " = ", $value, "; "),+) };
+}
+
+macro_rules! pairs {
+    ($($name:literal = $value:literal),+) => { [$(($name, $value)),+] };
+}
+
+/// Statements that leave the planner nothing but to follow keys, for the rest of the transaction.
+pub const BY_KEY: &str = by_key!(statements);
 
 /// Begins a transaction whose plans are look-ups by key. Joins are made in the order they are written, so they must be written in
 /// the order keys are known: looking for another order costs a millisecond of every statement that joins eight tables (measured:
@@ -23,7 +40,13 @@ pub const BY_KEY: &str = by_key!();
 /// Without it a group of 500 signals joined all contacts of its tenant before it looked at the sends: 1,350 ms of held locks
 /// instead of 6, and 16 s where other work made the machine slow. The plans are made anew each time (the pool's setting): a generic
 /// one made while a partition was empty goes through all of it once a campaign has filled it.
-pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(), "; set local join_collapse_limit = 1");
+pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1");
+
+/// The same for a whole connection, one that does nothing else: its transactions begin without saying so.
+#[must_use]
+pub fn by_key(options: PgConnectOptions) -> PgConnectOptions {
+    options.options(by_key!(pairs)).options([("join_collapse_limit", "1")])
+}
 
 /// Memory that the hash tables and sorts of one audience may take before they spill to disk: enough for a million contacts.
 const WORK_MEM: &str = "64MB";

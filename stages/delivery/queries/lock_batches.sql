@@ -1,6 +1,7 @@
--- Locks the batches whose sends are about to change, in the order every writer takes them. Primary key.
+-- Locks the batches whose sends are about to change, in the order every writer takes them, which is the order they are told in.
+-- Primary key.
 select 1 as "locked!"
-from batches b
-join unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id) on b.tenant_id = u.tenant_id and b.id = u.id
-order by b.tenant_id, b.id
-for no key update of b
+from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
+cross join lateral (
+    select 1 from batches b where b.tenant_id = u.tenant_id and b.id = u.id offset 0 for no key update of b
+) b

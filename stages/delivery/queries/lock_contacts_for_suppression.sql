@@ -1,6 +1,6 @@
--- As every suppression writer does before it writes.
+-- As every suppression writer does before it writes. In the order of contact ids, in which they are told. Primary key.
 select 1 as "locked!"
-from contacts c
-join unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id) on c.tenant_id = u.tenant_id and c.id = u.id
-order by c.id
-for no key update of c
+from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
+cross join lateral (
+    select 1 from contacts c where c.tenant_id = u.tenant_id and c.id = u.id offset 0 for no key update of c
+) c

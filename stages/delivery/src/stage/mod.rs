@@ -169,7 +169,7 @@ impl Delivery {
     ) -> Result<Self, StageError> {
         let invalid = |error: SettingsError| StageError::rejected("settings", error);
         settings.check().map_err(invalid)?;
-        let ledger = Ledger::start(pool.clone(), settings.ledger_window(), settings.fence_lease(), settings.quota);
+        let ledger = Ledger::start(&pool, settings.ledger()).map_err(|error| StageError::rejected("ledger", error))?;
         let relay = |connections: usize| -> Result<Arc<SmtpProvider>, SettingsError> {
             Ok(Arc::new(SmtpProvider::new(Pool::new(settings.smtp(connections)?)?)))
         };

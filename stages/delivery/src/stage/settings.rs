@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::ways::Means;
+use super::{ledger::LedgerSettings, ways::Means};
 use crate::{
     provider::{Guard, Reach},
     quota::QuotaDefaults,
@@ -77,6 +77,9 @@ pub struct Settings {
     /// Under load, how long fences and results are collected into one commit, in milliseconds. A lone send never waits.
     #[arg(long, env = "POSTRIDER_LEDGER_WINDOW_MS", default_value_t = 3)]
     pub ledger_window_ms: u64,
+    /// Writers that commit fences and results, each those of its share of the batches, with a connection of its own.
+    #[arg(long, env = "POSTRIDER_LEDGER_WRITERS", default_value_t = 2)]
+    pub ledger_writers: usize,
     /// Batches of campaigns worked on at once.
     #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 8)]
     pub delivery_workers: usize,
@@ -96,6 +99,9 @@ impl Settings {
     pub(super) fn check(&self) -> Result<(), SettingsError> {
         if self.delivery_workers == 0 || self.delivery_priority_workers == 0 {
             return Err(SettingsError::Value("delivery needs at least one worker in each lane"));
+        }
+        if !(1..=16).contains(&self.ledger_writers) {
+            return Err(SettingsError::Value("ledger-writers must be 1 to 16"));
         }
         if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
             return Err(SettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
@@ -150,8 +156,13 @@ impl Settings {
         (self.smtp_final_timeout * 2).max(self.provider_timeout * 3) + LEDGER_MARGIN
     }
 
-    pub(super) fn ledger_window(&self) -> Duration {
-        Duration::from_millis(self.ledger_window_ms)
+    pub(super) fn ledger(&self) -> LedgerSettings {
+        LedgerSettings {
+            writers: self.ledger_writers,
+            window: Duration::from_millis(self.ledger_window_ms),
+            fence_lease: self.fence_lease(),
+            quota: self.quota,
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use chrono::NaiveDate;
@@ -15,7 +15,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, Held, Verdict, gate,
+    Change, Fence, Held, LedgerSettings, Verdict, gate,
     meter::Meter,
     sql::{self, BatchKey, BatchLook, Booking, Totals},
 };
@@ -27,21 +27,35 @@ const SHARDS: u8 = 16;
 /// Commits groups, one after the other.
 pub(super) struct Commits {
     pool: PgPool,
-    /// Kept from commit to commit: taking one from the pool and giving it back costs two round trips more, and the writer
-    /// must not queue behind other users of the pool. Given up after an error.
+    /// Kept from commit to commit: taking one from the pool and giving it back costs two round trips more. Given up after an
+    /// error.
     connection: Option<PoolConnection<Postgres>>,
     fence_lease_seconds: f64,
     quota: QuotaDefaults,
     shard: i16,
 }
 
+/// A shard for this process, so that two processes seldom wait for each other's totals.
+pub(super) fn random_shard() -> u8 {
+    rand::random::<u8>() % SHARDS
+}
+
+/// The shard of one of its writers: each has another.
+pub(super) fn shard_of(first: u8, number: usize) -> i16 {
+    i16::try_from((usize::from(first) + number) % usize::from(SHARDS)).unwrap_or(0)
+}
+
 /// What moved, by send and the state it was in.
 type Moved = HashSet<(Uuid, SendState)>;
 
 impl Commits {
-    pub fn new(pool: PgPool, fence_lease: Duration, quota: QuotaDefaults) -> Self {
-        let shard = i16::from(rand::random::<u8>() % SHARDS);
-        Self { pool, connection: None, fence_lease_seconds: fence_lease.as_secs_f64(), quota, shard }
+    /// Connects like `pool`, by a pool of its own, whose connection is driven by the runtime it is used on. Every statement here
+    /// touches a bounded number of rows by primary key.
+    pub fn new(pool: &PgPool, settings: LedgerSettings, shard: i16) -> Self {
+        let options = plans::by_key((*pool.connect_options()).clone());
+        let pool = pool.options().clone().max_connections(1).connect_lazy_with(options);
+        let fence_lease_seconds = settings.fence_lease.as_secs_f64();
+        Self { pool, connection: None, fence_lease_seconds, quota: settings.quota, shard }
     }
 
     /// Commits fences and changes together; answers each fence. On an error nothing is known to be written.
@@ -62,12 +76,14 @@ impl Commits {
         changes: &[Change],
     ) -> sqlx::Result<Vec<Fence>> {
         let started = Instant::now();
-        let mut tx = connection.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = connection.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;
         let suppressing: Vec<&Change> = changes.iter().filter(|change| change.suppress.is_some()).collect();
         if !suppressing.is_empty() {
-            let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send));
+            // Those of the fences with them, in one order: two writers that lock some weakly and some strongly, one after the
+            // other, could wait for each other.
+            let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send).chain(fences));
             sql::lock_for_suppression(&mut tx, &tenants, &contacts).await?;
         }
         let (gated, meter) = self.gate(&mut tx, fences).await?;
