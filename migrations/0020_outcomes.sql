@@ -180,3 +180,39 @@ create index contact_facts_human_clicks on contact_facts (tenant_id, contact_id,
     where fact = 'clicked' and human_at is not null;
 create index sends_by_contact on sends (tenant_id, contact_id, id) where campaign_id is null;
 create index campaigns_by_end on campaigns (tenant_id, (coalesce(completed_at, 'infinity'::timestamptz))) where launched_at is not null;
+
+-- Mail of sequences is counted by template and sequence, as transactional mail is by template: what reports show of sequences by
+-- trigger, and among the top messages. `sequence_id` is nil for mail that is no sequence's.
+alter table content_changes
+    add column sequence_id uuid not null default '00000000-0000-0000-0000-000000000000',
+    add column replied integer not null default 0;
+alter table content_totals
+    add column sequence_id uuid not null default '00000000-0000-0000-0000-000000000000',
+    add column replied bigint not null default 0,
+    drop constraint content_totals_pkey,
+    add primary key (tenant_id, hour, content_id, sequence_id);
+
+-- As in 0011, with sequences: a batch of theirs is one step's, and its first send says whose.
+create or replace function note_content_changes() returns trigger
+language plpgsql
+as $$
+begin
+    insert into content_changes (tenant_id, hour, content_id, sequence_id, sent, bounced, complained, opened, opened_human, clicked,
+                                 clicked_human, unsubscribed, replied)
+    select n.tenant_id, date_trunc('hour', now(), 'UTC'), n.content_id,
+           coalesce(s.sequence_id, '00000000-0000-0000-0000-000000000000'), sum(n.sent - o.sent), sum(n.bounced - o.bounced),
+           sum(n.complained - o.complained), sum(n.opened - o.opened), sum(n.opened_human - o.opened_human),
+           sum(n.clicked - o.clicked), sum(n.clicked_human - o.clicked_human), sum(n.unsubscribed - o.unsubscribed),
+           sum(n.replied - o.replied)
+    from after_it n
+    join before_it o on o.tenant_id = n.tenant_id and o.id = n.id
+    left join lateral (
+        select q.sequence_id from sequence_sends q where n.kind = 'sequence' and q.tenant_id = n.tenant_id and q.send_id = n.id
+        offset 0
+    ) s on true
+    where n.kind in ('transactional', 'sequence')
+      and (n.sent, n.bounced, n.complained, n.opened, n.opened_human, n.clicked, n.clicked_human, n.unsubscribed, n.replied)
+          <> (o.sent, o.bounced, o.complained, o.opened, o.opened_human, o.clicked, o.clicked_human, o.unsubscribed, o.replied)
+    group by n.tenant_id, n.content_id, s.sequence_id;
+    return null;
+end $$;

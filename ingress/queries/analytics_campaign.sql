@@ -2,7 +2,8 @@
 select variant, sum(size) as "total!", sum(sent) as "sent!", sum(delivered) as "delivered!", sum(failed + expired) as "failed!",
        sum(unknown) as "unknown!", sum(skipped + cancelled) as "skipped!", sum(bounced) as "bounced!",
        sum(complained) as "complained!", sum(opened) as "opened!", sum(opened_human) as "opened_human!", sum(clicked) as "clicked!",
-       sum(clicked_human) as "clicked_human!", sum(unsubscribed) as "unsubscribed!"
+       sum(clicked_human) as "clicked_human!", sum(unsubscribed) as "unsubscribed!",
+       sum(replied) as "replied!"
 from batches
 where tenant_id = $1 and campaign_id = $2
 group by variant

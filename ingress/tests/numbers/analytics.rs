@@ -43,6 +43,9 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
     total(pool, tenant, "2026-03-03T05:00:00Z", "campaign", "opened_total", 77).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "transactional", "sent", 10).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "failure", "hard", 10).await;
+    total(pool, tenant, "2026-03-03T12:00:00Z", "campaign", "bounced_soft", 4).await;
+    total(pool, tenant, "2026-03-03T12:00:00Z", "campaign", "bounced_hard", 1).await;
+    total(pool, tenant, "2026-03-03T12:00:00Z", "campaign", "replied", 6).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "suppression", "unsubscribe", 2).await;
     total(pool, tenant, "2026-04-03T12:00:00Z", "campaign", "sent", 1_000).await;
     let body = report(&ready.client, "?from=2026-03-02T05:00:00Z&to=2026-03-04T05:00:00Z").await;
@@ -77,6 +80,9 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
     );
     assert_eq!((&report["rates"]["bounce_rate"], &report["rates"]["open_rate_human"]), (&json!(0.0455), &json!(0.09)));
     assert_eq!(report["suppressions"], json!([{"reason": "unsubscribe", "total": 0, "added": 2}]));
+    let bounces =
+        json!([{"class": "hard", "count": 11}, {"class": "soft", "count": 4}, {"class": "block", "count": 0}]);
+    assert_eq!((&report["bounces"], &totals["replied"]), (&bounces, &json!(6)));
     assert!(body["notes"].as_array().unwrap().len() >= 3);
 }
 

@@ -9,5 +9,6 @@ mod common;
 #[allow(dead_code)]
 mod fixtures;
 mod health;
+mod outcomes;
 mod preferences;
 mod reader;

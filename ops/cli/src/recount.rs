@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::operator::{self, DatabaseArgs};
 
-/// Recounts sends, events and suppressions, and compares with batches and totals. Ends with 1 when anything differs.
+/// Recounts sends, events, suppressions and outcomes, and compares with batches and totals. Ends with 1 when anything differs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -45,6 +45,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             .into_iter()
             .map(|row| difference(row.tenant_id, &row.reason, "suppressions", row.booked, row.counted)),
     );
+    let sequences = sqlx::query_file!("queries/recount_sequences.sql", args.tenant).fetch_all(&mut *tx).await?;
+    found.extend(sequences.into_iter().map(|row| {
+        difference(row.tenant_id, &row.counter, &format!("sequence {}", row.sequence_id), row.booked, row.counted)
+    }));
+    let outcomes = attribution::recount(&mut tx, args.tenant).await?;
+    found.extend(outcomes.into_iter().map(|of| difference(of.tenant_id, &of.counter, &of.of, of.booked, of.counted)));
     tx.rollback().await?;
     if found.is_empty() {
         if !args.json {

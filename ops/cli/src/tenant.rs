@@ -1,4 +1,6 @@
-//! `postrider tenant list|show|link|suspend|activate`.
+//! `postrider tenant list|show|link|suspend|activate|attribution`.
+
+mod attribution;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -49,6 +51,8 @@ enum Command {
         /// The engine tenant.
         id: Uuid,
     },
+    /// Shows how a tenant's outcomes are credited to its mails, or sets it.
+    Attribution(attribution::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -91,6 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         }
         Command::Suspend { id } => set_status(&pool, id, "suspended").await,
         Command::Activate { id } => set_status(&pool, id, "active").await,
+        Command::Attribution(wanted) => attribution::run(&pool, wanted, args.json).await,
     }
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
+    outcomes::{self, OUTCOMES_NOTE},
     store::{self, Campaign},
     totals::{DELIVERED_NOTE, OPENS_NOTE, RATES_NOTE, Rates, Totals},
 };
@@ -27,8 +28,11 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
     let names = store::variant_names(act.db(), tenant, id).await?;
     let by_variant = store::by_variant(act.db(), tenant, id).await?;
     let totals = by_variant.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(totals));
+    let credited = store::campaign_outcomes(act.db(), tenant, id).await?;
     let mut answer = json!({
-        "ok": true, "campaign_id": id, "totals": totals, "rates": Rates::from(&totals), "notes": notes(&campaign, &names),
+        "ok": true, "campaign_id": id, "totals": totals, "rates": Rates::from(&totals),
+        "outcomes": outcomes::of_campaign(&credited), "revenue_amount": outcomes::campaign_revenue(&credited),
+        "notes": notes(&campaign, &names),
     });
     // "variants appear when an A/B test ran" (specification, Analytics)
     if campaign.tested && campaign.launched {
@@ -60,7 +64,7 @@ fn winner(campaign: &Campaign, names: &[(String, String)]) -> Value {
 }
 
 fn notes(campaign: &Campaign, names: &[(String, String)]) -> Vec<String> {
-    let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE].map(str::to_owned).to_vec();
+    let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     if campaign.tested && campaign.launched {
         notes.push(match (&campaign.winner_reason, campaign.decided_at) {
             (Some(reason), _) => format!("Of the A/B test: {reason}."),

@@ -3,6 +3,7 @@
 
 mod campaign;
 mod doc;
+mod outcomes;
 mod overview;
 mod store;
 mod totals;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use chrono::{Datelike, NaiveDate, Utc, Weekday};
 use chrono_tz::Tz;
-use schemas::MessageKind;
+use schemas::{BounceClass, MessageKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
+    outcomes::{self, OUTCOMES_NOTE, Recorded, Revenue, Sum},
     store::{self, ByReason, DayTotal, Message},
     totals::{DELIVERED_NOTE, OPENS_NOTE, RATES_NOTE, Rates, Totals},
     window::Window,
@@ -37,7 +38,9 @@ pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiEr
     let suppressions = store::suppressions(act.db(), tenant).await?;
     let new_suppressions = store::new_suppressions(act.db(), tenant, &window).await?;
     let top = store::top_messages(act.db(), tenant, &window).await?;
-    let report = Report::new(&window, &days, &suppressions, &new_suppressions, top);
+    let sequences = store::sequence_triggers(act.db(), tenant, &window).await?;
+    let outcomes = store::outcomes(act.db(), tenant, &window).await?;
+    let report = Report::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
     Reply::ok(&json!({
         "ok": true,
         "window": {"from": time(window.from), "to": time(window.to), "timezone": window.timezone.name()},
@@ -47,10 +50,17 @@ pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiEr
 }
 
 fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
-    let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE].map(str::to_owned).to_vec();
+    let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     notes.push(
-        "Sent, failed, skipped and bounced count in the hour it was decided; delivered_confirmed, opens, clicks, complaints and \
-         unsubscribes in the hour they first happened, whenever the message was sent."
+        "Sent, failed, skipped and bounced count in the hour it was decided; delivered_confirmed, opens, clicks, complaints, \
+         unsubscribes and replies in the hour they first happened, whenever the message was sent; outcomes in the hour they \
+         happened."
+            .to_owned(),
+    );
+    notes.push(
+        "bounces counts refusals by class, those given at once and those that came later: hard says that the mailbox is none, \
+         soft that it could not take mail for now, block that the sender was refused. Only hard ones count as bounced. \
+         sequence_triggers and templates among the top messages count in the hour it became known, and only what was sent."
             .to_owned(),
     );
     if window.splits_hours() {
@@ -72,8 +82,12 @@ struct Report {
     daily: Vec<Day>,
     day_of_week: Vec<DayOfWeek>,
     triggers: Vec<Trigger>,
+    sequence_triggers: Vec<SequenceTrigger>,
     top_messages: Vec<Value>,
     suppressions: Vec<Suppressions>,
+    bounces: Vec<Bounces>,
+    outcomes: Vec<Recorded>,
+    revenue: Revenue,
 }
 
 /// Unique facts, and each single open and click.
@@ -107,6 +121,19 @@ struct Trigger {
 }
 
 #[derive(Debug, Serialize)]
+struct SequenceTrigger {
+    trigger_type: String,
+    #[serde(flatten)]
+    totals: Totals,
+}
+
+#[derive(Debug, Serialize)]
+struct Bounces {
+    class: BounceClass,
+    count: i64,
+}
+
+#[derive(Debug, Serialize)]
 struct Suppressions {
     reason: String,
     total: i64,
@@ -120,6 +147,8 @@ impl Report {
         suppressions: &[ByReason],
         new_suppressions: &[ByReason],
         top: Vec<Message>,
+        sequences: Vec<(String, Totals)>,
+        outcomes: &[Sum],
     ) -> Self {
         let mut overall = Overall { totals: Totals::default(), opened_total: 0, clicked_total: 0 };
         let mut daily: BTreeMap<NaiveDate, Totals> = window.days().map(|day| (day, Totals::default())).collect();
@@ -168,8 +197,27 @@ impl Report {
                 .into_iter()
                 .map(|(reason, (total, added))| Suppressions { reason: reason.to_owned(), total, added })
                 .collect(),
+            bounces: bounces(days),
+            outcomes: outcomes::of_window(outcomes),
+            revenue: outcomes::revenue(outcomes),
+            sequence_triggers: sequences
+                .into_iter()
+                .map(|(trigger_type, totals)| SequenceTrigger { trigger_type, totals })
+                .collect(),
         }
     }
+}
+
+/// Refusals by class: at once (`failure`) and by what came back later.
+fn bounces(days: &[DayTotal]) -> Vec<Bounces> {
+    let of = |class: BounceClass| {
+        let later = format!("bounced_{class}");
+        let counts = |total: &&DayTotal| {
+            if total.kind == "failure" { total.event == class.as_str() } else { total.event == later }
+        };
+        days.iter().filter(counts).map(|total| total.count).sum()
+    };
+    BounceClass::ALL.iter().map(|class| Bounces { class: *class, count: of(*class) }).collect()
 }
 
 fn weekday(day: Weekday) -> usize {
@@ -178,9 +226,14 @@ fn weekday(day: Weekday) -> usize {
 
 fn top_message(message: &Message) -> Value {
     let mut record = json!({
-        "kind": if message.campaign_id.is_some() { "campaign" } else { "template" },
+        "kind": match (message.campaign_id, message.sequence_id) {
+            (Some(_), _) => "campaign",
+            (None, Some(_)) => "sequence",
+            (None, None) => "template",
+        },
         "campaign_id": message.campaign_id,
         "template_id": message.template_id,
+        "sequence_id": message.sequence_id,
         "name": message.name,
         "launched_at": message.launched_at.map(time),
         "totals": message.totals,

@@ -1,10 +1,15 @@
 //! What the reports read: totals and batches, never sends.
 
 use chrono::{DateTime, NaiveDate, Utc};
+use schemas::OutcomeType;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{totals::Totals, window::Window};
+use super::{
+    outcomes::{self, Sum},
+    totals::Totals,
+    window::Window,
+};
 
 /// Messages in the list of the best.
 pub(super) const TOP: usize = 10;
@@ -32,9 +37,34 @@ pub(super) struct ByReason {
 pub(super) struct Message {
     pub(super) campaign_id: Option<Uuid>,
     pub(super) template_id: Option<Uuid>,
+    /// Of a template: the sequence whose mail it was.
+    pub(super) sequence_id: Option<Uuid>,
     pub(super) name: String,
     pub(super) launched_at: Option<DateTime<Utc>>,
     pub(super) totals: Totals,
+}
+
+/// The totals of a row: all queries of reports name them alike.
+macro_rules! totals {
+    ($row:expr) => {
+        Totals {
+            total: $row.total,
+            sent: $row.sent,
+            delivered: $row.sent,
+            delivered_confirmed: $row.delivered,
+            failed: $row.failed,
+            unknown: $row.unknown,
+            skipped: $row.skipped,
+            bounced: $row.bounced,
+            complained: $row.complained,
+            opened: $row.opened,
+            opened_human: $row.opened_human,
+            clicked: $row.clicked,
+            clicked_human: $row.clicked_human,
+            unsubscribed: $row.unsubscribed,
+            replied: $row.replied,
+        }
+    };
 }
 
 pub(super) async fn timezone(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<String> {
@@ -74,43 +104,18 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
     let campaigns = campaigns.into_iter().map(|row| Message {
         campaign_id: Some(row.id),
         template_id: None,
+        sequence_id: None,
         name: row.name,
         launched_at: Some(row.launched_at),
-        totals: Totals {
-            total: row.total,
-            sent: row.sent,
-            delivered: row.sent,
-            delivered_confirmed: row.delivered,
-            failed: row.failed,
-            unknown: row.unknown,
-            skipped: row.skipped,
-            bounced: row.bounced,
-            complained: row.complained,
-            opened: row.opened,
-            opened_human: row.opened_human,
-            clicked: row.clicked,
-            clicked_human: row.clicked_human,
-            unsubscribed: row.unsubscribed,
-        },
+        totals: totals!(row),
     });
     let templates = templates.into_iter().map(|row| Message {
         campaign_id: None,
         template_id: Some(row.id),
+        sequence_id: Some(row.sequence_id).filter(|sequence| !sequence.is_nil()),
         name: row.name,
         launched_at: None,
-        totals: Totals {
-            total: row.sent,
-            sent: row.sent,
-            delivered: row.sent,
-            bounced: row.bounced,
-            complained: row.complained,
-            opened: row.opened,
-            opened_human: row.opened_human,
-            clicked: row.clicked,
-            clicked_human: row.clicked_human,
-            unsubscribed: row.unsubscribed,
-            ..Totals::default()
-        },
+        totals: totals!(row),
     });
     let mut messages: Vec<Message> = campaigns.chain(templates).collect();
     messages.sort_by_key(|message| {
@@ -166,26 +171,57 @@ pub(super) async fn by_variant(
     id: Uuid,
 ) -> sqlx::Result<Vec<(Option<String>, Totals)>> {
     let rows = sqlx::query_file!("queries/analytics_campaign.sql", tenant, id).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.variant, totals!(row))).collect())
+}
+
+/// What became of sequences' mail, by what enrolled the contacts.
+pub(super) async fn sequence_triggers(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    window: &Window,
+) -> sqlx::Result<Vec<(String, Totals)>> {
+    let rows = sqlx::query_file!("queries/analytics_sequence_triggers.sql", tenant, window.from, window.to)
+        .fetch_all(db)
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.trigger_type, totals!(row))).collect())
+}
+
+/// Outcomes that happened within a window.
+pub(super) async fn outcomes(db: &mut PgConnection, tenant: Uuid, window: &Window) -> sqlx::Result<Vec<Sum>> {
+    let rows =
+        sqlx::query_file!("queries/analytics_outcomes.sql", tenant, window.from, window.to).fetch_all(db).await?;
     Ok(rows
         .into_iter()
-        .map(|row| {
-            let totals = Totals {
-                total: row.total,
-                sent: row.sent,
-                delivered: row.sent,
-                delivered_confirmed: row.delivered,
-                failed: row.failed,
-                unknown: row.unknown,
-                skipped: row.skipped,
-                bounced: row.bounced,
-                complained: row.complained,
-                opened: row.opened,
-                opened_human: row.opened_human,
-                clicked: row.clicked,
-                clicked_human: row.clicked_human,
-                unsubscribed: row.unsubscribed,
-            };
-            (row.variant, totals)
+        .map(|row| Sum {
+            kind: outcomes::kind(&row.kind),
+            outcome_type: row.outcome_type,
+            outcomes: row.outcomes,
+            share: row.share,
+            premium: row.premium,
+            value_cents: row.value_cents,
+        })
+        .collect())
+}
+
+/// Outcomes that a campaign is credited with.
+pub(super) async fn campaign_outcomes(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<Vec<Sum>> {
+    let rows = sqlx::query!(
+        r#"select outcome_type as "outcome_type: OutcomeType", outcomes, share, premium, value_cents from campaign_outcomes
+           where tenant_id = $1 and campaign_id = $2"#,
+        tenant,
+        campaign,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Sum {
+            kind: Some(schemas::MessageKind::Campaign),
+            outcome_type: row.outcome_type,
+            outcomes: row.outcomes,
+            share: row.share,
+            premium: row.premium,
+            value_cents: row.value_cents,
         })
         .collect())
 }

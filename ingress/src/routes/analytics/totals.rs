@@ -23,6 +23,8 @@ pub(super) struct Totals {
     pub(super) clicked: i64,
     pub(super) clicked_human: i64,
     pub(super) unsubscribed: i64,
+    /// Answered by a person.
+    pub(super) replied: i64,
 }
 
 impl Totals {
@@ -43,6 +45,7 @@ impl Totals {
             clicked: self.clicked + other.clicked,
             clicked_human: self.clicked_human + other.clicked_human,
             unsubscribed: self.unsubscribed + other.unsubscribed,
+            replied: self.replied + other.replied,
         }
     }
 
@@ -65,6 +68,7 @@ impl Totals {
             "clicked" => &mut self.clicked,
             "clicked_human" => &mut self.clicked_human,
             "unsubscribed" => &mut self.unsubscribed,
+            "replied" => &mut self.replied,
             _ => return false,
         };
         *slot += count;
@@ -89,6 +93,7 @@ pub(super) struct Rates {
     pub(super) click_rate: Option<f64>,
     pub(super) click_rate_human: Option<f64>,
     pub(super) unsubscribe_rate: Option<f64>,
+    pub(super) reply_rate: Option<f64>,
 }
 
 impl From<&Totals> for Rates {
@@ -104,6 +109,7 @@ impl From<&Totals> for Rates {
             click_rate: delivered(totals.clicked),
             click_rate_human: delivered(totals.clicked_human),
             unsubscribe_rate: delivered(totals.unsubscribed),
+            reply_rate: delivered(totals.replied),
         }
     }
 }
