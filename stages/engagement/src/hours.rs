@@ -21,6 +21,9 @@ impl Hours {
 
     /// Adds it in the ledger.
     pub(crate) async fn write(&self, db: &mut PgConnection, shard: i16) -> sqlx::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
         let tenants: Vec<Uuid> = self.0.keys().map(|((tenant, _), ..)| *tenant).collect();
         let batches: Vec<Uuid> = self.0.keys().map(|((_, batch), ..)| *batch).collect();
         let events: Vec<String> = self.0.keys().map(|(_, event, _)| (*event).to_owned()).collect();
