@@ -3,7 +3,9 @@
 
 mod dead;
 mod dev;
+mod feed;
 mod health;
+mod hook;
 mod key;
 mod mcp;
 mod openapi;
@@ -12,6 +14,7 @@ mod process;
 mod provider;
 mod quota;
 mod recount;
+mod rescore;
 mod sink;
 mod streams;
 mod tenant;
@@ -52,6 +55,10 @@ enum Command {
     Quota(quota::Args),
     /// Tenants' own accounts with mail providers.
     Provider(provider::Args),
+    /// What providers tell of mail that went through tenants' own accounts.
+    Hook(Box<hook::Args>),
+    /// Which products' events go to the bus.
+    Feed(feed::Args),
     /// AI assistants: who may ask, and what they proposed.
     Mcp(mcp::Args),
     /// The HTTP contract as an OpenAPI 3.1 document.
@@ -60,6 +67,8 @@ enum Command {
     Health(health::Args),
     /// Proves that every counter equals a recount of what it counts.
     Recount(recount::Args),
+    /// Judges opens and clicks anew by the rules of this version.
+    Rescore(rescore::Args),
     /// Messages that were set aside.
     Dead(dead::Args),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
@@ -105,8 +114,11 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tenant(args) => tenant::run(args).await,
         Command::Quota(args) => quota::run(args).await,
         Command::Provider(args) => provider::run(args).await,
+        Command::Hook(args) => hook::run(*args).await,
+        Command::Feed(args) => feed::run(args).await,
         Command::Mcp(args) => mcp::run(args).await,
         Command::Openapi(args) => openapi::run(&args),
+        Command::Rescore(args) => rescore::run(args).await,
         Command::Dead(args) => dead::run(args).await,
         Command::Sink(args) => sink::run(args).await,
     }

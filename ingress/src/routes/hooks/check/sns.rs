@@ -72,8 +72,7 @@ impl Sns {
     pub async fn check(&self, topics: &[String], raw: &[u8], now: DateTime<Utc>) -> Result<Checked, Refusal> {
         let envelope: Envelope = serde_json::from_slice(raw).map_err(|_| Refusal::Forged)?;
         let topic = topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(Refusal::Forged)?;
-        let url =
-            self.own_url(&envelope.certificate, topic).filter(|url| is_certificate(url)).ok_or(Refusal::Forged)?;
+        let url = self.own_url(&envelope.certificate, topic).filter(is_certificate).ok_or(Refusal::Forged)?;
         let signed = envelope.signed().ok_or(Refusal::Forged)?;
         let signature = STANDARD.decode(&envelope.signature).map_err(|_| Refusal::Forged)?;
         let algorithm = match envelope.signature_version.as_str() {
