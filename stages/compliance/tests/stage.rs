@@ -114,6 +114,14 @@ async fn whoever_is_withheld_has_the_reason_in_the_ledger(#[case] class: Classif
     let counted =
         rig.number("select sum(count)::bigint from rollups where kind = 'campaign' and event = 'skipped'").await;
     assert_eq!(counted, i64::try_from(10 - mailed).unwrap());
+    // Each is a fact as well: whoever listens is told.
+    let told = rig
+        .number(
+            "select count(*) from events e join sends s on s.tenant_id = e.tenant_id and s.id = e.send_id
+             where e.type = 'skipped' and e.detail ->> 'reason' = s.reason",
+        )
+        .await;
+    assert_eq!(told, counted);
 }
 
 #[tokio::test(flavor = "multi_thread")]

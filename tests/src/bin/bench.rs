@@ -1,8 +1,11 @@
-//! Benchmarks: `cargo run --release -p pipeline --bin bench -- campaign|import|launch|segment|transactional|messages|http`.
+//! Benchmarks: `cargo run --release -p pipeline --bin bench -- campaign|import|launch|segment|transactional|messages|http|webhooks`.
 //!
 //! Each starts its own servers, sink and processes on this machine, does the work once, and prints one line of figures: rate,
 //! CPU-seconds per 1,000 mails by process, peak memory per process. Machines differ and are shared: compare CPU and ratios.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark talks, and fails loudly")]
+
+#[path = "bench/webhooks.rs"]
+mod webhooks;
 
 use std::{
     collections::BTreeMap,
@@ -85,6 +88,14 @@ enum Command {
         #[arg(long, default_value = "info")]
         log: String,
     },
+    /// Deliveries a second to 100 endpoints and to one, latency when idle, and beside receivers that never answer.
+    Webhooks {
+        #[arg(long, default_value_t = 30_000)]
+        deliveries: usize,
+        /// How long 200 healthy receivers are told 50 events a second, without and with silent ones beside them.
+        #[arg(long, default_value_t = 40)]
+        seconds: u64,
+    },
 }
 
 #[tokio::main]
@@ -98,6 +109,7 @@ async fn main() {
             transactional(per_second, seconds, beside_campaign).await;
         }
         Command::Messages { count, attachment } => messages(count, attachment).await,
+        Command::Webhooks { deliveries, seconds } => webhooks::run(deliveries, seconds).await,
         Command::Http { seconds, connections, log } => http(Duration::from_secs(seconds), connections, &log).await,
     }
 }
