@@ -56,7 +56,7 @@ pub(super) async fn apply(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec
     load(&mut *db, rows).await?;
     match terms.operation {
         Operation::Create | Operation::Update | Operation::Upsert => {
-            write_contacts(&mut *db, terms).await?;
+            write_contacts(&mut *db, terms, total.unsigned_abs()).await?;
             audiences.join(&mut *db, terms.tenant).await?;
             suppress(&mut *db, terms.tenant).await?;
         }
@@ -102,24 +102,29 @@ async fn load(db: &mut PgConnection, rows: Vec<Row>) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query(FIND).bind(tenant).execute(db).await.map(drop)
+/// Answers how many rows it found a contact for.
+async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
+    Ok(sqlx::query(FIND).bind(tenant).execute(db).await?.rows_affected())
 }
 
-async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>) -> sqlx::Result<()> {
+/// Of so many rows.
+async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> sqlx::Result<()> {
     let Terms { tenant, operation, source_slug, compliance } = terms;
-    find(&mut *db, tenant).await?;
+    let known = find(&mut *db, tenant).await?;
     if operation != Operation::Update {
-        sqlx::query(INSERT)
+        let made = sqlx::query(INSERT)
             .bind(tenant)
             .bind(compliance.new_contacts_are())
             .bind(source_slug)
             .bind(&compliance.consent_basis)
             .bind(&compliance.source_description)
             .execute(&mut *db)
-            .await?;
-        // Again: the new ones get their contact, and so do those that somebody else made in between.
-        find(&mut *db, tenant).await?;
+            .await?
+            .rows_affected();
+        if known + made < rows {
+            // Again: somebody else made the others in between.
+            find(&mut *db, tenant).await?;
+        }
     }
     if operation == Operation::Create {
         // Known contacts are skipped altogether.
