@@ -1,4 +1,5 @@
 //! How fast: `cargo test -p sequencing --test stage -- --ignored --nocapture measure`.
+#![allow(clippy::print_stdout, reason = "says what was measured")]
 
 use std::time::Instant;
 
