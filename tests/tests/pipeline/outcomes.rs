@@ -48,11 +48,12 @@ async fn outcome(rig: &Rig, address: &str, event: &str) -> Uuid {
 
 async fn all_credited_by(rig: &Rig, rule: &'static str, count: i64) {
     eventually(&format!("{count} outcomes to be credited by {rule}"), Duration::from_secs(60), || async {
-        let credited: i64 = sqlx::query_scalar("select count(*) from outcomes where rule = $1 and booked_type is not null")
-            .bind(rule)
-            .fetch_one(&rig.pool)
-            .await
-            .ok()?;
+        let credited: i64 =
+            sqlx::query_scalar("select count(*) from outcomes where rule = $1 and booked_type is not null")
+                .bind(rule)
+                .fetch_one(&rig.pool)
+                .await
+                .ok()?;
         (credited == count).then_some(())
     })
     .await;
@@ -70,7 +71,8 @@ async fn a_campaign_is_credited_with_what_came_of_it_whoever_is_killed_and_howev
     // Nobody records what recipients do, for now. A click within three seconds of the mail would be a scanner's.
     rig.kill9("engagement");
     eventually("a person's time to pass", Duration::from_secs(60), || async {
-        (number(&rig, "select count(*) from sends where decided_at > now() - interval '4 seconds'").await == 0).then_some(())
+        (number(&rig, "select count(*) from sends where decided_at > now() - interval '4 seconds'").await == 0)
+            .then_some(())
     })
     .await;
     for address in &addresses[..CLICKERS] {
@@ -114,14 +116,18 @@ async fn a_campaign_is_credited_with_what_came_of_it_whoever_is_killed_and_howev
 }
 
 async fn another_model_restates_and_a_broken_total_is_found(rig: &Rig, outcome: Uuid) {
-    let tenant: Uuid =
-        sqlx::query_scalar("select tenant_id from outcomes where id = $1").bind(outcome).fetch_one(&rig.pool).await.unwrap();
+    let tenant: Uuid = sqlx::query_scalar("select tenant_id from outcomes where id = $1")
+        .bind(outcome)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
     let tenant = tenant.to_string();
     // Deliveries do not count any more: those outcomes lose their credit.
     let arguments = ["tenant", "attribution", &tenant, "--model", "linear", "--delivery-days", "0"];
     process::run(&arguments, &rig.operator_env());
     eventually("all to be restated", Duration::from_secs(60), || async {
-        (number(rig, "select count(*) from outcomes where model <> 'linear' or rule = 'delivered'").await == 0).then_some(())
+        (number(rig, "select count(*) from outcomes where model <> 'linear' or rule = 'delivered'").await == 0)
+            .then_some(())
     })
     .await;
     assert_eq!(recount(rig), Vec::<Value>::new());
@@ -133,5 +139,7 @@ async fn another_model_restates_and_a_broken_total_is_found(rig: &Rig, outcome: 
     let mut named: Vec<String> =
         recount(rig).iter().map(|difference| difference["counter"].as_str().unwrap().to_owned()).collect();
     named.sort_unstable();
+    // The test may have gone over an hour's end.
+    named.dedup();
     assert_eq!(named, ["premium outcomes", "premium premium"]);
 }
