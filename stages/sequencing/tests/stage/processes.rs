@@ -27,7 +27,7 @@ async fn each_step_is_taken_once_by_three_processes_whose_connections_die() {
     }
     // As `kill -9` does to transactions: whoever is in the middle of one loses it.
     let mut killer = PgConnection::connect(&world.rig.database.url()).await.unwrap();
-    let mut kills_left = 25;
+    let mut kills_left = 12;
     until("every sequence is through", async || {
         if kills_left > 0 {
             let victims: i64 = sqlx::query_scalar(
