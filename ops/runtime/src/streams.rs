@@ -22,7 +22,8 @@ pub struct StreamSpec {
     pub work_queue: bool,
     /// How long messages stay, where they leave by age.
     pub max_age: Duration,
-    /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again.
+    /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again, and only
+    /// on one server.
     pub rebuilt_from_ledger: bool,
     /// What it is for, shown by NATS tools.
     pub description: &'static str,
@@ -122,8 +123,22 @@ impl StreamSpec {
             num_replicas: replicas,
             duplicate_window: DUPLICATE_WINDOW,
             allow_direct: true,
-            persist_mode: self.rebuilt_from_ledger.then_some(PersistenceMode::Async),
+            // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
+            persist_mode: (self.rebuilt_from_ledger && replicas == 1).then_some(PersistenceMode::Async),
             ..Config::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_with_copies_does_not_ask_for_what_the_server_refuses() {
+        for spec in STREAMS {
+            assert!(spec.config("", 3).persist_mode.is_none(), "{}", spec.name);
+            assert_eq!(spec.config("", 1).persist_mode.is_some(), spec.rebuilt_from_ledger, "{}", spec.name);
         }
     }
 }
