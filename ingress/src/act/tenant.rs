@@ -91,6 +91,22 @@ pub async fn confine(
     check(tenant, caller, claim)
 }
 
+/// The tenant a request names, without confining anything to it.
+///
+/// # Errors
+/// As [`check`].
+pub async fn find(db: &mut PgConnection, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
+    let found = sqlx::query_scalar!(
+        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        caller.product,
+        caller.environment.as_str(),
+        claim.product_tenant_id,
+    )
+    .fetch_optional(db)
+    .await?;
+    check(found, caller, claim)
+}
+
 /// Whether the caller may work for the tenant that was found under the claim's name.
 ///
 /// # Errors

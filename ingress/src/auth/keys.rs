@@ -29,6 +29,13 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// A product on the bus, where the server's permissions stand for a key: all that a product may do. `id` stands for the key.
+    #[must_use]
+    pub fn on_the_bus(id: Uuid, product: String, environment: Environment) -> Self {
+        let scopes = schemas::scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
+        Self { key_id: id, product, environment, scopes, tenant_id: None, last_used_on: None }
+    }
+
     /// Whether the key has a scope. A write scope does not imply the read scope.
     #[must_use]
     pub fn may(&self, scope: &str) -> bool {
