@@ -124,9 +124,8 @@ impl Receiver {
 }
 
 async fn talk(mut stream: impl AsyncRead + AsyncWrite + Unpin, seen: &Seen, answer: Option<Vec<u8>>) {
-    let mut read = Vec::new();
+    let (mut read, mut part) = (Vec::new(), vec![0; 16 * 1024]);
     loop {
-        let mut part = [0; 16 * 1024];
         match stream.read(&mut part).await {
             Ok(0) | Err(_) => return,
             Ok(length) => read.extend_from_slice(&part[..length]),
