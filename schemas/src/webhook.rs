@@ -169,7 +169,8 @@ mod tests {
     fn during_a_rotation_both_secrets_sign_the_new_one_first() {
         let (new, old) = (WebhookSecret::generate(), known());
         let of = |secrets: &[WebhookSecret]| sign(secrets, id(), 7, BODY).map(|(_, value)| value);
-        let ([one_new, .., standard_new], [one_old, .., standard_old]) = (of(&[new.clone()]), of(&[old.clone()]));
+        let ([one_new, .., standard_new], [one_old, .., standard_old]) =
+            (of(std::slice::from_ref(&new)), of(std::slice::from_ref(&old)));
         let [both, .., standard_both] = of(&[new, old]);
         assert_eq!(both, format!("{one_new}{}", one_old.strip_prefix("t=7").unwrap()));
         assert_eq!(standard_both, format!("{standard_new} {standard_old}"));
