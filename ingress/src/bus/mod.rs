@@ -45,7 +45,7 @@ const ALIASES: [(&str, &str); 7] = [
     ("transactional", "sendTransactional"),
     ("send.status", "getSend"),
     ("campaign.launch", "launchCampaign"),
-    ("enrollment", "createEnrollment"),
+    ("enrollment", "enroll"),
     ("outcome", "recordOutcome"),
     ("explain", "explain"),
 ];
@@ -251,4 +251,28 @@ fn code_of(body: &[u8]) -> String {
         .ok()
         .and_then(|body| body["error"].as_str().map(str::to_owned));
     code.unwrap_or_else(|| "internal_error".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_short_name_calls_an_operation_that_is_offered() {
+        let operations = openapi::operations();
+        for (alias, id) in ALIASES {
+            let named = operations.iter().find(|operation| (operation.doc)().id() == id);
+            assert!(named.is_some_and(is_offered), "{alias} calls {id}");
+        }
+    }
+
+    #[test]
+    fn every_operation_of_a_product_is_offered_under_a_name_of_its_own() {
+        let mut names: Vec<&str> = calls().iter().map(|(name, _)| *name).collect();
+        let offered = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), offered);
+        assert!(names.contains(&"recordOutcome") && !names.contains(&"getPlatformHealth"));
+    }
 }
