@@ -1,6 +1,6 @@
 //! The bus: a connection to NATS that outlives its servers, bounded publishing with awaited answers, the stream table.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use async_nats::{
     Client, ConnectOptions,
@@ -10,11 +10,14 @@ use bytes::Bytes;
 use schemas::subjects::header;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use crate::streams::STREAMS;
 
 /// Publishes waiting for the store's answer, per process; more wait their turn.
 const MAX_ACKS_IN_FLIGHT: usize = 2_000;
+/// Publishes one caller has under way at once: a window is answered before the next one leaves.
+const WINDOW: usize = 200;
 /// How long the store may take to answer.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -90,6 +93,7 @@ impl Publication {
 pub struct Bus {
     client: Client,
     jetstream: Context,
+    places: Arc<Semaphore>,
     prefix: String,
     replicas: usize,
 }
@@ -134,7 +138,8 @@ impl Bus {
             .max_ack_inflight(MAX_ACKS_IN_FLIGHT)
             .backpressure_on_inflight(true)
             .build(client.clone());
-        Ok(Self { client, jetstream, prefix: prefix.to_owned(), replicas })
+        let places = Arc::new(Semaphore::new(MAX_ACKS_IN_FLIGHT));
+        Ok(Self { client, jetstream, places, prefix: prefix.to_owned(), replicas })
     }
 
     /// The plain NATS client.
@@ -175,13 +180,28 @@ impl Bus {
         Ok(())
     }
 
-    /// Publishes all and waits until the store has answered for each: the sends are pipelined, the answers awaited together.
+    /// Publishes all and waits until the store has answered for each: windows are sent at once and their answers awaited together.
     ///
     /// # Errors
     /// The first failure; what was stored before it stays stored, and a repeat is dropped by its id.
     pub async fn publish_all(&self, publications: Vec<Publication>) -> Result<(), BusError> {
-        let mut answers = Vec::with_capacity(publications.len());
-        for publication in publications {
+        let mut left = publications.into_iter();
+        loop {
+            let window: Vec<Publication> = left.by_ref().take(WINDOW).collect();
+            if window.is_empty() {
+                return Ok(());
+            }
+            // A place is only free again when its answer was awaited. So all of a window at once: callers who hold a part of theirs
+            // each, or one who wants more than there are, would wait for ever.
+            let places = u32::try_from(window.len()).unwrap_or(u32::MAX);
+            let _places = self.places.acquire_many(places).await.map_err(|_| BusError::Timeout)?;
+            self.publish_window(window).await?;
+        }
+    }
+
+    async fn publish_window(&self, window: Vec<Publication>) -> Result<(), BusError> {
+        let mut answers = Vec::with_capacity(window.len());
+        for publication in window {
             let mut message = PublishMessage::build()
                 .message_id(&publication.message_id)
                 .header(header::SCHEMA, publication.schema)

@@ -177,10 +177,11 @@ async fn a_closed_window_leaves_nobody_without_an_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_addresses_trip_the_wire_and_resuming_mails_the_rest() {
-    let mut rig = Rig::shared().await.with("AUDIENCE_BACKLOG", "500");
+    let mut rig = Rig::shared().await;
     rig.start_all().await;
     let (dead, _) = rig.list_of(700, "reject-550-5.1.1", "example.com").await;
-    let campaign = draft(&rig, dead, json!({})).await;
+    // At a hundred a second: whoever looks every second must find something left to stop.
+    let campaign = draft(&rig, dead, json!({"max_per_minute": 6_000})).await;
     rig.launch(campaign).await;
     let paused = eventually("the campaign to be paused", Duration::from_secs(40), || async {
         let campaign = record(&rig, campaign).await["campaign"].clone();
