@@ -78,7 +78,7 @@ pub struct Settings {
     #[arg(long, env = "POSTRIDER_LEDGER_WINDOW_MS", default_value_t = 3)]
     pub ledger_window_ms: u64,
     /// Writers that commit fences and results, each those of its share of the batches, with a connection of its own.
-    #[arg(long, env = "POSTRIDER_LEDGER_WRITERS", default_value_t = 2)]
+    #[arg(long, env = "POSTRIDER_LEDGER_WRITERS", default_value_t = 1)]
     pub ledger_writers: usize,
     /// Batches of campaigns worked on at once.
     #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 8)]
