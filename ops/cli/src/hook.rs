@@ -1,6 +1,6 @@
 //! `postrider hook …`: what providers tell of mail that went through tenants' own accounts.
 
-use std::{io::Read, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -108,16 +108,10 @@ struct Secret {
 impl Secret {
     /// The secrets, one a line.
     fn read(&self) -> anyhow::Result<Vec<String>> {
-        let text = match (&self.secret_file, &self.secret_env) {
-            (Some(path), _) => std::fs::read_to_string(path).context("secret-file")?,
-            (None, Some(name)) => std::env::var(name).context("secret-env")?,
-            (None, None) if self.secret_stdin => {
-                let mut text = String::new();
-                std::io::stdin().take(64 * 1024).read_to_string(&mut text).context("standard input")?;
-                text
-            }
-            (None, None) => String::new(),
-        };
+        if !self.secret_stdin && self.secret_file.is_none() && self.secret_env.is_none() {
+            return Ok(Vec::new());
+        }
+        let text = operator::read_secret(self.secret_file.as_deref(), self.secret_env.as_deref())?;
         Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }
 }

@@ -1,6 +1,9 @@
 //! What the operator's commands share: where the database and the bus are, tables that fit a terminal, `--json`.
 
-use std::path::PathBuf;
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use runtime::{Bus, Database, MasterKeys, Role};
@@ -70,6 +73,23 @@ impl BusArgs {
         )
         .await
         .context("nats-url")
+    }
+}
+
+/// The longest secret that is read from standard input, in bytes.
+const SECRET_MAX_BYTES: u64 = 64 * 1024;
+
+/// Reads a secret from a file, else from an environment variable, else from standard input: never from the command line, which
+/// everybody on the machine may read.
+pub fn read_secret(file: Option<&Path>, variable: Option<&str>) -> anyhow::Result<String> {
+    match (file, variable) {
+        (Some(path), _) => std::fs::read_to_string(path).context("secret-file"),
+        (None, Some(name)) => std::env::var(name).context("secret-env"),
+        (None, None) => {
+            let mut text = String::new();
+            std::io::stdin().take(SECRET_MAX_BYTES).read_to_string(&mut text).context("standard input")?;
+            Ok(text)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `postrider provider add|list|ping|enable|disable|default|remove`: tenants' own accounts with mail providers.
 
-use std::{io::Read, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -118,15 +118,7 @@ struct Secret {
 
 impl Secret {
     fn read(&self) -> anyhow::Result<SecretString> {
-        let text = match (&self.secret_file, &self.secret_env) {
-            (Some(path), _) => std::fs::read_to_string(path).context("secret-file")?,
-            (None, Some(name)) => std::env::var(name).context("secret-env")?,
-            (None, None) => {
-                let mut text = String::new();
-                std::io::stdin().take(64 * 1024).read_to_string(&mut text).context("standard input")?;
-                text
-            }
-        };
+        let text = operator::read_secret(self.secret_file.as_deref(), self.secret_env.as_deref())?;
         Ok(SecretString::from(text.trim()))
     }
 }
