@@ -1,10 +1,18 @@
 //! Logs as JSON lines with ids only, and the Prometheus recorder.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    EnvFilter, Registry, fmt,
+    layer::SubscriberExt,
+    reload::{self, Handle},
+    util::SubscriberInitExt,
+};
 
 /// Buckets of every `…_seconds` histogram: from an SMTP command on loopback to the longest transaction.
 const SECONDS_BUCKETS: &[f64] =
@@ -20,32 +28,71 @@ pub enum TelemetryError {
     /// Another subscriber is installed.
     #[error("log subscriber")]
     Subscriber(#[from] tracing_subscriber::util::TryInitError),
+    /// The filter cannot be changed.
+    #[error("log filter in force")]
+    Reload(#[from] reload::Error),
+    /// This process does not log yet.
+    #[error("logs are not started")]
+    NotStarted,
     /// Another recorder is installed.
     #[error("metrics recorder")]
     Recorder(#[from] metrics_exporter_prometheus::BuildError),
 }
+
+/// The filter in force: its text, and what replaces it.
+struct Filtering {
+    handle: Handle<EnvFilter, Registry>,
+    text: Mutex<String>,
+}
+
+static FILTERING: OnceLock<Filtering> = OnceLock::new();
 
 /// Starts JSON logs on standard error.
 ///
 /// # Errors
 /// For a filter that does not parse, or a second start.
 pub fn init_logs(filter: &str) -> Result<(), TelemetryError> {
-    use tracing_subscriber::util::SubscriberInitExt;
-    // Notices of Postgres ("no transaction in progress" from the rollback hook) are not news.
-    // The assistant protocol's library logs what clients send and are answered.
-    let filter = EnvFilter::try_new(filter)?
-        .add_directive("sqlx::postgres::notice=off".parse()?)
-        .add_directive("rmcp=off".parse()?);
-    tracing_subscriber::fmt()
+    let (layer, handle) = reload::Layer::new(parse(filter)?);
+    let lines = fmt::layer()
         .json()
         .flatten_event(true)
         .with_current_span(true)
         .with_span_list(false)
-        .with_writer(std::io::stderr)
-        .with_env_filter(filter)
-        .finish()
-        .try_init()?;
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(layer).with(lines).try_init()?;
+    // Only the first start comes this far.
+    let _ = FILTERING.set(Filtering { handle, text: Mutex::new(filter.to_owned()) });
     Ok(())
+}
+
+/// The log filter in force, as the setting or the last [`set_log_filter`] had it; empty before logs are started.
+#[must_use]
+pub fn log_filter() -> String {
+    FILTERING
+        .get()
+        .map(|filtering| filtering.text.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        .unwrap_or_default()
+}
+
+/// Changes the log filter of this process while it runs; answers the one that was in force before.
+///
+/// # Errors
+/// For a filter that does not parse (the old one stays), or before logs are started.
+pub fn set_log_filter(filter: &str) -> Result<String, TelemetryError> {
+    let parsed = parse(filter)?;
+    let filtering = FILTERING.get().ok_or(TelemetryError::NotStarted)?;
+    // Held over both, so that of two changes at once the text is of the one that won.
+    let mut text = filtering.text.lock().unwrap_or_else(PoisonError::into_inner);
+    filtering.handle.reload(parsed)?;
+    Ok(std::mem::replace(&mut *text, filter.to_owned()))
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
+    // Notices of Postgres ("no transaction in progress" from the rollback hook) are not news.
+    // The assistant protocol's library logs what clients send and are answered.
+    Ok(EnvFilter::try_new(filter)?
+        .add_directive("sqlx::postgres::notice=off".parse()?)
+        .add_directive("rmcp=off".parse()?))
 }
 
 /// Installs the Prometheus recorder and keeps its histograms from growing. Call inside a runtime, once per process.
@@ -66,4 +113,23 @@ pub fn init_metrics(processes: &str) -> Result<PrometheusHandle, TelemetryError>
         }
     });
     Ok(handle)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_changes_while_the_process_runs_and_a_bad_one_changes_nothing() {
+        assert!(matches!(set_log_filter("debug"), Err(TelemetryError::NotStarted)));
+        init_logs("warn").unwrap();
+        assert!(!tracing::enabled!(tracing::Level::DEBUG));
+        assert_eq!(set_log_filter("warn,runtime=debug").unwrap(), "warn");
+        assert!(tracing::enabled!(tracing::Level::DEBUG));
+        assert!(matches!(set_log_filter("=nonsense="), Err(TelemetryError::Filter(_))));
+        assert_eq!(log_filter(), "warn,runtime=debug");
+        assert_eq!(set_log_filter("warn,rmcp=trace").unwrap(), "warn,runtime=debug");
+        assert!(!tracing::enabled!(target: "rmcp", tracing::Level::ERROR));
+    }
 }
