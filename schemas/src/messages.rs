@@ -2,6 +2,7 @@
 //! message says can be checked against it.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -13,8 +14,8 @@ pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'stat
     const SCHEMA: &'static str;
 }
 
-/// `mail.v1.request.…`: a request stands in `requests` and waits to be handled.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// `mail.v1.accepted.…`: a request stands in `requests` and waits to be handled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestAnnounced {
     /// The tenant.
     pub tenant_id: Uuid,
@@ -29,11 +30,11 @@ pub struct RequestAnnounced {
 }
 
 impl Message for RequestAnnounced {
-    const SCHEMA: &'static str = "mail.v1.request";
+    const SCHEMA: &'static str = "mail.v1.accepted";
 }
 
 /// `mail.v1.resolved.<lane>`: a batch stands in `batches`, its sends in `sends`, and waits for the compliance gate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Resolved {
     /// The tenant.
     pub tenant_id: Uuid,
@@ -62,7 +63,7 @@ impl Resolved {
 }
 
 /// One recipient past the gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClearedRecipient {
     /// Position in the batch; the send id is [`crate::SendId::of`] batch and ordinal.
     pub ordinal: u16,
@@ -71,7 +72,7 @@ pub struct ClearedRecipient {
 }
 
 /// `mail.v1.cleared.<lane>`: the recipients of a batch that may be mailed. The others have their reason in the ledger.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cleared {
     /// The tenant.
     pub tenant_id: Uuid,
@@ -116,7 +117,7 @@ impl Message for crate::Rendered {
 }
 
 /// What a signal says happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SignalKind {
     /// The pixel was fetched.
@@ -183,7 +184,7 @@ impl SignalKind {
 }
 
 /// `mail.v1.signal.<source>`: something a recipient or provider told us about a send.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Signal {
     /// Made at the edge; a repeat carries the same id and is counted once. Also the `Nats-Msg-Id`.
     pub signal_id: Uuid,
@@ -208,7 +209,7 @@ impl Message for Signal {
 
 /// `mail.v1.fact.<stage>`: facts were committed and stand in `outbox`, to be told. Says only "look now": who reads it takes
 /// what there is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FactsAnnounced {}
 
 impl Message for FactsAnnounced {
@@ -217,7 +218,7 @@ impl Message for FactsAnnounced {
 
 /// `mail.v1.signal.inbound`: what providers told was stored in `inbound_events`, to be understood. Says only "look now": who
 /// reads it takes what there is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InboundAnnounced {}
 
 impl Message for InboundAnnounced {
@@ -262,7 +263,7 @@ pub struct MessagePayload {
 }
 
 /// `mail.v1.reply.<waiter>`: sends of this batch were decided; the ledger says how. A doorbell without any guarantee.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Decided {
     /// The tenant.
     pub tenant_id: Uuid,

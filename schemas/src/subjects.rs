@@ -2,10 +2,17 @@
 
 use crate::{Environment, Lane, RequestKind};
 
-/// `mail.v1.request.<product>.<environment>.<kind>`
+/// `mail.v1.request.<product>.<environment>.<kind>`: what an internal system asks for, its body as over HTTP. The way in; the
+/// ingress checks it and answers for it.
 #[must_use]
 pub fn request(product: &str, environment: Environment, kind: RequestKind) -> String {
     format!("mail.v1.request.{product}.{environment}.{kind}")
+}
+
+/// `mail.v1.accepted.<product>.<environment>.<kind>`: that a request was accepted and stands in the ledger.
+#[must_use]
+pub fn accepted(product: &str, environment: Environment, kind: RequestKind) -> String {
+    format!("mail.v1.accepted.{product}.{environment}.{kind}")
 }
 
 /// `mail.v1.resolved.<lane>`
@@ -47,6 +54,12 @@ pub fn event(product: &str, environment: Environment, event_type: crate::EventTy
 /// `mail.v1.due.webhooks`: core NATS, in no stream. That deliveries are due to subscriptions which another process holds.
 pub const DELIVERIES_DUE: &str = "mail.v1.due.webhooks";
 
+/// `mail.v1.control`: core NATS, in no stream. What an operator tells running processes.
+pub const CONTROL: &str = "mail.v1.control";
+
+/// `mail.v1.mark`: how far the ledger has come.
+pub const MARK: &str = "mail.v1.mark";
+
 /// `mail.v1.dead.<stage>`
 #[must_use]
 pub fn dead(stage: &str) -> String {
@@ -70,8 +83,10 @@ pub fn is_reply(subject: &str) -> bool {
 
 /// The streams, by name.
 pub mod stream {
-    /// Accepted requests.
+    /// What internal systems ask for, not yet checked.
     pub const REQUESTS: &str = "MAIL_REQUESTS";
+    /// That accepted requests stand in the ledger.
+    pub const ACCEPTED: &str = "MAIL_ACCEPTED";
     /// Batches with their recipients found.
     pub const RESOLVED: &str = "MAIL_RESOLVED";
     /// Batches past the compliance gate.
@@ -86,6 +101,8 @@ pub mod stream {
     pub const EVENTS: &str = "MAIL_EVENTS";
     /// Set aside, with reasons.
     pub const DEAD: &str = "MAIL_DEAD";
+    /// How far the ledger has come.
+    pub const MARKS: &str = "MAIL_MARKS";
 }
 
 /// Message headers we set.

@@ -78,7 +78,7 @@ pub async fn audience(pool: &PgPool, tenant: Uuid, kind: &str, prefix: &str, mem
 /// Makes the two streams the ingress publishes to, small: a full-sized table for each test would reserve the whole disk.
 pub async fn open_streams(edge: &Edge) {
     let bus = &edge.ingress.bus;
-    for spec in runtime::streams::STREAMS.iter().filter(|spec| [stream::REQUESTS, stream::SIGNALS].contains(&spec.name))
+    for spec in runtime::streams::STREAMS.iter().filter(|spec| [stream::ACCEPTED, stream::SIGNALS].contains(&spec.name))
     {
         let config = async_nats::jetstream::stream::Config { max_bytes: 1024 * 1024, ..spec.config(bus.prefix(), 1) };
         bus.jetstream().create_stream(config).await.unwrap();

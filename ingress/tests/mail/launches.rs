@@ -116,8 +116,8 @@ async fn a_launch_for_now_is_rung_for_at_once_and_a_scheduled_one_is_not() {
     assert_eq!(launch(&ready, &later, json!({"schedule_for": at})).await.status, 202);
     assert_eq!(launch(&ready, &now, json!({})).await.status, 202);
     // The first message on the stream is for the second launch.
-    let (subject, ring) = first_on(&ready.edge, stream::REQUESTS).await;
-    assert!(subject.ends_with("mail.v1.request.crm.production.campaign-launch"), "{subject}");
+    let (subject, ring) = first_on(&ready.edge, stream::ACCEPTED).await;
+    assert!(subject.ends_with("mail.v1.accepted.crm.production.campaign-launch"), "{subject}");
     let campaign: String = sqlx::query_scalar("select payload ->> 'campaign_id' from requests where id = $1::uuid")
         .bind(ring["request_id"].as_str())
         .fetch_one(&ready.edge.pool)

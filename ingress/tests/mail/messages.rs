@@ -140,8 +140,8 @@ async fn a_message_is_stored_whole_and_rung_for_with_where_its_caller_waits() {
     let request: (Uuid, String, Value) =
         sqlx::query_as("select id, kind, payload from requests").fetch_one(&world.edge.pool).await.unwrap();
     assert_eq!(request, (id, "message".to_owned(), json!({"message_id": id})));
-    let (subject, ring) = first_on(&world.edge, stream::REQUESTS).await;
-    assert!(subject.ends_with("mail.v1.request.crm.production.message"), "{subject}");
+    let (subject, ring) = first_on(&world.edge, stream::ACCEPTED).await;
+    assert!(subject.ends_with("mail.v1.accepted.crm.production.message"), "{subject}");
     assert_eq!((&ring["request_id"], &ring["kind"]), (&json!(id), &json!("message")));
     assert!(schemas::subjects::is_reply(ring["notify"].as_str().unwrap()), "{ring}");
 }

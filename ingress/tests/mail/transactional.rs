@@ -33,8 +33,8 @@ async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
         (Some("Ann"), None, json!(7))
     );
 
-    let (subject, ring) = first_on(&ready.edge, stream::REQUESTS).await;
-    assert!(subject.ends_with("mail.v1.request.crm.production.transactional"), "{subject}");
+    let (subject, ring) = first_on(&ready.edge, stream::ACCEPTED).await;
+    assert!(subject.ends_with("mail.v1.accepted.crm.production.transactional"), "{subject}");
     assert_eq!(ring, json!({"tenant_id": ready.client.tenant, "request_id": send_id, "kind": "transactional"}));
 }
 

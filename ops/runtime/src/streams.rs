@@ -40,7 +40,16 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        description: "Requests: launches, transactional sends, messages, enrollments, outcomes",
+        description: "What internal systems ask for, for the ingress",
+    },
+    StreamSpec {
+        name: stream::ACCEPTED,
+        subjects: "mail.v1.accepted.*.*.*",
+        max_bytes: 256 * MB,
+        work_queue: true,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: true,
+        description: "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
     },
     StreamSpec {
         name: stream::RESOLVED,
@@ -104,6 +113,15 @@ pub const STREAMS: &[StreamSpec] = &[
         max_age: DAY.saturating_mul(30),
         rebuilt_from_ledger: false,
         description: "Messages set aside with their reasons, for people",
+    },
+    StreamSpec {
+        name: stream::MARKS,
+        subjects: "mail.v1.mark",
+        max_bytes: MB,
+        work_queue: false,
+        max_age: Duration::ZERO,
+        rebuilt_from_ledger: false,
+        description: "How far the ledger has come, by which a restored one is known",
     },
 ];
 

@@ -27,9 +27,9 @@ pub(crate) struct Attribution(PgPool);
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let intake = Intake {
         lane: Lane::Priority,
-        stream: subjects::stream::REQUESTS,
+        stream: subjects::stream::ACCEPTED,
         durable: format!("{}-{}", Attribution::NAME, Lane::Priority),
-        subjects: vec![format!("mail.v1.request.*.*.{}", RequestKind::Outcome)],
+        subjects: vec![format!("mail.v1.accepted.*.*.{}", RequestKind::Outcome)],
         workers: settings.attribution_workers.max(1),
         coalesce: COALESCE,
     };

@@ -49,7 +49,7 @@ impl RungRequest {
         let message =
             RequestAnnounced { tenant_id: self.tenant_id, request_id: self.request_id, kind: self.kind, notify: None };
         let id = format!("request-{}-{}", self.request_id.simple(), self.announcements);
-        Ok(Publication::json(subjects::request(&self.product, self.environment, self.kind), id, &message)?)
+        Ok(Publication::json(subjects::accepted(&self.product, self.environment, self.kind), id, &message)?)
     }
 }
 

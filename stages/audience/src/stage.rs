@@ -26,9 +26,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Audience { pool: deps.pool.clone(), reannounce: settings.audience_reannounce };
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
         lane,
-        stream: subjects::stream::REQUESTS,
+        stream: subjects::stream::ACCEPTED,
         durable: format!("{}-{lane}", Audience::NAME),
-        subjects: kinds.iter().map(|kind| format!("mail.v1.request.*.*.{kind}")).collect(),
+        subjects: kinds.iter().map(|kind| format!("mail.v1.accepted.*.*.{kind}")).collect(),
         workers: workers.max(1),
         coalesce,
     };

@@ -232,7 +232,7 @@ impl Rig {
     /// Rings for requests; `ring` sets repeats apart, which JetStream would otherwise drop.
     pub async fn ring(&self, requests: &[RequestAnnounced], ring: &str) {
         let publications = requests.iter().map(|request| {
-            let subject = subjects::request(PRODUCT, Environment::Production, request.kind);
+            let subject = subjects::accepted(PRODUCT, Environment::Production, request.kind);
             Publication::json(subject, format!("{}-{ring}", request.request_id), request).unwrap()
         });
         self.publish(publications.collect()).await;

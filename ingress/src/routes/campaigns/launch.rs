@@ -220,7 +220,7 @@ async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
     if launch.scheduled_for.is_none() {
         let kind = RequestKind::CampaignLaunch;
         let ring = RequestAnnounced { tenant_id: tenant, request_id, kind, notify: None };
-        let subject = subjects::request(&caller.product, caller.environment, kind);
+        let subject = subjects::accepted(&caller.product, caller.environment, kind);
         let ring = Publication::json(subject, format!("request-{}", request_id.simple()), &ring);
         act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     }

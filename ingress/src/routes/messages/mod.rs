@@ -78,7 +78,7 @@ fn announce(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
         kind: RequestKind::Message,
         notify: Some(act.ingress.inbox.subject().to_owned()),
     };
-    let subject = subjects::request(&act.caller.product, act.caller.environment, RequestKind::Message);
+    let subject = subjects::accepted(&act.caller.product, act.caller.environment, RequestKind::Message);
     let ring = Publication::json(subject, format!("request-{}", new.id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     Ok(())

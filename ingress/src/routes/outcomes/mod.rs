@@ -43,7 +43,7 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
             kind: RequestKind::Outcome,
             notify: None,
         };
-        let subject = subjects::request(&caller.product, caller.environment, RequestKind::Outcome);
+        let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Outcome);
         // The same outcome may be told anew within the duplicate window, and is to be credited anew.
         let ring = Publication::json(subject, format!("outcome-{}", new_id().simple()), &ring);
         act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);

@@ -245,7 +245,7 @@ async fn pings(pool: &PgPool) -> sqlx::Result<Vec<Ping>> {
 }
 
 async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
-    let names = [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+    let names = [stream::REQUESTS, stream::ACCEPTED, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
     let mut seen = Vec::with_capacity(names.len());
     for name in names {
         let found = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;

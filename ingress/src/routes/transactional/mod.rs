@@ -70,7 +70,7 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
         kind: RequestKind::Transactional,
         notify: None,
     };
-    let subject = subjects::request(&caller.product, caller.environment, RequestKind::Transactional);
+    let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     Reply::accepted(&json!({"ok": true, "send_id": payload.send_id, "status": "scheduled"}))

@@ -39,7 +39,7 @@ async fn an_audience_is_materialized_once_by_two_processes_that_hear_of_it_many_
     }
     until("all requests are handled and every ring is taken", async || {
         rig.number("select count(*) from requests where state = 'handled'").await == 4
-            && rig.held(stream::REQUESTS).await == 0
+            && rig.held(stream::ACCEPTED).await == 0
     })
     .await;
     assert_eq!(rig.number("select count(*) from sends").await, 1_203);

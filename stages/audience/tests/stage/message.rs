@@ -11,7 +11,7 @@ const REPLY: &str = "mail.v1.reply.waiter";
 async fn all_handled(rig: &Rig, count: i64) {
     until("all messages are handled and every ring is taken", async || {
         rig.number("select count(*) from requests where state = 'handled'").await == count
-            && rig.held(stream::REQUESTS).await == 0
+            && rig.held(stream::ACCEPTED).await == 0
     })
     .await;
 }

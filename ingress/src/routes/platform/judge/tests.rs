@@ -12,7 +12,7 @@ fn stage(name: &str) -> StageFacts {
 }
 
 fn streams(change: impl Fn(&mut StreamFacts)) -> Option<Vec<StreamFacts>> {
-    let names = [stream::REQUESTS, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+    let names = [stream::REQUESTS, stream::ACCEPTED, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
     let mut all: Vec<StreamFacts> =
         names.into_iter().map(|name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0 }).collect();
     all.iter_mut().for_each(change);
