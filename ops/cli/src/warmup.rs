@@ -1,0 +1,186 @@
+//! `postrider warmup list|show|set|end`.
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use delivery::warmup::{self, DEFAULT_CAPS, Standing};
+use serde_json::{Value, json};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    operator::{self, DatabaseArgs},
+    who::audit,
+};
+
+/// The warm-up of new sending domains: on each day on which it sends, a domain may hand over so many mails.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The domains that are warmed up, with what is left for today.
+    List,
+    /// A domain's plan, day by day, and how far it has come.
+    Show {
+        #[command(flatten)]
+        domain: DomainArgs,
+    },
+    /// Warms a domain up. Takes effect with the next mail; days on which it has sent already count.
+    Set {
+        #[command(flatten)]
+        domain: DomainArgs,
+        /// Mails on the first, second … day of sending, comma-separated; after the last there is no limit. Default: a plan from 50 to
+        /// a million in 16 days.
+        #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..), value_name = "N,N,…")]
+        caps: Vec<i64>,
+    },
+    /// Ends the warm-up: no limit from the next mail on.
+    End {
+        #[command(flatten)]
+        domain: DomainArgs,
+    },
+}
+
+/// Which domain.
+#[derive(Debug, clap::Args)]
+struct DomainArgs {
+    /// The sending domain.
+    domain: String,
+    /// Whose, where several tenants claim it. Default: the one that has proven it.
+    #[arg(long)]
+    tenant: Option<Uuid>,
+}
+
+/// A domain that was found.
+struct Domain {
+    tenant_id: Uuid,
+    id: Uuid,
+    name: String,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    match args.command {
+        Command::List => list(&pool).await,
+        Command::Show { domain } => show(&pool, &domain).await,
+        Command::Set { domain, caps } => set(&pool, &domain, true, Some(caps).filter(|caps| !caps.is_empty())).await,
+        Command::End { domain } => set(&pool, &domain, false, None).await,
+    }
+}
+
+async fn find(db: &mut PgConnection, args: &DomainArgs) -> anyhow::Result<Domain> {
+    let name = args.domain.trim().to_lowercase();
+    let found = sqlx::query_as!(
+        Domain,
+        "select tenant_id, id, domain as name from domains
+         where domain = $1 and ($2::uuid is null or tenant_id = $2)
+         order by status in ('verified', 'degraded', 'suspended') desc, created_at limit 2",
+        name,
+        args.tenant
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let proven = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from domains where domain = $1 and status in ('verified', 'degraded', 'suspended')"#,
+        name
+    )
+    .fetch_one(db)
+    .await?;
+    match <[Domain; 1]>::try_from(found) {
+        Ok([domain]) => Ok(domain),
+        Err(found) if proven == 1 => found.into_iter().next().context("no such domain"),
+        Err(found) if found.is_empty() => bail!("no such domain"),
+        Err(_) => bail!("several tenants claim this domain: say which with --tenant"),
+    }
+}
+
+async fn set(pool: &PgPool, args: &DomainArgs, is_on: bool, caps: Option<Vec<i64>>) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let domain = find(&mut tx, args).await?;
+    warmup::set(&mut tx, domain.tenant_id, domain.id, is_on, caps.as_deref()).await?;
+    let plan = match (is_on, &caps) {
+        (false, _) => "end".to_owned(),
+        (true, None) => "default plan".to_owned(),
+        (true, Some(caps)) => format!("plan {caps:?}"),
+    };
+    audit(&mut tx, Some(domain.tenant_id), "warmup.set", &format!("{} {plan}", domain.name)).await?;
+    tx.commit().await?;
+    show(pool, args).await
+}
+
+async fn show(pool: &PgPool, args: &DomainArgs) -> anyhow::Result<()> {
+    let mut db = pool.acquire().await?;
+    let domain = find(&mut db, args).await?;
+    let standing = warmup::standing(&mut db, domain.tenant_id, domain.id).await?;
+    let Some(standing) = standing.filter(|standing| standing.is_on) else {
+        operator::print(&[json!({"domain": domain.name, "status": "not_warmed_up"})], &["domain", "status"]);
+        return Ok(());
+    };
+    operator::print(&days(&domain.name, &standing), &["domain", "day", "cap", "used", "status"]);
+    Ok(())
+}
+
+/// One record for each day of the plan.
+fn days(name: &str, standing: &Standing) -> Vec<Value> {
+    let caps = standing.caps.as_deref().unwrap_or(DEFAULT_CAPS);
+    let day = |(at, cap): (usize, &i64)| {
+        let (at, today) = (i64::try_from(at).unwrap_or(i64::MAX), standing.days_before);
+        let (used, status) = match at.cmp(&today) {
+            std::cmp::Ordering::Less => (None, "over"),
+            std::cmp::Ordering::Equal => (Some(standing.used), "today"),
+            std::cmp::Ordering::Greater => (None, "to_come"),
+        };
+        json!({"domain": name, "day": at + 1, "cap": cap, "used": used, "status": status})
+    };
+    caps.iter().enumerate().map(day).collect()
+}
+
+async fn list(pool: &PgPool) -> anyhow::Result<()> {
+    let rows = sqlx::query!(
+        "select d.tenant_id, d.id, d.domain
+         from domain_warmups w join domains d on d.tenant_id = w.tenant_id and d.id = w.domain_id
+         where w.is_on order by d.domain, d.tenant_id"
+    )
+    .fetch_all(pool)
+    .await?;
+    let mut db = pool.acquire().await?;
+    let mut records = Vec::with_capacity(rows.len());
+    for row in rows {
+        let Some(standing) = warmup::standing(&mut db, row.tenant_id, row.id).await? else { continue };
+        records.push(json!({
+            "domain": row.domain, "tenant": row.tenant_id, "day": standing.days_before + 1, "cap": standing.cap(),
+            "used": standing.used, "left": standing.room(),
+        }));
+    }
+    operator::print(&records, &["domain", "tenant", "day", "cap", "used", "left"]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_shows_where_the_domain_stands() {
+        let standing = Standing {
+            tenant_id: Uuid::nil(),
+            domain_id: Uuid::nil(),
+            is_on: true,
+            caps: Some(vec![5, 10, 20]),
+            days_before: 1,
+            used: 7,
+            today: chrono::NaiveDate::MIN,
+        };
+        let shown = days("acme.example", &standing);
+        assert_eq!(
+            shown[1],
+            json!({"domain": "acme.example", "day": 2, "cap": 10, "used": 7, "status": "today"})
+        );
+        assert_eq!([&shown[0]["status"], &shown[2]["status"]], ["over", "to_come"]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Plans are kept, and not for long.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use runtime::{Database, Role, plans::KeptPlans};
+use secrecy::SecretString;
+use servers::TestDatabase;
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+const ROWS: i64 = 20_000;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Looks ten rows up, and answers how many rows the plan fetched for it, and whether it was one made for any arguments.
+async fn look_up(plans: &KeptPlans) -> (i64, bool) {
+    let mut connection = plans.take().await.unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    let ids: Vec<Uuid> = (1..=10).map(Uuid::from_u128).collect();
+    sqlx::query("select p.n from unnest($1::uuid[]) u (id) join people p on p.id = u.id")
+        .bind(&ids)
+        .fetch_all(&mut *tx)
+        .await
+        .unwrap();
+    let seen: (i64, bool) = sqlx::query_as(
+        "select pg_stat_get_xact_tuples_fetched('people'::regclass),
+                exists (select from pg_prepared_statements where statement like '%join people%' and generic_plans > 0)",
+    )
+    .fetch_one(&mut *tx)
+    .await
+    .unwrap();
+    tx.commit().await.unwrap();
+    plans.put_back(connection);
+    seen
+}
+
+#[tokio::test]
+async fn a_plan_is_made_for_any_arguments_and_one_that_was_made_for_an_empty_table_is_soon_given_up() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let mut owner = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::raw_sql(
+        "create table people (id uuid primary key, n bigint not null) with (autovacuum_enabled = off);
+         grant select on people to postrider_stages",
+    )
+    .execute(&mut owner)
+    .await
+    .unwrap();
+    // It is known to be empty, so that reading all of it looks cheapest.
+    sqlx::raw_sql("vacuum analyze people").execute(&mut owner).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
+    let plans = KeptPlans::new(&pool, 1);
+    assert_eq!(look_up(&plans).await, (0, true));
+    sqlx::query("insert into people select lpad(to_hex(n), 32, '0')::uuid, n from generate_series(1, $1) n")
+        .bind(ROWS)
+        .execute(&mut owner)
+        .await
+        .unwrap();
+    let started = Instant::now();
+    while look_up(&plans).await != (10, true) {
+        assert!(started.elapsed() < DEADLINE, "the plan of the empty table is still in use");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_was_given_up_leaves_a_connection_for_the_next() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
+    let plans = KeptPlans::new(&pool, 1);
+    for _ in 0..3 {
+        let mut connection = plans.take().await.unwrap();
+        let mut tx = connection.begin().await.unwrap();
+        sqlx::query("select 1").execute(&mut *tx).await.unwrap();
+    }
+    let mut connection = plans.take().await.unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    let inside: bool =
+        sqlx::query_scalar("select pg_current_xact_id_if_assigned() is null").fetch_one(&mut *tx).await.unwrap();
+    assert!(inside);
+}

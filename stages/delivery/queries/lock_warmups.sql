@@ -1,0 +1,6 @@
+-- Domains that are warmed up, one commit at a time, in the order they are told in. Primary key.
+select 1 as "locked!"
+from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
+cross join lateral (
+    select 1 from domain_warmups w where w.tenant_id = u.tenant_id and w.domain_id = u.id offset 0 for no key update of w
+) w
