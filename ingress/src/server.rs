@@ -12,7 +12,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use runtime::{Counter, Histogram};
+use runtime::{
+    Counter, Gauge, Histogram,
+    trace::{self, Span, SpanKind, TraceContext},
+};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -70,6 +73,7 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     tokio::spawn(inbox::listen(Arc::clone(&ingress), shutdown.clone()));
     tokio::spawn(hooks::carry(Arc::clone(&ingress), shutdown.clone()));
     tokio::spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
+    bus::intake::start(&ingress);
     tokio::spawn(domains::recheck::run(Arc::clone(&ingress), shutdown.clone()));
     let finished = tokio::spawn(accept_until(listener, ingress, shutdown));
     Ok(Serving { address, finished })
@@ -112,11 +116,16 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
 /// Gives every answer its request id, and counts, times and logs it.
 pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
+    let _held = Gauge::HttpRequestsInFlight.hold();
+    let via = if request.extensions().get::<auth::Trusted>().is_some() { "bus" } else { "http" };
     let id = request_id(request.headers().get(&REQUEST_ID));
     let method = method_label(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    // A call over the bus is in its message's trace already.
+    let parent = TraceContext::of_request(request.headers()).or_else(TraceContext::current);
+    let span = Span::enter(SpanKind::Server, || format!("{method} {route}").into(), parent.as_ref());
     request.headers_mut().insert(REQUEST_ID, id.clone());
-    let mut response = next.run(request).await;
+    let mut response = trace::within(span.as_ref().map(Span::ambient), next.run(request)).await;
     let seconds = begun.elapsed().as_secs_f64();
     let status = response.status();
     response.headers_mut().insert(REQUEST_ID, id.clone());
@@ -126,21 +135,45 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     {
         response.headers_mut().insert("ratelimit-policy", policy);
     }
-    let trace = response.extensions().get::<Trace>().copied().unwrap_or_default();
-    tracing::info!(
-        request_id = id.to_str().unwrap_or_default(),
-        route,
-        method,
-        status = status.as_u16(),
-        duration_ms = (seconds * 1_000.0).round(),
-        key_id = trace.key_id.map(tracing::field::display),
-        tenant_id = trace.tenant_id.map(tracing::field::display),
-        "request"
-    );
-    Histogram::HttpRequestSeconds.record_owned(seconds, [("route", route.clone()), ("method", method.to_owned())]);
+    let seen = response.extensions().get::<Trace>().copied().unwrap_or_default();
+    if let Some(span) = &span {
+        describe(span, method, &route, status, &id, seen);
+    }
+    trace::scope(span.as_ref().map(Span::ambient), || {
+        tracing::info!(
+            request_id = id.to_str().unwrap_or_default(),
+            route,
+            method,
+            status = status.as_u16(),
+            via,
+            duration_ms = (seconds * 1_000.0).round(),
+            key_id = seen.key_id.map(tracing::field::display),
+            tenant_id = seen.tenant_id.map(tracing::field::display),
+            "request"
+        )
+    });
+    let (via, method, status) = (via.to_owned(), method.to_owned(), status.as_u16().to_string());
+    Histogram::HttpRequestSeconds
+        .record_owned(seconds, [("via", via.clone()), ("route", route.clone()), ("method", method.clone())]);
     Counter::HttpRequestsTotal
-        .add_owned(1, [("route", route), ("method", method.to_owned()), ("status", status.as_u16().to_string())]);
+        .add_owned(1, [("via", via), ("route", route), ("method", method), ("status", status)]);
     response
+}
+
+/// Says of a request's step what the access log says, in the standard's names.
+fn describe(span: &Span, method: &'static str, route: &str, status: StatusCode, id: &HeaderValue, seen: Trace) {
+    span.set("http.request.method", method);
+    span.set("http.route", route.to_owned());
+    span.set("http.response.status_code", i64::from(status.as_u16()));
+    span.set("mail.http_request_id", id.to_str().unwrap_or_default().to_owned());
+    for (key, known) in [("mail.key_id", seen.key_id), ("mail.tenant_id", seen.tenant_id)] {
+        if let Some(known) = known {
+            span.set_id(key, known);
+        }
+    }
+    if status.is_server_error() {
+        span.fail("server_error");
+    }
 }
 
 /// The caller's request id if it is sane, else one of ours.

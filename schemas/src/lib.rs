@@ -2,14 +2,19 @@
 //!
 //! Nothing here talks to a server. Every other crate depends on this one; it depends on none of ours.
 
+pub mod about;
 pub mod address;
 pub mod answers;
+pub mod catalog;
+pub mod control;
 pub mod events;
 pub mod freemail;
 pub mod gate;
 pub mod ids;
 pub mod key;
 pub mod messages;
+pub mod receiver;
+pub mod rejected;
 pub mod rendered;
 pub mod scope;
 pub mod states;
@@ -17,15 +22,18 @@ pub mod subjects;
 pub mod token;
 pub mod webhook;
 
+pub use control::{Control, ControlAnswer, LedgerMark};
+pub use about::{About, Work};
 pub use address::{Address, AddressError};
 pub use events::{Event, EventData, EventType};
 pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
 pub use messages::{
     Cleared, ClearedRecipient, FactsAnnounced, InboundAnnounced, RequestAnnounced, Resolved, Signal, SignalKind,
 };
+pub use rejected::RequestRejected;
 pub use rendered::{Piece, Rendered, RenderedRecipient, Skeleton, SkeletonId};
 pub use states::{
-    AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DomainStatus,
+    AttributionModel, BounceClass, CampaignStatus, Classification, DelayUnit, DeliveryStatus, DirectKind, DomainStatus,
     EnrollmentStatus, Environment, ExitReason, Lane, MessageKind, MessagePurpose, OnMiss, OutcomeType, PauseReason,
     RequestKind, SendState, SequenceStatus, SkipReason, StepType, SubscriptionStatus, WinnerMetric, WinnerReason,
 };

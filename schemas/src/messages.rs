@@ -6,12 +6,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Classification, Lane, MessageKind, RequestKind};
+use crate::{
+    Classification, Lane, MessageKind, RequestKind,
+    about::{About, Work},
+};
 
 /// A body that says which schema it follows.
 pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'static {
     /// The schema's name, such as `mail.v1.cleared`: the `Mail-Schema` header.
     const SCHEMA: &'static str;
+
+    /// What it is about, for whoever follows it. `None`: a bell that says only "look now".
+    fn about(&self) -> Option<About> {
+        None
+    }
+
+    /// Further works, where it is about several at once.
+    fn also_about(&self) -> &[Uuid] {
+        &[]
+    }
 }
 
 /// `mail.v1.accepted.…`: a request stands in `requests` and waits to be handled.
@@ -23,14 +36,58 @@ pub struct RequestAnnounced {
     pub request_id: Uuid,
     /// What is asked for.
     pub kind: RequestKind,
+    /// Further ones of the same tenant and kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Uuid>,
+    /// How many requests that is, where it is more than are named: a transactional request stands for all that its batch will hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
     /// Where somebody waits for the outcome: a subject that is told, once and without guarantee, when sends of this
     /// work are decided. Whoever waits looks the outcome up in the ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
 }
 
+impl RequestAnnounced {
+    /// Of one request that nobody waits for.
+    #[must_use]
+    pub fn of(tenant_id: Uuid, request_id: Uuid, kind: RequestKind) -> Self {
+        Self { tenant_id, request_id, kind, more: Vec::new(), count: None, notify: None }
+    }
+
+    /// The same, telling who waits.
+    #[must_use]
+    pub fn telling(self, notify: impl Into<String>) -> Self {
+        Self { notify: Some(notify.into()), ..self }
+    }
+
+    /// Every request it names.
+    pub fn requests(&self) -> impl Iterator<Item = Uuid> + '_ {
+        std::iter::once(self.request_id).chain(self.more.iter().copied())
+    }
+
+    /// How many requests that is.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX)).max(1 + self.more.len())
+    }
+}
+
 impl Message for RequestAnnounced {
     const SCHEMA: &'static str = "mail.v1.accepted";
+
+    fn about(&self) -> Option<About> {
+        // A transactional request is its send's; its batch's other requests have its name in common with it.
+        let work = match self.kind {
+            RequestKind::Transactional => crate::SendId(self.request_id).batch(),
+            _ => self.request_id,
+        };
+        Some(About::new(self.tenant_id, Work::Request(work)))
+    }
+
+    fn also_about(&self) -> &[Uuid] {
+        &self.more
+    }
 }
 
 /// `mail.v1.resolved.<lane>`: a batch stands in `batches`, its sends in `sends`, and waits for the compliance gate.
@@ -52,6 +109,10 @@ pub struct Resolved {
 
 impl Message for Resolved {
     const SCHEMA: &'static str = "mail.v1.resolved";
+
+    fn about(&self) -> Option<About> {
+        Some(About::new(self.tenant_id, Work::Batch(self.batch_id)))
+    }
 }
 
 impl Resolved {
@@ -102,6 +163,10 @@ pub struct Cleared {
 
 impl Message for Cleared {
     const SCHEMA: &'static str = "mail.v1.cleared";
+
+    fn about(&self) -> Option<About> {
+        Some(About { campaign_id: self.campaign_id, ..About::new(self.tenant_id, Work::Batch(self.batch_id)) })
+    }
 }
 
 impl Cleared {
@@ -114,6 +179,10 @@ impl Cleared {
 
 impl Message for crate::Rendered {
     const SCHEMA: &'static str = "mail.v1.rendered";
+
+    fn about(&self) -> Option<About> {
+        Some(About { campaign_id: self.campaign_id, ..About::new(self.tenant_id, Work::Batch(self.batch_id)) })
+    }
 }
 
 /// What a signal says happened.
@@ -205,6 +274,10 @@ pub struct Signal {
 
 impl Message for Signal {
     const SCHEMA: &'static str = "mail.v1.signal";
+
+    fn about(&self) -> Option<About> {
+        Some(About::new(self.tenant_id, Work::Signal(self.signal_id)))
+    }
 }
 
 /// `mail.v1.fact.<stage>`: facts were committed and stand in `outbox`, to be told. Says only "look now": who reads it takes

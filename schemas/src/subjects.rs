@@ -15,6 +15,13 @@ pub fn accepted(product: &str, environment: Environment, kind: RequestKind) -> S
     format!("mail.v1.accepted.{product}.{environment}.{kind}")
 }
 
+/// `mail.v1.accepted.<product>.<environment>.transactional-array`: the same of many transactional requests that were accepted
+/// together. A queue of their own: no single message waits behind them.
+#[must_use]
+pub fn accepted_array(product: &str, environment: Environment) -> String {
+    format!("mail.v1.accepted.{product}.{environment}.transactional-array")
+}
+
 /// `mail.v1.resolved.<lane>`
 #[must_use]
 pub fn resolved(lane: Lane) -> String {
@@ -109,6 +116,10 @@ pub mod stream {
 pub mod header {
     /// The schema of the body, such as `mail.v1.cleared`.
     pub const SCHEMA: &str = "Mail-Schema";
+    /// The trace it is part of, and the step above it (W3C Trace Context).
+    pub const TRACEPARENT: &str = "traceparent";
+    /// What tracing systems add to that, for themselves.
+    pub const TRACESTATE: &str = "tracestate";
     /// On a dead letter: why it was set aside (a code).
     pub const DEAD_REASON: &str = "Mail-Dead-Reason";
     /// On a dead letter: the error in words.
@@ -119,6 +130,8 @@ pub mod header {
     pub const DEAD_STREAM: &str = "Mail-Dead-Stream";
     /// On a dead letter: how often it was delivered.
     pub const DEAD_ATTEMPTS: &str = "Mail-Dead-Attempts";
+    /// On a dead letter: the fields at fault, `path code` separated by `; `.
+    pub const DEAD_FIELDS: &str = "Mail-Dead-Fields";
     /// On an event: its attributes by the CloudEvents binding for NATS (binary mode). The event's id.
     pub const CE_ID: &str = "ce-id";
     /// On an event: its type.

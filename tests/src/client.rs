@@ -4,7 +4,10 @@ use std::sync::LazyLock;
 
 use contract::{Contract, Exchange};
 use hmac::{Hmac, KeyInit, Mac};
-use reqwest::{Method, StatusCode};
+use reqwest::{
+    Method, StatusCode,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -69,6 +72,14 @@ impl Client {
     #[must_use]
     pub fn for_tenant(&self, tenant: &str) -> Self {
         Self { tenant: tenant.to_owned(), ..self.clone() }
+    }
+
+    /// The same caller, whose requests carry this header.
+    #[must_use]
+    pub fn saying(&self, name: &'static str, value: &str) -> Self {
+        let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())]);
+        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).default_headers(headers);
+        Self { http: http.build().unwrap(), ..self.clone() }
     }
 
     /// The product's own tenant id.

@@ -8,7 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header, request::Parts};
-use runtime::Publication;
+use runtime::{Publication, trace};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -31,7 +31,7 @@ use crate::{
 
 /// Longest statement of a read and of a write. Postgres ends it; the caller hears "unavailable".
 const READ_STATEMENT_MAX: Duration = Duration::from_secs(15);
-const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
+pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long the doorbell is tried after a commit; then the sweep rings.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
@@ -133,16 +133,16 @@ async fn read_steps(
         Ok((None, parts.uri.query().unwrap_or_default().to_owned()))
     };
     let named = asked.as_ref().ok().and_then(|(claim, _)| claim.as_ref()).map(|claim| claim.product_tenant_id.as_str());
-    let terms = Terms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
+    let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
+    let reach = if by_key { Reach::One } else { Reach::Many };
+    let terms = Terms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named, reach };
     let Admitted { caller, tenant, connection, .. } =
         auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
-    let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
-    let reach = if by_key { Reach::One } else { Reach::Many };
-    let tx = tenant::begin_read(connection, tenant, reach, READ_STATEMENT_MAX).await?;
+    let tx = tenant::begin_read(connection, tenant, READ_STATEMENT_MAX).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
     // The transaction is rolled back when it is dropped, behind the answer's back.
     handler(&mut act, query).await
@@ -171,10 +171,11 @@ async fn write_steps(
     handler: Erased<Map<String, Value>>,
     seen: &mut Seen,
 ) -> Result<Response, ApiError> {
-    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
+    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None, reach: Reach::Many };
     let Admitted { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
     body::require_json(&parts.headers)?;
+    let trusted = parts.extensions.get::<auth::Trusted>();
     let work = Work {
         ingress: Arc::clone(ingress),
         caller,
@@ -184,10 +185,11 @@ async fn write_steps(
         room: if spec.body_max_bytes > body::MESSAGE_BODY_MAX_BYTES { &ROOM_FOR_IMPORTS } else { &ROOM_FOR_MESSAGES },
         in_tenant: spec.in_tenant,
         later: spec.later,
-        dry: parts.extensions.get::<auth::Trusted>().is_some_and(|trusted| trusted.dry),
+        dry: trusted.is_some_and(|trusted| trusted.dry),
+        unwaited: trusted.is_some_and(|trusted| trusted.unwaited),
     };
     // In a task of its own: axum drops a handler whose client hangs up, and half an act is worse than an unheard answer.
-    let task = ingress.tasks.spawn(async move { work.carry_out(handler).await });
+    let task = ingress.tasks.spawn(trace::inherit(async move { work.carry_out(handler).await }));
     match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
         Ok(Ok((tenant, result))) => {
             seen.trace.tenant_id = tenant;
@@ -215,6 +217,8 @@ struct Work {
     later: Option<Later>,
     /// Undo what was done and only say that it would be taken.
     dry: bool,
+    /// Answer as soon as it is committed.
+    unwaited: bool,
 }
 
 impl Work {
@@ -225,7 +229,9 @@ impl Work {
     }
 
     async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later, dry } = self;
+        let Self { ingress, caller, path, key, body, room, in_tenant, later, dry, unwaited } = self;
+        // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
+        let lease = if unwaited { Duration::ZERO } else { later::LEASE };
         let place = find_room(room, &body).await?;
         let mut object = parse(&body).await?;
         // A large one need not be kept beside what was read from it.
@@ -241,7 +247,7 @@ impl Work {
         let key_id = caller.key_id;
         let waiting = Waiting { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
         if let Some(key) = &key {
-            match key.claim(&mut tx, key_id, later::LEASE).await? {
+            match key.claim(&mut tx, key_id, lease).await? {
                 Claim::Taken => {}
                 Claim::Answered(stored) => {
                     tx.rollback().await?;
@@ -249,6 +255,9 @@ impl Work {
                 }
                 Claim::Waiting(reference) => {
                     tx.commit().await?;
+                    if unwaited {
+                        return Ok(replayed(committed(reference)));
+                    }
                     return Ok(replayed(waiting.conclude(reference, false).await));
                 }
             }
@@ -262,8 +271,10 @@ impl Work {
             tx.rollback().await?;
             return Ok(would_be(&result?)?.into_response());
         }
-        let reply = settle(&ingress, tx, Scoped { tenant, key_id, key: key.as_ref() }, result, announcements).await?;
+        let scoped = Scoped { tenant, key_id, key: key.as_ref(), lease };
+        let reply = settle(&ingress, tx, scoped, result, announcements).await?;
         match reply.later {
+            Some(reference) if unwaited => committed(reference).map(IntoResponse::into_response),
             Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
             None => Ok(reply.into_response()),
         }
@@ -273,6 +284,11 @@ impl Work {
 /// The answer to a dry run: which status the act would be answered with. Its ids are gone with it.
 fn would_be(reply: &Reply) -> Result<Reply, ApiError> {
     Reply::ok(&serde_json::json!({"ok": true, "would_answer": reply.status.as_u16()}))
+}
+
+/// The answer to a write whose outcome nobody waits for.
+fn committed(reference: Uuid) -> Result<Reply, ApiError> {
+    Reply::accepted(&serde_json::json!({"ok": true, "message_id": reference}))
 }
 
 /// A write whose answer may come later.
@@ -319,6 +335,8 @@ struct Scoped<'a> {
     tenant: Uuid,
     key_id: Uuid,
     key: Option<&'a IdempotencyKey>,
+    /// For an answer that comes later: how long this request may wait for it.
+    lease: Duration,
 }
 
 /// Commits the effect with its stored answer; or undoes the effect and keeps the refusal, where it is one to keep.
@@ -329,11 +347,11 @@ async fn settle(
     result: Result<Reply, ApiError>,
     announcements: Vec<Publication>,
 ) -> Result<Reply, ApiError> {
-    let Scoped { tenant, key_id, key } = scoped;
+    let Scoped { tenant, key_id, key, lease } = scoped;
     match (result, key) {
         (Ok(reply), key) => {
             match (key, reply.later) {
-                (Some(key), Some(reference)) => key.park(&mut tx, key_id, reference, later::LEASE).await?,
+                (Some(key), Some(reference)) => key.park(&mut tx, key_id, reference, lease).await?,
                 (Some(key), None) if reply.has_secret => {
                     let sealed = idempotency::seal(&ingress.vault, tenant, &reply.body)?;
                     key.complete(&mut tx, key_id, reply.status, &sealed).await?;
@@ -363,18 +381,18 @@ async fn settle(
 }
 
 /// Rings the doorbell behind the answer's back: what is announced is committed, and the sweep rings again if this fails.
-fn announce(ingress: &Ingress, announcements: Vec<Publication>) {
+pub(crate) fn announce(ingress: &Ingress, announcements: Vec<Publication>) {
     if announcements.is_empty() {
         return;
     }
     let bus = ingress.bus.clone();
-    ingress.tasks.spawn(async move {
+    ingress.tasks.spawn(trace::inherit(async move {
         match tokio::time::timeout(ANNOUNCE_MAX, bus.publish_all(announcements)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "not announced; the sweep will"),
             Err(_) => tracing::warn!("not announced in time; the sweep will"),
         }
-    });
+    }));
 }
 
 fn replay(stored: Stored) -> Response {

@@ -5,6 +5,8 @@
 //! user to; `Nats-Msg-Id` is the `Idempotency-Key`. The service is found with `$SRV.INFO` under the name `postrider`.
 
 mod call;
+pub(crate) mod feed;
+pub(crate) mod intake;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,14 +15,17 @@ use axum::{Router, body};
 use bytes::Bytes;
 use futures::StreamExt;
 use http::StatusCode;
+use schemas::DirectKind;
+use runtime::trace::{self, TraceContext};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use self::call::Publisher;
+use self::call::{Manner, Publisher};
 use crate::{
     Ingress,
     act::{Access, Operation, TenantClaim, find_tenant, json},
+    asyncapi,
     error::ApiError,
     openapi,
 };
@@ -40,7 +45,7 @@ const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Short names beside the operations' own, which are those of the OpenAPI document.
-const ALIASES: [(&str, &str); 7] = [
+pub(crate) const ALIASES: [(&str, &str); 7] = [
     ("message", "sendMessage"),
     ("transactional", "sendTransactional"),
     ("send.status", "getSend"),
@@ -80,13 +85,12 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
         places: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
         prefix: ingress.bus.prefixed(SUBJECT),
     });
-    let document = openapi::document(&openapi::operations());
     let mut heard = futures::stream::FuturesUnordered::new();
     for (name, call) in calls() {
         let endpoint = service
             .endpoint_builder()
             .name(name.replace('.', "-"))
-            .metadata(metadata(&document, &call))
+            .metadata(metadata(name, &call))
             .add(format!("{}.*.*.{name}", door.prefix))
             .await?;
         heard.push(listen(Arc::clone(&door), endpoint, call));
@@ -105,6 +109,10 @@ enum Call {
     Validate,
     /// Our id of a tenant.
     ResolveTenant,
+    /// A durable consumer of the product's events.
+    Consume,
+    /// The contract of all this.
+    Contract,
 }
 
 /// Everything that can be called, by name: the operations of products under their own names, and the aliases.
@@ -122,35 +130,40 @@ fn calls() -> Vec<(&'static str, Call)> {
     }
     calls.push(("validate", Call::Validate));
     calls.push(("tenant.resolve", Call::ResolveTenant));
+    calls.push(("events.consumer", Call::Consume));
+    calls.push(("asyncapi", Call::Contract));
     calls
 }
 
+/// The operation a direct request of this kind stands for.
+pub(crate) fn operation_of(kind: DirectKind) -> Option<Operation> {
+    intake::operation(kind)
+}
+
 /// A product's operations: what needs a key, but not the operator's own.
-fn is_offered(operation: &Operation) -> bool {
+pub(crate) fn is_offered(operation: &Operation) -> bool {
     matches!(operation.access, Access::Key { scope, .. } if schemas::scope::ALL.contains(&scope))
 }
 
-fn metadata(document: &serde_json::Value, call: &Call) -> HashMap<String, String> {
-    match call {
+/// What `$SRV.INFO` says of an endpoint: what it takes, and where the contract says what it answers.
+fn metadata(name: &str, call: &Call) -> HashMap<String, String> {
+    let mut metadata = HashMap::new();
+    let mut say = |key: &str, text: String| metadata.insert(key.to_owned(), text);
+    let operation = match call {
         Call::Act(operation) => {
-            let verb = operation.verb.as_str();
-            let written = &document["paths"][operation.path][verb.to_lowercase()];
-            HashMap::from([
-                ("http".to_owned(), format!("{verb} {}", operation.path)),
-                ("summary".to_owned(), written["summary"].as_str().unwrap_or_default().to_owned()),
-                ("request".to_owned(), written["requestBody"]["content"]["application/json"]["schema"].to_string()),
-                ("openapi".to_owned(), written.to_string()),
-            ])
+            say("http", format!("{} {}", operation.verb.as_str(), operation.path));
+            (operation.doc)().id()
         }
-        Call::Validate => HashMap::from([(
-            "summary".to_owned(),
-            "Whether a write would be taken: {\"operation\": name, \"request\": its body}. Nothing is kept".to_owned(),
-        )]),
-        Call::ResolveTenant => HashMap::from([(
-            "summary".to_owned(),
-            "The engine's id of a tenant: {\"product_tenant_id\": text}".to_owned(),
-        )]),
+        Call::Validate | Call::ResolveTenant | Call::Consume | Call::Contract => name,
+    };
+    if let Some(described) = asyncapi::call(operation) {
+        let component = |name: &str| format!("asyncapi.json#/components/schemas/{name}");
+        say("summary", described.summary.clone());
+        say("request_schema", component(&described.request.name));
+        say("answer_schema", component(&described.answer.name));
+        say("request", asyncapi::standing(&described.request).to_string());
     }
+    metadata
 }
 
 struct Door {
@@ -167,11 +180,12 @@ async fn listen(door: Arc<Door>, mut endpoint: Endpoint, call: Call) {
             continue;
         };
         let door = Arc::clone(&door);
-        tokio::spawn(async move {
+        let traced = TraceContext::of_message(request.message.headers.as_ref()).map(|context| context.ambient());
+        tokio::spawn(trace::within(traced, async move {
             let answered = door.carry_out(&request.message, &call).await.unwrap_or_else(|error| refusal(&error));
             answer(&request, answered).await;
             drop(place);
-        });
+        }));
     }
 }
 
@@ -196,7 +210,7 @@ impl Door {
                 let message_id =
                     message.headers.as_ref().and_then(|headers| headers.get(async_nats::header::NATS_MESSAGE_ID));
                 let message_id = message_id.map(async_nats::HeaderValue::as_str);
-                self.act(call::request(operation, &publisher, &message.payload, message_id, false)?).await
+                self.act(call::request(operation, &publisher, &message.payload, message_id, Manner::Answered)?).await
             }
             Call::Validate => {
                 let (operation, body) = call::to_validate(&message.payload)?;
@@ -204,9 +218,16 @@ impl Door {
                     .into_iter()
                     .find(|known| (known.doc)().id() == operation && known.verb.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
-                self.act(call::request(&operation, &publisher, &body, None, true)?).await
+                self.act(call::request(&operation, &publisher, &body, None, Manner::Dry)?).await
             }
             Call::ResolveTenant => self.resolve(&publisher, &message.payload).await,
+            Call::Consume => {
+                let body = feed::consumer(&self.ingress.bus, &publisher, &message.payload).await?;
+                Ok(Answer { status: StatusCode::OK, body: body.to_string().into(), error: None })
+            }
+            Call::Contract => {
+                Ok(Answer { status: StatusCode::OK, body: asyncapi::document().to_string().into(), error: None })
+            }
         }
     }
 

@@ -5,12 +5,14 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
 use delivery::quota::QuotaDefaults;
-use runtime::{Bus, CoreSettings, Database, FactBell, Outbound, OutboundSettings, Role, Vault, admin::Admin};
+use runtime::{Bus, CoreSettings, Database, FactBell, Levers, Outbound, OutboundSettings, Role, Vault, admin::Admin};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 /// How long work in hand may take after SIGTERM.
 const DRAIN_GRACE: Duration = Duration::from_secs(25);
+/// Longest the collector of traces is waited for at the end.
+const FLUSH_GRACE: Duration = Duration::from_secs(3);
 /// Pause between two tries to make the streams while NATS is away.
 const STREAMS_RETRY: Duration = Duration::from_secs(1);
 
@@ -123,7 +125,8 @@ pub enum StageName {
 }
 
 impl StageName {
-    fn name(self) -> &'static str {
+    /// Its name: in subjects, metrics, levers.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Audience => "audience",
             Self::Compliance => "compliance",
@@ -141,6 +144,8 @@ impl StageName {
 struct Process {
     deps: runner::Deps,
     admin_addr: SocketAddr,
+    traces: Option<otlp::Exporting>,
+    name: String,
 }
 
 pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
@@ -191,7 +196,8 @@ impl Process {
         tells_as: &'static str,
     ) -> anyhow::Result<Self> {
         runtime::telemetry::init_logs(&core.log)?;
-        let metrics = runtime::telemetry::init_metrics(name)?;
+        let metrics = runtime::metric::start(name, core.metrics)?;
+        let traces = otlp::start(&core.traces, name)?;
         let master = core.master_keys()?;
         let pool = Database::pool(&core.database_url, Role::Stages, core.database_pool).context("database-url")?;
         let bus = Bus::connect(
@@ -204,14 +210,18 @@ impl Process {
         .await?;
         let shutdown = CancellationToken::new();
         tokio::spawn(make_streams(bus.clone(), shutdown.clone()));
+        tokio::spawn(runtime::pools::watch(pool.clone(), Role::Stages, shutdown.clone()));
         let admin_addr = Admin::new(metrics, pool.clone(), bus.clone())
             .serve(core.admin_addr, shutdown.clone())
             .await
             .with_context(|| format!("admin-addr {}", core.admin_addr))?;
         outbound.own_listeners.add(admin_addr);
+        let called = runtime::control::Name { process: name.to_owned(), log: core.log.clone() };
+        let nudges = runtime::control::listen(called, bus.clone(), shutdown.clone());
+        let levers = Levers::follow(pool.clone(), bus.clone(), nudges, shutdown.clone());
         let facts = FactBell::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
-            runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone()),
+            runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone()).heeding(levers),
             bus,
             pool,
             facts,
@@ -220,14 +230,14 @@ impl Process {
             outbound: Outbound::new(outbound)?,
             shutdown,
         };
-        Ok(Self { deps, admin_addr })
+        Ok(Self { deps, admin_addr, traces, name: name.to_owned() })
     }
 
     /// Lets the process be heard of until it stops.
     fn beat(&self, stages: &[StageName], ingress: bool) {
         let stages = stages.iter().map(|stage| stage.name()).chain(ingress.then_some("ingress")).collect();
         let settings = runtime::settings::given(&crate::Cli::command());
-        self.deps.runner.beat(self.deps.pool.clone(), stages, settings);
+        self.deps.runner.beat(self.deps.pool.clone(), &self.name, stages, settings);
     }
 
     fn announce(&self, file: &AddressesFile, http_addr: Option<SocketAddr>) -> anyhow::Result<()> {
@@ -248,6 +258,9 @@ impl Process {
             tracing::warn!("not everything was finished in time; it comes again elsewhere");
         }
         self.deps.pool.close().await;
+        if let Some(traces) = self.traces {
+            traces.flush(FLUSH_GRACE).await;
+        }
         tracing::info!("stopped");
     }
 }
@@ -299,11 +312,14 @@ async fn start_ingress(
 ) -> anyhow::Result<ingress::Serving> {
     let address = settings.http_addr;
     let own_listeners = settings.outbound.own_listeners.clone();
+    let pool = Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?;
+    tokio::spawn(runtime::pools::watch(pool.clone(), Role::Ingress, process.deps.shutdown.clone()));
     let deps = ingress::Deps {
-        pool: Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?,
+        pool,
         bus: process.deps.bus.clone(),
         facts: process.deps.facts.clone(),
         master_keys: core.master_keys()?,
+        runner: process.deps.runner.clone(),
     };
     let ingress = ingress::Ingress::new(deps, settings)?;
     let serving =

@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use crate::streams::STREAMS;
+use crate::{streams::STREAMS, trace::TraceContext};
 
 /// Publishes waiting for the store's answer, per process; more wait their turn.
 const MAX_ACKS_IN_FLIGHT: usize = 2_000;
@@ -69,7 +69,7 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// A message with its body in JSON.
+    /// A message with its body in JSON, part of the trace in hand if one is taken.
     ///
     /// # Errors
     /// When the body does not serialise (a map with keys that are no strings): never for our types.
@@ -83,7 +83,7 @@ impl Publication {
             message_id,
             schema: M::SCHEMA,
             body: serde_json::to_vec(message)?.into(),
-            headers: Vec::new(),
+            headers: TraceContext::for_message(message.about()).iter().flat_map(TraceContext::headers).collect(),
         })
     }
 }

@@ -2,21 +2,27 @@
 
 pub mod admin;
 pub mod bus;
+pub mod control;
 pub mod db;
 pub mod facts;
 pub mod heartbeat;
+pub mod levers;
+pub mod mark;
 pub mod metric;
 pub mod outbound;
 pub mod plans;
+pub mod pools;
 pub mod settings;
 pub mod streams;
 pub mod telemetry;
+pub mod trace;
 pub mod vault;
 
 pub use bus::{Bus, BusError, Publication};
 pub use db::{Database, Role};
 pub use facts::FactBell;
 pub use heartbeat::{Beat, Heartbeat};
+pub use levers::Levers;
 pub use metric::{Counter, Gauge, Histogram};
 pub use outbound::{Outbound, OutboundError, OutboundSettings};
 pub use settings::CoreSettings;

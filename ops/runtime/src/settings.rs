@@ -10,7 +10,10 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
-use crate::vault::{MasterKeys, VaultError};
+use crate::{
+    trace::TraceSettings,
+    vault::{MasterKeys, VaultError},
+};
 
 /// Settings that do not make sense. Reported at start, before anything is touched.
 #[derive(Debug, Error)]
@@ -70,6 +73,12 @@ pub struct CoreSettings {
     /// Log filter, as `tracing` understands it: `info`, `info,delivery=debug`.
     #[arg(long, env = "POSTRIDER_LOG", default_value = "info")]
     pub log: String,
+    /// Whether metrics are kept; without them `/metrics` is empty. For measuring what they cost.
+    #[arg(long, env = "POSTRIDER_METRICS", default_value_t = true, action = clap::ArgAction::Set)]
+    pub metrics: bool,
+    /// Where traces go, and how many are taken.
+    #[command(flatten)]
+    pub traces: TraceSettings,
 }
 
 impl CoreSettings {

@@ -1,23 +1,22 @@
-//! Logs as JSON lines with ids only, and the Prometheus recorder.
+//! Logs as JSON lines with ids only.
 
-use std::{
-    sync::{Mutex, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use thiserror::Error;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::{
-    EnvFilter, Registry, fmt,
+    EnvFilter, Registry,
+    fmt::{self, FmtContext, FormatEvent, FormatFields, format::Writer},
     layer::SubscriberExt,
+    registry::LookupSpan,
     reload::{self, Handle},
     util::SubscriberInitExt,
 };
 
-/// Buckets of every `…_seconds` histogram: from an SMTP command on loopback to the longest transaction.
-const SECONDS_BUCKETS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+use crate::trace;
+
+/// Room for a usual line.
+const LINE_BYTES: usize = 512;
 
 /// Telemetry that cannot start.
 #[derive(Debug, Error)]
@@ -34,9 +33,6 @@ pub enum TelemetryError {
     /// This process does not log yet.
     #[error("logs are not started")]
     NotStarted,
-    /// Another recorder is installed.
-    #[error("metrics recorder")]
-    Recorder(#[from] metrics_exporter_prometheus::BuildError),
 }
 
 /// The filter in force: its text, and what replaces it.
@@ -58,11 +54,37 @@ pub fn init_logs(filter: &str) -> Result<(), TelemetryError> {
         .flatten_event(true)
         .with_current_span(true)
         .with_span_list(false)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .map_event_format(Traced);
     tracing_subscriber::registry().with(layer).with(lines).try_init()?;
     // Only the first start comes this far.
     let _ = FILTERING.set(Filtering { handle, text: Mutex::new(filter.to_owned()) });
     Ok(())
+}
+
+/// Lines with the trace and the step they were written in.
+struct Traced<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Traced<F>
+where
+    S: Subscriber + for<'lookup> LookupSpan<'lookup>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let Some((trace, step)) = trace::ids() else { return self.0.format_event(context, writer, event) };
+        let mut line = String::with_capacity(LINE_BYTES);
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        match line.strip_prefix('{') {
+            Some(rest) => write!(writer, r#"{{"trace_id":"{trace}","span_id":"{step}",{rest}"#),
+            None => writer.write_str(&line),
+        }
+    }
 }
 
 /// The log filter in force, as the setting or the last [`set_log_filter`] had it; empty before logs are started.
@@ -93,26 +115,6 @@ fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
     Ok(EnvFilter::try_new(filter)?
         .add_directive("sqlx::postgres::notice=off".parse()?)
         .add_directive("rmcp=off".parse()?))
-}
-
-/// Installs the Prometheus recorder and keeps its histograms from growing. Call inside a runtime, once per process.
-///
-/// # Errors
-/// When a recorder is installed already.
-pub fn init_metrics(processes: &str) -> Result<PrometheusHandle, TelemetryError> {
-    let handle = PrometheusBuilder::new().set_buckets(SECONDS_BUCKETS)?.install_recorder()?;
-    crate::metric::describe();
-    #[allow(clippy::disallowed_macros, reason = "its version label is known at compile time, the other only now")]
-    metrics::gauge!(crate::Gauge::BuildInfo.name(), "version" => env!("CARGO_PKG_VERSION"), "processes" => processes.to_owned())
-        .set(1.0);
-    let upkeep = handle.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(UPKEEP_EVERY).await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(handle)
 }
 
 #[cfg(test)]

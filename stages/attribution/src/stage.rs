@@ -42,6 +42,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 #[async_trait]
 impl Stage for Attribution {
     const NAME: &'static str = "attribution";
+    const SPAN: &'static str = "attribution credit";
     /// The request of an announcement is the outcome itself: its row is written before it is announced.
     type Input = RequestAnnounced;
 

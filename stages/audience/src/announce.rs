@@ -1,10 +1,14 @@
 //! Ringing for what stands in the ledger. The ledger says first that it was announced; only then is it.
 
+use std::collections::BTreeMap;
+
 use runner::StageError;
-use runtime::{Bus, Publication};
-use schemas::{Environment, Lane, RequestAnnounced, RequestKind, Resolved, subjects};
+use runtime::{Bus, Publication, trace};
+use schemas::{Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId, ids::PROMPT_BATCH_MAX, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
+
+use crate::traced::Announced;
 
 /// A batch whose announcement is committed.
 #[derive(Debug, Clone)]
@@ -44,19 +48,47 @@ pub(crate) struct RungRequest {
     pub announcements: i32,
 }
 
-impl RungRequest {
+/// The announcement of requests that are handled together: of one, or of transactional ones that will be one batch.
+struct Bell<'a> {
+    first: &'a RungRequest,
+    count: usize,
+}
+
+impl<'a> Bell<'a> {
+    /// One for each batch to be, and for each request of another kind.
+    fn of(rung: &'a [RungRequest]) -> Vec<Self> {
+        let mut bells: BTreeMap<(Uuid, Uuid), Self> = BTreeMap::new();
+        for request in rung {
+            let work = match request.kind {
+                RequestKind::Transactional => SendId(request.request_id).batch(),
+                _ => request.request_id,
+            };
+            bells.entry((request.tenant_id, work)).or_insert(Bell { first: request, count: 0 }).count += 1;
+        }
+        bells.into_values().collect()
+    }
+
     fn publication(&self) -> Result<Publication, StageError> {
-        let message =
-            RequestAnnounced { tenant_id: self.tenant_id, request_id: self.request_id, kind: self.kind, notify: None };
-        let id = format!("request-{}-{}", self.request_id.simple(), self.announcements);
-        Ok(Publication::json(subjects::accepted(&self.product, self.environment, self.kind), id, &message)?)
+        let RungRequest { tenant_id, request_id, product, environment, kind, announcements } = self.first;
+        let message = RequestAnnounced {
+            count: u32::try_from(self.count).ok().filter(|count| *count > 1),
+            ..RequestAnnounced::of(*tenant_id, *request_id, *kind)
+        };
+        let subject = if self.count > PROMPT_BATCH_MAX {
+            subjects::accepted_array(product, *environment)
+        } else {
+            subjects::accepted(product, *environment, *kind)
+        };
+        Ok(Publication::json(subject, format!("request-{}-{announcements}", request_id.simple()), &message)?)
     }
 }
 
 /// Publishes announcements of batches. When the bus does not take them, the ledger forgets them: a bus that is away for an hour
 /// must not push the next announcement half an hour further.
 pub(crate) async fn batches(pool: &PgPool, bus: &Bus, rung: &[RungBatch]) -> Result<(), StageError> {
-    let publications = rung.iter().map(RungBatch::publication).collect::<Result<Vec<_>, _>>()?;
+    let traced = Announced::batches(pool, rung).await;
+    let publication = |batch: &RungBatch| trace::scope(traced.of_batch(batch), || batch.publication());
+    let publications = rung.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
     let tenants: Vec<_> = rung.iter().map(|batch| batch.tenant_id).collect();
     let ids: Vec<_> = rung.iter().map(|batch| batch.batch_id).collect();
@@ -76,7 +108,9 @@ pub(crate) async fn batches(pool: &PgPool, bus: &Bus, rung: &[RungBatch]) -> Res
 
 /// Publishes announcements of requests, and forgets them like those of batches when the bus does not take them.
 pub(crate) async fn requests(pool: &PgPool, bus: &Bus, rung: &[RungRequest]) -> Result<(), StageError> {
-    let publications = rung.iter().map(RungRequest::publication).collect::<Result<Vec<_>, _>>()?;
+    let traced = Announced::requests(pool, rung).await;
+    let publication = |bell: &Bell<'_>| trace::scope(traced.of_request(bell.first), || bell.publication());
+    let publications = Bell::of(rung).iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
     let tenants: Vec<_> = rung.iter().map(|request| request.tenant_id).collect();
     let ids: Vec<_> = rung.iter().map(|request| request.request_id).collect();

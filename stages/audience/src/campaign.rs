@@ -1,6 +1,7 @@
 //! A campaign's launch: its audience is looked up once and stands in the ledger from then on.
 
 use runner::StageError;
+use runtime::trace;
 use schemas::{CampaignStatus, RequestAnnounced, messages::CampaignLaunchPayload};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -71,6 +72,8 @@ pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<()
     };
     let outcome = act(&mut tx, input.tenant_id, &campaign, payload.digest.is_some()).await?;
     settle(&mut tx, input, campaign.id, outcome).await?;
+    // Its batches say that they are because of this.
+    trace::keep(&mut tx, input.tenant_id, campaign.id).await?;
     tx.commit().await?;
     tracing::info!(
         stage = "audience", tenant_id = %input.tenant_id, campaign_id = %campaign.id, outcome = outcome.as_str(), "launch handled"

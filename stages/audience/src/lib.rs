@@ -20,6 +20,7 @@ mod settings;
 mod split;
 mod stage;
 mod sweeps;
+mod traced;
 mod transactional;
 mod tripwire;
 mod verdict;

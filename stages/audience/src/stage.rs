@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
 use runtime::Publication;
-use schemas::{Lane, RequestAnnounced, RequestKind, subjects};
+use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
+use uuid::Uuid;
 
 use crate::{Settings, campaign, message, sweeps, transactional};
 
@@ -33,9 +34,19 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         coalesce,
     };
     let prompt = [RequestKind::Transactional, RequestKind::Message];
+    // Requests that were accepted in hundreds: prompt ones do not wait behind them, nor they behind launches.
+    let arrays = Intake {
+        lane: Lane::Bulk,
+        stream: subjects::stream::ACCEPTED,
+        durable: format!("{}-arrays", Audience::NAME),
+        subjects: vec!["mail.v1.accepted.*.*.transactional-array".to_owned()],
+        workers: settings.audience_workers.max(1),
+        coalesce: 1,
+    };
     let intakes = vec![
         intake(Lane::Priority, &prompt, settings.audience_workers, COALESCE),
         intake(Lane::Bulk, &[RequestKind::CampaignLaunch], settings.audience_launches, 1),
+        arrays,
     ];
     deps.runner.start(Arc::new(stage), intakes);
     sweeps::start(deps, settings);
@@ -45,6 +56,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 #[async_trait]
 impl Stage for Audience {
     const NAME: &'static str = "audience";
+    const SPAN: &'static str = "audience resolve";
     type Input = RequestAnnounced;
 
     async fn handle(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
@@ -85,13 +97,20 @@ impl Audience {
     }
 }
 
-async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &'static str) -> Result<(), StageError> {
+/// Rejects what an announcement names; of transactional requests all that were to be one batch with it.
+async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &str) -> Result<(), StageError> {
+    let is_transactional = input.kind == RequestKind::Transactional;
+    let range = |id: Uuid| if is_transactional { (SendId(id).batch(), SendId::last_of(id)) } else { (id, id) };
+    let (firsts, lasts): (Vec<Uuid>, Vec<Uuid>) = input.requests().map(range).unzip();
     sqlx::query!(
-        "update requests set state = 'rejected', outcome = $3, announce_after = null, handled_at = now()
-         where tenant_id = $1 and id = $2 and state = 'accepted'",
+        "update requests r set state = 'rejected', outcome = $4, announce_after = null, handled_at = now()
+         from unnest($2::uuid[], $3::uuid[]) as w (first, last)
+         where r.tenant_id = $1 and r.id between w.first and w.last and r.kind = $5 and r.state = 'accepted'",
         input.tenant_id,
-        input.request_id,
+        &firsts,
+        &lasts,
         code,
+        input.kind.as_str(),
     )
     .execute(pool)
     .await?;

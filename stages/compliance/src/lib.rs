@@ -55,6 +55,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 #[async_trait]
 impl Stage for Compliance {
     const NAME: &'static str = "compliance";
+    const SPAN: &'static str = "compliance judge";
     type Input = Resolved;
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
@@ -62,6 +63,10 @@ impl Stage for Compliance {
         let resting: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Paused).collect();
         if !resting.is_empty() {
             withhold::put_back(&self.pool, &resting).await?;
+        }
+        let aside: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Aside).collect();
+        if !aside.is_empty() {
+            withhold::put_aside(&self.pool, &aside).await?;
         }
         let moving: Vec<&BatchFacts> =
             batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld)).collect();

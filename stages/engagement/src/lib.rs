@@ -97,6 +97,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 #[async_trait]
 impl Stage for Engagement {
     const NAME: &'static str = "engagement";
+    const SPAN: &'static str = "engagement fold";
     type Input = Signal;
 
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {

@@ -8,11 +8,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::{self, AckKind, consumer::pull};
 use futures::{StreamExt, TryStreamExt, future};
-use runtime::{Bus, BusError, Counter, FactBell, Gauge, Histogram};
+use runtime::{
+    Bus, BusError, Counter, FactBell, Gauge, Histogram,
+    trace::{self, TraceContext},
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{ACK_WAIT, DeadLetter, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, Stage, StageError};
+use crate::{ACK_WAIT, DeadLetter, Decode, Hold, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, Stage, StageError};
 
 type Consumer = jetstream::consumer::Consumer<pull::Config>;
 
@@ -20,6 +23,8 @@ type Consumer = jetstream::consumer::Consumer<pull::Config>;
 const PULL_EXPIRES: Duration = Duration::from_secs(2);
 /// Past its end by this much, a pull is given up: the server forgot it or is gone.
 const PULL_GRACE: Duration = Duration::from_secs(3);
+/// When a message comes again that came to a stage which had just been paused.
+const HELD_BACK: Duration = Duration::from_secs(1);
 /// Pause after a failed pull.
 const PULL_BACKOFF: Duration = Duration::from_millis(500);
 
@@ -28,6 +33,7 @@ pub(crate) struct Worker<S> {
     intake: Arc<Intake>,
     bus: Bus,
     facts: FactBell,
+    hold: Hold,
     shutdown: CancellationToken,
 }
 
@@ -44,14 +50,15 @@ impl<S: Stage> Worker<S> {
         intake: Arc<Intake>,
         bus: Bus,
         facts: FactBell,
+        hold: Hold,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { stage, intake, bus, facts, shutdown }
+        Self { stage, intake, bus, facts, hold, shutdown }
     }
 
     pub(crate) async fn run(self) {
         let mut consumer = None;
-        while !self.shutdown.is_cancelled() {
+        while self.shutdown.run_until_cancelled(self.hold.until_running(S::NAME)).await.is_some() {
             match self.turn(&mut consumer).await {
                 Ok(()) => {}
                 Err(error) => {
@@ -74,8 +81,10 @@ impl<S: Stage> Worker<S> {
         };
         let messages = self.pull(&made).await?;
         *consumer = Some(made);
-        if !messages.is_empty() {
-            self.process(messages).await;
+        match self.hold.start(S::NAME, messages.len()) {
+            Some(_in_hand) if !messages.is_empty() => self.process(messages).await,
+            Some(_) => {}
+            None => put_back(&messages).await,
         }
         Ok(())
     }
@@ -123,16 +132,14 @@ impl<S: Stage> Worker<S> {
     async fn decode(&self, messages: Vec<jetstream::Message>) -> Vec<Work<S::Input>> {
         let mut work = Vec::with_capacity(messages.len());
         for message in messages {
-            let deliveries = message.info().map_or(1, |info| info.delivered);
+            let incoming = Incoming::of(&self.bus, &message);
+            let deliveries = incoming.deliveries;
             if deliveries > 1 {
                 Counter::StageRedeliveredTotal.add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str())]);
             }
-            match serde_json::from_slice(&message.payload) {
+            match S::Input::decode(&incoming) {
                 Ok(input) => work.push(Work { message, input, deliveries }),
-                Err(error) => {
-                    let error = StageError::rejected("malformed", error);
-                    self.set_aside(&message, deliveries, &error).await;
-                }
+                Err(error) => self.set_aside(&message, deliveries, &error).await,
             }
         }
         work
@@ -147,7 +154,7 @@ impl<S: Stage> Worker<S> {
             }
             Err(error) if error.is_transient() || inputs.len() == 1 => {
                 for (message, deliveries) in &metas {
-                    self.settle_failure(message, *deliveries, &error).await;
+                    trace::within(trace_of(message), self.settle_failure(message, *deliveries, &error)).await;
                 }
             }
             // One of several is poison: find it by handing them in alone.
@@ -155,7 +162,9 @@ impl<S: Stage> Worker<S> {
                 for (meta, input) in metas.iter().zip(&inputs) {
                     match self.attempt(std::slice::from_ref(meta), std::slice::from_ref(input)).await {
                         Ok(()) => self.acknowledge(&meta.0).await,
-                        Err(error) => self.settle_failure(&meta.0, meta.1, &error).await,
+                        Err(error) => {
+                            trace::within(trace_of(&meta.0), self.settle_failure(&meta.0, meta.1, &error)).await;
+                        }
                     }
                 }
             }
@@ -185,12 +194,35 @@ impl<S: Stage> Worker<S> {
                 }
             }
         };
-        let result = tokio::select! {
-            result = work => result,
-            () = alive => Ok(()),
-        };
+        let spans = self.spans(metas, inputs);
+        let result: Result<(), StageError> = trace::within(spans.as_ref().map(trace::Group::ambient), async {
+            tokio::select! {
+                result = work => result,
+                () = alive => Ok(()),
+            }
+        })
+        .await;
+        if let (Some(spans), Err(error)) = (&spans, &result) {
+            spans.fail(error.code());
+        }
         Histogram::StageProcessingSeconds.record(started.elapsed().as_secs_f64(), labels);
         result
+    }
+
+    /// The steps of these messages, where any of them is part of a trace.
+    fn spans(&self, metas: &[(jetstream::Message, i64)], inputs: &[S::Input]) -> Option<trace::Group> {
+        let traced = metas.iter().zip(inputs).map(|((message, _), input)| trace::Incoming {
+            parent: TraceContext::of_message(message.headers.as_ref()),
+            about: input.about(),
+            also_about: input.also_about(),
+        });
+        let spans = trace::Group::begin(S::SPAN, traced)?;
+        spans.set("messaging.system", "nats");
+        spans.set("messaging.operation.type", "process");
+        spans.set("messaging.destination.name", self.intake.stream);
+        spans.set("messaging.consumer.group.name", self.intake.durable.clone());
+        spans.set("mail.lane", self.intake.lane.as_str());
+        Some(spans)
     }
 
     async fn acknowledge(&self, message: &jetstream::Message) {
@@ -216,7 +248,8 @@ impl<S: Stage> Worker<S> {
 
     /// Publishes the copy with its reason, awaits the answer, then ends the original.
     async fn set_aside(&self, message: &jetstream::Message, deliveries: i64, error: &StageError) {
-        let letter = DeadLetter::of(S::NAME, &self.bus, message, deliveries, error);
+        let origin = Incoming::of(&self.bus, message).origin();
+        let letter = DeadLetter::of(S::NAME, &origin, message.payload.clone(), error);
         match self.bus.publish_all(vec![letter.into_publication()]).await {
             Ok(()) => {
                 self.count("dead_lettered");
@@ -234,6 +267,19 @@ impl<S: Stage> Worker<S> {
     fn count(&self, outcome: &'static str) {
         Counter::StageHandledTotal
             .add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("outcome", outcome)]);
+    }
+}
+
+/// What is said of a message is said in its trace.
+fn trace_of(message: &jetstream::Message) -> Option<trace::Ambient> {
+    TraceContext::of_message(message.headers.as_ref()).map(|context| context.ambient())
+}
+
+/// Gives messages back that came while the stage was being paused.
+async fn put_back(messages: &[jetstream::Message]) {
+    for message in messages {
+        // Failing to say so costs a later redelivery, nothing else.
+        let _ = message.ack_with(AckKind::Nak(Some(HELD_BACK))).await;
     }
 }
 

@@ -1,14 +1,15 @@
 //! Dead letters: the message as it was, with its reason, kept for people (`postrider dead …`).
 
-use async_nats::jetstream;
 use bytes::Bytes;
-use runtime::{Bus, Publication};
+use runtime::Publication;
 use schemas::subjects::{self, header};
 
-use crate::StageError;
+use crate::{Origin, StageError};
 
 /// Longest detail in a header, in characters.
 const DETAIL_MAX: usize = 500;
+/// Longest list of fields at fault, in characters.
+const FIELDS_MAX: usize = 2_000;
 
 /// A message set aside.
 #[derive(Debug, Clone)]
@@ -20,35 +21,47 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Describes a message that cannot be handled.
-    pub(crate) fn of(
-        stage: &'static str,
-        bus: &Bus,
-        message: &jetstream::Message,
-        deliveries: i64,
-        error: &StageError,
-    ) -> Self {
-        let (stream, sequence) =
-            message.info().map_or((String::new(), 0), |info| (info.stream.to_owned(), info.stream_sequence));
-        let original = |name: &str| {
-            let headers = message.headers.as_ref()?;
-            headers.get(name).map(|value| value.as_str().to_owned())
-        };
-        let subject = message.subject.strip_prefix(bus.prefix()).unwrap_or(&message.subject).to_owned();
+    /// A message, or a part of one, with the code of why it cannot be handled and words without personal data.
+    #[must_use]
+    pub fn new(stage: &'static str, origin: &Origin, body: Bytes, code: &str, detail: &str) -> Self {
         let mut headers = vec![
-            (header::DEAD_REASON, error.code().to_owned()),
-            (header::DEAD_DETAIL, header_text(&error.chain())),
-            (header::DEAD_SUBJECT, subject),
-            (header::DEAD_STREAM, stream.clone()),
-            (header::DEAD_ATTEMPTS, deliveries.to_string()),
+            (header::DEAD_REASON, header_text(code, DETAIL_MAX)),
+            (header::DEAD_DETAIL, header_text(detail, DETAIL_MAX)),
+            (header::DEAD_SUBJECT, origin.subject.clone()),
+            (header::DEAD_STREAM, origin.stream.clone()),
+            (header::DEAD_ATTEMPTS, origin.deliveries.to_string()),
         ];
-        if let Some(schema) = original(header::SCHEMA) {
-            headers.push(("Mail-Dead-Schema", header_text(&schema)));
+        if let Some(schema) = &origin.schema {
+            headers.push(("Mail-Dead-Schema", header_text(schema, DETAIL_MAX)));
         }
-        Self { stage, message_id: format!("dead-{stream}-{sequence}"), body: message.payload.clone(), headers }
+        let message_id = format!("dead-{}-{}", origin.stream, origin.sequence);
+        Self { stage, message_id, body, headers }
     }
 
-    pub(crate) fn into_publication(self) -> Publication {
+    /// The same, of one part of a message: each part is a letter of its own.
+    #[must_use]
+    pub fn part(mut self, index: usize) -> Self {
+        self.message_id = format!("{}-{index}", self.message_id);
+        self
+    }
+
+    /// The same, naming the fields at fault: `path code`, separated by `; `.
+    #[must_use]
+    pub fn fields(mut self, fields: &str) -> Self {
+        if !fields.is_empty() {
+            self.headers.push((header::DEAD_FIELDS, header_text(fields, FIELDS_MAX)));
+        }
+        self
+    }
+
+    /// Describes a message that cannot be handled.
+    pub(crate) fn of(stage: &'static str, origin: &Origin, body: Bytes, error: &StageError) -> Self {
+        Self::new(stage, origin, body, error.code(), &error.chain())
+    }
+
+    /// As it is published.
+    #[must_use]
+    pub fn into_publication(self) -> Publication {
         Publication {
             subject: subjects::dead(self.stage),
             message_id: self.message_id,
@@ -60,6 +73,6 @@ impl DeadLetter {
 }
 
 /// One line of printable ASCII, bounded: what a NATS header can carry.
-fn header_text(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(DETAIL_MAX).collect()
+fn header_text(text: &str, max_chars: usize) -> String {
+    text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(max_chars).collect()
 }

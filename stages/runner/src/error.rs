@@ -18,6 +18,12 @@ pub enum StageError {
         /// A code from a bounded set.
         reason: &'static str,
     },
+    /// Something this process stands on does not answer, as the ledger or the bus may not.
+    #[error("unavailable: {reason}")]
+    Unavailable {
+        /// A code from a bounded set.
+        reason: &'static str,
+    },
     /// The input can never be handled: a person must look.
     #[error("rejected: {code}: {detail}")]
     Rejected {
@@ -40,7 +46,7 @@ impl StageError {
         match self {
             Self::Ledger(error) => runtime::db::is_transient(error),
             Self::Bus(error) => error.is_transient(),
-            Self::Deferred { .. } => true,
+            Self::Deferred { .. } | Self::Unavailable { .. } => true,
             Self::Rejected { .. } => false,
         }
     }
@@ -48,7 +54,7 @@ impl StageError {
     /// Whether the ledger or the bus is at fault and not the message: tried again for as long as it takes, never set aside.
     #[must_use]
     pub fn is_infrastructure(&self) -> bool {
-        matches!(self, Self::Ledger(_) | Self::Bus(_)) && self.is_transient()
+        matches!(self, Self::Ledger(_) | Self::Bus(_) | Self::Unavailable { .. }) && self.is_transient()
     }
 
     /// The code that goes to the dead letter and the metric.
@@ -57,7 +63,7 @@ impl StageError {
         match self {
             Self::Ledger(_) => "ledger",
             Self::Bus(_) => "bus",
-            Self::Deferred { reason } => reason,
+            Self::Deferred { reason } | Self::Unavailable { reason } => reason,
             Self::Rejected { code, .. } => code,
         }
     }

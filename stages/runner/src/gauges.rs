@@ -3,26 +3,73 @@
 use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::consumer::pull;
-use runtime::{Bus, Gauge};
+use runtime::{Beat, Bus, Counter, Gauge, Histogram};
+use schemas::Lane;
 use tokio_util::sync::CancellationToken;
 
 use crate::Intake;
 
 const EVERY: Duration = Duration::from_secs(5);
 
-pub(crate) async fn watch(stage: &'static str, intake: Arc<Intake>, bus: Bus, shutdown: CancellationToken) {
-    let labels = [("stage", stage), ("lane", intake.lane.as_str())];
+/// What will be counted of a stage and lane, at zero.
+pub(crate) fn begin(stage: &'static str, lane: Lane) {
+    let labels = [("stage", stage), ("lane", lane.as_str())];
+    for counter in [Counter::StageReceivedTotal, Counter::StagePublishedTotal, Counter::StageRedeliveredTotal] {
+        counter.add(0, labels);
+    }
+    for outcome in ["done", "retried", "dead_lettered"] {
+        Counter::StageHandledTotal.add(0, [labels[0], labels[1], ("outcome", outcome)]);
+    }
+    Counter::StageDeadLetteredTotal.add(0, [labels[0], labels[1], ("reason", "malformed")]);
+    Gauge::StageInFlight.set(0.0, labels);
+    Histogram::StageProcessingSeconds.begin(labels);
+}
+
+/// The same of a sweep.
+pub(crate) fn begin_sweep(stage: &'static str, sweep: &'static str) {
+    let labels = [("stage", stage), ("sweep", sweep)];
+    Counter::SweepFoundTotal.add(0, labels);
+    Counter::SweepFailedTotal.add(0, labels);
+}
+
+/// Tells which stages this process runs.
+pub(crate) fn running(beats: &[Beat]) {
+    for beat in beats {
+        Gauge::StageRunning.set(1.0, [("stage", beat.stage)]);
+    }
+}
+
+/// Watches the intakes of one lane: what waits is the sum over them, and the oldest the oldest of all.
+pub(crate) async fn watch(
+    stage: &'static str,
+    lane: Lane,
+    intakes: Vec<Arc<Intake>>,
+    bus: Bus,
+    shutdown: CancellationToken,
+) {
+    let labels = [("stage", stage), ("lane", lane.as_str())];
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
-        if let Some((pending, ack_pending, age)) = measure(&intake, &bus).await {
+        if let Some((pending, ack_pending, age)) = measure_all(&intakes, &bus).await {
             Gauge::StagePending.set(pending as f64, labels);
             Gauge::StageAckPending.set(ack_pending as f64, labels);
             Gauge::StageOldestMessageAgeSeconds.set(age, labels);
         }
     }
+}
+
+async fn measure_all(intakes: &[Arc<Intake>], bus: &Bus) -> Option<(u64, usize, f64)> {
+    let (mut pending, mut ack_pending, mut age) = (0, 0, 0.0_f64);
+    for intake in intakes {
+        let measured = measure(intake, bus).await?;
+        pending += measured.0;
+        ack_pending += measured.1;
+        age = age.max(measured.2);
+    }
+    Some((pending, ack_pending, age))
 }
 
 /// `None` while JetStream is away: the last levels stand, and `mail_stage_…` of a dead bus is the health check's to tell.

@@ -6,19 +6,24 @@
 
 mod consume;
 mod dead;
+mod decode;
 mod error;
 mod gauges;
+mod hold;
+mod levels;
 mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use runtime::{Beat, Bus, FactBell, Heartbeat, Publication};
-use schemas::{Lane, messages::Message};
+use runtime::{Beat, Bus, FactBell, Heartbeat, Levers, Publication};
+use schemas::Lane;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use dead::DeadLetter;
+pub use decode::{Decode, Incoming, Origin};
 pub use error::StageError;
+pub use hold::{Hold, InHand};
 pub use sweep::Sweep;
 
 /// One of the two roads into a stage: a durable consumer with workers of its own.
@@ -41,12 +46,14 @@ pub struct Intake {
 /// A stage: inputs become outputs or a typed error. It never acknowledges.
 #[async_trait]
 pub trait Stage: Send + Sync + 'static {
-    /// The stage's name: in subjects, durables, metrics and spans.
+    /// The stage's name: in subjects, durables and metrics.
     const NAME: &'static str;
+    /// What it does, as a step of a trace: `audience resolve`.
+    const SPAN: &'static str = Self::NAME;
     /// Whether handling commits facts that others are told: the bell is rung then. Not of the stage that hears it.
     const TELLS_FACTS: bool = true;
     /// What it reads.
-    type Input: Message;
+    type Input: Decode;
 
     /// Handles messages that were waiting together (at most `coalesce`), and answers what to publish before they are
     /// acknowledged. Must be harmless to repeat.
@@ -60,7 +67,7 @@ pub trait Stage: Send + Sync + 'static {
 /// How long a message may go without a sign of life before JetStream hands it to somebody else. Workers give one every third.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(30);
 /// Deliveries of one message before it is set aside. With the backoff this is about ten minutes.
-pub(crate) const MAX_DELIVERIES: i64 = 12;
+pub const MAX_DELIVERIES: i64 = 12;
 /// Messages one consumer may have handed out, over all processes. Above every sensible number of workers.
 pub(crate) const MAX_ACK_PENDING: i64 = 4_096;
 
@@ -93,6 +100,8 @@ pub struct Runner {
     shutdown: CancellationToken,
     tasks: TaskTracker,
     failing: sweep::Failing,
+    hold: Hold,
+    levers: Levers,
 }
 
 impl std::fmt::Debug for Runner {
@@ -105,30 +114,60 @@ impl Runner {
     /// A runner that stops taking work when `shutdown` is cancelled, and rings `facts` after all that may have committed some.
     #[must_use]
     pub fn new(bus: Bus, facts: FactBell, shutdown: CancellationToken) -> Self {
-        Self { bus, facts, shutdown, tasks: TaskTracker::new(), failing: sweep::Failing::default() }
+        let levers = Levers::released();
+        Self {
+            bus,
+            facts,
+            shutdown,
+            tasks: TaskTracker::new(),
+            failing: sweep::Failing::default(),
+            hold: Hold::new(levers.clone()),
+            levers,
+        }
+    }
+
+    /// The same, heeding what an operator holds back.
+    #[must_use]
+    pub fn heeding(self, levers: Levers) -> Self {
+        Self { hold: Hold::new(levers.clone()), levers, ..self }
+    }
+
+    /// What is held back, for tasks that start work on their own account.
+    #[must_use]
+    pub fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
     pub fn start<S: Stage>(&self, stage: Arc<S>, intakes: Vec<Intake>) {
-        for intake in intakes {
-            let intake = Arc::new(intake);
+        let intakes: Vec<Arc<Intake>> = intakes.into_iter().map(Arc::new).collect();
+        for intake in &intakes {
             for _ in 0..intake.workers {
                 let worker = consume::Worker::new(
                     stage.clone(),
                     intake.clone(),
                     self.bus.clone(),
                     self.facts.clone(),
+                    self.hold.clone(),
                     self.shutdown.clone(),
                 );
                 self.tasks.spawn(worker.run());
             }
-            self.tasks.spawn(gauges::watch(S::NAME, intake, self.bus.clone(), self.shutdown.clone()));
+        }
+        for lane in Lane::ALL {
+            let of_lane: Vec<_> = intakes.iter().filter(|intake| intake.lane == *lane).cloned().collect();
+            if !of_lane.is_empty() {
+                gauges::begin(S::NAME, *lane);
+                self.tasks.spawn(gauges::watch(S::NAME, *lane, of_lane, self.bus.clone(), self.shutdown.clone()));
+            }
         }
     }
 
     /// Starts a sweep: run now and then every interval, until shut down.
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
-        self.tasks.spawn(sweep::run(stage, sweep, self.failing.clone(), self.facts.clone(), self.shutdown.clone()));
+        let (failing, facts, hold) = (self.failing.clone(), self.facts.clone(), self.hold.clone());
+        gauges::begin_sweep(stage, sweep.name());
+        self.tasks.spawn(sweep::run(stage, sweep, failing, facts, hold, self.shutdown.clone()));
     }
 
     /// Starts a task of the stage's own. It must end by itself once the process is to stop; draining waits for it.
@@ -136,14 +175,25 @@ impl Runner {
         self.tasks.spawn(task);
     }
 
-    /// Lets this process be heard of, with the stages it runs and the names of the settings it was given, until shut down.
-    pub fn beat(&self, pool: sqlx::PgPool, stages: Vec<&'static str>, settings: Vec<String>) {
-        let failing = self.failing.clone();
+    /// Lets this process be heard of under its name, with the stages it runs and the names of the settings it was given, and lets it
+    /// tell what the whole installation owes, until shut down.
+    pub fn beat(&self, pool: sqlx::PgPool, name: &str, stages: Vec<&'static str>, settings: Vec<String>) {
+        let (failing, hold) = (self.failing.clone(), self.hold.clone());
         let beats = move || {
-            let beat = |stage: &&'static str| Beat { stage, failing_sweeps: failing.of(stage) };
-            stages.iter().map(beat).collect()
+            let beat = |stage: &&'static str| Beat {
+                stage,
+                failing_sweeps: failing.of(stage),
+                // In this order: what is paused first cannot have something in hand afterwards that it did not have before.
+                is_paused: hold.is_paused(stage),
+                in_hand: hold.in_hand(stage),
+            };
+            let beats: Vec<Beat> = stages.iter().map(beat).collect();
+            gauges::running(&beats);
+            beats
         };
-        self.tasks.spawn(Heartbeat::new(pool, settings).run(beats, self.shutdown.clone()));
+        self.tasks.spawn(levels::watch(pool.clone(), self.bus.clone(), self.shutdown.clone()));
+        let heartbeat = Heartbeat::new(pool, name, settings);
+        self.tasks.spawn(heartbeat.run(beats, self.levers.clone(), self.shutdown.clone()));
     }
 
     /// Waits, at most `grace`, for work in hand to be finished and acknowledged. Call after cancelling the token. Answers whether

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use runtime::{Counter, FactBell};
 use tokio_util::sync::CancellationToken;
 
-use crate::StageError;
+use crate::{Hold, StageError};
 
 /// Something done every few seconds for as long as the stage runs. Must hold with any number of processes doing it at once.
 #[async_trait]
@@ -20,6 +20,11 @@ pub trait Sweep: Send + Sync + 'static {
 
     /// The pause between two runs that found nothing. A run that found work is followed by the next at once.
     fn interval(&self) -> Duration;
+
+    /// Whether it rests while its stage is paused. Not what keeps house: it starts nothing, and a pause may last for weeks.
+    fn rests(&self) -> bool {
+        true
+    }
 
     /// Runs once; answers how many pieces of work it found and put right.
     ///
@@ -59,12 +64,26 @@ pub(crate) async fn run(
     sweep: Arc<dyn Sweep>,
     failing: Failing,
     facts: FactBell,
+    hold: Hold,
     shutdown: CancellationToken,
 ) {
     let labels = [("stage", stage), ("sweep", sweep.name())];
     let mut eager = 0;
     while !shutdown.is_cancelled() {
+        let in_hand = match sweep.rests() {
+            true => match hold.start(stage, 1) {
+                Some(work) => Some(work),
+                None => {
+                    // A sweep that rests does not fail.
+                    failing.set(stage, sweep.name(), false);
+                    shutdown.run_until_cancelled(hold.until_running(stage)).await;
+                    continue;
+                }
+            },
+            false => None,
+        };
         let result = sweep.sweep().await;
+        drop(in_hand);
         failing.set(stage, sweep.name(), result.is_err());
         let pause = match result {
             Ok(0) => {

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::StageError;
-use runtime::{Bus, Counter, Histogram, plans};
+use runtime::{
+    Bus, Counter, Histogram, plans,
+    trace::{self, Span, SpanKind},
+};
 use schemas::{EnrollmentStatus, ExitReason, StepType};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -28,7 +31,7 @@ const BACKOFF: [Duration; 4] = [
 ];
 /// Until a contact that somebody holds is tried again.
 const LATER: Duration = Duration::from_secs(1);
-/// Until an enrollment of a suspended tenant is looked at again.
+/// Until an enrollment of a suspended or paused tenant is looked at again.
 const REST: Duration = Duration::from_secs(5 * 60);
 
 /// What groups are worked on with.
@@ -59,13 +62,14 @@ impl Groups {
             tx.rollback().await?;
             return Ok(0);
         }
-        let settled = self.settle(&mut tx, &due, &mut announce, &mut calls).await?;
+        // Nobody called: a share of the groups begins a trace, and its mail goes on in it.
+        let span = Span::enter(SpanKind::Internal, || "sequencing step".into(), None);
+        let traced = || span.as_ref().map(Span::ambient);
+        let settled = trace::within(traced(), self.settle(&mut tx, &due, &mut announce, &mut calls)).await?;
         moves::write(&mut tx, &settled.moves, &settled.log).await?;
         tx.commit().await?;
         measure(&due, &settled);
-        for call in calls {
-            self.calls.start(call);
-        }
+        trace::scope(traced(), || calls.into_iter().for_each(|call| self.calls.start(call)));
         // The ledger has it: the sweeps of the audience stage ring again for what the bus does not take.
         if let Err(error) = self.bus.publish_all(announce).await {
             tracing::warn!(%error, "not announced; the sweep will");

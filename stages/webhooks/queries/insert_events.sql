@@ -1,5 +1,5 @@
 -- The bodies, each once and for ever. Answers those that are new.
-insert into webhook_events (tenant_id, product, id, type, contact_id, body)
-select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::bytea[])
+insert into webhook_events (tenant_id, product, id, type, contact_id, body, traceparent)
+select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::bytea[], $7::text[])
 on conflict do nothing
 returning tenant_id, product, id

@@ -1,6 +1,7 @@
 -- What the mails of these batches have in common. $1 tenants, $2 batches. Primary keys, and `template_versions_by_content`.
 select w.tenant_id as "tenant_id!", w.id as "id!", b.kind as "kind!: MessageKind", b.variant as "variant?", c.subject as "subject?",
-       coalesce(t.template_id, v.template_id, k.template_id) as "template_id?", t.version as "template_version?", d.email as "sender_email?"
+       coalesce(t.template_id, v.template_id, k.template_id) as "template_id?", t.version as "template_version?", d.email as "sender_email?",
+       x.traceparent as "traceparent?", x.tracestate as "tracestate?"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
 cross join lateral (
     select b.kind, b.variant, b.campaign_id, b.content_id, b.sender_id from batches b where b.tenant_id = w.tenant_id and b.id = w.id offset 0
@@ -25,3 +26,6 @@ left join lateral (
 left join lateral (
     select s.email from senders s where s.tenant_id = w.tenant_id and s.id = b.sender_id offset 0
 ) d on true
+left join lateral (
+    select x.traceparent, x.tracestate from traces x where x.tenant_id = w.tenant_id and x.work_id = w.id offset 0
+) x on true

@@ -16,7 +16,7 @@ use schemas::{Lane, subjects};
 
 use self::{
     dispatch::Dispatcher,
-    fan_out::FanOut,
+    fan_out::{FanOut, FeedDoor, LeftOver},
     stage::{Look, Webhooks},
 };
 
@@ -71,9 +71,10 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         coalesce: COALESCE,
     };
     let dispatcher = Dispatcher::start(deps, settings);
-    let stage = Arc::new(Webhooks::new(FanOut::new(deps.pool.clone(), deps.bus.clone()), dispatcher));
+    let stage = Arc::new(Webhooks::new(FanOut::new(deps.pool.clone()), dispatcher, FeedDoor::start(deps)));
     deps.runner.start(Arc::clone(&stage), vec![intake]);
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(Look(stage)));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(LeftOver { pool: deps.pool.clone(), bus: deps.bus.clone() }));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(deps.pool.clone())));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Bury(deps.pool.clone())));
     deps.runner

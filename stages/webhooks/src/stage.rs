@@ -9,7 +9,7 @@ use schemas::FactsAnnounced;
 
 use crate::{
     dispatch::Dispatcher,
-    fan_out::{Done, FanOut},
+    fan_out::{Done, FanOut, FeedDoor},
 };
 
 /// How soon facts are found that nobody rang for.
@@ -19,17 +19,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Webhooks {
     fan_out: FanOut,
     dispatcher: Dispatcher,
+    feed: FeedDoor,
 }
 
 impl Webhooks {
-    pub fn new(fan_out: FanOut, dispatcher: Dispatcher) -> Self {
-        Self { fan_out, dispatcher }
+    pub fn new(fan_out: FanOut, dispatcher: Dispatcher, feed: FeedDoor) -> Self {
+        Self { fan_out, dispatcher, feed }
     }
 
     /// Tells what one transaction takes; answers how many notes there were.
     async fn once(&self) -> Result<usize, StageError> {
-        let Done { notes, fresh } = self.fan_out.once().await?;
+        let Done { notes, fresh, feed } = self.fan_out.once().await?;
         self.dispatcher.hand_over(fresh);
+        if let Some(feed) = feed {
+            self.feed.hand_over(feed).await;
+        }
         Ok(notes)
     }
 }
@@ -37,6 +41,7 @@ impl Webhooks {
 #[async_trait]
 impl Stage for Webhooks {
     const NAME: &'static str = "webhooks";
+    const SPAN: &'static str = "webhooks fan out";
     const TELLS_FACTS: bool = false;
     type Input = FactsAnnounced;
 

@@ -51,6 +51,10 @@ impl Sweep for Forget {
         FORGET_EVERY
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let keep = self.keep.as_secs_f64();
         let deliveries = sqlx::query!(
@@ -96,6 +100,10 @@ impl Sweep for Measure {
 
     fn interval(&self) -> Duration {
         MEASURE_EVERY
+    }
+
+    fn rests(&self) -> bool {
+        false
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

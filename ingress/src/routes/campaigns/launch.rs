@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use audience::{AudienceCount, AudienceSelector};
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::Publication;
+use runtime::{Publication, trace};
 use schemas::{
     CampaignStatus, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload, subjects,
 };
@@ -216,10 +216,11 @@ async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
     let request_id =
         store::request_launch(act.db(), tenant, &caller.product, caller.environment, &payload, launch.scheduled_for)
             .await?;
+    trace::keep(act.db(), tenant, request_id).await?;
     act.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if launch.scheduled_for.is_none() {
         let kind = RequestKind::CampaignLaunch;
-        let ring = RequestAnnounced { tenant_id: tenant, request_id, kind, notify: None };
+        let ring = RequestAnnounced::of(tenant, request_id, kind);
         let subject = subjects::accepted(&caller.product, caller.environment, kind);
         let ring = Publication::json(subject, format!("request-{}", request_id.simple()), &ring);
         act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);

@@ -12,7 +12,7 @@ mod draft;
 mod rate;
 mod store;
 
-use runtime::Publication;
+use runtime::{Publication, trace};
 use schemas::{Classification, RequestAnnounced, RequestKind, gate, subjects};
 
 use self::{draft::MessageBody, store::NewMessage};
@@ -49,6 +49,7 @@ async fn send(act: &mut Act, body: MessageBody) -> Result<Reply, ApiError> {
     let new = NewMessage { id: schemas::new_batch_id(), draft: &draft, contacts: &contacts, metered: open };
     store::insert(act.db(), tenant, &new, &attachments).await?;
     store::insert_request(act, new.id).await?;
+    trace::keep(act.db(), tenant, new.id).await?;
     meter(act, &new).await?;
     announce(act, &new)?;
     Ok(Reply::later(new.id))
@@ -72,12 +73,8 @@ async fn meter(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
 }
 
 fn announce(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let ring = RequestAnnounced {
-        tenant_id: act.tenant,
-        request_id: new.id,
-        kind: RequestKind::Message,
-        notify: Some(act.ingress.inbox.subject().to_owned()),
-    };
+    let ring =
+        RequestAnnounced::of(act.tenant, new.id, RequestKind::Message).telling(act.ingress.inbox.subject());
     let subject = subjects::accepted(&act.caller.product, act.caller.environment, RequestKind::Message);
     let ring = Publication::json(subject, format!("request-{}", new.id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);

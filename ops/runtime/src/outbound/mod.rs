@@ -33,6 +33,7 @@ pub use error::OutboundError;
 pub use settings::{OutboundSettings, OwnListeners};
 pub use target::{Rules, TargetFault, URL_MAX_BYTES};
 
+use crate::trace::TraceContext;
 use connect::{Connector, Proven, Way};
 use resolve::Resolver;
 
@@ -145,7 +146,7 @@ impl Outbound {
         &self.way.rules
     }
 
-    /// Posts a body. Host, length and, unless given, user agent are set here. A receiver may see a request twice: when an open
+    /// Posts a body. Host, length, the trace in hand and, unless given, user agent are set here. A receiver may see a request twice: when an open
     /// connection ends as it is used again, nobody can tell whether the request was heard, and it is repeated on another one.
     ///
     /// # Errors
@@ -181,6 +182,12 @@ impl Outbound {
         headers
             .entry(header::USER_AGENT)
             .or_insert(HeaderValue::from_static(concat!("postrider/", env!("CARGO_PKG_VERSION"))));
+        for (name, value) in TraceContext::current().iter().flat_map(TraceContext::headers) {
+            // Read as such, or made here: plain ASCII.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri;

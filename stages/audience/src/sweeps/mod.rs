@@ -9,6 +9,8 @@ mod decide;
 mod hand_on;
 mod partitions;
 mod requests;
+mod traces;
+mod wake;
 mod watch;
 
 use std::sync::Arc;
@@ -20,14 +22,16 @@ use crate::{Settings, stage::Audience};
 /// Starts all of them.
 pub(crate) fn start(deps: &Deps, settings: &Settings) {
     let (pool, bus) = (&deps.pool, &deps.bus);
-    let sweeps: [Arc<dyn Sweep>; 8] = [
+    let sweeps: [Arc<dyn Sweep>; 10] = [
         Arc::new(hand_on::HandOn::new(pool.clone(), bus.clone(), settings)),
         Arc::new(batches::Batches::new(pool.clone(), bus.clone(), settings)),
         Arc::new(requests::Requests::new(pool.clone(), bus.clone())),
         Arc::new(close::Close::new(pool.clone())),
+        Arc::new(wake::Wake::new(pool.clone())),
         Arc::new(watch::Watch::new(pool.clone())),
         Arc::new(decide::Decide::new(pool.clone())),
         Arc::new(complete::Complete::new(pool.clone())),
+        Arc::new(traces::Traces::new(pool.clone())),
         Arc::new(partitions::Partitions::new(pool.clone())),
     ];
     for sweep in sweeps {

@@ -9,6 +9,7 @@ mod bells;
 mod claim;
 mod ledger;
 mod outage;
+mod passage;
 mod ping;
 mod prepare;
 mod return_path;
@@ -28,7 +29,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Gauge, Publication, Vault};
+use runtime::{Bus, Gauge, Publication, Vault, plans::KeptPlans, trace};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -48,9 +49,10 @@ use self::{
 };
 use crate::{
     dkim::SigningThreads,
-    pace::DomainPaces,
+    pace::Share,
     provider::{Provider, SmtpProvider},
     smtp::{Pool, PoolCounts, SettingsError},
+    warmup::Places,
 };
 
 pub use return_path::return_path;
@@ -59,15 +61,19 @@ pub use settings::Settings;
 /// Sends of one message on their way at once. More than a lane has connections, so that while some wait for the ledger
 /// others keep the connections busy.
 const IN_FLIGHT_PER_CONNECTION: usize = 2;
+/// Claims are short: who comes meanwhile waits for a connection, not for a plan.
+const CLAIMS_AT_ONCE: u32 = 4;
 
 /// The delivery stage.
 pub struct Delivery {
-    pool: PgPool,
+    claims: KeptPlans,
     claim_lease: Duration,
     sources: Sources,
     ledger: Ledger,
     ways: Ways,
     transmitter: Transmitter,
+    /// What of the days' caps of domains that are warmed up is in hand.
+    warm: Places,
     /// Sends of one message on their way at once, by lane.
     bulk_in_flight: usize,
     priority_in_flight: usize,
@@ -84,6 +90,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Delivery::new(deps.pool.clone(), deps.vault.clone(), &deps.tokens, deps.shutdown.clone(), settings)?
         .telling(deps.bus.clone());
     let relay = stage.relay.clone();
+    let share = Share::new(deps.pool.clone(), stage.transmitter.paces.clone());
     let pings = ping::Pings::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
@@ -102,6 +109,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     );
     deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Leases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Captures::new(deps.pool.clone())));
     tokio::spawn(show_connections(relay, deps.shutdown.clone()));
     Ok(())
@@ -128,6 +136,7 @@ async fn show_connections(relay: [Arc<SmtpProvider>; 2], shutdown: CancellationT
 #[async_trait]
 impl Stage for Delivery {
     const NAME: &'static str = "delivery";
+    const SPAN: &'static str = "delivery transact";
     type Input = Rendered;
 
     async fn handle(&self, inputs: &[Rendered]) -> Result<Vec<Publication>, StageError> {
@@ -138,7 +147,7 @@ impl Stage for Delivery {
         }
         // Before the claim: what cannot be had must not leave sends claimed.
         let parts = self.sources.parts(inputs, ways).await?;
-        let Claimed { sendable, withheld } = claim::claim(&self.pool, inputs, self.claim_lease).await?;
+        let Claimed { sendable, withheld } = claim::claim(&self.claims, inputs, self.claim_lease, &self.warm).await?;
         let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {
@@ -179,7 +188,7 @@ impl Delivery {
         ];
         let means = settings.means().map_err(invalid)?;
         let transmitter = Transmitter {
-            paces: DomainPaces::new(settings.domain_connections),
+            paces: settings.paces(),
             ledger: ledger.clone(),
             tokens: tokens.clone(),
             shutdown: shutdown.clone(),
@@ -187,6 +196,7 @@ impl Delivery {
         Ok(Self {
             ways: Ways::new(pool.clone(), vault.clone(), relay.clone(), means),
             transmitter,
+            warm: Places::default(),
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
             priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
             relay,
@@ -194,7 +204,7 @@ impl Delivery {
             sources: Sources::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
             ledger,
             shutdown,
-            pool,
+            claims: KeptPlans::new(&pool, CLAIMS_AT_ONCE),
             bus: None,
         })
     }
@@ -206,20 +216,35 @@ impl Delivery {
         self
     }
 
+    /// The paces of its paths.
+    #[cfg(test)]
+    pub(crate) fn paces(&self) -> &crate::pace::Paces {
+        &self.transmitter.paces
+    }
+
     /// Prepares in chunks and transmits many at once; answers when each send has its result on the way to the ledger.
     async fn send_all(&self, road: &Road<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
         let has_priority = road.inputs.iter().any(|input| input.lane == Lane::Priority);
         let in_flight = if has_priority { self.priority_in_flight } else { self.bulk_in_flight };
+        let (sendable, put_off) = passage::sort(&self.transmitter.paces, road.inputs, sendable);
+        let mut recorded = Vec::with_capacity(sendable.len() + put_off.len());
+        for change in put_off {
+            let batch = change.send.batch.batch_id;
+            recorded.extend(road.bells.after(batch, Some(self.ledger.record(change).await)).await);
+        }
         let prepared = stream::iter(prepare::chunks(road.parts, sendable))
             .map(|chunk| prepare::prepare(&self.sources, road.inputs, road.parts, chunk, &self.shutdown))
             .buffered(prepare::AHEAD)
             .flat_map(stream::iter);
         let results = prepared.map(|ready| async {
             let (batch, way) = (ready.send.batch.batch_id, &road.ways[ready.input]);
-            let recorded = self.transmitter.transmit(ready, way, road.capture).await;
+            // Of messages handled together each is of its own trace: a provider that is called hears of it.
+            let recorded =
+                trace::within(trace::of_work(batch), self.transmitter.transmit(ready, way, road.capture)).await;
             road.bells.after(batch, recorded).await
         });
-        results.buffer_unordered(in_flight).filter_map(std::future::ready).collect().await
+        recorded.extend(results.buffer_unordered(in_flight).filter_map(std::future::ready).collect::<Vec<_>>().await);
+        recorded
     }
 }
 

@@ -5,6 +5,7 @@
 //! sweep looks by itself.
 
 mod absorb;
+pub mod form;
 mod park;
 mod sweeps;
 
@@ -14,7 +15,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
 use runtime::{Counter, Publication, plans};
-use schemas::{InboundAnnounced, SendId, Signal};
+use schemas::{InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -55,6 +56,18 @@ pub(crate) struct Item {
     pub at: DateTime<Utc>,
     /// The fact, with the send still open where it is not named; `None`: says only that the mail has left.
     pub signal: Option<Signal>,
+}
+
+impl Item {
+    /// An answer, which came by whoever takes in the tenant's mail: not by whom the mail had gone, and no word of his.
+    fn is_reply(&self) -> bool {
+        self.signal.as_ref().is_some_and(|signal| matches!(signal.kind, SignalKind::Replied { .. }))
+    }
+
+    /// Who told of it as the one who carried it.
+    fn carrier(&self) -> Option<&'static str> {
+        self.provider.filter(|_| !self.is_reply())
+    }
 }
 
 /// A raw event.
@@ -170,6 +183,7 @@ impl Inbound {
 #[async_trait]
 impl Stage for Inbound {
     const NAME: &'static str = "engagement";
+    const SPAN: &'static str = "engagement take in";
     type Input = InboundAnnounced;
 
     /// However many rang: there is one thing to do.
@@ -281,6 +295,12 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16, keep: std::time::Duration) 
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Overdue(inbound)));
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Parked { pool: deps.pool.clone(), shard }));
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Forget { pool: deps.pool.clone(), keep }));
+}
+
+/// Whether a raw event is a mail that the provider took in. It may have broken off in the middle of what it carries.
+#[must_use]
+pub fn is_letter(provider: &str, raw: &[u8]) -> bool {
+    provider::letter(provider, raw).is_some()
 }
 
 /// The source in the subject.

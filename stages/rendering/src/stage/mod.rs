@@ -15,7 +15,7 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use runner::{Stage, StageError};
 use runtime::{Bus, Publication};
-use schemas::{Cleared, Lane, RenderedRecipient, messages::Decided, token::TokenKeys};
+use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -36,6 +36,9 @@ pub(crate) use renditions::Forget;
 const CONTENT_INVALID: &str = "render_content_invalid";
 /// Fault code of a contact that is gone.
 const CONTACT_GONE: &str = "render_contact_gone";
+/// Begins a transaction whose commit waits for no disk. What is rendered is wanted again only once something left with it, and nothing
+/// leaves before the fence is committed: by then everything that was written before is on disk, too.
+const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
 /// `rollups` spreads a tenant's counters over this many rows.
 const ROLLUP_SHARDS: i16 = 16;
 
@@ -166,11 +169,17 @@ fn rendition(
 #[async_trait]
 impl Stage for Rendering {
     const NAME: &'static str = "rendering";
+    const SPAN: &'static str = "rendering render";
     type Input = Cleared;
 
     async fn handle(&self, inputs: &[Cleared]) -> Result<Vec<Publication>, StageError> {
         let sends = people::owed(inputs);
-        let is_kept = |send: &Owed| inputs.get(send.input).is_some_and(|batch| batch.lane == Lane::Priority);
+        // Transactional mail may get a second attempt, whichever lane it is in.
+        let is_kept = |send: &Owed| {
+            inputs.get(send.input).is_some_and(|batch| {
+                batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional
+            })
+        };
         let (priority, bulk): (Vec<Owed>, Vec<Owed>) = sends.into_iter().partition(is_kept);
         let mut kept: HashMap<Uuid, Rendition> =
             if priority.is_empty() { HashMap::new() } else { renditions::kept(&self.pool, &priority).await? };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use runtime::Publication;
+use runtime::{Publication, trace};
 use schemas::{Lane, Resolved, SendId, ids::BATCH_MAX, month_of, new_batch_id, subjects};
 use serde_json::json;
 use sqlx::PgConnection;
@@ -30,6 +30,7 @@ pub(super) async fn send(
 ) -> sqlx::Result<Vec<Taken>> {
     let batches = cut(items);
     insert_batches(&mut *db, &batches).await?;
+    trace::keep_each(&mut *db, batches.iter().map(|batch| (batch.tenant_id, batch.id))).await?;
     let mut taken: Vec<Taken> = items.iter().map(|_| Taken::Failed("sender_required")).collect();
     let mut sends = Vec::with_capacity(items.len());
     for batch in &batches {

@@ -22,6 +22,8 @@ pub(crate) struct Target {
     pub url: Url,
     /// Newest first.
     pub secrets: Vec<WebhookSecret>,
+    /// Of the row it was read from: while that is the same, so is this.
+    pub mark: u64,
 }
 
 /// What is posted.

@@ -10,10 +10,24 @@ use std::{
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::stream::{FuturesUnordered, StreamExt};
+use runtime::trace::TraceContext;
 use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::{Shared, attempt::Target};
+
+/// Deliveries in memory for an endpoint where nobody is: what waits for it stands in the ledger, and costs nobody anything there.
+const SILENT_AHEAD: usize = 4;
+
+/// Whether anybody is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// Not heard of yet.
+    Unknown,
+    Answers,
+    /// The last attempt met nobody.
+    Silent,
+}
 
 /// A delivery to try.
 #[derive(Debug, Clone)]
@@ -25,6 +39,8 @@ pub(crate) struct Job {
     pub attempts: u16,
     /// `None`: whom it is about was erased.
     pub body: Option<Bytes>,
+    /// The trace of the mail it tells of.
+    pub trace: Option<TraceContext>,
     /// Its place in the queue.
     pub due_at: DateTime<Utc>,
     /// When the delivery was made; `None` for one that was asked for again.
@@ -53,9 +69,21 @@ struct State {
     lease_until: Instant,
     is_open: bool,
     failing_since: Option<DateTime<Utc>>,
-    /// The last attempt met nobody.
-    is_silent: bool,
+    presence: Presence,
     active_at: Instant,
+}
+
+impl State {
+    /// How many deliveries it may have in memory.
+    fn room(&self, capacity: usize) -> usize {
+        if self.presence == Presence::Silent { SILENT_AHEAD.min(capacity) } else { capacity }
+    }
+
+    /// Something is left to the ledger.
+    fn leave(&mut self) {
+        self.has_more = true;
+        self.left += 1;
+    }
 }
 
 /// What an endpoint wants of the ledger.
@@ -85,8 +113,7 @@ impl Endpoint {
             lease_until,
             is_open: true,
             failing_since,
-            // Until it has answered once, nobody knows whether anybody is there.
-            is_silent: true,
+            presence: Presence::Unknown,
             active_at: Instant::now(),
         };
         Self { tenant_id, id, state: Mutex::new(state), bell: Notify::new() }
@@ -102,9 +129,8 @@ impl Endpoint {
         if !state.is_open {
             return false;
         }
-        if state.queue.len() >= capacity {
-            state.has_more = true;
-            state.left += 1;
+        if state.queue.len() >= state.room(capacity) {
+            state.leave();
         } else if state.held.insert(job.delivery_id) {
             state.queue.push_back(job);
         }
@@ -115,16 +141,19 @@ impl Endpoint {
 
     /// Says that the ledger may have more.
     pub fn look_again(&self) {
-        let mut state = self.state();
-        state.has_more = true;
-        state.left += 1;
+        self.state().leave();
     }
 
     /// What it wants of the ledger, if it wants anything: a few large helpings rather than many small ones.
     pub fn wants(&self, capacity: usize) -> Option<Want> {
         let state = self.state();
-        let is_hungry = state.is_open && state.has_more && state.queue.len() <= capacity / 4;
-        is_hungry.then(|| Want { room: capacity - state.queue.len(), held: state.held.len(), left: state.left })
+        let room = state.room(capacity);
+        let is_hungry = state.is_open && state.has_more && state.queue.len() <= room / 4;
+        is_hungry.then(|| Want {
+            room: room.saturating_sub(state.queue.len()),
+            held: state.held.len(),
+            left: state.left,
+        })
     }
 
     /// Those of these deliveries that it does not have yet, as many as it wants.
@@ -160,13 +189,29 @@ impl Endpoint {
         Some((job, Arc::clone(&state.target)))
     }
 
-    /// How many requests may be under way: one while nobody is there, so that sockets are not spent on the silent.
+    /// How many requests may be under way: one until somebody has answered, so that sockets are not spent on the silent.
     fn width(&self, most: usize) -> usize {
-        if self.state().is_silent { 1 } else { most.max(1) }
+        if self.state().presence == Presence::Answers { most.max(1) } else { 1 }
     }
 
+    /// Whether the last attempt met nobody.
+    pub fn is_silent(&self) -> bool {
+        self.state().presence == Presence::Silent
+    }
+
+    /// What an attempt met. The silent keep but the beginning of their queue.
     pub fn answered(&self, is_silent: bool) {
-        self.state().is_silent = is_silent;
+        let mut state = self.state();
+        state.presence = if is_silent { Presence::Silent } else { Presence::Answers };
+        let kept = state.room(usize::MAX).min(state.queue.len());
+        let State { queue, held, .. } = &mut *state;
+        let shed: Vec<Job> = queue.drain(kept..).collect();
+        for job in &shed {
+            held.remove(&job.delivery_id);
+        }
+        if !shed.is_empty() {
+            state.leave();
+        }
     }
 
     /// It is in the ledger what became of it.
@@ -185,6 +230,11 @@ impl Endpoint {
     pub fn renewed(&self, lease_until: Instant) {
         self.state().lease_until = lease_until;
         self.bell.notify_one();
+    }
+
+    /// Whether it delivers to what a subscription is like that has this mark.
+    pub fn is_as(&self, mark: u64) -> bool {
+        self.state().target.mark == mark
     }
 
     pub fn retarget(&self, target: Target) {
@@ -247,7 +297,7 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(15);
 
     fn endpoint() -> Endpoint {
-        let target = Target { url: Url::parse("https://example.com/").unwrap(), secrets: Vec::new() };
+        let target = Target { url: Url::parse("https://example.com/").unwrap(), secrets: Vec::new(), mark: 0 };
         Endpoint::new(Uuid::now_v7(), Uuid::now_v7(), target, Instant::now() + LONGEST * 3, None)
     }
 
@@ -258,6 +308,7 @@ mod tests {
             event_type: "email.sent".to_owned(),
             attempts: 0,
             body: None,
+            trace: None,
             due_at: DateTime::UNIX_EPOCH,
             made_at: None,
         }
@@ -328,5 +379,30 @@ mod tests {
         assert_eq!(endpoint.width(4), 4);
         endpoint.answered(true);
         assert_eq!(endpoint.width(4), 1);
+    }
+
+    #[test]
+    fn of_what_waits_for_nobody_little_is_in_memory() {
+        let endpoint = endpoint();
+        let first = endpoint.wants(64).unwrap();
+        endpoint.load(Vec::new(), first, true);
+        let jobs: Vec<Uuid> = (0..50).map(|_| Uuid::now_v7()).collect();
+        assert!(jobs.iter().all(|id| endpoint.offer(job(*id), 64)));
+        let (tried, _) = endpoint.next(LONGEST).unwrap();
+        endpoint.answered(true);
+        assert!(endpoint.offer(job(Uuid::now_v7()), 64));
+        assert!(endpoint.wants(64).is_none(), "it has enough to find out with");
+        endpoint.recorded(tried.delivery_id);
+        let mut in_memory = Vec::new();
+        while let Some((next, _)) = endpoint.next(LONGEST) {
+            in_memory.push(next.delivery_id);
+        }
+        assert_eq!(in_memory, jobs[1..=SILENT_AHEAD], "the oldest come first");
+        assert_eq!(endpoint.wants(64).unwrap().room, SILENT_AHEAD);
+        // What was shed is not had any more, and is loaded again.
+        let shed = vec![(jobs[20], DateTime::UNIX_EPOCH)];
+        assert_eq!(endpoint.lacks(shed, endpoint.wants(64).unwrap()).len(), 1);
+        endpoint.answered(false);
+        assert_eq!(endpoint.wants(64).unwrap().room, 64);
     }
 }

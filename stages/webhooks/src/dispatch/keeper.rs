@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use runner::Runner;
+use runner::{Runner, Stage};
 use runtime::Gauge;
 use schemas::{SubscriptionStatus, subjects};
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use super::{
     lock,
     store::{self, Key},
 };
+use crate::stage::Webhooks;
 
 /// How often it is looked whether retries are due, and what subscriptions are like.
 const TICK: Duration = Duration::from_secs(1);
@@ -24,7 +25,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// An endpoint without work is given back after this time.
 const IDLE: Duration = Duration::from_secs(60);
 /// Subscriptions taken over in one go.
-const TAKEN_MAX: i64 = 256;
+const TAKEN_MAX: usize = 256;
+/// Subscriptions with something due that are looked at in one go.
+const DUE_MAX: i64 = 20_000;
 /// Endpoints loaded in one go.
 const LOADED_MAX: usize = 256;
 
@@ -74,27 +77,47 @@ pub(super) async fn hear(shared: Arc<Shared>) {
 impl Keeper {
     async fn tick(&mut self) -> sqlx::Result<()> {
         self.release().await?;
+        if self.is_paused() {
+            self.rest();
+            return Ok(());
+        }
         self.look().await?;
         if self.renewed_at.elapsed() >= RENEW_EVERY {
             self.renew().await?;
         }
-        for endpoint in self.endpoints() {
-            if endpoint.is_idle(IDLE) {
-                endpoint.close();
-            } else {
-                // Retries become due by themselves.
-                endpoint.look_again();
-            }
-        }
-        let due = store::due_heads(&self.shared.pool, TAKEN_MAX).await?;
-        lock(&self.shared.wanted).extend(due);
+        self.endpoints().iter().filter(|endpoint| endpoint.is_idle(IDLE)).for_each(|endpoint| endpoint.close());
+        // Retries become due by themselves; one look finds all there are, and who has nothing due is not asked about.
+        let due = store::due_heads(&self.shared.pool, self.shared.id, DUE_MAX).await?;
+        let (held, free): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, is_held)| *is_held);
+        self.look_again(held.into_iter().map(|((_, id), _)| id));
+        lock(&self.shared.wanted).extend(free.into_iter().take(TAKEN_MAX).map(|(key, _)| key));
         Gauge::WebhooksHeld.set(lock(&self.shared.endpoints).len() as f64, []);
         self.work().await
     }
 
+    /// Says that the ledger has more for these.
+    fn look_again(&self, ids: impl Iterator<Item = Uuid>) {
+        let endpoints = lock(&self.shared.endpoints);
+        ids.for_each(|id| endpoints.get(&id).into_iter().for_each(|endpoint| endpoint.look_again()));
+    }
+
     async fn work(&mut self) -> sqlx::Result<()> {
+        if self.is_paused() {
+            return Ok(());
+        }
         self.take().await?;
         self.load().await
+    }
+
+    /// Whether an operator holds the stage back.
+    fn is_paused(&self) -> bool {
+        self.runner.hold().is_paused(Webhooks::NAME)
+    }
+
+    /// Begins nothing more: endpoints finish what is under way, and their leases are given back. What is due stands in the queue.
+    fn rest(&self) {
+        self.endpoints().iter().for_each(|endpoint| endpoint.close());
+        lock(&self.shared.wanted).clear();
     }
 
     fn endpoints(&self) -> Vec<Arc<Endpoint>> {
@@ -195,6 +218,9 @@ impl Keeper {
         let keys: Vec<Key> = endpoints.iter().map(|endpoint| (endpoint.tenant_id, endpoint.id)).collect();
         for looked in store::look(&self.shared.pool, &keys).await? {
             let Some(endpoint) = lock(&self.shared.endpoints).get(&looked.id).cloned() else { continue };
+            if looked.status == SubscriptionStatus::Active && endpoint.is_as(looked.mark()) {
+                continue;
+            }
             match (looked.status, looked.target(&self.shared.vault)) {
                 (SubscriptionStatus::Active, Some(target)) => endpoint.retarget(target),
                 _ => endpoint.close(),

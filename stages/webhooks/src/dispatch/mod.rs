@@ -19,7 +19,10 @@ use std::{
 
 use chrono::Utc;
 use runner::Deps;
-use runtime::{Bus, Gauge, Histogram, Outbound, Vault};
+use runtime::{
+    Bus, Gauge, Histogram, Outbound, Vault,
+    trace::{self, Span, SpanKind, TraceContext},
+};
 use schemas::new_id;
 use sqlx::PgPool;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -63,6 +66,8 @@ pub(crate) struct Shared {
     pub per_endpoint: usize,
     /// Requests under way in all. Handed out in the order they are asked for, so endpoints take turns.
     slots: Semaphore,
+    /// Of these, what all the silent together may have: each of theirs is held until its time is over.
+    slots_of_the_silent: Semaphore,
     endpoints: Mutex<HashMap<Uuid, Arc<Endpoint>>>,
     /// Subscriptions with something due that are not held here yet.
     wanted: Mutex<BTreeSet<store::Key>>,
@@ -91,6 +96,7 @@ impl Dispatcher {
             timeout: settings.webhook_timeout,
             per_endpoint: settings.webhook_in_flight_per_endpoint,
             slots: Semaphore::new(settings.webhook_in_flight.max(1)),
+            slots_of_the_silent: Semaphore::new((settings.webhook_in_flight / 2).max(1)),
             endpoints: Mutex::default(),
             wanted: Mutex::default(),
             ended: Mutex::default(),
@@ -115,6 +121,7 @@ impl Dispatcher {
                 event_type: delivery.event_type,
                 attempts: 0,
                 body: Some(delivery.body),
+                trace: delivery.trace,
                 due_at: delivery.due_at,
                 made_at: Some(delivery.due_at),
             };
@@ -180,12 +187,18 @@ impl Shared {
     }
 
     async fn post(&self, endpoint: &Endpoint, job: &Job, attempt: u16, body: bytes::Bytes, target: &Target) -> Reply {
-        // Never closed.
+        // Neither is ever closed.
+        let _share = if endpoint.is_silent() { self.slots_of_the_silent.acquire().await.ok() } else { None };
         let _slot = self.slots.acquire().await.ok();
         let request =
             Post { delivery_id: job.delivery_id, event_id: job.event_id, event_type: &job.event_type, attempt, body };
         Gauge::WebhooksInFlight.add(1.0, []);
-        let reply = post(&self.outbound, target, request, self.timeout).await;
+        let span = job.trace.as_ref().map(|trace| step(trace, endpoint, job, attempt));
+        let post = post(&self.outbound, target, request, self.timeout);
+        let reply = trace::within(span.as_ref().map(Span::ambient), post).await;
+        if let Some(span) = span {
+            say(&span, &reply);
+        }
         Gauge::WebhooksInFlight.add(-1.0, []);
         endpoint.answered(reply.is_silent);
         let outcome = if reply.outcome == Outcome::Delivered { "delivered" } else { "failed" };
@@ -195,6 +208,28 @@ impl Shared {
             Histogram::WebhookLatencySeconds.record(latency.as_secs_f64(), []);
         }
         reply
+    }
+}
+
+/// An attempt as a step of the mail's trace. Where it is posted to is the customer's, and not said.
+fn step(trace: &TraceContext, endpoint: &Endpoint, job: &Job, attempt: u16) -> Span {
+    let span = Span::of(SpanKind::Client, "webhooks post", trace);
+    span.set("http.request.method", "POST");
+    span.set_id("mail.tenant_id", endpoint.tenant_id);
+    span.set_id("mail.subscription_id", endpoint.id);
+    span.set_id("mail.delivery_id", job.delivery_id);
+    span.set_id("mail.event_id", job.event_id);
+    span.set("mail.event_type", job.event_type.clone());
+    span.set("mail.attempt", i64::from(attempt));
+    span
+}
+
+fn say(span: &Span, reply: &Reply) {
+    if let Some(status) = reply.status_code {
+        span.set("http.response.status_code", i64::from(status));
+    }
+    if let Some(code) = reply.error_code {
+        span.fail(code);
     }
 }
 

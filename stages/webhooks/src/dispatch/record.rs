@@ -17,6 +17,8 @@ use super::{endpoint::Endpoint, schedule::Verdict};
 
 /// The most attempts one transaction records.
 const GROUP_MAX: usize = 500;
+/// How long results are gathered: nobody waits for them, and one transaction for many costs who does wait less than one for each.
+const GATHER: Duration = Duration::from_millis(20);
 /// The pause after a transaction that failed.
 const FAILED_PAUSE: Duration = Duration::from_millis(500);
 /// Rows an hour's total is spread over.
@@ -84,14 +86,41 @@ impl Recorder {
     pub async fn run(self, mut tried: mpsc::Receiver<Tried>) {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while tried.recv_many(&mut group, GROUP_MAX).await > 0 {
-            // Until it is recorded it is held, and not tried again here. Should this process end first, another one tries it again.
-            while let Err(error) = self.record(&group).await {
-                tracing::warn!(%error, attempts = group.len(), "attempts are not recorded yet");
-                tokio::time::sleep(FAILED_PAUSE).await;
+            if group.len() < GROUP_MAX {
+                tokio::time::sleep(GATHER).await;
+                while group.len() < GROUP_MAX
+                    && let Ok(next) = tried.try_recv()
+                {
+                    group.push(next);
+                }
             }
+            self.record_all(&group).await;
             for tried in group.drain(..) {
                 tried.endpoint.recorded(tried.delivery_id);
             }
+        }
+    }
+
+    /// Until it is recorded it is held, and not tried again here. Should this process end first, another one tries it again. One that
+    /// cannot be recorded costs itself only.
+    async fn record_all(&self, group: &[Tried]) {
+        while let Err(error) = self.record(group).await {
+            if !runtime::db::is_transient(&error) {
+                match group {
+                    [one] => {
+                        tracing::error!(%error, delivery_id = %one.delivery_id, "an attempt cannot be recorded; it will be made again");
+                        return;
+                    }
+                    _ => {
+                        for one in group {
+                            Box::pin(self.record_all(std::slice::from_ref(one))).await;
+                        }
+                        return;
+                    }
+                }
+            }
+            tracing::warn!(%error, attempts = group.len(), "attempts are not recorded yet");
+            tokio::time::sleep(FAILED_PAUSE).await;
         }
     }
 

@@ -1,9 +1,12 @@
 //! Leases, targets and what is due: what dispatch asks of the ledger.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use chrono::{DateTime, Utc};
-use runtime::{Vault, plans};
+use runtime::{Vault, plans, trace::TraceContext};
 use schemas::{
     SubscriptionStatus,
     webhook::{SECRET_PURPOSE, WebhookSecret},
@@ -43,9 +46,19 @@ impl Looked {
             tracing::error!(subscription_id = %self.id, "its url or secret cannot be read: is the master key the one it was sealed under?");
             return None;
         };
-        let still_signs = self.previous_until.is_some_and(|until| until > Utc::now());
-        let previous = self.previous_secret.as_deref().filter(|_| still_signs).and_then(open);
-        Some(Target { url, secrets: std::iter::once(newest).chain(previous).collect() })
+        let previous = self.previous_secret.as_deref().filter(|_| self.still_signs()).and_then(open);
+        Some(Target { url, secrets: std::iter::once(newest).chain(previous).collect(), mark: self.mark() })
+    }
+
+    fn still_signs(&self) -> bool {
+        self.previous_until.is_some_and(|until| until > Utc::now())
+    }
+
+    /// The same for the same target. Opening secrets every second for every endpoint costs more than anything else here.
+    pub fn mark(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.url, &self.secret, &self.previous_secret, self.still_signs()).hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -53,12 +66,12 @@ fn columns(keys: &[Key]) -> (Vec<Uuid>, Vec<Uuid>) {
     keys.iter().copied().unzip()
 }
 
-/// Active subscriptions with something due that nobody holds.
-pub(super) async fn due_heads(pool: &PgPool, most: i64) -> sqlx::Result<Vec<Key>> {
+/// Active subscriptions with something due that nobody else holds, and whether this one does.
+pub(super) async fn due_heads(pool: &PgPool, holder: Uuid, most: i64) -> sqlx::Result<Vec<(Key, bool)>> {
     let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
-    let rows = sqlx::query_file!("queries/due_heads.sql", most).fetch_all(&mut *tx).await?;
+    let rows = sqlx::query_file!("queries/due_heads.sql", most, holder).fetch_all(&mut *tx).await?;
     tx.commit().await?;
-    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
+    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.is_held)).collect())
 }
 
 /// Takes the leases that nobody else has.
@@ -158,6 +171,7 @@ pub(super) async fn load(pool: &PgPool, wanted: &[(Uuid, Uuid, DateTime<Utc>)]) 
             event_type: row.event_type,
             attempts: u16::try_from(row.attempts).unwrap_or(0),
             body: row.body.map(Into::into),
+            trace: row.traceparent.and_then(|parent| TraceContext::parse(&parent, None)),
             due_at,
             made_at: (row.replayed == 0).then_some(row.created_at),
         };

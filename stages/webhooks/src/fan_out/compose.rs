@@ -1,8 +1,10 @@
 //! Events: the words fixed, for each product that hears of them.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use chrono::SecondsFormat;
-use runtime::Publication;
+use runtime::{Publication, trace::TraceContext};
 use schemas::{
     Event, EventType,
     events::EVENT_VERSION,
@@ -26,17 +28,24 @@ pub(crate) struct Composed {
     pub contact_id: Option<Uuid>,
     /// These bytes and no others, in every repetition.
     pub body: Bytes,
+    pub trace: Option<TraceContext>,
     /// Subscriptions it goes to, and whether they are told at once.
     pub subscriptions: Vec<(Uuid, bool)>,
 }
 
+/// Events for everybody.
+#[derive(Debug, Default)]
+pub(super) struct All {
+    pub composed: Vec<Composed>,
+    /// What of it goes to the bus.
+    pub publications: Vec<Publication>,
+    /// The tenants these are about.
+    pub published: BTreeSet<Uuid>,
+}
+
 /// The events for everybody, and what of it goes to the bus.
-pub(super) fn compose(
-    told: &[Told],
-    hearers: &Hearers,
-) -> Result<(Vec<Composed>, Vec<Publication>), serde_json::Error> {
-    let mut composed = Vec::with_capacity(told.len());
-    let mut publications = Vec::new();
+pub(super) fn compose(told: &[Told], hearers: &Hearers) -> Result<All, serde_json::Error> {
+    let mut all = All { composed: Vec::with_capacity(told.len()), ..All::default() };
     for told in told {
         for link in hearers.of(told) {
             let subscriptions: Vec<(Uuid, bool)> =
@@ -47,14 +56,26 @@ pub(super) fn compose(
             }
             let body = body_of(told, link)?;
             if is_published {
-                publications.push(publication(told, link, body.clone()));
+                all.published.insert(told.tenant_id);
+                all.publications.push(publication(told, link, body.clone()));
             }
             if !subscriptions.is_empty() {
-                composed.push(event(told, link, body, subscriptions));
+                all.composed.push(event(told, link, body, subscriptions));
             }
         }
     }
-    Ok((composed, publications))
+    Ok(all)
+}
+
+/// What goes to the bus alone.
+pub(super) fn publications(told: &[Told], hearers: &Hearers) -> Result<Vec<Publication>, serde_json::Error> {
+    let mut publications = Vec::new();
+    for told in told {
+        for link in hearers.of(told).filter(|link| link.is_published(told)) {
+            publications.push(publication(told, link, body_of(told, link)?));
+        }
+    }
+    Ok(publications)
 }
 
 /// An event as it is told to one product's subscriptions.
@@ -66,6 +87,7 @@ pub(super) fn event(told: &Told, link: &Link, body: Bytes, subscriptions: Vec<(U
         event_type: told.event_type,
         contact_id: told.contact_id,
         body,
+        trace: told.trace.clone(),
         subscriptions,
     }
 }
@@ -98,6 +120,7 @@ fn publication(told: &Told, link: &Link, body: Bytes) -> Publication {
     if let Some(subject) = told.subject_id {
         headers.push((header::CE_SUBJECT, subject.to_string()));
     }
+    headers.extend(told.trace.iter().flat_map(TraceContext::headers));
     Publication {
         subject: subjects::event(&link.product, link.environment, told.event_type),
         message_id: format!("{}-{}", told.id.simple(), link.product),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
+use runtime::trace::TraceContext;
 use schemas::{EventData, EventType, MessageKind, SendId, events::MailData};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -29,6 +30,8 @@ pub(crate) struct Told {
     pub product: Option<String>,
     /// Only this subscription hears of it: a test.
     pub subscription: Option<Uuid>,
+    /// The trace of the mail it is about.
+    pub trace: Option<TraceContext>,
     pub data: EventData,
 }
 
@@ -40,6 +43,7 @@ struct Batch {
     template_id: Option<Uuid>,
     template_version: Option<i32>,
     sender_email: Option<String>,
+    trace: Option<TraceContext>,
 }
 
 /// Facts about sends.
@@ -88,6 +92,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
                 subject_id: Some(row.send_id),
                 product: None,
                 subscription: None,
+                trace: batch.trace.clone(),
                 data: particulars::data_of(event_type, &fact, mail.clone()),
             });
         }
@@ -108,6 +113,7 @@ async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<H
             template_id: row.template_id,
             template_version: row.template_version,
             sender_email: row.sender_email,
+            trace: row.traceparent.and_then(|parent| TraceContext::parse(&parent, row.tracestate.as_deref())),
         };
         ((row.tenant_id, row.id), batch)
     });
@@ -137,6 +143,7 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Resu
             subject_id: row.subject_id,
             product: row.product,
             subscription: row.subject_id.filter(|_| is_test),
+            trace: None,
             data: particulars::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data),
         });
     }
@@ -159,6 +166,7 @@ pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> sqlx::Res
         subject_id: Some(row.id),
         product: None,
         subscription: None,
+        trace: None,
         data: particulars::of_contact(row.id, row.address, row.first_name, row.last_name, row.source),
     });
     Ok(told.collect())

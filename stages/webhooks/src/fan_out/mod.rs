@@ -1,9 +1,10 @@
 //! From facts to events and deliveries, in one transaction: notes are taken out of `outbox`, what they name is read, said in the
-//! words of events, written and published; then it is committed. Whatever ends it in the middle, the notes are still there, and
-//! the repeat says the same: ids follow from the facts, bodies that stand are kept, JetStream drops a repeated message.
+//! words of events and written; what goes to the bus is noted for [`feed`]; then it is committed. Whatever ends it in the middle, the notes are still there, and
+//! the repeat says the same: ids follow from the facts, bodies that stand are kept.
 
 mod compose;
 mod facts;
+mod feed;
 mod hearers;
 mod notes;
 mod particulars;
@@ -12,12 +13,13 @@ mod store;
 use std::{collections::BTreeSet, time::Instant};
 
 use runner::StageError;
-use runtime::{Bus, Counter, Histogram, plans};
+use runtime::{Counter, Histogram, plans};
 use schemas::EventType;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 pub(crate) use facts::Told;
+pub(crate) use feed::{Feed, FeedDoor, LeftOver};
 pub(crate) use notes::{EventKeys, Keys};
 pub(crate) use store::Fresh;
 
@@ -27,7 +29,6 @@ use hearers::Hearers;
 #[derive(Debug, Clone)]
 pub(crate) struct FanOut {
     pool: PgPool,
-    bus: Bus,
 }
 
 /// What one transaction did.
@@ -37,11 +38,13 @@ pub(crate) struct Done {
     pub notes: usize,
     /// Deliveries to try at once.
     pub fresh: Vec<Fresh>,
+    /// Events to publish at once.
+    pub feed: Option<Feed>,
 }
 
 impl FanOut {
-    pub fn new(pool: PgPool, bus: Bus) -> Self {
-        Self { pool, bus }
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
     }
 
     /// Tells a bounded number of facts.
@@ -55,14 +58,13 @@ impl FanOut {
         let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
         let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
         let hearers = Hearers::load(&mut tx, &tenants).await?;
-        let (composed, publications) = compose::compose(&told, &hearers)?;
+        let compose::All { composed, publications, published } = compose::compose(&told, &hearers)?;
         let fresh = store::insert(&mut tx, &composed).await?;
-        // Before the commit: what is published twice is dropped or recognised by its id, what is not published is lost.
-        self.bus.publish_all(publications).await?;
+        let feed = feed::note(&mut tx, &noted, &published, publications).await?;
         tx.commit().await?;
         Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
         count(&told);
-        Ok(Done { notes: noted.notes, fresh })
+        Ok(Done { notes: noted.notes, fresh, feed })
     }
 }
 

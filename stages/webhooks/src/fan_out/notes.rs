@@ -1,5 +1,7 @@
 //! Notes of facts to tell: taken out of `outbox` in the transaction that makes events of them.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use chrono::NaiveDate;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -94,6 +96,70 @@ async fn split(db: &mut PgConnection, mut note: Note) -> sqlx::Result<Note> {
     .execute(db)
     .await?;
     Ok(note)
+}
+
+/// Copies the notes of these tenants, for their feeds: one for each tenant, source and month. Answers their numbers.
+pub(super) async fn copy_for_feed(
+    db: &mut PgConnection,
+    noted: &Noted,
+    tenants: &BTreeSet<Uuid>,
+) -> sqlx::Result<Vec<i64>> {
+    let mut facts = Facts::default();
+    let events = &noted.events;
+    for (place, tenant) in events.tenants.iter().enumerate().filter(|(_, tenant)| tenants.contains(tenant)) {
+        facts.push(*tenant, "events", Some(events.months[place]), Some(events.sends[place]), events.ids[place]);
+    }
+    for (source, keys) in [("notices", &noted.notices), ("contacts", &noted.contacts)] {
+        for (tenant, id) in keys.tenants.iter().zip(&keys.ids).filter(|(tenant, _)| tenants.contains(tenant)) {
+            facts.push(*tenant, source, None, None, *id);
+        }
+    }
+    sqlx::query_file_scalar!(
+        "queries/copy_notes.sql",
+        &facts.tenants,
+        &facts.sources as &[&str],
+        &facts.months as &[Option<NaiveDate>],
+        &facts.sends as &[Option<Uuid>],
+        &facts.ids
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Takes the oldest notes of feeds that nobody else has in hand, none younger than this.
+pub(super) async fn take_for_feed(db: &mut PgConnection, facts: i64, age: Duration) -> sqlx::Result<Noted> {
+    let rows = sqlx::query_file!("queries/take_feed_notes.sql", facts, age.as_secs_f64()).fetch_all(db).await?;
+    let mut noted = Noted { notes: rows.len(), ..Noted::default() };
+    for row in rows {
+        noted.add(Note {
+            tenant_id: row.tenant_id,
+            source: row.source,
+            month: row.month,
+            sends: row.sends.unwrap_or_default(),
+            ids: row.ids,
+        });
+    }
+    Ok(noted)
+}
+
+/// Facts of all sources, as parallel arrays.
+#[derive(Default)]
+struct Facts<'a> {
+    tenants: Vec<Uuid>,
+    sources: Vec<&'a str>,
+    months: Vec<Option<NaiveDate>>,
+    sends: Vec<Option<Uuid>>,
+    ids: Vec<Uuid>,
+}
+
+impl<'a> Facts<'a> {
+    fn push(&mut self, tenant: Uuid, source: &'a str, month: Option<NaiveDate>, send: Option<Uuid>, id: Uuid) {
+        self.tenants.push(tenant);
+        self.sources.push(source);
+        self.months.push(month);
+        self.sends.push(send);
+        self.ids.push(id);
+    }
 }
 
 impl Noted {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use runtime::trace::TraceContext;
 use schemas::Event;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -19,6 +20,7 @@ pub(crate) struct Fresh {
     pub event_id: Uuid,
     pub event_type: String,
     pub body: Bytes,
+    pub trace: Option<TraceContext>,
     pub due_at: DateTime<Utc>,
 }
 
@@ -58,6 +60,8 @@ async fn insert_events(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Re
     let types: Vec<&str> = composed.iter().map(|event| event.event_type.as_str()).collect();
     let contacts: Vec<Option<Uuid>> = composed.iter().map(|event| event.contact_id).collect();
     let bodies: Vec<&[u8]> = composed.iter().map(|event| &event.body[..]).collect();
+    let traces: Vec<Option<String>> =
+        composed.iter().map(|event| event.trace.as_ref().map(TraceContext::parent)).collect();
     let rows = sqlx::query_file!(
         "queries/insert_events.sql",
         &tenants,
@@ -65,7 +69,8 @@ async fn insert_events(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Re
         &ids,
         &types as &[&str],
         &contacts as &[Option<Uuid>],
-        &bodies as &[&[u8]]
+        &bodies as &[&[u8]],
+        &traces as &[Option<String>]
     )
     .fetch_all(db)
     .await?;
@@ -106,6 +111,7 @@ pub(super) async fn insert(db: &mut PgConnection, composed: &[Composed]) -> sqlx
                 event_id: event.id,
                 event_type: event.event_type.as_str().to_owned(),
                 body: event.body.clone(),
+                trace: event.trace.clone(),
                 due_at: *due_at,
             });
         }

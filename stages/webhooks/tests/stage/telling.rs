@@ -225,6 +225,37 @@ async fn a_product_with_a_feed_hears_on_the_bus_what_its_webhooks_are_told() {
 }
 
 #[tokio::test]
+async fn webhooks_do_not_wait_for_the_bus_and_the_bus_hears_of_it_later() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    sqlx::query("insert into event_feeds (product, environment) values ($1, 'production')")
+        .bind(PRODUCT)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    let bus = &world.rig.bus;
+    bus.jetstream().delete_stream(bus.prefixed(stream::EVENTS)).await.unwrap();
+    world.opened(3).await;
+    receiver.has(3).await;
+    until("all are delivered", async || world.deliveries("delivered").await == 3).await;
+    assert_eq!(world.rig.number("select coalesce(sum(cardinality(ids)), 0)::bigint from feed_notes").await, 3);
+    bus.apply_streams().await.unwrap();
+    until("the bus has them", async || world.rig.held(stream::EVENTS).await == 3).await;
+    until("nothing is left over", async || world.rig.number("select count(*) from feed_notes").await == 0).await;
+    assert_eq!(world.rig.held(stream::EVENTS).await, 3, "each once");
+    // A process that ends between commit and publication leaves its notes to the next.
+    sqlx::query("insert into feed_notes (tenant_id, source, month, sends, ids, noted_at)
+                 select tenant_id, 'events', month, array_agg(send_id), array_agg(id), now() - interval '1 minute' from events group by 1, 3")
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    until("they are taken", async || world.rig.number("select count(*) from feed_notes").await == 0).await;
+    assert_eq!(world.rig.held(stream::EVENTS).await, 3, "and known by their ids");
+}
+
+#[tokio::test]
 async fn what_is_too_much_for_one_transaction_is_told_in_parts() {
     let world = World::new().await;
     sqlx::query("insert into event_listeners (tenant_id, listener) values ($1, 'webhooks')")

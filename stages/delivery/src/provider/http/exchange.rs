@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
+use runtime::trace::TraceContext;
 use serde_json::Value;
 
 use super::HttpRequest;
@@ -58,10 +59,13 @@ pub(crate) enum NoReply {
     Unsendable,
 }
 
-/// Sends a request and reads its answer.
+/// Sends a request and reads its answer. The trace in hand goes along, outside of what a signature covers.
 pub(super) async fn exchange(client: &reqwest::Client, request: HttpRequest) -> Result<Reply, NoReply> {
     let mut builder = client.request(request.method, request.url).body(request.body);
     for (name, value) in request.headers {
+        builder = builder.header(name, value);
+    }
+    for (name, value) in TraceContext::current().iter().flat_map(TraceContext::headers) {
         builder = builder.header(name, value);
     }
     let mut response = builder.send().await.map_err(|error| no_reply(&error))?;

@@ -1,0 +1,40 @@
+//! Traces by W3C Trace Context: through HTTP, the bus, batches and sweeps.
+//!
+//! A trace is taken where a caller asks for one (the sampled flag of his `traceparent`), and of a share of what comes to the front
+//! doors without one (`trace-ratio`). Everything else costs a look at a header that is not there. A step is a request, or what a
+//! stage does with a batch: there is none for each mail.
+//!
+//! What is in hand is known to the task ([`within`]): [`crate::Publication::json`] gives it to messages, [`crate::Outbound`] to
+//! those who are called, and the log to its lines. Who picks work up from the ledger finds it again with [`kept`].
+//!
+//! Without an exporter (`postrider` without `otlp-endpoint`) no steps are recorded, and what callers send is passed on as it is.
+
+mod context;
+mod group;
+mod kept;
+mod settings;
+mod span;
+
+pub use context::TraceContext;
+pub use group::{Group, Incoming};
+pub use kept::{KEPT_FOR_DAYS, Key, keep, keep_all, keep_each, kept};
+pub use opentelemetry::{Context as Ambient, trace::SpanKind};
+pub use settings::TraceSettings;
+pub use span::{Span, Within, inherit, install, scope, within};
+
+use uuid::Uuid;
+
+/// Trace and step in hand, for log lines.
+pub(crate) fn ids() -> Option<(String, String)> {
+    use opentelemetry::trace::TraceContextExt;
+    Ambient::map_current(|ambient| {
+        let found = ambient.span().span_context().clone();
+        found.is_valid().then(|| (found.trace_id().to_string(), found.span_id().to_string()))
+    })
+}
+
+/// What to carry out a part of a group's work in: the trace that this work is of. `None` when it is the one in hand anyway.
+#[must_use]
+pub fn of_work(id: Uuid) -> Option<Ambient> {
+    group::of_work(id)
+}
