@@ -4,6 +4,7 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
+use schemas::rejected::{Refusal, RefusedField};
 use serde::Serialize;
 
 /// What a caller should wait, in seconds, when Postgres is away.
@@ -146,6 +147,41 @@ impl ApiError {
                     | StatusCode::REQUEST_TIMEOUT
                     | StatusCode::TOO_MANY_REQUESTS
             )
+    }
+
+    /// Reads a refusal that was answered in this process.
+    #[must_use]
+    pub(crate) fn read(status: StatusCode, body: &[u8]) -> Self {
+        #[derive(serde::Deserialize)]
+        struct Body {
+            error: String,
+            detail: Option<String>,
+            #[serde(default)]
+            fields: Vec<RefusedField>,
+        }
+        match serde_json::from_slice::<Body>(body) {
+            Ok(Body { error, detail, fields }) => {
+                let fault = |field: RefusedField| FieldFault::new(field.path, field.code, field.detail);
+                Self { detail, fields: fields.into_iter().map(fault).collect(), ..Self::new(status, error) }
+            }
+            Err(_) => Self::new(status, "internal_error"),
+        }
+    }
+
+    /// The same, as it is told on the bus.
+    #[must_use]
+    pub(crate) fn refusal(&self) -> Refusal {
+        let field = |fault: &FieldFault| RefusedField {
+            path: fault.path.clone(),
+            code: fault.code.to_string(),
+            detail: fault.detail.clone(),
+        };
+        Refusal {
+            status: self.status.as_u16(),
+            code: self.code.to_string(),
+            detail: self.detail.clone(),
+            fields: self.fields.iter().map(field).collect(),
+        }
     }
 
     /// The body as sent.

@@ -3,6 +3,7 @@
 //! **Invariant:** a 2xx means committed. What an act announces on the bus is a doorbell only; NATS may be away.
 
 pub mod act;
+pub mod asyncapi;
 pub mod auth;
 mod bus;
 mod connection;
@@ -17,13 +18,14 @@ use std::sync::Arc;
 
 use axum::{Router, middleware};
 use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
+use runner::Runner;
 use runtime::{Bus, FactBell, MasterKeys, Vault, VaultError, outbound::SetupError};
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::routes::hooks::Hooks;
+use self::{act::tenant::Reach, routes::hooks::Hooks};
 
 pub use error::{ApiError, FieldFault};
 pub use inbox::Inbox;
@@ -41,6 +43,8 @@ pub struct Deps {
     pub facts: FactBell,
     /// Derives tokens, sealing keys and pseudonyms.
     pub master_keys: MasterKeys,
+    /// Takes direct requests off the bus; who made it drains it.
+    pub runner: Runner,
 }
 
 /// An ingress that cannot start.
@@ -64,6 +68,8 @@ pub enum StartError {
 pub struct Ingress {
     /// Postgres, in the ingress's role: sees a tenant's rows only inside a confined transaction.
     pub pool: PgPool,
+    /// The same, for reads by key.
+    by_key: PgPool,
     /// The bus.
     pub bus: Bus,
     /// Rung after every write: it may have committed facts.
@@ -86,6 +92,8 @@ pub struct Ingress {
     pub inbox: Inbox,
     /// Takes what providers tell.
     pub hooks: Hooks,
+    /// Takes direct requests off the bus.
+    pub runner: Runner,
     /// What answers AI assistants; none unless the settings name an issuer.
     pub assistant: Option<Arc<mcp::Assistant>>,
 }
@@ -114,8 +122,10 @@ impl Ingress {
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
+            by_key: Reach::One.connections(&deps.pool),
             pool: deps.pool,
             bus: deps.bus,
+            runner: deps.runner,
             facts: deps.facts,
             master_keys: deps.master_keys,
             resolver,
@@ -123,6 +133,15 @@ impl Ingress {
             tasks,
             inbox: Inbox::new(),
         }))
+    }
+
+    /// The connections for statements of this reach.
+    #[must_use]
+    pub(crate) fn pool(&self, reach: Reach) -> &PgPool {
+        match reach {
+            Reach::One => &self.by_key,
+            Reach::Many => &self.pool,
+        }
     }
 }
 

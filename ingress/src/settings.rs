@@ -46,6 +46,10 @@ pub struct Settings {
     /// Calls over the bus (`mail.v1.api.…`) each ingress process carries out at once; more are answered 503 `unavailable`.
     #[arg(long, env = "POSTRIDER_BUS_CALLS", default_value_t = 256)]
     pub bus_calls: usize,
+    /// Direct requests (`mail.v1.request.…`) each ingress process carries out at once: so many arrays and single transactional ones, as
+    /// many of the other kinds, and two launches.
+    #[arg(long, env = "POSTRIDER_BUS_INTAKE_WORKERS", default_value_t = 4)]
+    pub bus_intake_workers: usize,
     /// Networks of the proxies in front of the ingress, as CIDRs, comma-separated. Only these are believed when they say for whom they
     /// ask (`X-Forwarded-For`, `Forwarded`).
     #[arg(long, env = "POSTRIDER_TRUSTED_PROXIES", value_delimiter = ',')]
@@ -53,6 +57,10 @@ pub struct Settings {
     /// Names of this installation that tenants' DNS records point to.
     #[command(flatten)]
     pub domain_targets: DomainTargets,
+    /// Whether domains that tenants add from now on are warmed up: what campaigns send from them in a day is limited, to more every day,
+    /// and the rest waits for the next. `postrider warmup` changes it for one domain.
+    #[arg(long, env = "POSTRIDER_WARMUP_NEW_DOMAINS", default_value_t = false, action = clap::ArgAction::Set)]
+    pub warmup_new_domains: bool,
     /// What AI assistants may ask, and whose.
     #[command(flatten)]
     pub assistant: mcp::Settings,

@@ -1,6 +1,7 @@
 //! Events: what products and internal systems are told (specification, Events; API.md §7). One body for webhooks and for the bus.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -67,7 +68,7 @@ impl EventType {
 
 /// One event: the body of a webhook delivery and of a message on `mail.v1.event.<product>.<environment>.<type>`. The same
 /// fact has the same id for everybody and in every repetition.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Stable: to recognise a repetition by.
     pub id: Uuid,
@@ -111,12 +112,12 @@ impl Event {
 }
 
 /// As all times of the API are written: UTC, milliseconds.
-fn in_milliseconds<S: serde::Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn in_milliseconds<S: serde::Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&at.format("%Y-%m-%dT%H:%M:%S%.3fZ"))
 }
 
 /// The particulars of an event: for facts about a mail the mail and one part named after what happened, otherwise `other`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventData {
     /// The mail.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -151,7 +152,7 @@ pub struct EventData {
 }
 
 /// The mail that an event is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MailData {
     /// The send.
     pub send_id: Uuid,
@@ -184,7 +185,7 @@ pub struct MailData {
 }
 
 /// What the server said when it took the mail.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeliveryData {
     /// The reply code, for SMTP.
     pub smtp_code: Option<i32>,
@@ -193,7 +194,7 @@ pub struct DeliveryData {
 }
 
 /// An open.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenData {
     /// The client's address.
     pub ip: Option<String>,
@@ -206,7 +207,7 @@ pub struct OpenData {
 }
 
 /// A click.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClickData {
     /// Where the link leads.
     pub url: String,
@@ -223,7 +224,7 @@ pub struct ClickData {
 }
 
 /// A bounce.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BounceData {
     /// Hard, soft or block.
     pub class: BounceClass,
@@ -238,14 +239,14 @@ pub struct BounceData {
 }
 
 /// A complaint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ComplaintData {
     /// As the feedback loop names it (RFC 5965).
     pub feedback_type: String,
 }
 
 /// An unsubscribe.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnsubscribeData {
     /// `one_click` (RFC 8058), `page`, `preferences`, `mailto` or `provider`.
     pub method: String,
@@ -254,7 +255,7 @@ pub struct UnsubscribeData {
 }
 
 /// An answer by the recipient.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplyData {
     /// The answer's own Message-ID.
     pub message_id: Option<String>,

@@ -11,6 +11,10 @@ use uuid::Uuid;
 /// The most sends one batch holds.
 pub const BATCH_MAX: usize = 500;
 
+/// The most sends of a transactional batch that travels in the priority lane. Larger ones take the bulk lane, tenants in turn: they
+/// would stand before password resets.
+pub const PROMPT_BATCH_MAX: usize = 50;
+
 const ORDINAL_BITS: u32 = 9;
 const ORDINAL_MASK: u128 = (1 << ORDINAL_BITS) - 1;
 /// The low hex digits of a launch's ids that number its sends: 27 bits of batch number, nine of ordinal.
@@ -47,9 +51,12 @@ pub fn parse_id(text: &str) -> Result<Uuid, IdError> {
 /// The first day of the UTC month in which an id was made: the partition its row lives in.
 #[must_use]
 pub fn month_of(id: Uuid) -> NaiveDate {
+    made_at(id).date_naive().with_day(1).unwrap_or_default()
+}
+
+fn made_at(id: Uuid) -> DateTime<Utc> {
     let millis = i64::try_from(id.as_u128() >> 80).unwrap_or(0);
-    let at = DateTime::<Utc>::from_timestamp_millis(millis).unwrap_or_default();
-    at.date_naive().with_day(1).unwrap_or_default()
+    DateTime::<Utc>::from_timestamp_millis(millis).unwrap_or_default()
 }
 
 /// A send's id.
@@ -73,6 +80,12 @@ impl SendId {
     #[must_use]
     pub fn ordinal(self) -> u16 {
         u16::try_from(self.0.as_u128() & ORDINAL_MASK).unwrap_or(0)
+    }
+
+    /// When it was made: a request's when it was taken in, a campaign's when the campaign started.
+    #[must_use]
+    pub fn made_at(self) -> DateTime<Utc> {
+        made_at(self.0)
     }
 
     /// The month partition of the send's row.

@@ -26,6 +26,16 @@ macro_rules! closed_set {
             }
         }
 
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let words: Vec<&str> = Self::ALL.iter().map(|member| member.as_str()).collect();
+                schemars::json_schema!({"type": "string", "enum": words})
+            }
+        }
+
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
@@ -331,6 +341,26 @@ closed_set! {
         Enrollment = "enrollment",
         /// Something a mail may be credited for.
         Outcome = "outcome",
+    }
+}
+
+closed_set! {
+    /// What internal systems may ask for on the bus: the last token of `mail.v1.request.…`.
+    DirectKind {
+        /// Launch a campaign.
+        CampaignLaunch = "campaign-launch",
+        /// One template to one person; or an array of up to 500 such requests.
+        Transactional = "transactional",
+        /// A one-off message to up to 50 people, with its own body.
+        Message = "message",
+        /// Enroll a contact in a sequence.
+        Enrollment = "enrollment",
+        /// Record an outcome.
+        Outcome = "outcome",
+        /// Find or create a contact.
+        Contact = "contact",
+        /// Suppress one address or many.
+        Suppression = "suppression",
     }
 }
 

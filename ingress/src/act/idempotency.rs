@@ -80,22 +80,32 @@ impl IdempotencyKey {
     pub fn read(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(HEADER).iter();
         let Some(value) = values.next() else { return Ok(None) };
-        let good =
-            |text: &str| (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        let value = value.to_str().ok().filter(|text| good(text) && values.next().is_none()).ok_or_else(|| {
+        let value = value.to_str().ok().filter(|text| Self::is_sane(text) && values.next().is_none()).ok_or_else(|| {
             ApiError::invalid(
                 "Idempotency-Key",
                 "invalid",
                 "send the header once, with 1 to 255 visible ASCII characters",
             )
         })?;
+        Ok(Some(Self::of(value, method, path, body)))
+    }
+
+    /// Of a value that is known to be good.
+    #[must_use]
+    pub fn of(value: &str, method: &str, path: &str, body: &[u8]) -> Self {
         let mut hasher = Sha256::new();
         for part in [method.as_bytes(), path.as_bytes()] {
             hasher.update(part);
             hasher.update(b"\n");
         }
         hasher.update(body);
-        Ok(Some(Self { value: value.to_owned(), fingerprint: hasher.finalize().into() }))
+        Self { value: value.to_owned(), fingerprint: hasher.finalize().into() }
+    }
+
+    /// Whether a text can be a key.
+    #[must_use]
+    pub fn is_sane(text: &str) -> bool {
+        (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     }
 
     /// Takes the key for this transaction, or answers what became of the first request with it.

@@ -22,15 +22,42 @@ const DEPTH_MAX: usize = 32;
 /// # Errors
 /// 400 `invalid_json` that says what and where.
 pub fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match parse_value(body)? {
+        Value::Object(object) => Ok(object),
+        _ => Err(ApiError::invalid_json("the body must be an object")),
+    }
+}
+
+fn parse_value(body: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid_json("the body is not UTF-8"))?;
     let mut reader = serde_json::Deserializer::from_str(text);
     let value =
         Strict { depth: 0 }.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
     reader.end().map_err(|error| ApiError::invalid_json(error.to_string()))?;
-    match value {
-        Value::Object(object) => Ok(object),
-        _ => Err(ApiError::invalid_json("the body must be an object")),
+    Ok(value)
+}
+
+/// Whether a body says that it is an array.
+#[must_use]
+pub fn is_array(body: &[u8]) -> bool {
+    body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
+}
+
+/// Parses an array of at most so many; what each must be is not said.
+///
+/// # Errors
+/// 400 `invalid_json` that says what and where, 400 `validation_failed` for too many or none.
+pub fn parse_array(body: &[u8], max_items: usize) -> Result<Vec<Value>, ApiError> {
+    let Value::Array(items) = parse_value(body)? else {
+        return Err(ApiError::invalid_json("the body must be an array"));
+    };
+    if items.is_empty() {
+        return Err(ApiError::invalid("", "empty", "the array must not be empty"));
     }
+    if items.len() > max_items {
+        return Err(ApiError::invalid("", "too_many", format!("the array may have at most {max_items} items")));
+    }
+    Ok(items)
 }
 
 struct Strict {

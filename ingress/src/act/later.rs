@@ -4,7 +4,7 @@
 //! he holds the row's lease and renews it; a repeat meanwhile is told to come back. Once the lease is over, because the process
 //! died or the answer was "not yet", a repeat takes over and waits for the same effect. Nothing holds a connection meanwhile.
 
-use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -67,11 +67,13 @@ async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
 
 async fn store(pool: &PgPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
     let Scoped { key, key_id } = scoped;
-    match result {
-        Ok(reply) => key.complete(&mut *pool.acquire().await?, *key_id, reply.status, &reply.body).await,
-        Err(error) if error.is_deterministic() => {
-            key.complete(&mut *pool.acquire().await?, *key_id, error.status, &error.body()).await
-        }
-        Err(_) => key.hold(pool, *key_id, Duration::ZERO).await,
-    }
+    let (status, body) = match result {
+        Ok(reply) => (reply.status, Cow::from(&reply.body)),
+        Err(error) if error.is_deterministic() => (error.status, Cow::from(error.body())),
+        Err(_) => return key.hold(pool, *key_id, Duration::ZERO).await,
+    };
+    // The caller waits, and waits for no disk: should a crash of Postgres take the answer back, a repeat finds the outcome anew.
+    let mut tx = pool.begin_with("begin; set local synchronous_commit = off").await?;
+    key.complete(&mut tx, *key_id, status, &body).await?;
+    tx.commit().await
 }

@@ -12,7 +12,7 @@ pub mod page;
 mod perform;
 mod plain;
 pub mod route;
-mod tenant;
+pub(crate) mod tenant;
 pub mod validate;
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -29,12 +29,14 @@ use serde_json::{Map, Value};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
+pub use idempotency::{Claim, IdempotencyKey};
 pub use json::{Id, Patch};
 pub use later::{Awaited, Later};
+pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use page::{Page, time};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
-pub(crate) use tenant::{TenantClaim, find as find_tenant};
+pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};

@@ -23,7 +23,11 @@ use self::{
     credentials::{Credentials, Signed},
     signature::SignedParts,
 };
-use crate::{Ingress, act::body, error::ApiError};
+use crate::{
+    Ingress,
+    act::{body, tenant::Reach},
+    error::ApiError,
+};
 
 /// A request whose caller is known and may do what it asks.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ pub struct Trusted {
     pub caller: Arc<Caller>,
     /// Carry it out, answer, and undo it.
     pub dry: bool,
+    /// Nobody waits for what comes after the commit: it is answered as soon as it is committed.
+    pub unwaited: bool,
 }
 
 /// What is to be admitted, and under which conditions.
@@ -57,6 +63,8 @@ pub struct Terms<'a> {
     pub body_max_bytes: usize,
     /// The tenant the query names, so that it is looked up along with the rest.
     pub tenant: Option<&'a str>,
+    /// What the request's statements will touch.
+    pub reach: Reach,
 }
 
 /// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. `rate` is filled in as soon as it is
@@ -87,7 +95,7 @@ pub async fn admit(
     if let Credentials::Signed(signed) = &credentials {
         check_signature(signed, parts, &body)?;
     }
-    let mut connection = ingress.pool.acquire().await?;
+    let mut connection = ingress.pool(terms.reach).acquire().await?;
     let limit = ingress.settings.rate_limit_per_minute;
     let tenant = check_nonce_and_rate(&mut connection, limit, &caller, &credentials, terms.tenant, rate).await?;
     if let Credentials::Signed(signed) = &credentials {
@@ -113,7 +121,7 @@ async fn admit_trusted(
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
-    let mut connection = ingress.pool.acquire().await?;
+    let mut connection = ingress.pool(terms.reach).acquire().await?;
     let named = terms.tenant.map(|product_tenant_id| Named {
         product: &caller.product,
         environment: caller.environment.as_str(),

@@ -9,13 +9,10 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::{
-    act::{Operation, Verb, json},
+    act::{IdempotencyKey, Operation, Verb, json},
     auth::{Caller, Trusted},
     error::ApiError,
 };
-
-/// Longest message that names what is done once, as an `Idempotency-Key` (API.md §2).
-const MESSAGE_ID_MAX_CHARS: usize = 255;
 
 /// Who published: the subject says, and the server's permissions make sure of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +41,17 @@ impl Publisher {
     }
 }
 
+/// How a request is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Its answer is waited for.
+    Answered,
+    /// It is undone, and answered whether it would be taken.
+    Dry,
+    /// It is told, not answered: committed is enough.
+    Told,
+}
+
 /// Makes the request that a call stands for. What the path names is taken out of the body; the rest is the query of a read, the
 /// body of a write.
 pub(super) fn request(
@@ -51,11 +59,12 @@ pub(super) fn request(
     publisher: &Publisher,
     payload: &[u8],
     message_id: Option<&str>,
-    dry: bool,
+    manner: Manner,
 ) -> Result<Request<Body>, ApiError> {
     let mut fields = if payload.is_empty() { Map::new() } else { json::parse(payload)? };
     let path = fill(operation.path, &mut fields)?;
-    let trusted = Trusted { caller: publisher.caller(), dry };
+    let (dry, unwaited) = (manner == Manner::Dry, manner == Manner::Told);
+    let trusted = Trusted { caller: publisher.caller(), dry, unwaited };
     let builder = Request::builder().method(method(operation.verb)).extension(trusted);
     let request = if operation.verb.is_write() {
         let body = serde_json::to_vec(&fields).map_err(|error| ApiError::unexpected(&error))?;
@@ -133,10 +142,8 @@ fn method(verb: Verb) -> Method {
     }
 }
 
-fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
-    let sane = (1..=MESSAGE_ID_MAX_CHARS).contains(&message_id.len())
-        && message_id.bytes().all(|byte| byte.is_ascii_graphic());
-    if sane {
+pub(super) fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
+    if IdempotencyKey::is_sane(message_id) {
         return Ok(message_id);
     }
     Err(ApiError::invalid("Nats-Msg-Id", "invalid", "must be 1 to 255 visible ASCII characters"))
@@ -168,7 +175,7 @@ mod tests {
     #[test]
     fn what_a_path_names_leaves_the_body_and_a_read_becomes_a_query() {
         let call = br#"{"product_tenant_id":"t","id":"a/b","limit":5}"#;
-        let request = request(&operation("getSend"), &publisher(), call, Some("m-1"), false).unwrap();
+        let request = request(&operation("getSend"), &publisher(), call, Some("m-1"), Manner::Answered).unwrap();
         assert_eq!(request.uri(), "/v1/sends/a%2Fb?limit=5&product_tenant_id=t");
         assert!(request.headers().get("idempotency-key").is_none());
     }
@@ -180,14 +187,14 @@ mod tests {
             let request = request(&operation("createContact"), &publisher(), call, Some("m-1"), dry).unwrap();
             request.headers().get("idempotency-key").map(|value| value.to_str().unwrap().to_owned())
         };
-        assert_eq!((key(false).as_deref(), key(true)), (Some("m-1"), None));
-        assert!(request(&operation("createContact"), &publisher(), call, Some("a b"), false).is_err());
+        assert_eq!((key(Manner::Answered).as_deref(), key(Manner::Dry)), (Some("m-1"), None));
+        assert!(request(&operation("createContact"), &publisher(), call, Some("a b"), Manner::Answered).is_err());
     }
 
     #[test]
     fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
         for body in ["[1]", "{\"id\":7}", "{}"] {
-            assert!(request(&operation("getSend"), &publisher(), body.as_bytes(), None, false).is_err(), "{body}");
+            assert!(request(&operation("getSend"), &publisher(), body.as_bytes(), None, Manner::Answered).is_err(), "{body}");
         }
     }
 }

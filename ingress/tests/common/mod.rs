@@ -11,12 +11,14 @@ use clap::Parser;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
+use runner::Runner;
 use runtime::{Bus, Database, FactBell, MasterKeys, Role};
 use schemas::Environment;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use servers::TestDatabase;
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 
@@ -148,7 +150,8 @@ async fn another(database: &TestDatabase, settings: Settings) -> Arc<Ingress> {
     let prefix = format!("{}_", database.name());
     let bus = Bus::connect(&SecretString::from(database.nats_url()), None, &prefix, 1, "test").await.unwrap();
     let master_keys = MasterKeys::parse(&"5a".repeat(32)).unwrap();
-    Ingress::new(Deps { pool, bus, facts: FactBell::default(), master_keys }, settings).unwrap()
+    let runner = Runner::new(bus.clone(), FactBell::default(), CancellationToken::new());
+    Ingress::new(Deps { pool, bus, facts: FactBell::default(), master_keys, runner }, settings).unwrap()
 }
 
 /// What came back.

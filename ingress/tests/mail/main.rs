@@ -5,6 +5,7 @@
 mod common;
 
 mod campaigns;
+mod direct;
 mod dns;
 mod domains;
 mod explain;
@@ -16,7 +17,6 @@ mod recipients;
 mod renders;
 mod retries;
 mod rules;
-mod scopes;
 mod segments;
 mod senders;
 mod sends;

@@ -8,6 +8,9 @@ use schemas::subjects::stream;
 const MB: i64 = 1024 * 1024;
 /// Within it JetStream drops a repeated `Nats-Msg-Id`. It saves work; correctness rests on the ledger's unique keys.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// The shortest there is, for the stream that strangers publish to: the window knows ids and no publishers, so one product's request
+/// would be dropped for another's id. There the ledger knows a repetition, by product and environment.
+const NO_DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 
 /// One stream as it is to be.
 #[derive(Debug, Clone, Copy)]
@@ -139,7 +142,7 @@ impl StreamSpec {
             discard: if self.work_queue { DiscardPolicy::New } else { DiscardPolicy::Old },
             storage: StorageType::File,
             num_replicas: replicas,
-            duplicate_window: DUPLICATE_WINDOW,
+            duplicate_window: if self.name == stream::REQUESTS { NO_DUPLICATE_WINDOW } else { DUPLICATE_WINDOW },
             allow_direct: true,
             // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
             persist_mode: (self.rebuilt_from_ledger && replicas == 1).then_some(PersistenceMode::Async),

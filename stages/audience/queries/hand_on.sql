@@ -1,4 +1,4 @@
--- Announces waiting batches of running campaigns into $1 sends of room; at most $2 batches of one campaign are looked at;
+-- Announces waiting batches of running campaigns of tenants that are not paused into $1 sends of room; at most $2 batches of one campaign are looked at;
 -- $3 seconds until the first ring again.
 -- Tenants take turns: a batch's place is what its tenant would then have in flight, so one with much in flight waits until
 -- the others have as much. Within a tenant the older launch comes first. `campaigns_running` finds the campaigns,
@@ -8,11 +8,54 @@
 -- was missed may be made up for, no more. Exactly: what is handed on now, what is in flight and what left flight within the last
 -- minute are together no more than a minute's mail, so that no minute anywhere can hold more. `batches_open` and `batches_paced`
 -- serve that.
-with running as (
-    select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace
+--
+-- A campaign whose tripwire is armed gets its first thousand out, and no more until they are through: so the tripwire has looked at
+-- them before the rest is under way, and a campaign of any size may still be stopped by it.
+--
+-- Large batches of transactional mail belong to no campaign; their tenants are found by stepping from one to the next along
+-- `batches_direct_waiting`, however many batches each has.
+with recursive direct as (
+    (select b.tenant_id from batches b
+     where b.lane = 'bulk' and b.state = 'waiting' and b.campaign_id is null
+     order by b.tenant_id limit 1)
+    union all
+    select n.tenant_id
+    from direct d
+    cross join lateral (
+        select b.tenant_id from batches b
+        where b.lane = 'bulk' and b.state = 'waiting' and b.campaign_id is null and b.tenant_id > d.tenant_id
+        order by b.tenant_id limit 1
+    ) n
+), running as (
+    select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace,
+           case when c.tripwire <> 'armed' or f.is_decided then 'ffffffff-ffff-ffff-ffff-ffffffffffff' else f.last_id end as last_id
     from campaigns c
+    -- The batches with the first thousand recipients: whether all of them are through, and what came of it.
+    cross join lateral (
+        select coalesce(bool_and(b.is_through), true) as is_decided,
+               (array_agg(b.id order by b.id desc))[1] as last_id, coalesce(sum(b.decided), 0) as decided,
+               coalesce(sum(b.bounced), 0) as bounced, coalesce(sum(b.complained), 0) as complained
+        from (
+            -- What was tried and comes again, deferred or put off, does not keep the rest waiting a second time.
+            select b.id, b.queued = 0 and (b.quiet_at is not null or b.claimed + b.fenced = 0) as is_through,
+                   b.sent + b.failed + b.unknown + b.expired as decided, b.bounced, b.complained,
+                   sum(b.size) over (order by b.id) - b.size as before
+            from (
+                select * from batches b
+                where b.tenant_id = c.tenant_id
+                  and b.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid
+                order by b.id limit 64
+            ) b
+        ) b
+        where b.before < 1000
+    ) f
     where c.status = 'sending' and c.completed_at is null and not c.paused and c.materialized_at is not null
       and (c.closes_at is null or c.closes_at > now())
+      and not exists (select from tenants t where t.id = c.tenant_id and t.paused_at is not null)
+      -- As `tripwire::judge`: what is above its limits gets nothing more, whoever notices first.
+      and not (c.tripwire = 'armed'
+               and (f.complained * 100 > c.complaint_percent * greatest(f.decided, 1000)
+                    or f.bounced * 100 > c.bounce_percent * greatest(f.decided, 100)))
 ), waiting as (
     select b.tenant_id, b.id, b.load, r.id as campaign_id, r.pace
     from running r
@@ -22,9 +65,21 @@ with running as (
         from batches w
         where w.lane = 'bulk' and w.state = 'waiting' and w.tenant_id = r.tenant_id
           and w.id between (r.launch_prefix || '000000000')::uuid and (r.launch_prefix || 'fffffffff')::uuid
+          and w.id <= r.last_id
         order by w.id
         limit $2
     ) b
+    union all
+    select b.tenant_id, b.id, b.load, null, null
+    from direct d
+    cross join lateral (
+        select w.tenant_id, w.id, greatest(w.queued + w.claimed + w.fenced + w.deferred, 1) as load
+        from batches w
+        where w.lane = 'bulk' and w.state = 'waiting' and w.campaign_id is null and w.tenant_id = d.tenant_id
+        order by w.id
+        limit $2
+    ) b
+    where not exists (select from tenants t where t.id = d.tenant_id and t.paused_at is not null)
 ), paced as materialized (
     select r.tenant_id, r.id, greatest(p.next_at, now() - interval '1 second') as next_at, r.pace - used.sends as room
     from running r

@@ -13,7 +13,7 @@ use schemas::{RequestAnnounced, month_of};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::transactional::first_announcement;
+use crate::transactional::{BEGIN_UNHURRIED, first_announcement};
 
 /// A tenant's message.
 type MessageKey = (Uuid, Uuid);
@@ -31,7 +31,7 @@ pub(crate) async fn resolve(
         let notify = asked.entry((input.tenant_id, input.request_id)).or_default();
         *notify = notify.or(input.notify.as_ref());
     }
-    let mut tx = pool.begin().await?;
+    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
     let states = lock(&mut tx, &asked).await?;
     let accepted: Vec<MessageKey> = in_state(&states, "accepted");
     let handled: Vec<MessageKey> = in_state(&states, "handled");

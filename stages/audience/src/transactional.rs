@@ -1,17 +1,25 @@
-//! Transactional requests: one contact, one send, one batch each, for as many requests as are waiting together.
+//! Transactional requests: one contact and one send each, for as many requests as are waiting together. Requests that were accepted
+//! together, with one content and sender, are one batch: the batch is in the send's id, and all of them are handled in one transaction.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
 use runner::StageError;
-use runtime::Publication;
-use schemas::{Lane, RequestAnnounced, messages::TransactionalPayload, month_of};
+use runtime::{Publication, plans};
+use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload, month_of};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::announce::RungBatch;
+
+/// Requests handled in one transaction, about: a bound on how long its rows are held.
+const AT_ONCE: usize = 1_000;
+
+/// Begins a transaction whose commit waits for no disk. Should a crash of Postgres take it back, the requests are accepted still and
+/// are rung for again; and nothing has left, for the fence's commit, later in the same log, takes this one to the disk along.
+pub(crate) const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
 
 /// An accepted request, with what it asks for.
 struct Accepted {
@@ -19,6 +27,15 @@ struct Accepted {
     request_id: Uuid,
     payload: TransactionalPayload,
 }
+
+impl Accepted {
+    fn batch(&self) -> BatchKey {
+        (self.tenant_id, SendId(self.payload.send_id).batch())
+    }
+}
+
+/// A tenant's batch.
+type BatchKey = (Uuid, Uuid);
 
 /// A tenant's address: what a contact is found by.
 type ContactKey = (Uuid, String);
@@ -39,58 +56,105 @@ pub(crate) async fn resolve(
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
-    let mut tx = pool.begin().await?;
-    let (accepted, handled) = lock(&mut tx, inputs).await?;
-    let mut rung = Vec::with_capacity(inputs.len());
+    let mut publications = Vec::new();
+    for asked in portions(inputs) {
+        let rung = resolve_portion(pool, &asked, reannounce).await?;
+        for batch in &rung {
+            publications.push(batch.publication()?);
+        }
+    }
+    Ok(publications)
+}
+
+/// The batches that are asked for, each once, in portions of about [`AT_ONCE`] requests.
+fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
+    let (mut portions, mut held) = (vec![BTreeSet::new()], 0);
+    for input in inputs {
+        let count = input.count();
+        if held > 0 && held + count > AT_ONCE {
+            portions.push(BTreeSet::new());
+            held = 0;
+        }
+        held += count;
+        if let Some(portion) = portions.last_mut() {
+            portion.extend(input.requests().map(|request| (input.tenant_id, SendId(request).batch())));
+        }
+    }
+    portions
+}
+
+async fn resolve_portion(
+    pool: &PgPool,
+    asked: &BTreeSet<BatchKey>,
+    reannounce: Duration,
+) -> Result<Vec<RungBatch>, StageError> {
+    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
+    sqlx::raw_sql(plans::BY_KEY).execute(&mut *tx).await?;
+    let (accepted, handled) = lock(&mut tx, asked).await?;
+    let mut rung = Vec::with_capacity(asked.len());
     if !accepted.is_empty() {
         let contacts = find_or_create(&mut tx, &wanted_contacts(&accepted)).await?;
         write(&mut tx, &accepted, &contacts, reannounce).await?;
-        rung.extend(accepted.iter().map(|request| first_announcement(request.tenant_id, request.payload.send_id)));
+        let mut sizes: BTreeMap<BatchKey, usize> = BTreeMap::new();
+        for request in &accepted {
+            *sizes.entry(request.batch()).or_default() += 1;
+        }
+        let prompt = sizes.into_iter().filter(|(_, size)| *size <= PROMPT_BATCH_MAX);
+        rung.extend(prompt.map(|((tenant, batch), _)| first_announcement(tenant, batch)));
     }
     if !handled.is_empty() {
         rung.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
-    rung.iter().map(RungBatch::publication).collect()
+    Ok(rung)
 }
 
 pub(crate) fn first_announcement(tenant_id: Uuid, batch_id: Uuid) -> RungBatch {
     RungBatch { tenant_id, batch_id, lane: Lane::Priority, announcement: 1 }
 }
 
-/// Takes the requests for this transaction: those to handle, and the send ids of those handled before.
+/// Takes the requests of these batches for this transaction: those to handle, and the batches of those handled before.
 async fn lock(
     db: &mut PgConnection,
-    inputs: &[&RequestAnnounced],
-) -> Result<(Vec<Accepted>, Vec<(Uuid, Uuid)>), StageError> {
-    let asked: HashSet<(Uuid, Uuid)> = inputs.iter().map(|input| (input.tenant_id, input.request_id)).collect();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
+    asked: &BTreeSet<BatchKey>,
+) -> Result<(Vec<Accepted>, BTreeSet<BatchKey>), StageError> {
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
+    let ends: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
+    // Batch by batch in the order asked, which is that of tenants and ids; each by its range of the primary key.
     let rows = sqlx::query!(
-        r#"select r.tenant_id, r.id, r.state, r.payload::text as "payload!"
-           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-           join requests r on r.tenant_id = w.tenant_id and r.id = w.id
-           where r.kind = 'transactional'
-           order by r.tenant_id, r.id
-           for update of r"#,
+        r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!"
+           from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
+           cross join lateral (
+               select q.tenant_id, q.id, q.state, q.payload::text as payload
+               from requests q
+               where q.tenant_id = w.tenant_id and q.id between w.first and w.last and q.kind = 'transactional'
+               order by q.id
+               for update
+           ) r"#,
         &tenants,
-        &ids,
+        &batches,
+        &ends,
     )
     .fetch_all(db)
     .await?;
-    if rows.len() < asked.len() {
-        return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
-    }
-    let (mut accepted, mut handled) = (Vec::with_capacity(rows.len()), Vec::new());
+    let (mut accepted, mut handled, mut found) = (Vec::with_capacity(rows.len()), BTreeSet::new(), BTreeSet::new());
     for row in rows {
+        let batch = (row.tenant_id, SendId(row.id).batch());
+        found.insert(batch);
         match row.state.as_str() {
             "accepted" => {
                 let payload = serde_json::from_str(&row.payload)
                     .map_err(|error| StageError::rejected("malformed_request", position(&error)))?;
                 accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload });
             }
-            "handled" => handled.push((row.tenant_id, row.id)),
+            "handled" => {
+                handled.insert(batch);
+            }
             _ => {}
         }
+    }
+    if found.len() < asked.len() {
+        return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
     }
     Ok((accepted, handled))
 }
@@ -259,31 +323,49 @@ async fn write(
         "queries/resolve_transactional.sql",
         &column(|request| request.tenant_id),
         &column(|request| request.request_id),
-        &column(|request| request.payload.send_id),
+        &column(|request| request.batch().1),
         &months,
         &contact_ids,
         &column(|request| request.payload.content_id),
         &column(|request| request.payload.sender_id),
         reannounce.as_secs_f64(),
+        PROMPT_BATCH_MAX as i64,
     )
     .execute(db)
     .await?;
     Ok(())
 }
 
-/// Of handled requests, the batches that nobody has touched since their first announcement.
-async fn unmoved(db: &mut PgConnection, handled: &[(Uuid, Uuid)]) -> Result<Vec<RungBatch>, StageError> {
+/// Of the batches of handled requests, those that nobody has touched since their first announcement.
+async fn unmoved(db: &mut PgConnection, handled: &BTreeSet<BatchKey>) -> Result<Vec<RungBatch>, StageError> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = handled.iter().copied().unzip();
     let rows = sqlx::query!(
         "select b.tenant_id, b.id
          from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         join requests r on r.tenant_id = w.tenant_id and r.id = w.id
-         join batches b on b.tenant_id = r.tenant_id and b.id = (r.payload ->> 'send_id')::uuid
-         where b.state = 'announced' and b.announcement = 1 and b.queued = 1",
+         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+         where b.state = 'announced' and b.announcement = 1 and b.lane = 'priority' and b.queued = b.size",
         &tenants,
         &ids,
     )
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| first_announcement(row.tenant_id, row.id)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemas::RequestKind;
+
+    #[test]
+    fn arrays_are_handled_in_portions_and_a_batch_named_twice_once() {
+        let (tenant, batch) = (schemas::new_id(), schemas::new_batch_id());
+        let request = |id, count| RequestAnnounced {
+            count: Some(count),
+            ..RequestAnnounced::of(tenant, id, RequestKind::Transactional)
+        };
+        let inputs = [request(batch, 500), request(SendId::of(batch, 9).0, 500), request(schemas::new_batch_id(), 500)];
+        let portions = portions(&inputs.iter().collect::<Vec<_>>());
+        assert_eq!(portions.iter().map(BTreeSet::len).collect::<Vec<_>>(), [1, 1]);
+    }
 }

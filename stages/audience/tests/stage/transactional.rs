@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use schemas::{Lane, Resolved, subjects::stream};
+use schemas::{Lane, Resolved, SendId, new_batch_id, subjects::stream};
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
@@ -136,4 +136,35 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
     );
     assert_eq!(rig.number("select count(*) from sends").await, 8);
     rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_accepted_together_become_one_batch_whichever_of_them_is_rung_for() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let (small, large) = (new_batch_id(), new_batch_id());
+    let mut rung = Vec::new();
+    for (batch, size) in [(small, 3_u16), (large, 60)] {
+        for ordinal in 0..size {
+            let address = format!("p{ordinal}@example.org");
+            let send = SendId::of(batch, ordinal).0;
+            rung.push(rig.transactional_request(&tenant, &address, |payload| payload.send_id = send).await);
+        }
+    }
+    // One of each is enough, also one in the middle; a later ring for another changes nothing.
+    rig.ring(&[rung[1].clone(), rung[40].clone()], "first").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 63).await;
+    rig.ring(&[rung[0].clone(), rung[50].clone()], "second").await;
+    all_handled(&rig, 63).await;
+    let batches: Vec<(Uuid, String, i32)> =
+        sqlx::query_as("select id, lane, size from batches order by size").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(batches, [(small, "priority".to_owned(), 3), (large, "bulk".to_owned(), 60)]);
+    assert_eq!(rig.number("select count(*) from sends where request_id = id").await, 63);
+    rig.assert_books().await;
+    // The large one is handed on in its tenant's turn.
+    until("both are announced", async || {
+        rig.number("select count(*) from batches where state = 'announced' and announcement = 1").await == 2
+    })
+    .await;
 }

@@ -9,7 +9,10 @@ use schemas::{Classification, Cleared, MessageKind, SkeletonId};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::one_off::{self, OneOff};
+use super::{
+    BEGIN_UNHURRIED,
+    one_off::{self, OneOff},
+};
 use crate::template::{
     Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written, compile,
     compile_written,
@@ -136,14 +139,16 @@ impl Contents {
         compiled: Compiled,
     ) -> Result<Content, StageError> {
         let body = serde_json::to_value(compiled.skeleton())?;
+        let mut tx = self.pool.begin_with(BEGIN_UNHURRIED).await?;
         sqlx::query!(
             "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
             key.tenant_id,
             skeleton.0,
             body
         )
-        .execute(&self.pool)
+        .execute(&mut *tx)
         .await?;
+        tx.commit().await?;
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
         Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
     }

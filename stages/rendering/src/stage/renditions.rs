@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::people::Owed;
+use super::{BEGIN_UNHURRIED, people::Owed};
 
 /// One send as it was rendered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,7 @@ pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> R
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
     let bodies =
         rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
+    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
     let stored = sqlx::query!(
         "insert into renditions (tenant_id, send_id, rendered)
          select * from unnest($1::uuid[], $2::uuid[], $3::jsonb[])
@@ -52,8 +53,9 @@ pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> R
         &ids,
         &bodies
     )
-    .execute(pool)
+    .execute(&mut *tx)
     .await?;
+    tx.commit().await?;
     if stored.rows_affected() == rendered.len() as u64 {
         return Ok(());
     }

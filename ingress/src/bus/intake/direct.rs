@@ -1,0 +1,142 @@
+//! A direct request, read from its message: who publishes, what is asked for, and what a repetition is recognised by.
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use runner::{Decode, Incoming, Origin, StageError};
+use schemas::{DirectKind, Lane};
+
+use crate::{
+    bus::call::{self, Publisher},
+    error::ApiError,
+};
+
+/// Where requests come in: product, environment and kind follow.
+pub(super) const SUBJECT: &str = "mail.v1.request";
+
+/// The publisher's name for a request.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+
+/// A request as it came. Nothing in it is checked yet: what is wrong is refused like everything else, and told.
+#[derive(Debug, Clone)]
+pub(crate) struct Direct {
+    pub(super) origin: Origin,
+    publisher: Option<Publisher>,
+    kind: String,
+    /// `Nats-Msg-Id`
+    pub(super) message_id: Option<String>,
+    /// Names the message where it does not name itself.
+    place: String,
+    pub(super) published_at: DateTime<Utc>,
+    pub(super) body: Bytes,
+}
+
+impl Decode for Direct {
+    fn decode(message: &Incoming<'_>) -> Result<Self, StageError> {
+        Ok(Self::read(message))
+    }
+}
+
+impl Direct {
+    pub(super) fn read(message: &Incoming<'_>) -> Self {
+        let tokens = message.subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
+        let publisher = tokens.and_then(Publisher::of_tokens).map(|(publisher, _)| publisher);
+        Self {
+            origin: message.origin(),
+            publisher,
+            kind: message.subject.rsplit('.').next().unwrap_or_default().to_owned(),
+            message_id: message.header(MESSAGE_ID).map(str::to_owned),
+            // The number alone would come again when the stream is lost and made anew.
+            place: format!("stream-{}-{}", message.sequence, message.published_ns),
+            published_at: i64::try_from(message.published_ns)
+                .map_or_else(|_| Utc::now(), DateTime::from_timestamp_nanos),
+            body: message.payload.clone(),
+        }
+    }
+
+    /// Who publishes.
+    pub(super) fn publisher(&self) -> Result<&Publisher, ApiError> {
+        self.publisher.as_ref().ok_or_else(|| {
+            ApiError::new(http::StatusCode::NOT_FOUND, "not_found").detail(
+                "the subject is mail.v1.request.<product>.<environment>.<kind>, the environment production or sandbox",
+            )
+        })
+    }
+
+    /// Who publishes, if the subject says so as it should.
+    pub(super) fn known_publisher(&self) -> Option<&Publisher> {
+        self.publisher.as_ref()
+    }
+
+    /// What is asked for.
+    pub(super) fn kind(&self) -> Result<DirectKind, ApiError> {
+        DirectKind::parse(&self.kind).ok_or_else(|| {
+            let kinds: Vec<&str> = DirectKind::ALL.iter().map(|kind| kind.as_str()).collect();
+            ApiError::new(http::StatusCode::NOT_FOUND, "unknown_kind")
+                .detail(format!("the last token of the subject is one of {}", kinds.join(", ")))
+        })
+    }
+
+    /// The kind, as the subject has it.
+    pub(super) fn kind_text(&self) -> &str {
+        &self.kind
+    }
+
+    /// The kind as a metric label: a bounded set.
+    pub(super) fn kind_label(&self) -> &'static str {
+        DirectKind::parse(&self.kind).map_or("unknown", DirectKind::as_str)
+    }
+
+    /// The lane it came by.
+    pub(super) fn lane(&self) -> Lane {
+        if self.kind == DirectKind::CampaignLaunch.as_str() { Lane::Bulk } else { Lane::Priority }
+    }
+
+    /// What a repetition is recognised by: the publisher's id, or where the message stands.
+    pub(super) fn idempotency_key(&self) -> Result<&str, ApiError> {
+        match &self.message_id {
+            Some(id) => call::idempotency_key(id),
+            None => Ok(&self.place),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn direct(subject: &str, message_id: Option<&str>) -> Direct {
+        let mut headers = async_nats::HeaderMap::new();
+        if let Some(id) = message_id {
+            headers.insert(MESSAGE_ID, id);
+        }
+        let message = Incoming {
+            subject,
+            headers: Some(&headers),
+            payload: &Bytes::from_static(b"{}"),
+            stream: "MAIL_REQUESTS",
+            sequence: 7,
+            published_ns: 1_700_000_000_000_000_000,
+            deliveries: 1,
+        };
+        Direct::read(&message)
+    }
+
+    #[test]
+    fn the_subject_says_who_asks_and_for_what() {
+        let good = direct("mail.v1.request.shop.sandbox.contact", None);
+        assert_eq!(good.publisher().unwrap().product, "shop");
+        assert_eq!(good.kind().unwrap(), DirectKind::Contact);
+        assert!(direct("mail.v1.request.shop.staging.contact", None).publisher().is_err());
+        let unknown = direct("mail.v1.request.shop.sandbox.postcard", None);
+        assert_eq!((unknown.kind().unwrap_err().code.as_ref(), unknown.kind_label()), ("unknown_kind", "unknown"));
+    }
+
+    #[test]
+    fn a_repetition_is_recognised_by_the_id_or_by_where_the_message_stands() {
+        let subject = "mail.v1.request.shop.sandbox.contact";
+        assert_eq!(direct(subject, Some("m-1")).idempotency_key().unwrap(), "m-1");
+        assert_eq!(direct(subject, None).idempotency_key().unwrap(), "stream-7-1700000000000000000");
+        assert!(direct(subject, Some("m 1")).idempotency_key().is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! What may be asked for, and by which consumer it comes.
+
+use schemas::{DirectKind, Lane};
+
+use crate::{act::Operation, openapi};
+
+/// Kinds that wait for each other: one durable consumer, shared by all ingress processes.
+pub(super) struct Sort {
+    /// Of the durable: `ingress-<name>`.
+    pub name: &'static str,
+    pub lane: Lane,
+    pub kinds: &'static [DirectKind],
+}
+
+/// Three queues: a launch, which counts an audience, stands before nobody else, and arrays stand before no single message.
+pub(super) const SORTS: [Sort; 3] = [
+    Sort {
+        name: "prompt",
+        lane: Lane::Priority,
+        kinds: &[
+            DirectKind::Message,
+            DirectKind::Enrollment,
+            DirectKind::Outcome,
+            DirectKind::Contact,
+            DirectKind::Suppression,
+        ],
+    },
+    Sort { name: "transactional", lane: Lane::Priority, kinds: &[DirectKind::Transactional] },
+    Sort { name: "launches", lane: Lane::Bulk, kinds: &[DirectKind::CampaignLaunch] },
+];
+
+/// The operation of the HTTP API that a kind stands for.
+pub(in crate::bus) fn operation(kind: DirectKind) -> Option<Operation> {
+    let id = match kind {
+        DirectKind::CampaignLaunch => "launchCampaign",
+        DirectKind::Transactional => "sendTransactional",
+        DirectKind::Message => "sendMessage",
+        DirectKind::Enrollment => "enroll",
+        DirectKind::Outcome => "recordOutcome",
+        DirectKind::Contact => "createContact",
+        DirectKind::Suppression => "createSuppressions",
+    };
+    openapi::operations().into_iter().find(|operation| (operation.doc)().id() == id)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_stands_for_a_write_and_comes_by_one_consumer() {
+        for kind in DirectKind::ALL {
+            assert!(operation(*kind).unwrap().verb.is_write(), "{kind}");
+            assert_eq!(SORTS.iter().filter(|sort| sort.kinds.contains(kind)).count(), 1, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What becomes of a request that is refused: a dead letter for us, an event for its product. Their ids derive from the request's
+//! place in the stream, so that a repetition tells nothing twice.
+
+use bytes::Bytes;
+use chrono::{SecondsFormat, Utc};
+use runner::{DeadLetter, StageError};
+use runtime::{Counter, Publication};
+use schemas::{
+    EventType,
+    events::EVENT_VERSION,
+    rejected::{Refusal, Rejection, RequestRejected},
+    subjects::{self, header},
+};
+use uuid::Uuid;
+
+use super::{NAME, direct::Direct};
+use crate::{act::is_product_tenant_id, error::ApiError, routes::transactional::many::Refused};
+
+/// Longest piece of a publisher's text that is repeated to him.
+const ECHO_MAX_CHARS: usize = 255;
+
+/// All of a message is refused.
+pub(super) fn whole(direct: &Direct, error: &ApiError) -> Result<Vec<Publication>, StageError> {
+    tell(direct, None, direct.body.clone(), &error.refusal(), None)
+}
+
+/// Some of an array are refused: each is a letter and an event of its own.
+pub(super) fn items(direct: &Direct, refused: &[Refused]) -> Result<Vec<Publication>, StageError> {
+    if refused.is_empty() {
+        return Ok(Vec::new());
+    }
+    let bodies: Vec<&serde_json::value::RawValue> = serde_json::from_slice(&direct.body).unwrap_or_default();
+    let mut publications = Vec::with_capacity(2 * refused.len());
+    for item in refused {
+        // A letter holds an array of the one, so that a replay is taken as what it was a part of.
+        let body = bodies.get(item.index).map_or_else(Bytes::new, |body| format!("[{body}]").into());
+        let key = item.idempotency_key.clone();
+        publications.extend(tell(direct, Some(item.index), body, &item.refusal, key)?);
+    }
+    Ok(publications)
+}
+
+fn tell(
+    direct: &Direct,
+    index: Option<usize>,
+    body: Bytes,
+    refusal: &Refusal,
+    idempotency_key: Option<String>,
+) -> Result<Vec<Publication>, StageError> {
+    Counter::StageDeadLetteredTotal.add_owned(
+        1,
+        [("stage", NAME.to_owned()), ("lane", direct.lane().as_str().to_owned()), ("reason", refusal.code.clone())],
+    );
+    tracing::warn!(
+        stage = NAME,
+        kind = direct.kind_label(),
+        sequence = direct.origin.sequence,
+        index,
+        code = refusal.code,
+        "direct request rejected"
+    );
+    let detail = refusal.detail.as_deref().unwrap_or_default();
+    let letter =
+        DeadLetter::new(NAME, &direct.origin, body.clone(), &refusal.code, detail).fields(&refusal.fields_line());
+    let letter = match index {
+        Some(index) => letter.part(index),
+        None => letter,
+    };
+    let mut publications = vec![letter.into_publication()];
+    publications.extend(event(direct, index, &body, refusal, idempotency_key)?);
+    Ok(publications)
+}
+
+/// The tenant as a request names it, where it can be read: an object, or an array of one.
+fn tenant_named(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Named {
+        One { product_tenant_id: String },
+        Part([Part; 1]),
+    }
+    #[derive(serde::Deserialize)]
+    struct Part {
+        product_tenant_id: String,
+    }
+    let name = match serde_json::from_slice(body).ok()? {
+        Named::One { product_tenant_id } | Named::Part([Part { product_tenant_id }]) => product_tenant_id,
+    };
+    is_product_tenant_id(&name).then_some(name)
+}
+
+/// The event. None where the subject does not say whom to tell.
+fn event(
+    direct: &Direct,
+    index: Option<usize>,
+    body: &[u8],
+    refusal: &Refusal,
+    idempotency_key: Option<String>,
+) -> Result<Option<Publication>, StageError> {
+    let Some(publisher) = direct.known_publisher() else { return Ok(None) };
+    let place = format!(
+        "{} {} {} {}",
+        direct.origin.stream,
+        direct.origin.sequence,
+        direct.published_at.timestamp_micros(),
+        index.map_or_else(String::new, |index| index.to_string())
+    );
+    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, place.as_bytes());
+    let echo = |text: &str| text.chars().filter(|c| !c.is_control()).take(ECHO_MAX_CHARS).collect::<String>();
+    let rejected = RequestRejected {
+        id,
+        event_type: EventType::RequestRejected,
+        version: EVENT_VERSION.to_owned(),
+        created_at: Utc::now(),
+        occurred_at: direct.published_at,
+        product_tenant_id: tenant_named(body),
+        environment: publisher.environment,
+        data: Rejection {
+            message_id: direct.message_id.as_deref().map(echo),
+            sequence: direct.origin.sequence,
+            kind: echo(direct.kind_text()),
+            index: index.and_then(|index| u32::try_from(index).ok()),
+            idempotency_key,
+            refusal: refusal.clone(),
+        },
+    };
+    let subject = subjects::event(&publisher.product, publisher.environment, EventType::RequestRejected);
+    let mut publication = Publication::json(subject, format!("{}-{}", id.simple(), publisher.product), &rejected)?;
+    publication.headers = vec![
+        (header::CE_SPECVERSION, "1.0".to_owned()),
+        (header::CE_ID, id.to_string()),
+        (header::CE_TYPE, EventType::RequestRejected.as_str().to_owned()),
+        (header::CE_SOURCE, format!("/postrider/{}/{}", publisher.product, publisher.environment)),
+        (header::CE_TIME, direct.published_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
+    ];
+    Ok(Some(publication))
+}

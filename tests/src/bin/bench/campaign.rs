@@ -1,0 +1,53 @@
+//! A campaign: from launch to the last acceptance at the sink.
+
+use std::time::{Duration, Instant};
+
+use pipeline::Rig;
+
+use super::common::{Watch, fill_list, newsletter};
+
+pub(super) async fn run(recipients: usize, relay_signs: bool, separate: bool) {
+    let mut rig =
+        Rig::private().await.with("DKIM_SIGN", if relay_signs { "false" } else { "true" }).with("LOG", "warn");
+    if separate {
+        rig.start_separate().await;
+    } else {
+        rig.start_all().await;
+    }
+    let list = fill_list(&rig, recipients).await;
+    let campaign = rig.campaign(list, "News for {{ first_name }}", &newsletter()).await;
+    let watch = Watch::start(&rig);
+    let started = Instant::now();
+    rig.launch(campaign).await;
+    let launched = started.elapsed();
+    let mut reached = rig.sink.wait(1, 60_000).await;
+    let first = started.elapsed();
+    assert!(reached > 0, "nothing arrives; {:?}", pipeline::ledger::states(&rig.pool, campaign).await);
+    while reached < recipients as u64 {
+        let now = rig
+            .sink
+            .wait((reached + 1).max(recipients as u64 / 20 * (reached * 20 / recipients as u64 + 1)), 2_000)
+            .await;
+        eprint!("\r{now} of {recipients} in {:.1} s   ", started.elapsed().as_secs_f64());
+        reached = now;
+        if started.elapsed() > Duration::from_secs(1_500) {
+            panic!("stuck: {:?}", pipeline::ledger::states(&rig.pool, campaign).await);
+        }
+    }
+    let wall = started.elapsed();
+    eprintln!();
+    let report = watch.report(recipients);
+    rig.status(campaign, "sent", Duration::from_secs(60)).await;
+    let stats = rig.sink.stats().await;
+    println!(
+        "campaign recipients {recipients} {} {}: {:.0} mails/s ({:.1} s; launch answered in {:.2} s, first mail after {:.2} s, completed {:.1} s)  duplicates {}  {report}",
+        if relay_signs { "relay-signs" } else { "rsa-2048" },
+        if separate { "separate" } else { "one-process" },
+        recipients as f64 / wall.as_secs_f64(),
+        wall.as_secs_f64(),
+        launched.as_secs_f64(),
+        first.as_secs_f64(),
+        started.elapsed().as_secs_f64(),
+        stats["duplicates"],
+    );
+}

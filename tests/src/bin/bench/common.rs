@@ -1,0 +1,142 @@
+//! What benchmarks have in common: a letter, a list of people, and what everything costs.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use pipeline::{Rig, measure};
+use uuid::Uuid;
+
+/// About 10 KB of HTML with ten merge fields, three links and a table, as newsletters have.
+pub(super) fn newsletter() -> String {
+    let fields = [
+        "first_name",
+        "last_name",
+        "email",
+        "company",
+        "title",
+        "phone",
+        "contact.timezone",
+        "contact.locale",
+        "contact.lifecycle_stage",
+        "sender.name",
+    ];
+    let mut html = String::from("<html><body><table width=\"600\"><tr><td><h1>News for {{ first_name }}</h1>");
+    for (n, field) in fields.iter().enumerate().skip(1) {
+        html.push_str(&format!(
+            "<p style=\"margin:0 0 16px;font-family:Helvetica,Arial,sans-serif\">{n}: {{{{ {field} }}}}</p>"
+        ));
+        html.push_str(
+            &"<p>A paragraph of the letter, with enough words in it to look like one that somebody wrote.</p>"
+                .repeat(10),
+        );
+    }
+    for n in 0..3 {
+        html.push_str(&format!(
+            "<p><a href=\"https://shop.example/offer/{n}?campaign=spring&amp;n={n}\">Offer {n}</a></p>"
+        ));
+    }
+    html.push_str("</td></tr></table></body></html>");
+    html
+}
+
+/// Fills a list straight in Postgres: the benchmark is not about imports.
+pub(super) async fn fill_list(rig: &Rig, contacts: usize) -> Uuid {
+    let list = schemas::new_id();
+    sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, 'list', $3)")
+        .bind(rig.engine_tenant_id)
+        .bind(list)
+        .bind(list.to_string())
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    // Ids in time order, as the engine makes them.
+    let prefix = schemas::LaunchId::fresh().prefix();
+    sqlx::query(
+        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, company, timezone, locale, lifecycle_stage)
+         select $1, ($2 || lpad(to_hex(n), 9, '0'))::uuid, 'bench-' || n || '@example-' || (n % 50) || '.com', 'First' || n, 'Last' || n,
+                'Dr', '+1 555 ' || n, 'Company ' || n, 'Europe/Berlin', 'en', 'lead'
+         from generate_series(1, $3::bigint) n",
+    )
+    .bind(rig.engine_tenant_id)
+    .bind(prefix)
+    .bind(contacts as i64)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    sqlx::query("insert into audience_members (tenant_id, audience_id, contact_id) select tenant_id, $2, id from contacts where tenant_id = $1")
+        .bind(rig.engine_tenant_id)
+        .bind(list)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    for table in ["contacts", "audience_members"] {
+        sqlx::query(sqlx::AssertSqlSafe(format!("vacuum analyze {table}"))).execute(&rig.pool).await.unwrap();
+    }
+    sqlx::query("checkpoint").execute(&rig.pool).await.unwrap();
+    list
+}
+
+/// CPU and memory of everything that runs, by name.
+pub(super) struct Watch {
+    pids: BTreeMap<String, u32>,
+    before: BTreeMap<String, f64>,
+    postgres_peak: Arc<std::sync::Mutex<f64>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub(super) fn start(rig: &Rig) -> Self {
+        let mut pids: BTreeMap<String, u32> =
+            rig.processes.iter().map(|(name, process)| (name.clone(), process.pid())).collect();
+        pids.insert("sink".to_owned(), rig.sink_process.pid());
+        pids.insert("nats".to_owned(), rig.servers().nats().pid().unwrap());
+        let postgres = rig.servers().postgres().pid().unwrap();
+        pids.insert("postgres".to_owned(), postgres);
+        let before = pids.iter().map(|(name, pid)| (name.clone(), measure::family_cpu_seconds(*pid))).collect();
+        let (peak, stop) = (Arc::new(std::sync::Mutex::new(0.0)), Arc::new(AtomicBool::new(false)));
+        let (seen, ended) = (peak.clone(), stop.clone());
+        std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                let now: f64 = measure::family(postgres).into_iter().map(measure::own_mib).sum();
+                let mut most = seen.lock().unwrap();
+                *most = f64::max(*most, now);
+                drop(most);
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        Self { pids, before, postgres_peak: peak, stop }
+    }
+
+    /// `cpu_s/1000: engine 0.12 …  peak MiB: …`
+    pub(super) fn report(&self, mails: usize) -> String {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut cpu = String::from("cpu_us/mail:");
+        let mut total = 0.0;
+        for (name, pid) in &self.pids {
+            let used = measure::family_cpu_seconds(*pid) - self.before[name];
+            total += used;
+            cpu.push_str(&format!(" {name} {:.0}", used * 1e6 / mails as f64));
+        }
+        let mut memory = String::from("peak_mib:");
+        for (name, pid) in &self.pids {
+            let peak = if name == "postgres" { *self.postgres_peak.lock().unwrap() } else { measure::peak_mib(*pid) };
+            memory.push_str(&format!(" {name} {peak:.0}"));
+        }
+        format!(
+            "{cpu} total {:.0} (= cpu_s/1000 mails {:.3})  {memory}",
+            total * 1e6 / mails as f64,
+            total * 1e3 / mails as f64
+        )
+    }
+}
+
+/// The value below which such a part of sorted ones lies.
+pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
+}

@@ -1,0 +1,39 @@
+//! Signed small reads, with the ingress on one core and the load on another.
+
+use std::time::Duration;
+
+use pipeline::{
+    Rig,
+    http_load::{self, SignedRead},
+};
+use serde_json::json;
+
+use super::common::{Watch, quantile};
+
+pub(super) async fn run(during: Duration, connections: usize, log: &str) {
+    let mut rig = Rig::private().await.with("LOG", log);
+    rig.start("ingress", &["ingress"]).await;
+    let contact =
+        rig.client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await.expect(201);
+    let read = SignedRead {
+        product: rig.client.product().to_owned(),
+        key: rig.client.key().to_owned(),
+        path: format!("/v1/contacts/{}", contact["contact_id"].as_str().unwrap()),
+        query: format!("product_tenant_id={}", rig.client.tenant()),
+    };
+    http_load::pin(rig.processes["ingress"].pid(), "0");
+    http_load::pin(std::process::id(), "1");
+    let address = rig.base_url.trim_start_matches("http://").parse().unwrap();
+    http_load::closed_loop(address, &read, connections, Duration::from_secs(3)).await;
+    let watch = Watch::start(&rig);
+    let rate = http_load::closed_loop(address, &read, connections, during).await;
+    let report = watch.report((rate * during.as_secs_f64()) as usize);
+    let latencies = http_load::open_loop(address, &read, rate / 2.0, connections, during).await;
+    let at = |part: f64| quantile(&latencies, part);
+    println!(
+        "http {connections} connections, log {log}: {rate:.0} signed reads/s; at half that rate p50 {:.1} ms  p99 {:.1} ms  max {:.1} ms  {report}",
+        at(0.5),
+        at(0.99),
+        at(1.0),
+    );
+}
