@@ -3,11 +3,11 @@
 mod analytics;
 mod assistant;
 pub mod audiences;
-mod campaigns;
+pub mod campaigns;
 pub mod contacts;
 pub mod domains;
 mod enrollments;
-mod explain;
+pub mod explain;
 pub mod fields;
 pub mod health;
 pub mod hooks;
@@ -24,7 +24,7 @@ pub mod suppressions;
 mod templates;
 pub mod tenants;
 pub mod tracking;
-mod transactional;
+pub(crate) mod transactional;
 mod unsubscribe;
 mod webhooks;
 

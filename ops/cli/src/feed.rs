@@ -7,8 +7,9 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use crate::{
-    key::{audit, environment},
+    key::environment,
     operator::{self, DatabaseArgs},
+    who::audit,
 };
 
 /// Products' events on the bus, for systems that subscribe there (`mail.v1.event.<product>.<environment>.<type>`).
@@ -16,9 +17,6 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -49,7 +47,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Off(feed) => switch_off(&pool, &feed).await?,
         Command::List => {}
     }
-    list(&pool, args.json).await
+    list(&pool).await
 }
 
 /// Turns a feed on, if it is not.
@@ -91,7 +89,7 @@ async fn switch_off(pool: &PgPool, feed: &Feed) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn list(pool: &PgPool, as_json: bool) -> anyhow::Result<()> {
+async fn list(pool: &PgPool) -> anyhow::Result<()> {
     let rows = sqlx::query!("select product, environment, created_at from event_feeds order by product, environment")
         .fetch_all(pool)
         .await?;
@@ -99,6 +97,6 @@ async fn list(pool: &PgPool, as_json: bool) -> anyhow::Result<()> {
         .into_iter()
         .map(|row| json!({"product": row.product, "environment": row.environment, "on_since": row.created_at}))
         .collect();
-    operator::print(&records, &["product", "environment", "on_since"], as_json);
+    operator::print(&records, &["product", "environment", "on_since"]);
     Ok(())
 }

@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use ingress::routes::platform::{Report, Status};
 use serde_json::{Value, json};
 
-use crate::operator::{self, BusArgs, DatabaseArgs};
+use crate::{
+    operator::{self, BusArgs, DatabaseArgs},
+    who,
+};
 
 /// Looks at the platform. Ends with 1 when sending is impaired.
 #[derive(Debug, clap::Args)]
@@ -14,15 +17,12 @@ pub struct Args {
     database: DatabaseArgs,
     #[command(flatten)]
     bus: BusArgs,
-    /// The report as one JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
     let report = Report::of(&pool, &bus).await;
-    if args.json {
+    if who::wants_json() {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print(&report)?;
@@ -36,7 +36,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
         .iter()
         .map(|check| Ok(json!({"check": check.id, "status": serde_json::to_value(check.status)?, "observation": check.observation})))
         .collect::<anyhow::Result<_>>()?;
-    operator::print(&rows, &["check", "status", "observation"], false);
+    operator::print(&rows, &["check", "status", "observation"]);
     for check in report.checks.iter().filter(|check| check.status != Status::Ok) {
         println!("\n{}: {}", check.id, check.cause.as_deref().unwrap_or(&check.observation));
         for step in &check.fix {

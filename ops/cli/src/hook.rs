@@ -12,8 +12,8 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    key::audit,
     operator::{self, DatabaseArgs, MasterKeyArgs},
+    who::audit,
 };
 
 /// What providers tell of mail that went through tenants' own accounts.
@@ -26,9 +26,6 @@ pub struct Args {
     /// As the processes have it: where the ingress is reached.
     #[arg(long, env = "POSTRIDER_PUBLIC_URL", default_value = "http://localhost:8080", global = true)]
     public_url: Url,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -124,10 +121,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             show(&pool, &args, wanted.connection).await
         }
         Command::Show { connection } => show(&pool, &args, *connection).await,
-        Command::Events { tenant, rejected, limit } => events(&pool, *tenant, *rejected, *limit, args.json).await,
+        Command::Events { tenant, rejected, limit } => events(&pool, *tenant, *rejected, *limit).await,
         Command::Event { id } => event(&pool, *id).await,
         Command::Again { id } => again(&pool, *id).await,
-        Command::Parked { tenant, dropped, limit } => parked(&pool, *tenant, *dropped, *limit, args.json).await,
+        Command::Parked { tenant, dropped, limit } => parked(&pool, *tenant, *dropped, *limit).await,
     }
 }
 
@@ -182,11 +179,11 @@ async fn show(pool: &PgPool, args: &Args, id: Uuid) -> anyhow::Result<()> {
         "connection_id": id, "tenant": row.tenant_id, "provider": row.provider, "url": url_of(&args.public_url, &row.provider, id),
         "checked": row.is_set, "topics": row.hook_topics, "heard_at": row.heard_at,
     });
-    operator::print(&[record], &["connection_id", "provider", "checked", "heard_at", "url"], args.json);
+    operator::print(&[record], &["connection_id", "provider", "checked", "heard_at", "url"]);
     Ok(())
 }
 
-async fn events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64, json: bool) -> anyhow::Result<()> {
+async fn events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         r#"select tenant_id, id, connection_id, provider, state, reason, facts, octet_length(raw) as "bytes!", received_at, handled_at
            from inbound_events
@@ -208,7 +205,7 @@ async fn events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64,
             })
         })
         .collect();
-    operator::print(&records, &["id", "provider", "state", "reason", "facts", "bytes", "received_at"], json);
+    operator::print(&records, &["id", "provider", "state", "reason", "facts", "bytes", "received_at"]);
     Ok(())
 }
 
@@ -217,26 +214,28 @@ async fn event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
         .fetch_optional(pool)
         .await?
         .context("no such event")?;
-    println!("{}", String::from_utf8_lossy(&raw));
+    let text = String::from_utf8_lossy(&raw);
+    operator::say(&json!({"id": id, "raw": text}), &text);
     Ok(())
 }
 
 async fn again(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
-    let changed = sqlx::query!(
-        "update inbound_events set state = 'received', reason = null, attempts = 0, due_at = now(), handled_at = null where id = $1",
+    let mut tx = pool.begin().await?;
+    let tenant = sqlx::query_scalar!(
+        "update inbound_events set state = 'received', reason = null, attempts = 0, due_at = now(), handled_at = null
+         where id = $1 returning tenant_id",
         id
     )
-    .execute(pool)
+    .fetch_optional(&mut *tx)
     .await?
-    .rows_affected();
-    if changed == 0 {
-        bail!("no such event");
-    }
-    println!("will be read once more");
+    .context("no such event")?;
+    audit(&mut tx, Some(tenant), "hook.again", &id.to_string()).await?;
+    tx.commit().await?;
+    operator::say(&json!({"id": id, "state": "received"}), "will be read once more");
     Ok(())
 }
 
-async fn parked(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64, json: bool) -> anyhow::Result<()> {
+async fn parked(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         r#"select tenant_id, id, reason, send_id, coalesce(provider, 'link') as "provider!", signal ->> 'kind' as kind, parked_at,
                   attempts, due_at, dropped_at
@@ -259,11 +258,7 @@ async fn parked(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64, 
             })
         })
         .collect();
-    operator::print(
-        &records,
-        &["id", "provider", "kind", "reason", "send_id", "parked_at", "due_at", "dropped_at"],
-        json,
-    );
+    operator::print(&records, &["id", "provider", "kind", "reason", "send_id", "parked_at", "due_at", "dropped_at"]);
     Ok(())
 }
 

@@ -8,16 +8,16 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::operator::{self, DatabaseArgs};
+use crate::{
+    operator::{self, DatabaseArgs},
+    who::{self, audit},
+};
 
 /// API keys.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -71,13 +71,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 bail!("a product's slug is 2 to 32 of a-z, 0-9 and dashes inside");
             }
             let made = insert(&pool, &issue, &scopes).await?;
-            operator::print(&[json!({"key_id": made.0, "key": made.1})], &["key_id", "key"], args.json);
-            if !args.json {
+            operator::print(&[json!({"key_id": made.0, "key": made.1})], &["key_id", "key"]);
+            if !who::wants_json() {
                 println!("\nKeep it now: it is not shown again.");
             }
             Ok(())
         }
-        Command::List => list(&pool, args.json).await,
+        Command::List => list(&pool).await,
         Command::Revoke { id } => revoke(&pool, id).await,
     }
 }
@@ -145,7 +145,7 @@ pub async fn issue_key(
     Ok(id)
 }
 
-async fn list(pool: &PgPool, json: bool) -> anyhow::Result<()> {
+async fn list(pool: &PgPool) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         "select id, prefix, product, environment, cardinality(scopes) as scopes, tenant_id, label, created_at, expires_at,
                 revoked_at, last_used_on
@@ -166,7 +166,6 @@ async fn list(pool: &PgPool, json: bool) -> anyhow::Result<()> {
     operator::print(
         &records,
         &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"],
-        json,
     );
     Ok(())
 }
@@ -182,25 +181,6 @@ async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     }
     audit(&mut tx, None, "key.revoke", &id.to_string()).await?;
     tx.commit().await?;
-    println!("revoked");
-    Ok(())
-}
-
-/// Records what an operator did.
-pub async fn audit(
-    db: &mut sqlx::PgConnection,
-    tenant: Option<Uuid>,
-    action: &str,
-    subject: &str,
-) -> anyhow::Result<()> {
-    sqlx::query!(
-        "insert into audit_log (id, tenant_id, actor, action, subject) values ($1, $2, 'cli', $3, $4)",
-        new_id(),
-        tenant,
-        action,
-        subject
-    )
-    .execute(db)
-    .await?;
+    operator::say(&json!({"key_id": id, "revoked": true}), "revoked");
     Ok(())
 }

@@ -1,23 +1,37 @@
 //! `postrider`: the one binary. Every process of an installation is one of its subcommands.
 #![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
 
+mod asyncapi;
+mod audit;
 mod dead;
+mod decide;
 mod dev;
+mod explain;
 mod feed;
 mod health;
 mod hook;
 mod key;
+mod lever;
+mod log_level;
 mod mcp;
+mod nats_user;
 mod openapi;
 mod operator;
 mod process;
+mod progress;
 mod provider;
 mod quota;
 mod recount;
+mod requeue;
 mod rescore;
+mod restore;
+mod seek;
 mod sink;
 mod streams;
+mod table;
 mod tenant;
+mod warmup;
+mod who;
 
 use std::process::ExitCode;
 
@@ -27,6 +41,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "postrider", version, propagate_version = true, max_term_width = 110)]
 struct Cli {
+    #[command(flatten, next_help_heading = "Of every command")]
+    who: who::WhoArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -53,6 +69,8 @@ enum Command {
     Tenant(tenant::Args),
     /// How many mails a tenant may send.
     Quota(quota::Args),
+    /// How many mails a day a new sending domain may send.
+    Warmup(warmup::Args),
     /// Tenants' own accounts with mail providers.
     Provider(provider::Args),
     /// What providers tell of mail that went through tenants' own accounts.
@@ -63,14 +81,34 @@ enum Command {
     Mcp(mcp::Args),
     /// The HTTP contract as an OpenAPI 3.1 document.
     Openapi(openapi::Args),
+    /// The contract of the bus as an AsyncAPI 3.0 document.
+    Asyncapi(asyncapi::Args),
+    /// Users of the NATS servers: keys and rights of products and processes.
+    NatsUser(nats_user::Args),
     /// Whether mail goes out, and if not, why and what to do.
     Health(health::Args),
     /// Proves that every counter equals a recount of what it counts.
     Recount(recount::Args),
     /// Judges opens and clicks anew by the rules of this version.
     Rescore(rescore::Args),
+    /// Holds back a stage, a tenant or a campaign.
+    Pause(lever::PauseArgs),
+    /// Lets go on what was paused.
+    Resume(lever::ResumeArgs),
+    /// Pauses a stage and waits until nothing of it is in hand.
+    Drain(lever::DrainArgs),
+    /// Rings again for work that stands in the ledger and does not move; decides what is in doubt.
+    Requeue(requeue::Args),
+    /// Why somebody was mailed, was not, or would not be.
+    Explain(explain::Args),
     /// Messages that were set aside.
     Dead(dead::Args),
+    /// Holds everything that leaves after a database was restored, closes the gap, lets go.
+    Restore(restore::Args),
+    /// The log filter of running processes.
+    LogLevel(log_level::Args),
+    /// What operators did.
+    Audit(audit::Args),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
     Sink(sink::Args),
 }
@@ -83,6 +121,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let cli = Cli::parse();
+    who::is(cli.who);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -103,6 +142,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Health(args) => return health::run(args).await,
         Command::Recount(args) => return recount::run(args).await,
+        Command::Drain(args) => return lever::drain(args).await,
         Command::Dev(options) => dev::run(*options).await,
         Command::Seed(args) => dev::print_seed(&args).await,
         Command::All(settings) => process::run_all(*settings).await,
@@ -113,13 +153,23 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Key(args) => key::run(args).await,
         Command::Tenant(args) => tenant::run(args).await,
         Command::Quota(args) => quota::run(args).await,
+        Command::Warmup(args) => warmup::run(args).await,
         Command::Provider(args) => provider::run(args).await,
         Command::Hook(args) => hook::run(*args).await,
         Command::Feed(args) => feed::run(args).await,
         Command::Mcp(args) => mcp::run(args).await,
         Command::Openapi(args) => openapi::run(&args),
+        Command::Asyncapi(args) => asyncapi::run(&args),
+        Command::NatsUser(args) => nats_user::run(args),
         Command::Rescore(args) => rescore::run(args).await,
+        Command::Pause(args) => lever::pause(args).await,
+        Command::Resume(args) => lever::resume(args).await,
+        Command::Requeue(args) => requeue::run(args).await,
+        Command::Explain(args) => explain::run(args).await,
         Command::Dead(args) => dead::run(args).await,
+        Command::Restore(args) => restore::run(args).await,
+        Command::LogLevel(args) => log_level::run(args).await,
+        Command::Audit(args) => audit::run(args).await,
         Command::Sink(args) => sink::run(args).await,
     }
     .map(|()| ExitCode::SUCCESS)

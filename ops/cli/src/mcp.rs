@@ -9,8 +9,8 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
-    key::audit,
     operator::{self, DatabaseArgs},
+    who::audit,
 };
 
 /// The assistant endpoint.
@@ -18,9 +18,6 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -94,13 +91,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Approve(wanted) => {
             let id = approve(&pool, &wanted).await?;
-            operator::print(&[json!({"approval_id": id})], &["approval_id"], args.json);
+            operator::print(&[json!({"approval_id": id})], &["approval_id"]);
             Ok(())
         }
-        Command::List { tenant } => list(&pool, tenant, args.json).await,
+        Command::List { tenant } => list(&pool, tenant).await,
         Command::Revoke { id } => revoke(&pool, id).await,
-        Command::Drafts { tenant, all } => drafts(&pool, tenant, all, args.json).await,
-        Command::Draft { tenant, id } => draft(&pool, tenant, id, args.json).await,
+        Command::Drafts { tenant, all } => drafts(&pool, tenant, all).await,
+        Command::Draft { tenant, id } => draft(&pool, tenant, id).await,
         Command::Close { tenant, id } => close(&pool, tenant, id).await,
     }
 }
@@ -142,7 +139,7 @@ async fn approve(pool: &PgPool, wanted: &Approve) -> anyhow::Result<Uuid> {
     Ok(id)
 }
 
-async fn list(pool: &PgPool, tenant: Option<Uuid>, json: bool) -> anyhow::Result<()> {
+async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         "select id, issuer, subject, client_id, tenant_id, environment, may_draft, label, created_at, expires_at, revoked_at
          from assistant_approvals where $1::uuid is null or tenant_id = $1 order by created_at desc",
@@ -163,7 +160,6 @@ async fn list(pool: &PgPool, tenant: Option<Uuid>, json: bool) -> anyhow::Result
     operator::print(
         &records,
         &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"],
-        json,
     );
     Ok(())
 }
@@ -179,11 +175,11 @@ async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     .context("no live approval has this id")?;
     audit(&mut tx, Some(tenant), "mcp.revoke", &id.to_string()).await?;
     tx.commit().await?;
-    println!("revoked");
+    operator::say(&json!({"approval_id": id, "revoked": true}), "revoked");
     Ok(())
 }
 
-async fn drafts(pool: &PgPool, tenant: Uuid, all: bool, json: bool) -> anyhow::Result<()> {
+async fn drafts(pool: &PgPool, tenant: Uuid, all: bool) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         "select id, approval_id, title, status, created_at from draft_proposals
          where tenant_id = $1 and ($2 or status = 'open') order by created_at desc, id desc limit 500",
@@ -201,11 +197,11 @@ async fn drafts(pool: &PgPool, tenant: Uuid, all: bool, json: bool) -> anyhow::R
             })
         })
         .collect();
-    operator::print(&records, &["proposal_id", "created_at", "status", "title"], json);
+    operator::print(&records, &["proposal_id", "created_at", "status", "title"]);
     Ok(())
 }
 
-async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid, json: bool) -> anyhow::Result<()> {
+async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
     let row = sqlx::query!(
         "select id, approval_id, title, campaign_goal, subject, preheader, body, audience, notes, status, created_at, closed_at
          from draft_proposals where tenant_id = $1 and id = $2",
@@ -220,12 +216,7 @@ async fn draft(pool: &PgPool, tenant: Uuid, id: Uuid, json: bool) -> anyhow::Res
         "subject": row.subject, "preheader": row.preheader, "body": row.body, "audience": row.audience, "notes": row.notes,
         "status": row.status, "created_at": row.created_at, "closed_at": row.closed_at,
     });
-    if json {
-        println!("{record}");
-    } else {
-        println!("{}", serde_json::to_string_pretty(&record)?);
-    }
-    Ok(())
+    operator::show(&record)
 }
 
 async fn close(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
@@ -243,6 +234,6 @@ async fn close(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
     }
     audit(&mut tx, Some(tenant), "mcp.close", &id.to_string()).await?;
     tx.commit().await?;
-    println!("closed");
+    operator::say(&json!({"proposal_id": id, "status": "closed"}), "closed");
     Ok(())
 }

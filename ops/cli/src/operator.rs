@@ -1,4 +1,4 @@
-//! What the operator's commands share: where the database and the bus are, tables that fit a terminal, `--json`.
+//! What the operator's commands share: where the database and the bus are, and how they answer.
 
 use std::{
     io::Read,
@@ -8,8 +8,10 @@ use std::{
 use anyhow::Context;
 use runtime::{Bus, Database, MasterKeys, Role};
 use secrecy::SecretString;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::PgPool;
+
+use crate::{table, who};
 
 /// Where Postgres is.
 #[derive(Debug, Clone, clap::Args)]
@@ -96,35 +98,28 @@ pub fn read_secret(file: Option<&Path>, variable: Option<&str>) -> anyhow::Resul
 /// Applies the migrations.
 pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
     Database::migrate(&args.database_url).await.context("migrations")?;
-    println!("the schema is up to date");
+    say(&json!({"migrated": true}), "the schema is up to date");
     Ok(())
 }
 
-/// Prints records as JSON lines or as a table with these columns.
-pub fn print(records: &[Value], columns: &[&str], json: bool) {
-    if json {
+/// Prints records as JSON lines, whole, or these columns of them as a table.
+pub fn print(records: &[Value], columns: &[&str]) {
+    if who::wants_json() {
         for record in records {
             println!("{record}");
         }
         return;
     }
-    let text = |value: &Value| match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let rows: Vec<Vec<String>> =
-        records.iter().map(|record| columns.iter().map(|column| text(&record[*column])).collect()).collect();
-    let width =
-        |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded: Vec<String> =
-            cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}", width = *width)).collect();
-        println!("{}", padded.join("  ").trim_end());
-    };
-    line(columns.to_vec());
-    for row in &rows {
-        line(row.iter().map(String::as_str).collect());
-    }
+    print!("{}", table::render(records, columns, table::width()));
+}
+
+/// Prints one record: as JSON on one line, or spread over several to be read.
+pub fn show(record: &Value) -> anyhow::Result<()> {
+    println!("{}", if who::wants_json() { record.to_string() } else { serde_json::to_string_pretty(record)? });
+    Ok(())
+}
+
+/// Says what was done: the record as JSON, or the words.
+pub fn say(record: &Value, words: &str) {
+    println!("{}", if who::wants_json() { record.to_string() } else { words.to_owned() });
 }

@@ -16,8 +16,8 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    key::audit,
     operator::{self, DatabaseArgs, MasterKeyArgs},
+    who::audit,
 };
 
 /// Tenants' own accounts with mail providers.
@@ -27,9 +27,6 @@ pub struct Args {
     database: DatabaseArgs,
     #[command(flatten)]
     master_key: MasterKeyArgs,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     /// As the processes have it: hosts a connection may name beside the provider's own, as `host:port`.
     #[arg(long, env = "POSTRIDER_PROVIDER_ALLOW_HOSTS", value_delimiter = ',', global = true)]
     provider_allow_hosts: Vec<String>,
@@ -134,11 +131,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Add(wanted) => {
             let id = add(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, &wanted).await?;
-            operator::print(&[json!({"connection_id": id})], &["connection_id"], args.json);
+            operator::print(&[json!({"connection_id": id})], &["connection_id"]);
             Ok(())
         }
-        Command::List { tenant } => list(&pool, tenant, args.json).await,
-        Command::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id, args.json).await,
+        Command::List { tenant } => list(&pool, tenant).await,
+        Command::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id).await,
         Command::Default(which) => change(&pool, which.id, Change::Default).await,
         Command::Disable(which) => change(&pool, which.id, Change::Status("disabled")).await,
         Command::Enable(which) => change(&pool, which.id, Change::Status("active")).await,
@@ -207,7 +204,7 @@ async fn clear_default(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> 
     .map(drop)
 }
 
-async fn list(pool: &PgPool, tenant: Option<Uuid>, json: bool) -> anyhow::Result<()> {
+async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         "select tenant_id, id, provider, name, settings, status, is_default, created_at from provider_connections
          where $1::uuid is null or tenant_id = $1 order by tenant_id, created_at desc",
@@ -224,11 +221,11 @@ async fn list(pool: &PgPool, tenant: Option<Uuid>, json: bool) -> anyhow::Result
             })
         })
         .collect();
-    operator::print(&records, &["connection_id", "tenant", "provider", "name", "status", "default", "settings"], json);
+    operator::print(&records, &["connection_id", "tenant", "provider", "name", "status", "default", "settings"]);
     Ok(())
 }
 
-async fn ping(pool: &PgPool, vault: &Vault, guard: &Guard, id: Uuid, json: bool) -> anyhow::Result<()> {
+async fn ping(pool: &PgPool, vault: &Vault, guard: &Guard, id: Uuid) -> anyhow::Result<()> {
     let row = sqlx::query!("select tenant_id, provider, settings, secret from provider_connections where id = $1", id)
         .fetch_optional(pool)
         .await?
@@ -246,7 +243,7 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &Guard, id: Uuid, json: bool)
         "connection_id": id, "provider": row.provider, "ok": answered.is_ok(), "error": answered.err().map(|fault| fault.as_str()),
         "latency_ms": started.elapsed().as_millis() as u64,
     });
-    operator::print(&[record], &["connection_id", "provider", "ok", "error", "latency_ms"], json);
+    operator::print(&[record], &["connection_id", "provider", "ok", "error", "latency_ms"]);
     match answered {
         Ok(()) => Ok(()),
         Err(fault) => bail!("{fault}"),
@@ -299,7 +296,7 @@ async fn change(pool: &PgPool, id: Uuid, change: Change) -> anyhow::Result<()> {
     };
     audit(&mut tx, Some(tenant), action, &format!("{id} {done}")).await?;
     tx.commit().await?;
-    println!("{done}");
+    operator::say(&json!({"connection_id": id, "done": done}), done);
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    key::audit,
     operator::{self, DatabaseArgs},
+    who::audit,
 };
 
 /// How many mails a tenant may send.
@@ -20,9 +20,6 @@ pub struct Args {
     /// The limits of tenants for which none is set, as the processes have them: they show in what is in force.
     #[command(flatten)]
     defaults: QuotaDefaults,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -71,11 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut db = pool.acquire().await?;
     known(&mut db, tenant).await?;
     let standing = quota::standing(&mut db, tenant, &args.defaults).await?;
-    operator::print(
-        &periods(tenant, &standing),
-        &["period", "limit", "from", "used", "remaining", "resets_at"],
-        args.json,
-    );
+    operator::print(&periods(tenant, &standing), &["period", "limit", "from", "used", "remaining", "resets_at"]);
     Ok(())
 }
 

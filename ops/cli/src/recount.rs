@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use sqlx::Executor;
 use uuid::Uuid;
 
-use crate::operator::{self, DatabaseArgs};
+use crate::{
+    operator::{self, DatabaseArgs},
+    progress, who,
+};
 
 /// Recounts sends, events, suppressions and outcomes, and compares with batches and totals. Ends with 1 when anything differs.
 #[derive(Debug, clap::Args)]
@@ -16,9 +19,6 @@ pub struct Args {
     /// This engine tenant only.
     #[arg(long)]
     tenant: Option<Uuid>,
-    /// One JSON object a line.
-    #[arg(long)]
-    json: bool,
 }
 
 const COLUMNS: [&str; 5] = ["counter", "of", "tenant", "booked", "counted"];
@@ -29,6 +29,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut tx = pool.begin_with("begin isolation level repeatable read read only").await?;
     // A count of everything reads everything once.
     tx.execute("set local enable_nestloop = off").await?;
+    let bar = progress::spinner("counting");
     let mut found: Vec<Value> = Vec::new();
     let batches = sqlx::query_file!("queries/recount_batches.sql", args.tenant).fetch_all(&mut *tx).await?;
     found.extend(batches.into_iter().map(|row| {
@@ -52,13 +53,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let outcomes = attribution::recount(&mut tx, args.tenant).await?;
     found.extend(outcomes.into_iter().map(|of| difference(of.tenant_id, &of.counter, &of.of, of.booked, of.counted)));
     tx.rollback().await?;
+    bar.finish_and_clear();
     if found.is_empty() {
-        if !args.json {
+        if !who::wants_json() {
             println!("every counter equals its recount");
         }
         return Ok(ExitCode::SUCCESS);
     }
-    operator::print(&found, &COLUMNS, args.json);
+    operator::print(&found, &COLUMNS);
     Ok(ExitCode::FAILURE)
 }
 

@@ -2,9 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use engagement::rescore::{Done, Scope, rescore};
+use serde_json::json;
 use uuid::Uuid;
 
-use crate::operator::DatabaseArgs;
+use crate::{
+    operator::{self, DatabaseArgs},
+    progress,
+    who::Act,
+};
 
 /// Judges opens and clicks anew, whether a person or a machine made them, and lets times and counters follow. Harmless to
 /// repeat, and to interrupt.
@@ -28,16 +33,31 @@ const LINE_EVERY: u64 = 10_000;
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
+    let bar = progress::spinner("judging");
     let mut told = 0;
     let progress = |done: &Done| {
-        if done.sends >= told + LINE_EVERY {
+        bar.set_message(line(done));
+        // Where nobody watches the bar, a line now and then.
+        if bar.is_hidden() && done.sends >= told + LINE_EVERY {
             told = done.sends;
             eprintln!("{}", line(done));
         }
     };
     let scope = Scope { tenant: args.tenant, since: args.since };
     let done = rescore(&pool, scope, args.dry_run, progress).await?;
-    println!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" });
+    bar.finish_and_clear();
+    let record = json!({
+        "sends": done.sends, "events": done.events, "marked": done.marked, "cleared": done.cleared, "relabelled": done.relabelled,
+        "dry_run": args.dry_run,
+    });
+    operator::say(&record, &format!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" }));
+    if !args.dry_run {
+        let mut db = pool.acquire().await?;
+        let detail = Some(record);
+        Act { tenant: args.tenant, action: "rescore", subject: "opens and clicks", detail, ..Act::default() }
+            .audit(&mut db)
+            .await?;
+    }
     Ok(())
 }
 

@@ -5,7 +5,10 @@ use std::{net::SocketAddr, path::PathBuf};
 use serde_json::json;
 use sink::{Keep, Sink, SinkOptions};
 
-use crate::process::{AddressesFile, stop_signal};
+use crate::{
+    operator,
+    process::{AddressesFile, stop_signal},
+};
 
 /// A mail sink: takes every mail, delivers none.
 #[derive(Debug, clap::Args)]
@@ -35,7 +38,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         ..SinkOptions::default()
     })
     .await?;
-    println!("smtp {}\ninbox {}", sink.smtp_url(), sink.http_url());
+    let (smtp, inbox) = (sink.smtp_url(), sink.http_url());
+    operator::say(&json!({"smtp": smtp, "inbox": inbox}), &format!("smtp {smtp}\ninbox {inbox}"));
     args.addresses.write(&json!({
         "smtp_addr": sink.smtp_addr(), "http_addr": sink.http_addr(), "pid": std::process::id(),
     }))?;

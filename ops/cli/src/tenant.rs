@@ -10,8 +10,9 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
-    key::{audit, environment},
+    key::environment,
     operator::{self, DatabaseArgs},
+    who::audit,
 };
 
 /// Tenants and their links.
@@ -19,9 +20,6 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -77,8 +75,8 @@ struct Link {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::List { limit } => list(&pool, limit, args.json).await,
-        Command::Show { id } => show(&pool, id, args.json).await,
+        Command::List { limit } => list(&pool, limit).await,
+        Command::Show { id } => show(&pool, id).await,
         Command::Link(wanted) => {
             let owner = Address::parse(&wanted.email).context("email")?;
             let id = link(
@@ -90,16 +88,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 wanted.org_name.as_deref(),
             )
             .await?;
-            operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"], args.json);
+            operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"]);
             Ok(())
         }
         Command::Suspend { id } => set_status(&pool, id, "suspended").await,
         Command::Activate { id } => set_status(&pool, id, "active").await,
-        Command::Attribution(wanted) => attribution::run(&pool, wanted, args.json).await,
+        Command::Attribution(wanted) => attribution::run(&pool, wanted).await,
     }
 }
 
-async fn list(pool: &PgPool, limit: i64, json: bool) -> anyhow::Result<()> {
+async fn list(pool: &PgPool, limit: i64) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         "select t.id, t.environment, t.org_name, t.status, t.created_at,
                 (select string_agg(l.product || ':' || l.product_tenant_id, ' ') from tenant_links l where l.tenant_id = t.id) as links
@@ -115,11 +113,11 @@ async fn list(pool: &PgPool, limit: i64, json: bool) -> anyhow::Result<()> {
                    "links": row.links, "created_at": row.created_at})
         })
         .collect();
-    operator::print(&records, &["tenant", "environment", "status", "org_name", "links"], json);
+    operator::print(&records, &["tenant", "environment", "status", "org_name", "links"]);
     Ok(())
 }
 
-async fn show(pool: &PgPool, id: Uuid, json: bool) -> anyhow::Result<()> {
+async fn show(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     let row = sqlx::query!(
         r#"select t.environment, t.org_name, t.status, t.timezone, t.physical_address, t.created_at,
                 (select count(*) from contacts c where c.tenant_id = t.id) as "contacts!",
@@ -138,12 +136,7 @@ async fn show(pool: &PgPool, id: Uuid, json: bool) -> anyhow::Result<()> {
         "physical_address": row.physical_address, "created_at": row.created_at, "contacts": row.contacts,
         "suppressions": row.suppressions, "campaigns": row.campaigns, "domains": row.domains, "senders": row.senders,
     });
-    if json {
-        println!("{record}");
-    } else {
-        println!("{}", serde_json::to_string_pretty(&record)?);
-    }
-    Ok(())
+    operator::show(&record)
 }
 
 /// Finds or makes the engine tenant behind a product's tenant.
@@ -205,6 +198,6 @@ async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()>
     }
     audit(&mut tx, Some(id), "tenant.status", status).await?;
     tx.commit().await?;
-    println!("{status}");
+    operator::say(&json!({"tenant": id, "status": status}), status);
     Ok(())
 }

@@ -177,10 +177,7 @@ mod tests {
             today: chrono::NaiveDate::MIN,
         };
         let shown = days("acme.example", &standing);
-        assert_eq!(
-            shown[1],
-            json!({"domain": "acme.example", "day": 2, "cap": 10, "used": 7, "status": "today"})
-        );
+        assert_eq!(shown[1], json!({"domain": "acme.example", "day": 2, "cap": 10, "used": 7, "status": "today"}));
         assert_eq!([&shown[0]["status"], &shown[2]["status"]], ["over", "to_come"]);
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct BatchFacts {
     pub is_done: bool,
     pub campaign_sending: bool,
     pub campaign_paused: bool,
+    pub tenant_paused: bool,
     pub tenant_active: bool,
     pub sender_active: bool,
     pub domain_status: DomainStatus,
@@ -41,6 +42,8 @@ pub(crate) enum Road {
     Withheld,
     /// Its campaign is paused: back to waiting.
     Paused,
+    /// Its tenant is paused: put aside.
+    Aside,
     /// Nothing is owed, or the cancel sweep has it.
     Over,
 }
@@ -51,6 +54,8 @@ impl BatchFacts {
             Road::Over
         } else if self.campaign_paused {
             Road::Paused
+        } else if self.tenant_paused && self.tenant_active {
+            Road::Aside
         } else if !self.tenant_active || !self.sender_active || !self.domain_status.may_send() {
             Road::Withheld
         } else {
@@ -67,22 +72,34 @@ pub(crate) struct OwedSend {
     pub standing: Standing,
 }
 
-/// The batches of these messages. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
+/// The batches of these messages, from key to key (`offset 0`): looking for the best order of six tables takes the planner 4 ms
+/// (measured), looking the rows up 0.2. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
 pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
     let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
     let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
     let rows = sqlx::query!(
-        r#"select distinct b.tenant_id, b.id, b.lane as "lane: Lane", b.kind as "kind: MessageKind",
-                  b.classification as "classification: Classification", b.campaign_id, b.content_id, b.sender_id,
-                  b.state = 'done' as "is_done!", coalesce(c.status = 'sending', true) as "campaign_sending!",
-                  coalesce(c.paused, false) as "campaign_paused!", c.list_id as "list_id?", t.status = 'active' as "tenant_active!",
-                  s.status = 'active' as "sender_active!", d.status as "domain_status: DomainStatus"
+        r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind",
+                  b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
+                  b.sender_id as "sender_id!", b.state = 'done' as "is_done!",
+                  coalesce(c.status = 'sending', true) as "campaign_sending!", coalesce(c.paused, false) as "campaign_paused!",
+                  t.paused_at is not null as "tenant_paused!", c.list_id as "list_id?", t.status = 'active' as "tenant_active!",
+                  s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-           join batches b on b.tenant_id = w.tenant_id and b.id = w.id
-           join tenants t on t.id = b.tenant_id
-           join senders s on s.tenant_id = b.tenant_id and s.id = b.sender_id
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id"#,
+           cross join lateral (
+               select b.tenant_id, b.id, b.lane, b.kind, b.classification, b.campaign_id, b.content_id, b.sender_id, b.state
+               from batches b where b.tenant_id = w.tenant_id and b.id = w.id offset 0
+           ) b
+           cross join lateral (select t.status, t.paused_at from tenants t where t.id = b.tenant_id offset 0) t
+           cross join lateral (
+               select s.status, s.domain_id from senders s where s.tenant_id = b.tenant_id and s.id = b.sender_id offset 0
+           ) s
+           cross join lateral (
+               select d.status from domains d where d.tenant_id = b.tenant_id and d.id = s.domain_id offset 0
+           ) d
+           left join lateral (
+               select c.status, c.paused, c.list_id from campaigns c
+               where c.tenant_id = b.tenant_id and c.id = b.campaign_id offset 0
+           ) c on true"#,
         &tenants,
         &ids
     )
@@ -101,6 +118,7 @@ pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<
         is_done: row.is_done,
         campaign_sending: row.campaign_sending,
         campaign_paused: row.campaign_paused,
+        tenant_paused: row.tenant_paused,
         tenant_active: row.tenant_active,
         sender_active: row.sender_active,
         domain_status: row.domain_status,

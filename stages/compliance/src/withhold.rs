@@ -84,3 +84,28 @@ pub(crate) async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Re
     .await
     .map(drop)
 }
+
+/// A paused tenant's batches wait until it is resumed: campaigns' to be handed on again, the others to be woken. In this order: the
+/// batches, the tenants, and then the look whether they are paused still. Whoever resumes a tenant waits for us or is seen by us, so
+/// nothing is put aside that nobody would bring back. What somebody holds is left to him: he gives it back, and it comes by again.
+pub(crate) async fn put_aside(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
+    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    let mut tx = pool.begin().await?;
+    sqlx::query!(
+        "select b.id
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+         order by b.tenant_id, b.id
+         for update of b",
+        &tenants,
+        &ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    sqlx::query!("select id from tenants where id = any($1) order by id for share", &tenants)
+        .fetch_all(&mut *tx)
+        .await?;
+    sqlx::query_file!("queries/put_aside.sql", &tenants, &ids).execute(&mut *tx).await?;
+    tx.commit().await
+}

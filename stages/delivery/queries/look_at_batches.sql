@@ -2,13 +2,13 @@
 -- key to key (`offset 0`), whatever the tables hold.
 select b.id as "id!", b.tenant_id as "tenant_id!", c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
        case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
-       t.status as "tenant_status!", d.status as "domain_status!: DomainStatus", s.status as "sender_status!",
+       t.status as "tenant_status!", t.paused_at is not null as "tenant_paused!", d.status as "domain_status!: DomainStatus", s.status as "sender_status!",
        a.id as "topic_id?", l.monthly as "monthly?", l.daily as "daily?", (now() at time zone 'utc')::date as "today!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 cross join lateral (
     select b.tenant_id, b.id, b.sender_id, b.campaign_id from batches b where b.tenant_id = u.tenant_id and b.id = u.id offset 0
 ) b
-cross join lateral (select t.status from tenants t where t.id = b.tenant_id offset 0) t
+cross join lateral (select t.status, t.paused_at from tenants t where t.id = b.tenant_id offset 0) t
 cross join lateral (
     select s.status, s.domain_id from senders s where s.tenant_id = b.tenant_id and s.id = b.sender_id offset 0
 ) s

@@ -22,6 +22,10 @@ impl Sweep for Logs {
         Duration::from_secs(10)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let suppressions =
             sqlx::query_file_scalar!("queries/compact_suppressions.sql", AT_ONCE).fetch_one(&self.0).await?;
@@ -43,6 +47,10 @@ impl Sweep for PastHours {
 
     fn interval(&self) -> Duration {
         Duration::from_secs(300)
+    }
+
+    fn rests(&self) -> bool {
+        false
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -102,8 +102,10 @@ impl<S: Stage> Worker<S> {
         };
         let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, first).await.map_err(|_| BusError::Timeout)??;
         let Some(first) = first else { return Ok(Vec::new()) };
+        // The server says with each message how many more there were: asking for none would cost every idle stage a round trip.
+        let waiting = first.info().map_or(1, |info| info.pending);
         let mut messages = vec![first];
-        if self.intake.coalesce > 1 {
+        if self.intake.coalesce > 1 && waiting > 0 {
             let more = async {
                 let batch = consumer.fetch().max_messages(self.intake.coalesce - 1).messages().await.ok()?;
                 batch.try_collect::<Vec<_>>().await.ok()

@@ -33,6 +33,10 @@ impl Sweep for Checks {
         Duration::from_millis(500)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
         let notes = sqlx::query!(

@@ -19,7 +19,7 @@ pub(crate) enum Way<'a> {
     Complete,
     /// The sequence is paused: it leaves the due ones and keeps its time.
     Park,
-    /// Its tenant is suspended: it comes again.
+    /// Its tenant is suspended or paused: it comes again.
     Rest,
 }
 

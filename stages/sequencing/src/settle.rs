@@ -25,6 +25,10 @@ impl Sweep for Settle {
         Duration::from_millis(500)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     /// One sequence and a part of its enrollments per run. A step that began before the change may still park one: so a sequence is
     /// looked at until no transaction can be that old.
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pipeline::{Client, Rig, eventually, process};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 /// The JSON lines a command printed.
 fn lines(output: &str) -> Vec<Value> {
@@ -59,6 +60,22 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     .await;
     assert_eq!(list().len(), 1, "a replayed letter is removed");
     assert_eq!(again["reason"], "malformed");
+    let fits = |filter: &[&str]| {
+        lines(&process::run(&[&["dead", "--json", "list"], filter].concat(), &rig.operator_env())).len()
+    };
+    let nobody = Uuid::nil().to_string();
+    for (filter, expected) in [
+        (&["--stage", "compliance", "--reason", "malformed"][..], 1),
+        (&["--subject", "mail.v1.resolved"], 1),
+        (&["--newer", "1h"], 1),
+        (&["--stage", "audience"], 0),
+        (&["--reason", "render"], 0),
+        (&["--subject", "mail.v1.cleared"], 0),
+        (&["--older", "1h"], 0),
+        (&["--tenant", &nobody], 0),
+    ] {
+        assert_eq!(fits(filter), expected, "{filter:?}");
+    }
     process::run(&["dead", "drop", "--all", "--stage", "audience"], &rig.operator_env());
     assert_eq!(list().len(), 1, "the filter holds");
     process::run(&["dead", "drop", "--all", "--stage", "compliance"], &rig.operator_env());
@@ -66,6 +83,9 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
 
     let streams = lines(&process::run(&["streams", "--json", "report"], &rig.operator_env()));
     assert_eq!(streams.len(), runtime::streams::STREAMS.len());
+    let audited = lines(&process::run(&["audit", "--json", "list", "--action", "dead."], &rig.operator_env()));
+    let acts: Vec<&Value> = audited.iter().map(|line| &line["action"]).collect();
+    assert_eq!(acts, ["dead.drop", "dead.drop", "dead.replay"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 mod doc;
 mod draft;
+mod hold;
 mod launch;
 mod record;
 mod retry;
@@ -27,6 +28,8 @@ use crate::{
     act::{Act, Faults, NoParameters, Page, Reply, Routes, read, write},
     error::ApiError,
 };
+
+pub use hold::{HoldRefused, hold};
 
 /// The routes.
 pub(crate) fn routes() -> Routes {

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The gates, in the order the engine passes them.
-const GATES: [&str; 11] = [
+const GATES: [&str; 13] = [
     "audience",
     "contact",
     "suppression",
@@ -21,6 +21,8 @@ const GATES: [&str; 11] = [
     "sender",
     "domain",
     "quota",
+    "warmup",
+    "pace",
     "window",
     "campaign",
     "sequence",

@@ -1,15 +1,18 @@
 //! The gates, each as one pure decision over a row.
 
-use chrono::{DateTime, Utc};
-use delivery::quota::Room;
-use schemas::{CampaignStatus, Classification, EnrollmentStatus, OnMiss, SequenceStatus};
+use chrono::{DateTime, Days, NaiveTime, Utc};
+use delivery::{quota::Room, warmup::Standing as WarmupStanding};
+use schemas::{CampaignStatus, Classification, EnrollmentStatus, OnMiss, SendState, SequenceStatus};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::store::{ContactRow, SenderRow, SuppressionRow};
 use crate::{
     act::page::as_optional_time,
-    routes::{campaigns::store::CampaignRow, enrollments::store::EnrollmentRow, sequences::store::SequenceRow},
+    routes::{
+        campaigns::store::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
+        sequences::store::SequenceRow,
+    },
 };
 
 /// What a gate says now.
@@ -142,7 +145,11 @@ pub(super) fn consent(row: &ContactRow, classification: Classification) -> Gate 
 
 /// Whether the tenant may send.
 pub(super) fn tenant(id: Uuid, row: &SenderRow) -> Gate {
-    Gate::new("tenant", stop_if(row.tenant_status != "active"), row.tenant_status.clone()).row("tenant", id, None)
+    let gate = match (row.tenant_status.as_str(), row.tenant_paused_at) {
+        ("active", Some(_)) => Gate::new("tenant", Verdict::Wait, "paused"),
+        (status, _) => Gate::new("tenant", stop_if(status != "active"), status),
+    };
+    gate.row("tenant", id, row.tenant_paused_at)
 }
 
 /// Whether the sender may.
@@ -163,6 +170,30 @@ pub(super) fn domain(row: &SenderRow) -> Gate {
 pub(super) fn quota(room: &Room) -> Gate {
     let detail = room.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
     Gate { at: Some(room.resets_at), ..Gate::new("quota", stop_if(room.remaining == Some(0)), detail) }
+}
+
+/// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail then waits for the next day.
+pub(super) fn warmup(domain: Uuid, standing: Option<&WarmupStanding>) -> Gate {
+    let tomorrow = |standing: &WarmupStanding| {
+        standing.today.checked_add_days(Days::new(1)).map(|day| day.and_time(NaiveTime::MIN).and_utc())
+    };
+    let (verdict, detail, at) = match standing.map(|standing| (standing, standing.room())) {
+        Some((standing, Some(0))) => (Verdict::Wait, "day_is_full".to_owned(), tomorrow(standing)),
+        Some((standing, Some(room))) => (Verdict::Pass, room.to_string(), tomorrow(standing)),
+        Some((_, None)) | None => (Verdict::Pass, "none".to_owned(), None),
+    };
+    Gate::new("warmup", verdict, detail).row("domain", domain, at)
+}
+
+/// Whether the mail waits for its turn: because its receiver is slowed down, or because its domain is warmed up.
+pub(super) fn pace(send: Option<&SendRow>, is_slowed: bool) -> Gate {
+    let waiting = send.filter(|send| send.state == SendState::Deferred);
+    match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
+        Some((send, reason @ ("paced" | "warmup"))) => {
+            Gate { at: send.next_attempt_at, ..Gate::new("pace", Verdict::Wait, reason) }
+        }
+        _ => Gate::new("pace", Verdict::Pass, if is_slowed { "slowed" } else { "free" }),
+    }
 }
 
 /// Whether the campaign's window is open.
@@ -216,6 +247,29 @@ mod tests {
     ) {
         let gates = suppressions(&[suppression(reason, scope)], classification);
         assert_eq!((gates.len(), gates[0].verdict, gates[0].detail.as_str()), (1, verdict, reason));
+    }
+
+    #[rstest]
+    #[case::cap_reached(10, Verdict::Wait, "day_is_full")]
+    #[case::some_left(7, Verdict::Pass, "3")]
+    fn a_domain_that_is_warmed_up_waits_when_the_day_is_full(
+        #[case] used: i64,
+        #[case] verdict: Verdict,
+        #[case] detail: &str,
+    ) {
+        let standing = WarmupStanding {
+            tenant_id: Uuid::nil(),
+            domain_id: Uuid::nil(),
+            is_on: true,
+            caps: Some(vec![10]),
+            days_before: 0,
+            used,
+            today: Utc::now().date_naive(),
+        };
+        let gate = warmup(Uuid::nil(), Some(&standing));
+        assert_eq!((gate.verdict, gate.detail.as_str()), (verdict, detail));
+        assert!(gate.at.is_some_and(|at| at > Utc::now()));
+        assert_eq!(warmup(Uuid::nil(), None).verdict, Verdict::Pass);
     }
 
     #[test]

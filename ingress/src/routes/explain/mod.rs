@@ -5,9 +5,11 @@ mod doc;
 mod gates;
 mod store;
 
-use schemas::{Address, Classification};
+use delivery::quota::QuotaDefaults;
+use schemas::{Address, Classification, receiver::Receiver};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::gates::{Gate, Verdict};
@@ -38,9 +40,12 @@ struct Query {
 
 /// What is asked about.
 #[derive(Debug, Clone, Copy)]
-enum About {
+pub enum About {
+    /// A campaign.
     Campaign(Uuid),
+    /// A one-off message.
     Message(Uuid),
+    /// A sequence.
     Sequence(Uuid),
 }
 
@@ -65,20 +70,50 @@ impl Query {
 
 async fn explain(act: &mut Act, query: Query) -> Result<Reply, ApiError> {
     let (about, address) = query.validate()?;
-    match about {
-        About::Campaign(id) => campaign(act, id, &address).await,
-        About::Message(id) => message(act, id, &address).await,
-        About::Sequence(id) => sequence(act, id, &address).await,
+    let (tenant, quota) = (act.tenant, act.ingress.settings.quota);
+    Reply::ok(&Asker { db: act.db(), tenant, quota }.explain(about, &address).await?)
+}
+
+/// Who asks: the API for its caller, the command line for an operator.
+#[derive(Debug)]
+pub struct Asker<'a> {
+    /// Sees the tenant, at least.
+    pub db: &'a mut PgConnection,
+    /// Whose mail it is about.
+    pub tenant: Uuid,
+    /// The limits of tenants for which none is set.
+    pub quota: QuotaDefaults,
+}
+
+impl Asker<'_> {
+    /// Every gate in order with its verdict now, and what became of the send, if there is one.
+    ///
+    /// # Errors
+    /// 404 for what is not the tenant's.
+    pub async fn explain(&mut self, about: About, address: &Address) -> Result<Value, ApiError> {
+        match about {
+            About::Campaign(id) => campaign(self, id, address).await,
+            About::Message(id) => message(self, id, address).await,
+            About::Sequence(id) => sequence(self, id, address).await,
+        }
+    }
+
+    /// What became of one send.
+    ///
+    /// # Errors
+    /// 404 for what is not the tenant's.
+    pub async fn send(&mut self, id: Uuid) -> Result<Value, ApiError> {
+        sends::one_record(self.db, self.tenant, id).await
     }
 }
 
-async fn campaign(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
-    let row = campaigns::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let contact = store::contact(act.db(), tenant, address.as_str()).await?;
-    let month = ledger::campaign_month(act.db(), tenant, id).await?.flatten();
+async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Value, ApiError> {
+    let tenant = asker.tenant;
+    let row = campaigns::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
+    let month = ledger::campaign_month(&mut *asker.db, tenant, id).await?.flatten();
     let send = match (&contact, month) {
-        (Some(contact), Some(month)) => ledger::to_contact(act.db(), tenant, month, id, contact.id).await?,
+        (Some(contact), Some(month)) => ledger::to_contact(&mut *asker.db, tenant, month, id, contact.id).await?,
         _ => None,
     };
     let mut gates = vec![match &contact {
@@ -86,39 +121,43 @@ async fn campaign(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, A
         Some(contact) => {
             let is_member = match month {
                 Some(_) => send.is_some(),
-                None => is_member(act, &row, contact.id).await?,
+                None => is_member(asker, &row, contact.id).await?,
             };
             gates::audience(&row, is_member, month.is_some())
         }
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(act, contact, address, row.classification).await?);
+        gates.extend(person(asker, contact, address, row.classification).await?);
     }
-    gates.extend(sender(act, row.sender_profile_id).await?);
+    let (from, domain) = sender(asker, row.sender_profile_id).await?;
+    gates.extend(from);
+    let warmup = delivery::warmup::standing(&mut *asker.db, tenant, domain.domain_id).await?;
+    gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
+    gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     gates.push(gates::window(&row));
     gates.push(gates::campaign(&row));
     let variant = match &contact {
         Some(contact) if !row.variants.is_empty() => {
-            let part = store::part(act.db(), id, contact.id, row.split().thresholds()).await?;
+            let part = store::part(&mut *asker.db, id, contact.id, row.split().thresholds()).await?;
             send.as_ref().and_then(|send| send.variant.clone()).or(row.split().letter(part).map(str::to_owned))
         }
         _ => None,
     };
     let mut answer = answer("campaign", id, address, contact.map(|contact| contact.id), gates);
     answer["explanation"]["variant"] = json!(variant);
-    finish(act, answer, send).await
+    finish(asker, answer, send).await
 }
 
-async fn message(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
-    let message = store::message(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
-    let contact = store::contact(act.db(), tenant, address.as_str()).await?;
+async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Value, ApiError> {
+    let tenant = asker.tenant;
+    let message = store::message(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
+    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
     let send_id = match &contact {
-        Some(contact) => store::recipient(act.db(), tenant, id, contact.id).await?,
+        Some(contact) => store::recipient(&mut *asker.db, tenant, id, contact.id).await?,
         None => None,
     };
     let send = match send_id {
-        Some(send) => ledger::get(act.db(), tenant, send).await?,
+        Some(send) => ledger::get(&mut *asker.db, tenant, send).await?,
         None => None,
     };
     let mut gates = vec![match &contact {
@@ -126,29 +165,31 @@ async fn message(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, Ap
         Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(act, contact, address, Classification::Operational).await?);
+        gates.extend(person(asker, contact, address, Classification::Operational).await?);
     }
-    gates.extend(sender(act, message.sender_id).await?);
-    finish(act, answer("message", id, address, contact.map(|contact| contact.id), gates), send).await
+    let (from, domain) = sender(asker, message.sender_id).await?;
+    gates.extend(from);
+    gates.push(pace(asker, &domain, address, send.as_ref()).await?);
+    finish(asker, answer("message", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
 /// The newest enrollment decides; what is shown as the send is its newest mail.
-async fn sequence(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
-    let row = sequences::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
-    let contact = store::contact(act.db(), tenant, address.as_str()).await?;
+async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Value, ApiError> {
+    let tenant = asker.tenant;
+    let row = sequences::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
     let newest = match &contact {
-        Some(contact) => enrollments::newest(act.db(), tenant, id, contact.id).await?,
+        Some(contact) => enrollments::newest(&mut *asker.db, tenant, id, contact.id).await?,
         None => None,
     };
     let (enrollment, send) = match newest {
         Some(newest) => {
-            let mail = enrollments::newest_send(act.db(), tenant, newest).await?;
+            let mail = enrollments::newest_send(&mut *asker.db, tenant, newest).await?;
             let send = match mail {
-                Some(mail) => ledger::get(act.db(), tenant, mail).await?,
+                Some(mail) => ledger::get(&mut *asker.db, tenant, mail).await?,
                 None => None,
             };
-            (enrollments::get(act.db(), tenant, newest).await?, send)
+            (enrollments::get(&mut *asker.db, tenant, newest).await?, send)
         }
         None => (None, None),
     };
@@ -157,34 +198,36 @@ async fn sequence(act: &mut Act, id: Uuid, address: &Address) -> Result<Reply, A
         Some(_) => gates::enrollment(enrollment.as_ref()),
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(act, contact, address, Classification::Marketing).await?);
+        gates.extend(person(asker, contact, address, Classification::Marketing).await?);
     }
     if let Some(profile) = row.sender_profile_id {
-        gates.extend(sender(act, profile).await?);
+        let (from, domain) = sender(asker, profile).await?;
+        gates.extend(from);
+        gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     }
     gates.push(gates::sequence(&row));
-    finish(act, answer("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
+    finish(asker, answer("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
 /// Whether somebody is in the audience of a campaign that was not looked up yet.
-async fn is_member(act: &mut Act, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
-    let tenant = act.tenant;
+async fn is_member(asker: &mut Asker<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
+    let tenant = asker.tenant;
     let selector =
         audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let Some(selector) = selector else { return Ok(false) };
-    let found = audience::includes(act.db(), tenant, &selector, contact).await;
+    let found = audience::includes(&mut *asker.db, tenant, &selector, contact).await;
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
 /// What stands for and against a person.
 async fn person(
-    act: &mut Act,
+    asker: &mut Asker<'_>,
     contact: &store::ContactRow,
     address: &Address,
     classification: Classification,
 ) -> Result<Vec<Gate>, ApiError> {
-    let tenant = act.tenant;
-    let suppressions = store::suppressions(act.db(), tenant, address.as_str()).await?;
+    let tenant = asker.tenant;
+    let suppressions = store::suppressions(&mut *asker.db, tenant, address.as_str()).await?;
     let mut gates = vec![gates::contact(contact)];
     gates.extend(gates::suppressions(&suppressions, classification));
     gates.push(gates::consent(contact, classification));
@@ -192,11 +235,25 @@ async fn person(
 }
 
 /// What stands for and against the sender.
-async fn sender(act: &mut Act, sender: Uuid) -> Result<Vec<Gate>, ApiError> {
-    let (tenant, defaults) = (act.tenant, act.ingress.settings.quota);
-    let row = store::sender(act.db(), tenant, sender).await?;
-    let room = delivery::quota::room(act.db(), tenant, &defaults).await?;
-    Ok(vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room)])
+async fn sender(asker: &mut Asker<'_>, sender: Uuid) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
+    let (tenant, defaults) = (asker.tenant, asker.quota);
+    let row = store::sender(&mut *asker.db, tenant, sender).await?;
+    let room = delivery::quota::room(&mut *asker.db, tenant, &defaults).await?;
+    let gates = vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room)];
+    Ok((gates, row))
+}
+
+/// Whether a mail waits for its turn.
+async fn pace(
+    asker: &mut Asker<'_>,
+    sender: &store::SenderRow,
+    address: &Address,
+    send: Option<&ledger::SendRow>,
+) -> Result<Gate, ApiError> {
+    let tenant = asker.tenant;
+    let receiver = Receiver::of(address.domain());
+    let is_slowed = store::is_slowed(&mut *asker.db, tenant, &sender.domain, &receiver.name).await?;
+    Ok(gates::pace(send, is_slowed))
 }
 
 fn answer(kind: &str, id: Uuid, address: &Address, contact: Option<Uuid>, gates: Vec<Gate>) -> Value {
@@ -223,14 +280,14 @@ fn answer(kind: &str, id: Uuid, address: &Address, contact: Option<Uuid>, gates:
 }
 
 /// What became of it, where there is a send.
-async fn finish(act: &mut Act, mut answer: Value, send: Option<ledger::SendRow>) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
+async fn finish(asker: &mut Asker<'_>, mut answer: Value, send: Option<ledger::SendRow>) -> Result<Value, ApiError> {
+    let tenant = asker.tenant;
     answer["explanation"]["send"] = match send {
         Some(send) => {
-            let events = ledger::events(act.db(), tenant, send.id).await?;
+            let events = ledger::events(&mut *asker.db, tenant, send.id).await?;
             sends::record(&send, &events)
         }
         None => Value::Null,
     };
-    Reply::ok(&answer)
+    Ok(answer)
 }

@@ -30,9 +30,11 @@ pub(super) struct SenderRow {
     pub(super) status: String,
     pub(super) updated_at: DateTime<Utc>,
     pub(super) domain_id: Uuid,
+    pub(super) domain: String,
     pub(super) domain_status: DomainStatus,
     pub(super) verified_at: Option<DateTime<Utc>>,
     pub(super) tenant_status: String,
+    pub(super) tenant_paused_at: Option<DateTime<Utc>>,
 }
 
 /// A one-off message.
@@ -76,14 +78,33 @@ pub(super) async fn suppressions(
 pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<SenderRow> {
     sqlx::query_as!(
         SenderRow,
-        r#"select s.status, s.updated_at, d.id as domain_id, d.status as "domain_status: DomainStatus", d.verified_at,
-                  t.status as tenant_status
+        r#"select s.status, s.updated_at, d.id as domain_id, d.domain, d.status as "domain_status: DomainStatus", d.verified_at,
+                  t.status as tenant_status, t.paused_at as tenant_paused_at
            from senders s
            join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
            join tenants t on t.id = s.tenant_id
            where s.tenant_id = $1 and s.id = $2"#,
         tenant,
         id
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// Whether mail from this domain to this receiver is held to a pace, as processes have told within the hour.
+pub(super) async fn is_slowed(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sending_domain: &str,
+    receiver: &str,
+) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
+        r#"select exists (
+               select from paces
+               where tenant_id = $1 and sending_domain = $2 and receiver = $3 and updated_at > now() - interval '1 hour') as "held!""#,
+        tenant,
+        sending_domain,
+        receiver
     )
     .fetch_one(db)
     .await

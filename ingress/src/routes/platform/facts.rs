@@ -30,6 +30,8 @@ pub struct Facts {
     pub totals: Option<Vec<Total>>,
     /// What is owed.
     pub backlog: Option<Backlog>,
+    /// What operators hold back.
+    pub pauses: Option<Pauses>,
     /// Sending domains.
     pub domains: Option<Domains>,
     /// Outbound webhook deliveries.
@@ -96,6 +98,19 @@ pub struct Backlog {
     pub bulk_waiting: i64,
 }
 
+/// What operators hold back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// Stages that start nothing.
+    pub stages: Vec<String>,
+    /// Tenants of which nothing is mailed, counted to 10,000.
+    pub tenants: i64,
+    /// Since when the whole ledger is held: it was restored.
+    pub held_at: Option<DateTime<Utc>>,
+    /// Why.
+    pub held_reason: Option<String>,
+}
+
 /// Sending domains in production.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Domains {
@@ -150,17 +165,18 @@ pub struct Ping {
 impl Facts {
     /// Looks at everything.
     pub async fn gather(pool: &PgPool, bus: &Bus) -> Self {
-        let (database, stages, streams, totals, backlog, domains, webhooks, pings) = tokio::join!(
+        let (database, stages, streams, totals, backlog, pauses, domains, webhooks, pings) = tokio::join!(
             look("database", database(pool)),
             look("heartbeats", stages(pool)),
             look_at_bus(streams(bus)),
             look("totals", totals(pool)),
             look("backlog", backlog(pool)),
+            look("pauses", pauses(pool)),
             look("domains", domains(pool)),
             look("webhooks", webhooks(pool)),
             look("provider pings", pings(pool)),
         );
-        Self { database, stages, streams, totals, backlog, domains, webhooks, pings }
+        Self { database, stages, streams, totals, backlog, pauses, domains, webhooks, pings }
     }
 }
 
@@ -208,6 +224,15 @@ async fn backlog(pool: &PgPool) -> sqlx::Result<Backlog> {
                   bulk_announced as "bulk_announced!", coalesce(bulk_announcements_max, 0) as "bulk_announcements!",
                   bulk_waiting as "bulk_waiting!"
            from platform_backlog()"#
+    )
+    .fetch_one(pool)
+    .await
+}
+
+async fn pauses(pool: &PgPool) -> sqlx::Result<Pauses> {
+    sqlx::query_as!(
+        Pauses,
+        r#"select stages as "stages!", tenants as "tenants!", held_at, held_reason from platform_pauses()"#
     )
     .fetch_one(pool)
     .await

@@ -1,5 +1,7 @@
 //! From what was seen to how it stands. Pure: a table test covers it.
 
+mod paused;
+
 use schemas::subjects::stream;
 
 use super::{
@@ -53,6 +55,7 @@ const REASONS_NAMED: usize = 5;
 pub fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![database(facts), bus(facts.streams.as_deref())];
     checks.extend(SENDING.iter().map(|stage| heartbeat(stage, facts.stages.as_deref())));
+    checks.push(paused::check(facts.pauses.as_ref()));
     checks.push(failing_sweeps(facts.stages.as_deref()));
     checks.push(dead_letters(facts.streams.as_deref()));
     checks.push(queues(facts.streams.as_deref()));

@@ -6,6 +6,7 @@ pub(crate) mod store;
 
 use schemas::SendState;
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::store::{EventRow, PendingRow, SendRow};
@@ -28,13 +29,19 @@ pub(crate) fn routes() -> Routes {
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("send")?);
-    if let Some(row) = store::get(act.db(), tenant, id).await? {
-        let events = store::events(act.db(), tenant, id).await?;
-        return Reply::ok(&json!({"ok": true, "send": record(&row, &events)}));
+    let send = one_record(act.db(), tenant, id).await?;
+    Reply::ok(&json!({"ok": true, "send": send}))
+}
+
+/// A send, or the request that it will come from.
+pub(crate) async fn one_record(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Value, ApiError> {
+    if let Some(row) = store::get(&mut *db, tenant, id).await? {
+        let events = store::events(db, tenant, id).await?;
+        return Ok(record(&row, &events));
     }
     // Accepted and not resolved yet: the caller has its id, so it is there.
-    let pending = store::pending(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
-    Reply::ok(&json!({"ok": true, "send": pending_record(id, &pending)}))
+    let pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
+    Ok(pending_record(id, &pending))
 }
 
 /// A send in a list.

@@ -1,22 +1,31 @@
 //! `postrider dead list|show|replay|drop`: what was set aside, why, and what to do with it.
 
+mod letters;
+
+use std::time::Duration;
+
 use anyhow::{Context, bail};
 use async_nats::jetstream::{self, message::StreamMessage};
 use clap::Subcommand;
 use runtime::{Bus, Publication};
 use schemas::subjects::{header, stream};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use crate::operator::{self, BusArgs};
+use self::letters::{record, select, text};
+use crate::{
+    operator::{self, BusArgs, DatabaseArgs},
+    progress, who,
+    who::Act,
+};
 
 /// Dead letters.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
     bus: BusArgs,
-    /// One JSON object a line.
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -30,6 +39,9 @@ enum Command {
         /// At most this many.
         #[arg(long, default_value_t = 50)]
         limit: usize,
+        /// However many there are.
+        #[arg(long, conflicts_with = "limit")]
+        all: bool,
     },
     /// One dead letter with its body.
     Show {
@@ -42,14 +54,27 @@ enum Command {
     Drop(Choice),
 }
 
-#[derive(Debug, clap::Args)]
+/// Which dead letters. All that is given must fit.
+#[derive(Debug, Default, clap::Args)]
 struct Filter {
     /// Of this stage only.
     #[arg(long)]
     stage: Option<String>,
     /// With this reason only.
+    #[arg(long = "reason", value_name = "REASON")]
+    code: Option<String>,
+    /// That came from subjects that begin like this: `mail.v1.request.shop`.
     #[arg(long)]
-    reason: Option<String>,
+    subject: Option<String>,
+    /// Of this engine tenant, as far as their bodies name one.
+    #[arg(long)]
+    tenant: Option<Uuid>,
+    /// Set aside longer ago than this: `1h`, `2days`.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
+    older: Option<Duration>,
+    /// Set aside within this time.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
+    newer: Option<Duration>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -61,45 +86,104 @@ struct Choice {
     all: bool,
     #[command(flatten)]
     filter: Filter,
+    /// At most this many of them, the oldest first.
+    #[arg(long, requires = "all")]
+    limit: Option<usize>,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let bus = args.bus.connect().await?;
     let letters = bus.jetstream().get_stream(bus.prefixed(stream::DEAD)).await.context("the dead letter stream")?;
-    match args.command {
-        Command::List { filter, limit } => {
-            let found = select(&letters, &filter, limit).await?;
-            let records: Vec<Value> = found.iter().map(summary).collect();
-            operator::print(&records, &["number", "at", "stage", "reason", "attempts", "detail"], args.json);
+    match &args.command {
+        Command::List { filter, limit, all } => {
+            let limit = if *all { usize::MAX } else { *limit };
+            let found = select(&bus, &letters, filter, limit).await?;
+            let records: Vec<Value> = found.iter().map(record).collect();
+            operator::print(&records, &["number", "at", "stage", "reason", "attempts", "detail"]);
+            Ok(())
         }
         Command::Show { number } => {
-            let letter = letters.get_raw_message(number).await.context("no dead letter has this number")?;
-            let mut record = summary(&letter);
-            record["subject"] = json!(text(&letter, header::DEAD_SUBJECT));
+            let letter = letters.get_raw_message(*number).await.context("no dead letter has this number")?;
+            let mut record = record(&letter);
             record["body"] = serde_json::from_slice(&letter.payload)
                 .unwrap_or_else(|_| json!(String::from_utf8_lossy(&letter.payload)));
-            println!("{}", if args.json { record.to_string() } else { serde_json::to_string_pretty(&record)? });
+            operator::show(&record)
         }
-        Command::Replay(choice) => {
-            for letter in chosen(&letters, &choice).await? {
-                replay(&bus, &letter).await?;
-                letters.delete_message(letter.sequence).await?;
-                println!("replayed {}", letter.sequence);
-            }
-        }
-        Command::Drop(choice) => {
-            for letter in chosen(&letters, &choice).await? {
-                letters.delete_message(letter.sequence).await?;
-                println!("dropped {}", letter.sequence);
-            }
+        Command::Replay(choice) => clear(&args, &bus, &letters, choice, Way::Replay).await,
+        Command::Drop(choice) => clear(&args, &bus, &letters, choice, Way::Drop).await,
+    }
+}
+
+/// What becomes of dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Replay,
+    Drop,
+}
+
+impl Way {
+    /// The act's name, and what it has done.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Replay => ("dead.replay", "replayed"),
+            Self::Drop => ("dead.drop", "dropped"),
         }
     }
+}
+
+/// Removes the chosen ones here; before that, replays them.
+async fn clear(
+    args: &Args,
+    bus: &Bus,
+    letters: &jetstream::stream::Stream,
+    choice: &Choice,
+    way: Way,
+) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let chosen = chosen(bus, letters, choice).await?;
+    let (action, done) = way.words();
+    let bar = progress::bar(chosen.len() as u64, done);
+    let mut cleared = Vec::with_capacity(chosen.len());
+    let mut failed = None;
+    for letter in &chosen {
+        if let Err(error) = clear_one(bus, letters, letter, way).await {
+            failed = Some(error);
+            break;
+        }
+        cleared.push(letter.sequence);
+        bar.inc(1);
+        bar.suspend(|| {
+            operator::say(&json!({"number": letter.sequence, "done": done}), &format!("{done} {}", letter.sequence))
+        });
+    }
+    bar.finish_and_clear();
+    // What was done is written down, also where the rest was not.
+    let outcome = format!("{done} {} of {}", cleared.len(), chosen.len());
+    let detail = Some(json!({"numbers": cleared}));
+    let mut db = pool.acquire().await?;
+    Act { action, subject: "dead letters", outcome: Some(&outcome), detail, ..Act::default() }.audit(&mut db).await?;
+    if !who::wants_json() && chosen.is_empty() {
+        println!("none fits");
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+async fn clear_one(
+    bus: &Bus,
+    letters: &jetstream::stream::Stream,
+    letter: &StreamMessage,
+    way: Way,
+) -> anyhow::Result<()> {
+    if way == Way::Replay {
+        replay(bus, letter).await?;
+    }
+    letters.delete_message(letter.sequence).await?;
     Ok(())
 }
 
-async fn chosen(letters: &jetstream::stream::Stream, choice: &Choice) -> anyhow::Result<Vec<StreamMessage>> {
+async fn chosen(bus: &Bus, letters: &jetstream::stream::Stream, choice: &Choice) -> anyhow::Result<Vec<StreamMessage>> {
     if choice.all {
-        return select(letters, &choice.filter, usize::MAX).await;
+        return select(bus, letters, &choice.filter, choice.limit.unwrap_or(usize::MAX)).await;
     }
     if choice.numbers.is_empty() {
         bail!("name the dead letters by number, or say --all");
@@ -107,29 +191,6 @@ async fn chosen(letters: &jetstream::stream::Stream, choice: &Choice) -> anyhow:
     let mut found = Vec::with_capacity(choice.numbers.len());
     for number in &choice.numbers {
         found.push(letters.get_raw_message(*number).await.with_context(|| format!("no dead letter {number}"))?);
-    }
-    Ok(found)
-}
-
-async fn select(
-    letters: &jetstream::stream::Stream,
-    filter: &Filter,
-    limit: usize,
-) -> anyhow::Result<Vec<StreamMessage>> {
-    let state = letters.get_info().await?.state;
-    let mut found = Vec::new();
-    let mut number = state.first_sequence.max(1);
-    while number <= state.last_sequence && found.len() < limit {
-        // Gaps (dropped letters) are stepped over one by one.
-        if let Ok(letter) = letters.get_raw_message(number).await {
-            let stage_fits = filter.stage.as_deref().is_none_or(|stage| stage_of(&letter) == stage);
-            let reason_fits =
-                filter.reason.as_deref().is_none_or(|reason| text(&letter, header::DEAD_REASON) == reason);
-            if stage_fits && reason_fits {
-                found.push(letter);
-            }
-        }
-        number += 1;
     }
     Ok(found)
 }
@@ -147,23 +208,4 @@ async fn replay(bus: &Bus, letter: &StreamMessage) -> anyhow::Result<()> {
         headers: Vec::new(),
     };
     bus.publish_all(vec![publication]).await.context("the message could not be published")
-}
-
-fn summary(letter: &StreamMessage) -> Value {
-    json!({
-        "number": letter.sequence,
-        "at": letter.time.to_string(),
-        "stage": stage_of(letter),
-        "reason": text(letter, header::DEAD_REASON),
-        "attempts": text(letter, header::DEAD_ATTEMPTS),
-        "detail": text(letter, header::DEAD_DETAIL),
-    })
-}
-
-fn stage_of(letter: &StreamMessage) -> &str {
-    letter.subject.rsplit('.').next().unwrap_or_default()
-}
-
-fn text(letter: &StreamMessage, name: &str) -> String {
-    letter.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
 }

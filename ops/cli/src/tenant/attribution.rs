@@ -8,7 +8,7 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{key::audit, operator};
+use crate::{operator, who::audit};
 
 /// What is not named stays as it is. Without any option, shows what holds.
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ fn model(text: &str) -> Result<AttributionModel, String> {
     AttributionModel::parse(text).ok_or_else(|| "must be last_touch, first_touch or linear".to_owned())
 }
 
-pub(super) async fn run(pool: &PgPool, args: Args, json: bool) -> anyhow::Result<()> {
+pub(super) async fn run(pool: &PgPool, args: Args) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     let known = sqlx::query_scalar!("select id from tenants where id = $1", args.id).fetch_optional(&mut *tx).await?;
     if known.is_none() {
@@ -58,6 +58,6 @@ pub(super) async fn run(pool: &PgPool, args: Args, json: bool) -> anyhow::Result
         "model": policy.model, "click_days": policy.click_days, "delivery_days": policy.delivery_days,
         "outcomes_to_restate": restated,
     });
-    operator::print(&[record], &["model", "click_days", "delivery_days", "outcomes_to_restate"], json);
+    operator::print(&[record], &["model", "click_days", "delivery_days", "outcomes_to_restate"]);
     Ok(())
 }

@@ -37,6 +37,10 @@ impl Sweep for Close {
         INTERVAL
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin().await?;
         let held = sqlx::query!(

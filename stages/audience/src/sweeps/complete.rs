@@ -31,6 +31,10 @@ impl Sweep for Complete {
         INTERVAL
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin().await?;
         // A cancelled one that never was materialised never will be: the launch checks the status under the campaign's lock.

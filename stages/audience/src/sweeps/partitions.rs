@@ -30,6 +30,10 @@ impl Sweep for Partitions {
         INTERVAL
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let made = sqlx::query_scalar!(r#"select ensure_partitions($1) as "made!""#, MONTHS_AHEAD)
             .fetch_one(&self.pool)

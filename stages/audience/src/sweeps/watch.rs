@@ -113,6 +113,10 @@ impl Sweep for Watch {
         INTERVAL
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut found = 0;
         let (tripped, missed) = (self.tripped().await?, self.missed().await?);

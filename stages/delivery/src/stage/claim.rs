@@ -1,33 +1,46 @@
 //! Claiming: one transaction per message, set-based.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use chrono::{NaiveDate, Utc};
 use runner::StageError;
+use runtime::plans::KeptPlans;
 use schemas::{
     CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
 };
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::ledger::{
-    Answer, BatchContext, BatchStanding, Change, Held, Ring, Verdict,
-    sql::{self, BatchKey, Booking},
+use super::{
+    ledger::{
+        Answer, BatchContext, BatchStanding, Change, Held, PUT_OFF, Ring, Verdict,
+        sql::{self, BatchKey, Booking},
+        until_tomorrow,
+    },
+    passage::Passage,
 };
-use crate::schedule::Patience;
+use crate::{
+    schedule::Patience,
+    warmup::{self, DomainKey, Places, Standing},
+};
+
+/// When a send comes again that found all places in its domain's day taken by others.
+const PLACE_WAIT: Duration = Duration::from_secs(5);
 
 /// A claimed send and where its slots are.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Sendable {
     pub send: Held,
     /// Index of the message.
     pub input: usize,
     /// Index of the recipient in it.
     pub recipient: usize,
+    /// The way it takes to its receiver. `None`: it is captured.
+    pub passage: Option<Passage>,
 }
 
 /// What a claim brought.
@@ -45,13 +58,19 @@ struct Found {
 }
 
 /// Claims what is to do in these messages. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
-/// go back to waiting.
+/// go back to waiting, those of paused tenants are rung for again and put aside by compliance.
 ///
 /// # Errors
 /// Rejects messages of batches that do not exist; otherwise the ledger's own.
-pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -> Result<Claimed, StageError> {
-    let mut connection = pool.acquire().await?;
-    let mut tx = connection.begin_with(runtime::plans::BEGIN_BY_KEY).await?;
+pub(crate) async fn claim(
+    plans: &KeptPlans,
+    inputs: &[Rendered],
+    lease: Duration,
+    warm: &Places,
+) -> Result<Claimed, StageError> {
+    let mut connection = plans.take().await?;
+    // The claim may be lost in a crash of Postgres, and then nothing was sent under it: the fence's commit takes it to the disk along.
+    let mut tx = connection.begin_with("begin; set local synchronous_commit = off").await?;
     let batches = find_batches(&mut tx, inputs).await?;
     let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
@@ -66,6 +85,10 @@ pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -
                 bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::Hold);
                 continue;
             }
+            Verdict::Rest => {
+                bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::After(PUT_OFF));
+                continue;
+            }
             Verdict::Pass | Verdict::Skip(_) => {}
         }
         for (position, recipient) in input.recipients.iter().enumerate() {
@@ -74,6 +97,7 @@ pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -
             asked.entry(found.context.month).or_default().push((input.tenant_id, id));
         }
     }
+    let warmups = find_warmups(&mut tx, &batches).await?;
     let mut claimed = Claimed::default();
     let token = Uuid::new_v4();
     for (month, mut sends) in asked {
@@ -96,19 +120,50 @@ pub(crate) async fn claim(pool: &PgPool, inputs: &[Rendered], lease: Duration) -
                 attempt: row.attempts,
                 doubtful: row.doubtful,
                 metered_on: row.metered_on,
+                was_deferred: row.was_deferred,
+                _place: None,
                 batch: found.context.clone(),
             };
-            match withheld(&send, &found.standing) {
-                Some(change) => claimed.withheld.push(change),
-                None => claimed.sendable.push(Sendable { send, input, recipient }),
+            let standing = send.warming().and_then(|domain| warmups.get(&domain));
+            match withheld(&send, &found.standing).map_or_else(|| warming(send, standing, warm), Err) {
+                Ok(send) => claimed.sendable.push(Sendable { send, input, recipient, passage: None }),
+                Err(change) => claimed.withheld.push(change),
             }
         }
     }
     sql::settle(&mut tx, &bookings).await?;
     tx.commit().await?;
+    plans.put_back(connection);
     // In the order of the batch: contacts that stand together are locked together.
     claimed.sendable.sort_by_key(|sendable| sendable.send.id);
     Ok(claimed)
+}
+
+/// The warm-ups of the batches' domains, as they stand. Looked at without a lock: the fence is what holds.
+async fn find_warmups(
+    db: &mut PgConnection,
+    batches: &HashMap<BatchKey, Found>,
+) -> sqlx::Result<HashMap<DomainKey, Standing>> {
+    let domains: BTreeSet<DomainKey> =
+        batches.values().filter_map(|found| Some((found.context.tenant_id, found.context.warming?))).collect();
+    if domains.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let standings = warmup::standings(db, &domains.into_iter().collect::<Vec<_>>()).await?;
+    Ok(standings.into_iter().map(|standing| ((standing.tenant_id, standing.domain_id), standing)).collect())
+}
+
+/// A campaign's send of a domain that is warmed up gets a place in what is left for today, or waits: until tomorrow when nothing
+/// is left, else for a moment, because those who have the places may not need them.
+fn warming(send: Held, standing: Option<&Standing>, places: &Places) -> Result<Held, Change> {
+    let counts = send.batch.kind == MessageKind::Campaign && send.metered_on.is_none();
+    let room = standing.filter(|_| counts).and_then(|standing| Some((standing.today, standing.room()?)));
+    let (Some((today, room)), Some(domain)) = (room, send.warming()) else { return Ok(send) };
+    match places.take(domain, room) {
+        Some(place) => Ok(Held { _place: Some(Arc::new(place)), ..send }),
+        None if room == 0 => Err(until_tomorrow(send, today)),
+        None => Err(Change::waiting(send, "warmup", PLACE_WAIT)),
+    }
 }
 
 /// Why a claimed send is not sent at all.
@@ -143,6 +198,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             lane: row.lane,
             classification: row.classification,
             sandbox: row.environment == Environment::Sandbox,
+            warming: row.warming.filter(|_| row.environment == Environment::Production),
             created_at: row.created_at,
         };
         let standing = BatchStanding {
@@ -150,6 +206,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             paused: row.paused,
             missed: row.missed,
             tenant_active: row.tenant_status == "active",
+            tenant_paused: row.tenant_paused,
             sender_active: row.sender_status == "active",
             domain: row.domain_status,
         };

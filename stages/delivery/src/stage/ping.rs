@@ -37,6 +37,10 @@ impl Sweep for Pings {
         self.interval
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     /// Finds nothing to put right, ever: it looks.
     async fn sweep(&self) -> Result<u64, StageError> {
         let started = Instant::now();

@@ -45,6 +45,10 @@ impl Sweep for Leases {
         Duration::from_secs(2)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut connection = self.pool.acquire().await?;
         let mut tx = connection.begin().await?;
@@ -131,6 +135,10 @@ impl Sweep for Captures {
 
     fn interval(&self) -> Duration {
         Duration::from_secs(600)
+    }
+
+    fn rests(&self) -> bool {
+        false
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -167,6 +167,10 @@ impl Sweep for Forget {
         Duration::from_secs(60)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let keep = self.keep.max(KEEP_MIN).as_secs_f64();
         let events = sqlx::query!(

@@ -162,6 +162,10 @@ impl Sweep for Forget {
         Duration::from_secs(600)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let gone = sqlx::query!(
             "delete from inbound_mails where ctid in (

@@ -118,6 +118,10 @@ impl Sweep for ForgetMessages {
         Duration::from_secs(600)
     }
 
+    fn rests(&self) -> bool {
+        false
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let forgotten =
             sqlx::query_file_scalar!("queries/forget_messages.sql", FORGET_AT_ONCE).fetch_one(&self.pool).await?;

@@ -186,8 +186,7 @@ async fn insert(db: &mut PgConnection, messages: &[Message<'_>]) -> sqlx::Result
 
 fn publication(message: &Message<'_>) -> sqlx::Result<Publication> {
     let due = message.item.due;
-    let ring =
-        RequestAnnounced { tenant_id: due.tenant_id, request_id: message.id, kind: RequestKind::Message, notify: None };
+    let ring = RequestAnnounced::of(due.tenant_id, message.id, RequestKind::Message);
     let subject = subjects::accepted(&due.product, message.item.sequence.environment, RequestKind::Message);
     Publication::json(subject, format!("request-{}", message.id.simple()), &ring)
         .map_err(|error| sqlx::Error::Encode(error.into()))

@@ -34,6 +34,7 @@ fn well() -> Facts {
         database: Some(Duration::from_millis(2)),
         stages: Some([&SENDING[..], &["engagement", "webhooks", "ingress"]].concat().into_iter().map(stage).collect()),
         streams: streams(|_| ()),
+        pauses: Some(crate::routes::platform::facts::Pauses::default()),
         totals: Some(vec![
             total("campaign", "sent", 1_000),
             total("campaign", "failed", 5),

@@ -7,7 +7,10 @@ use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
 use uuid::Uuid;
 
 pub(crate) use crate::provider::Answer;
-use crate::smtp::Message;
+use crate::{
+    smtp::Message,
+    warmup::{DomainKey, Place},
+};
 
 /// What a claim read about a batch.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct BatchContext {
     pub classification: Classification,
     /// Nothing leaves: the capture provider takes it.
     pub sandbox: bool,
+    /// Its sending domain, while that is warmed up.
+    pub warming: Option<Uuid>,
     pub created_at: DateTime<Utc>,
 }
 
@@ -37,15 +42,32 @@ pub(crate) struct Held {
     pub doubtful: i16,
     /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
+    /// It was deferred or put off before.
+    pub was_deferred: bool,
+    /// Its place in what the warm-up of its domain leaves for today.
+    pub _place: Option<Arc<Place>>,
     pub batch: Arc<BatchContext>,
 }
 
 impl Held {
+    /// Its sending domain, while that is warmed up.
+    pub fn warming(&self) -> Option<DomainKey> {
+        self.batch.warming.map(|domain| (self.batch.tenant_id, domain))
+    }
+
+    /// A number of its batch: sends of one batch that wait for the same thing come back together.
+    pub fn seed(&self) -> u64 {
+        u64::try_from((self.batch.batch_id.as_u128() >> 9) & u128::from(u64::MAX)).unwrap_or(0)
+    }
+
     /// The send after a fence that was committed on this day.
     pub fn metered(self, today: NaiveDate) -> Self {
         Self { metered_on: self.metered_on.or(Some(today)), ..self }
     }
 }
+
+/// Until a batch of a paused tenant is rung for, to be put aside.
+pub(crate) const PUT_OFF: Duration = Duration::from_secs(1);
 
 /// When the batch is announced again.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,10 +166,10 @@ impl Change {
         }
     }
 
-    /// Nothing was tried, by our own choice; the next attempt is due after `wait`.
-    pub fn paced(send: Held, wait: Duration) -> Self {
+    /// Nothing was tried, by our own choice; the next attempt is due after `wait`. `reason`: `paced` or `warmup`.
+    pub fn waiting(send: Held, reason: &'static str, wait: Duration) -> Self {
         Self {
-            reason: Some("paced"),
+            reason: Some(reason),
             wait: Some(wait),
             uncounted: true,
             ..Self::new(send, SendState::Claimed, SendState::Deferred)
@@ -196,6 +218,12 @@ impl Change {
     /// Back to the queue until the campaign goes on.
     pub fn held_back(send: Held) -> Self {
         Self { uncounted: true, ring: Ring::Hold, ..Self::new(send, SendState::Claimed, SendState::Queued) }
+    }
+
+    /// Back to the queue while the tenant is paused. The batch is rung for again and comes to compliance, which puts it aside: it can
+    /// make sure that the tenant is not being resumed at the same time.
+    pub fn put_off(send: Held) -> Self {
+        Self::released(send, SendState::Claimed, PUT_OFF)
     }
 
     /// Withheld on purpose.
@@ -253,6 +281,11 @@ impl Change {
             (SendState::Fenced, SendState::Queued) => -1,
             _ => 0,
         }
+    }
+
+    /// Whether it waits by our own choice.
+    pub fn is_put_off(&self) -> bool {
+        self.to == SendState::Deferred && self.uncounted
     }
 
     /// A fact's id: the same fact of the same attempt has the same one.

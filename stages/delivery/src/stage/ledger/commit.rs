@@ -9,15 +9,16 @@ use std::{
 };
 
 use chrono::NaiveDate;
-use runtime::{Counter, Histogram, plans};
+use runtime::{Counter, Histogram, plans::KeptPlans};
 use schemas::{SendState, gate::Standing};
-use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{
     Change, Fence, Held, LedgerSettings, Verdict, gate,
     meter::Meter,
     sql::{self, BatchKey, BatchLook, Booking, Totals},
+    warming::Warming,
 };
 use crate::quota::QuotaDefaults;
 
@@ -26,10 +27,7 @@ const SHARDS: u8 = 16;
 
 /// Commits groups, one after the other.
 pub(super) struct Commits {
-    pool: PgPool,
-    /// Kept from commit to commit: taking one from the pool and giving it back costs two round trips more. Given up after an
-    /// error.
-    connection: Option<PoolConnection<Postgres>>,
+    connections: KeptPlans,
     fence_lease_seconds: f64,
     quota: QuotaDefaults,
     shard: i16,
@@ -49,23 +47,17 @@ pub(super) fn shard_of(first: u8, number: usize) -> i16 {
 type Moved = HashSet<(Uuid, SendState)>;
 
 impl Commits {
-    /// Connects like `pool`, by a pool of its own, whose connection is driven by the runtime it is used on. Every statement here
-    /// touches a bounded number of rows by primary key.
+    /// Connects like `pool`. Every statement here touches a bounded number of rows by primary key.
     pub fn new(pool: &PgPool, settings: LedgerSettings, shard: i16) -> Self {
-        let options = plans::by_key((*pool.connect_options()).clone());
-        let pool = pool.options().clone().max_connections(1).connect_lazy_with(options);
         let fence_lease_seconds = settings.fence_lease.as_secs_f64();
-        Self { pool, connection: None, fence_lease_seconds, quota: settings.quota, shard }
+        Self { connections: KeptPlans::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
     }
 
     /// Commits fences and changes together; answers each fence. On an error nothing is known to be written.
-    pub async fn commit(&mut self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Fence>> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.pool.acquire().await?,
-        };
+    pub async fn commit(&self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Fence>> {
+        let mut connection = self.connections.take().await?;
         let answers = self.commit_on(&mut connection, fences, changes).await?;
-        self.connection = Some(connection);
+        self.connections.put_back(connection);
         Ok(answers)
     }
 
@@ -86,13 +78,14 @@ impl Commits {
             let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send).chain(fences));
             sql::lock_for_suppression(&mut tx, &tenants, &contacts).await?;
         }
-        let (gated, meter) = self.gate(&mut tx, fences).await?;
+        let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
         let all: Vec<&Change> = gated.iter().chain(changes).collect();
         let (moved, late) = self.apply(&mut tx, &all).await?;
         let all_moved = || all.iter().copied().filter(|change| moved.contains(&(change.send.id, change.from)));
         sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
         sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
         sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
+        sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
         if !suppressing.is_empty() {
             sql::suppress(&mut tx, &suppressing).await?;
         }
@@ -110,10 +103,11 @@ impl Commits {
         Ok(gated.iter().map(|change| if has_passed(change) { passed } else { Fence::Refused }).collect())
     }
 
-    /// Decides each fence: the change it leads to. The meter has let through what is to pass, and no more than the quotas leave.
-    async fn gate(&self, db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<(Vec<Change>, Meter)> {
+    /// Decides each fence: the change it leads to. The meter has let through what is to pass, and no more than the quotas leave; the
+    /// warm-up of new domains comes before it, since what waits uses up nothing.
+    async fn gate(&self, db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<(Vec<Change>, Meter, Warming)> {
         if fences.is_empty() {
-            return Ok((Vec::new(), Meter::default()));
+            return Ok((Vec::new(), Meter::default(), Warming::default()));
         }
         let (tenants, contacts) = contact_keys(fences.iter());
         sql::lock_for_fence(db, &tenants, &contacts).await?;
@@ -121,14 +115,15 @@ impl Commits {
         let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
         let departed = sql::look_at_departures(db, &on_topics(fences, &batches)).await?;
         let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
+        let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &Held| {
             let batch = batches.get(&send.batch.batch_id);
             let has_left =
                 batch.and_then(|batch| batch.topic).is_some_and(|topic| departed.contains(&(topic, send.contact_id)));
-            meter.admit(gated(send, batch, standings.get(&send.contact_id), has_left))
+            meter.admit(warming.admit(gated(send, batch, standings.get(&send.contact_id), has_left)))
         };
         let changes = fences.iter().map(decide).collect();
-        Ok((changes, meter))
+        Ok((changes, meter, warming))
     }
 
     /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
@@ -184,6 +179,7 @@ fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&Standing>, ha
         Verdict::Skip(reason) => Change::skipped(send, reason),
         Verdict::Cancel => Change::cancelled(send),
         Verdict::Hold => Change::held_back(send),
+        Verdict::Rest => Change::put_off(send),
     }
 }
 
@@ -250,9 +246,17 @@ fn kind(fences: &[Held], changes: &[Change]) -> &'static str {
 fn count<'a>(moved: impl Iterator<Item = &'a Change>) {
     let mut states: HashMap<(&'static str, &'static str), u64> = HashMap::new();
     for change in moved.filter(|change| !matches!(change.to, SendState::Fenced | SendState::Queued)) {
+        // Nobody has deferred it.
+        if change.is_put_off() {
+            continue;
+        }
         *states.entry((change.send.batch.lane.as_str(), change.to.as_str())).or_default() += 1;
         if let (SendState::Skipped, Some(reason)) = (change.to, change.reason) {
             Counter::SendsWithheldTotal.add(1, [("stage", "delivery"), ("reason", reason)]);
+        }
+        if let (SendState::Failed, Some(class)) = (change.to, change.reason) {
+            let lane = change.send.batch.lane.as_str();
+            Counter::SendsFailedTotal.add(1, [("lane", lane), ("class", class)]);
         }
     }
     for ((lane, state), count) in states {

@@ -13,6 +13,7 @@ pub(crate) struct BatchStanding {
     /// The campaign's window is closed: what that means for what is left.
     pub missed: Option<OnMiss>,
     pub tenant_active: bool,
+    pub tenant_paused: bool,
     pub sender_active: bool,
     pub domain: DomainStatus,
 }
@@ -28,6 +29,8 @@ pub(crate) enum Verdict {
     Cancel,
     /// The campaign is paused: not now.
     Hold,
+    /// The tenant is paused: not now, and compliance puts the batch aside.
+    Rest,
 }
 
 impl BatchStanding {
@@ -42,6 +45,7 @@ impl BatchStanding {
         match self.missed {
             Some(OnMiss::Skip) => Verdict::Skip(SkipReason::WindowMissed),
             Some(OnMiss::Hold) => Verdict::Hold,
+            Some(OnMiss::Send) | None if self.tenant_paused => Verdict::Rest,
             Some(OnMiss::Send) | None if self.paused => Verdict::Hold,
             Some(OnMiss::Send) | None => Verdict::Pass,
         }
@@ -76,6 +80,7 @@ mod tests {
         paused: false,
         missed: None,
         tenant_active: true,
+        tenant_paused: false,
         sender_active: true,
         domain: DomainStatus::Verified,
     };
@@ -93,6 +98,11 @@ mod tests {
     #[case::missed_and_sent(BatchStanding { missed: Some(OnMiss::Send), ..OPEN }, Verdict::Pass)]
     #[case::missed_and_cancelled(BatchStanding { missed: Some(OnMiss::Skip), campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
     #[case::tenant(BatchStanding { tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::tenant_paused(BatchStanding { tenant_paused: true, ..OPEN }, Verdict::Rest)]
+    #[case::tenant_and_campaign_paused(BatchStanding { tenant_paused: true, paused: true, ..OPEN }, Verdict::Rest)]
+    #[case::tenant_paused_and_missed(BatchStanding { tenant_paused: true, missed: Some(OnMiss::Skip), ..OPEN }, Verdict::Skip(SkipReason::WindowMissed))]
+    #[case::tenant_paused_and_cancelled(BatchStanding { tenant_paused: true, campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
+    #[case::tenant_paused_and_suspended(BatchStanding { tenant_paused: true, tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::sender(BatchStanding { sender_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::domain_failed(BatchStanding { domain: DomainStatus::Failed, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::domain_suspended(BatchStanding { domain: DomainStatus::Suspended, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]

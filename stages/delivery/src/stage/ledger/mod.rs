@@ -14,6 +14,7 @@ mod commit;
 mod gate;
 mod meter;
 pub(crate) mod sql;
+mod warming;
 
 use std::{
     io,
@@ -31,8 +32,9 @@ use tokio::{
 };
 use uuid::Uuid;
 
-pub(crate) use change::{Answer, BatchContext, Change, Held, Ring};
+pub(crate) use change::{Answer, BatchContext, Change, Held, PUT_OFF, Ring};
 pub(crate) use gate::{BatchStanding, Verdict};
+pub(crate) use warming::until_tomorrow;
 
 use commit::Commits;
 

@@ -141,6 +141,7 @@ pub(super) async fn look_at_batches(
             paused: row.paused,
             missed: row.missed,
             tenant_active: row.tenant_status == "active",
+            tenant_paused: row.tenant_paused,
             sender_active: row.sender_status == "active",
             domain: row.domain_status,
         };
@@ -300,6 +301,20 @@ pub(super) async fn add_usage(db: &mut PgConnection, usage: &UsageTotals) -> sql
         .execute(db)
         .await
         .map(drop)
+}
+
+/// What domains that are warmed up use and give back, by tenant, domain and day: sorted, the order rows are locked in.
+pub(super) type WarmupTotals = BTreeMap<(Uuid, Uuid, NaiveDate), i64>;
+
+pub(super) async fn add_warmup_usage(db: &mut PgConnection, usage: &WarmupTotals) -> sqlx::Result<()> {
+    if usage.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
+    let domains: Vec<Uuid> = usage.keys().map(|key| key.1).collect();
+    let days: Vec<NaiveDate> = usage.keys().map(|key| key.2).collect();
+    let counts: Vec<i64> = usage.values().copied().collect();
+    sqlx::query_file!("queries/add_warmup_usage.sql", &tenants, &domains, &days, &counts).execute(db).await.map(drop)
 }
 
 pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {

@@ -1,0 +1,33 @@
+//! `postrider asyncapi`: the contract of the bus.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+/// The AsyncAPI document of this build.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Writes it to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The JSON Schema of one message instead, such as `mail.v1.event.email.sent`.
+    #[arg(long, value_name = "MESSAGE")]
+    schema: Option<String>,
+}
+
+/// Prints or writes it.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let text = match &args.schema {
+        None => ingress::asyncapi::text(),
+        Some(name) => ingress::asyncapi::files()
+            .remove(&format!("{name}.json"))
+            .with_context(|| format!("there is no message {name}; `schemas/json` has one file for each"))?,
+    };
+    match &args.output {
+        Some(path) => std::fs::write(path, text).with_context(|| format!("{}", path.display())),
+        None => {
+            print!("{text}");
+            Ok(())
+        }
+    }
+}

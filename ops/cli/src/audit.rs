@@ -1,0 +1,73 @@
+//! `postrider audit list`: who did what, to what, why, and what came of it.
+
+use chrono::{DateTime, Utc};
+use clap::Subcommand;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::operator::{self, DatabaseArgs};
+
+/// What operators did.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists acts, newest first: of operators, of callers, and what the engine decided by itself.
+    List(Filter),
+}
+
+#[derive(Debug, clap::Args)]
+struct Filter {
+    /// Of this engine tenant only.
+    #[arg(long)]
+    tenant: Option<Uuid>,
+    /// Acts whose name begins like this: `stage.`, `campaign.pause`.
+    #[arg(long)]
+    action: Option<String>,
+    /// Actors whose name begins like this: `cli:`, `cli:ann@`, `key:`.
+    #[arg(long)]
+    actor: Option<String>,
+    /// Since then only, such as 2026-03-01T00:00:00Z.
+    #[arg(long)]
+    since: Option<DateTime<Utc>>,
+    /// At most this many.
+    #[arg(long, default_value_t = 50)]
+    limit: i64,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let Command::List(filter) = args.command;
+    let rows = sqlx::query!(
+        "select id, at, actor, action, subject, tenant_id, reason, outcome, detail
+         from audit_log
+         where ($1::uuid is null or tenant_id = $1) and ($2::text is null or starts_with(action, $2))
+           and ($3::text is null or starts_with(actor, $3)) and ($4::timestamptz is null or at >= $4)
+         order by at desc, id desc
+         limit $5",
+        filter.tenant,
+        filter.action,
+        filter.actor,
+        filter.since,
+        filter.limit,
+    )
+    .fetch_all(&pool)
+    .await?;
+    let records: Vec<Value> = rows
+        .into_iter()
+        .map(|row| {
+            json!({
+                "audit_id": row.id, "at": row.at, "actor": row.actor, "action": row.action, "subject": row.subject,
+                "tenant": row.tenant_id, "reason": row.reason, "outcome": row.outcome, "detail": row.detail,
+            })
+        })
+        .collect();
+    operator::print(&records, &["at", "actor", "action", "subject", "outcome", "reason"]);
+    Ok(())
+}

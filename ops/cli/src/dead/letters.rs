@@ -1,0 +1,79 @@
+//! Finding dead letters, and what is said of one.
+
+use async_nats::jetstream::{self, message::StreamMessage, stream::DirectGetErrorKind};
+use chrono::{DateTime, TimeDelta, Utc};
+use runtime::Bus;
+use schemas::subjects::{self, header};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::Filter;
+
+/// The letters that fit, oldest first, at most `limit`. The server passes over what was dropped.
+pub(super) async fn select(
+    bus: &Bus,
+    letters: &jetstream::stream::Stream,
+    filter: &Filter,
+    limit: usize,
+) -> anyhow::Result<Vec<StreamMessage>> {
+    let subject = bus.prefixed(&subjects::dead(filter.stage.as_deref().unwrap_or("*")));
+    let last = letters.get_info().await?.state.last_sequence;
+    let now = Utc::now();
+    let mut found = Vec::new();
+    let mut number = 1;
+    while number <= last && found.len() < limit {
+        let letter = match letters.direct_get_next_for_subject(subject.clone(), Some(number)).await {
+            Ok(letter) => letter,
+            Err(error) if error.kind() == DirectGetErrorKind::NotFound => break,
+            Err(error) => return Err(error.into()),
+        };
+        number = letter.sequence + 1;
+        if filter.fits(&letter, now) {
+            found.push(letter);
+        }
+    }
+    Ok(found)
+}
+
+impl Filter {
+    fn fits(&self, letter: &StreamMessage, now: DateTime<Utc>) -> bool {
+        let age = now - at(letter);
+        let longer_than = |wanted: std::time::Duration| TimeDelta::from_std(wanted).is_ok_and(|wanted| age > wanted);
+        self.code.as_deref().is_none_or(|code| text(letter, header::DEAD_REASON) == code)
+            && self.subject.as_deref().is_none_or(|subject| text(letter, header::DEAD_SUBJECT).starts_with(subject))
+            && self.tenant.is_none_or(|tenant| tenant_of(letter) == Some(tenant))
+            && self.older.is_none_or(longer_than)
+            && self.newer.is_none_or(|wanted| !longer_than(wanted))
+    }
+}
+
+/// What is said of a letter.
+pub(super) fn record(letter: &StreamMessage) -> Value {
+    let fields = text(letter, header::DEAD_FIELDS);
+    json!({
+        "number": letter.sequence,
+        "at": at(letter).to_rfc3339(),
+        "stage": letter.subject.rsplit('.').next().unwrap_or_default(),
+        "reason": text(letter, header::DEAD_REASON),
+        "attempts": text(letter, header::DEAD_ATTEMPTS),
+        "subject": text(letter, header::DEAD_SUBJECT),
+        "tenant": tenant_of(letter),
+        "fields": (!fields.is_empty()).then_some(fields),
+        "detail": text(letter, header::DEAD_DETAIL),
+    })
+}
+
+/// A header's text.
+pub(super) fn text(letter: &StreamMessage, name: &str) -> String {
+    letter.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
+}
+
+fn at(letter: &StreamMessage) -> DateTime<Utc> {
+    DateTime::from_timestamp(letter.time.unix_timestamp(), letter.time.nanosecond()).unwrap_or_default()
+}
+
+/// The tenant its body names, where it names one.
+fn tenant_of(letter: &StreamMessage) -> Option<Uuid> {
+    let body: Value = serde_json::from_slice(&letter.payload).ok()?;
+    body["tenant_id"].as_str().or_else(|| body["engine_tenant_id"].as_str())?.parse().ok()
+}

@@ -1,0 +1,143 @@
+//! `postrider explain <send>`, `postrider explain <campaign|message|sequence> <email>`: what the API explains, to be read.
+
+use anyhow::{Context, anyhow, bail};
+use delivery::quota::QuotaDefaults;
+use ingress::{
+    ApiError,
+    routes::explain::{About, Asker},
+};
+use schemas::Address;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    operator::{self, DatabaseArgs},
+    seek, table, who,
+};
+
+/// Why somebody was mailed, was not, or would not be.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// The limits of tenants for which none is set, as the processes have them.
+    #[command(flatten)]
+    defaults: QuotaDefaults,
+    /// A send; or a campaign, a one-off message or a sequence, with an address.
+    id: Uuid,
+    /// The recipient.
+    email: Option<String>,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let mut db = pool.acquire().await?;
+    let explanation = match &args.email {
+        None => of_send(&mut db, args.id, args.defaults).await?,
+        Some(email) => {
+            let address = Address::parse(email).context("email")?;
+            let (tenant, about) = find(&mut db, args.id).await?;
+            let mut asker = Asker { db: &mut db, tenant, quota: args.defaults };
+            with_tenant(asker.explain(about, &address).await.map_err(refused)?, tenant)
+        }
+    };
+    if who::wants_json() {
+        println!("{explanation}");
+        return Ok(());
+    }
+    print(&explanation["explanation"]);
+    Ok(())
+}
+
+/// A send by itself: what became of it, and what its gates say now.
+async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyhow::Result<Value> {
+    let tenant =
+        seek::send(db, id).await?.context("no such send; with an address, name a campaign, message or sequence")?;
+    let mut asker = Asker { db, tenant, quota };
+    let send = asker.send(id).await.map_err(refused)?;
+    let named = |name: &str| send[name].as_str().and_then(|id| id.parse::<Uuid>().ok());
+    let about = named("campaign_id")
+        .map(About::Campaign)
+        .or_else(|| named("sequence_id").map(About::Sequence))
+        .or_else(|| named("message_id").map(About::Message));
+    let address = send["email"].as_str().and_then(|email| Address::parse(email).ok());
+    let mut explanation = match (about, address) {
+        (Some(about), Some(address)) => asker.explain(about, &address).await.map_err(refused)?,
+        // A transactional mail has no audience and no campaign: what became of it is all there is.
+        _ => {
+            json!({"ok": true, "explanation": {"about": {"kind": "send", "id": id}, "email": send["email"], "verdict": null,
+                    "decided_by": null, "gates": []}})
+        }
+    };
+    explanation["explanation"]["send"] = send;
+    Ok(with_tenant(explanation, tenant))
+}
+
+fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
+    explanation["explanation"]["tenant"] = json!(tenant);
+    explanation
+}
+
+/// What has this id.
+async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, About)> {
+    if let Some(tenant) = seek::campaign(db, id).await? {
+        return Ok((tenant, About::Campaign(id)));
+    }
+    let row = sqlx::query!(
+        r#"select t.id as tenant, k.kind as "kind!" from tenants t
+           cross join lateral (
+               select 'message' as kind from messages m where m.tenant_id = t.id and m.id = $1
+               union all
+               select 'sequence' from sequences s where s.tenant_id = t.id and s.id = $1
+               offset 0
+           ) k
+           limit 1"#,
+        id
+    )
+    .fetch_optional(db)
+    .await?;
+    match row {
+        Some(row) if row.kind == "message" => Ok((row.tenant, About::Message(id))),
+        Some(row) => Ok((row.tenant, About::Sequence(id))),
+        None => bail!("no campaign, one-off message or sequence has this id"),
+    }
+}
+
+fn refused(error: ApiError) -> anyhow::Error {
+    anyhow!("{}{}", error.code, error.detail.map(|detail| format!(": {detail}")).unwrap_or_default())
+}
+
+fn print(explanation: &Value) {
+    let text = |value: &Value| value.as_str().map_or_else(|| "-".to_owned(), str::to_owned);
+    println!("{} {}", text(&explanation["about"]["kind"]), text(&explanation["about"]["id"]));
+    println!("tenant {}", text(&explanation["tenant"]));
+    println!("to {}", text(&explanation["email"]));
+    if let Some(verdict) = explanation["verdict"].as_str() {
+        let decided =
+            explanation["decided_by"].as_str().map(|gate| format!(", by the gate {gate}")).unwrap_or_default();
+        println!("now: {verdict}{decided}\n");
+        let gates: Vec<Value> = explanation["gates"].as_array().into_iter().flatten().map(gate).collect();
+        operator::print(&gates, &["gate", "verdict", "detail", "at"]);
+    }
+    let send = &explanation["send"];
+    if send.is_null() {
+        println!("\nthere is no send");
+        return;
+    }
+    println!("\nsend {}: {}, attempts {}", text(&send["send_id"]), text(&send["state"]), send["attempt_count"]);
+    let steps: Vec<Value> = send["timeline"].as_array().into_iter().flatten().map(step).collect();
+    print!("{}", table::render(&steps, &["at", "type", "detail"], table::width()));
+}
+
+fn gate(gate: &Value) -> Value {
+    json!({"gate": gate["gate"], "verdict": gate["verdict"], "detail": gate["detail"], "at": gate["at"]})
+}
+
+fn step(step: &Value) -> Value {
+    let detail = step["detail"].as_object().map(|detail| {
+        let said = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        detail.iter().map(|(name, value)| format!("{name} {}", said(value))).collect::<Vec<_>>().join(", ")
+    });
+    json!({"at": step["at"], "type": step["type"], "detail": detail})
+}

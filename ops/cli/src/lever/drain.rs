@@ -1,0 +1,101 @@
+//! Waiting until a paused stage has nothing in hand.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use async_nats::jetstream;
+use futures::TryStreamExt;
+use runtime::{Bus, streams::STREAMS};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{operator, progress, who};
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A process not heard of for so long is gone, and what it had in hand comes again.
+const SILENT_SECONDS: i32 = 20;
+
+/// A process of the stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ProcessRow {
+    process_id: Uuid,
+    name: Option<String>,
+    is_paused: bool,
+    in_hand: i32,
+}
+
+/// Waits until every process that runs the stage says that it is paused and has nothing in hand; then reports.
+pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duration) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let bar = progress::spinner("draining");
+    let (processes, is_drained) = loop {
+        let processes = look(pool, stage).await?;
+        let is_drained = processes.iter().all(|process| process.is_paused && process.in_hand == 0);
+        if is_drained || started.elapsed() >= at_most {
+            break (processes, is_drained);
+        }
+        let in_hand: i32 = processes.iter().map(|process| process.in_hand).sum();
+        bar.set_message(format!("{in_hand} in hand in {} process(es)", processes.len()));
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    bar.finish_and_clear();
+    let waiting = waiting(bus, stage).await;
+    let took = started.elapsed().as_millis() as u64;
+    if who::wants_json() {
+        let processes: Vec<Value> = processes.iter().map(record).collect();
+        println!(
+            "{}",
+            json!({"stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting, "processes": processes})
+        );
+    } else {
+        operator::print(
+            &processes.iter().map(record).collect::<Vec<_>>(),
+            &["process", "process_id", "paused", "in_hand"],
+        );
+        let backlog =
+            waiting.map_or_else(|| "NATS is away".to_owned(), |count| format!("{count} message(s) wait for it"));
+        let state = if is_drained { "drained" } else { "not drained in time" };
+        println!("\n{stage}: {state}; {backlog}. It stays paused until `postrider resume stage {stage}`.");
+    }
+    Ok(if is_drained { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn record(process: &ProcessRow) -> Value {
+    json!({
+        "process": process.name, "process_id": process.process_id, "paused": process.is_paused, "in_hand": process.in_hand,
+    })
+}
+
+/// What living processes said since the pause.
+async fn look(pool: &PgPool, stage: &str) -> sqlx::Result<Vec<ProcessRow>> {
+    sqlx::query_as!(
+        ProcessRow,
+        r#"select h.process_id, h.name, h.paused and h.seen_at >= p.paused_at as "is_paused!", h.in_hand
+           from heartbeats h
+           join stage_pauses p on p.stage = h.stage
+           where h.stage = $1 and h.seen_at > now() - make_interval(secs => $2)
+           order by h.process_id"#,
+        stage,
+        f64::from(SILENT_SECONDS),
+    )
+    .fetch_all(pool)
+    .await
+}
+
+/// Messages that wait for the stage, over its consumers. `None`: nobody can say.
+async fn waiting(bus: &Bus, stage: &str) -> Option<u64> {
+    let asked = async {
+        let mut waiting = 0;
+        for spec in STREAMS {
+            let stream = bus.jetstream().get_stream(bus.prefixed(spec.name)).await.ok()?;
+            let consumers: Vec<jetstream::consumer::Info> = stream.consumers().try_collect().await.ok()?;
+            let own = consumers.iter().filter(|info| info.name.split('-').next() == Some(stage));
+            waiting += own.map(|info| info.num_pending + info.num_ack_pending as u64).sum::<u64>();
+        }
+        Some(waiting)
+    };
+    tokio::time::timeout(Duration::from_secs(3), asked).await.ok().flatten()
+}

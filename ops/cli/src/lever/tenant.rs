@@ -1,0 +1,78 @@
+//! Pausing tenants: at the fence, in the ledger.
+
+use anyhow::Context;
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    operator,
+    who::{self, Act},
+};
+
+/// Pauses a tenant; when this returns, nothing of it is fenced any more.
+pub(super) async fn pause(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let was = lock(&mut tx, id).await?;
+    if !was {
+        sqlx::query!(
+            "update tenants set paused_at = now(), pause_actor = $2, pause_reason = $3, wakes = false, updated_at = now() where id = $1",
+            id,
+            who::actor(),
+            reason,
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    let (subject, outcome) = (id.to_string(), Some(if was { "was paused already" } else { "paused" }));
+    let act = Act { tenant: Some(id), action: "tenant.pause", subject: &subject, reason, outcome, ..Act::default() };
+    act.audit(&mut tx).await?;
+    tx.commit().await?;
+    await_fences(pool, id).await?;
+    operator::say(&json!({"tenant": id, "paused": true, "was_paused": was}), outcome.unwrap_or_default());
+    Ok(())
+}
+
+/// Resumes a tenant. What was put aside is woken by the audience stage.
+pub(super) async fn resume(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let was = lock(&mut tx, id).await?;
+    if was {
+        sqlx::query!(
+            "update tenants set paused_at = null, pause_actor = null, pause_reason = null, wakes = true, updated_at = now() where id = $1",
+            id
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    let (subject, outcome) = (id.to_string(), Some(if was { "resumed" } else { "was not paused" }));
+    let act = Act { tenant: Some(id), action: "tenant.resume", subject: &subject, reason, outcome, ..Act::default() };
+    act.audit(&mut tx).await?;
+    tx.commit().await?;
+    operator::say(&json!({"tenant": id, "paused": false, "was_paused": was}), outcome.unwrap_or_default());
+    Ok(())
+}
+
+/// Holds the tenant's row; answers whether it is paused.
+async fn lock(db: &mut PgConnection, id: Uuid) -> anyhow::Result<bool> {
+    sqlx::query_scalar!(r#"select paused_at is not null as "paused!" from tenants where id = $1 for no key update"#, id)
+        .fetch_optional(db)
+        .await?
+        .context("no such tenant")
+}
+
+/// Waits for the fences that looked before the pause was committed. A fence holds its batch from before it looks until it is
+/// committed, so whoever has held every batch with claimed sends since has seen all of them; what is fenced later has seen the pause.
+pub async fn await_fences(pool: &PgPool, tenant: Uuid) -> sqlx::Result<()> {
+    let mut tx = pool.begin_with(runtime::plans::BEGIN_BY_KEY).await?;
+    sqlx::query!(
+        "select b.id from batches b
+         where b.lane in ('priority', 'bulk') and b.state in ('waiting', 'announced', 'resting') and b.tenant_id = $1 and b.claimed > 0
+         order by b.id
+         for share",
+        tenant
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    tx.rollback().await
+}

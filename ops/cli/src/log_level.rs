@@ -1,0 +1,89 @@
+//! `postrider log-level`: another log filter for running processes, for a while.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use futures::StreamExt;
+use runtime::Bus;
+use schemas::{Control, ControlAnswer, subjects};
+use serde_json::{Value, json};
+
+use crate::{
+    operator::{self, BusArgs, DatabaseArgs},
+    who::Act,
+};
+
+/// After so long without another answer, all have answered that will.
+const QUIET: Duration = Duration::from_millis(1_500);
+
+/// Changes the log filter of running processes. One that is started later has that of its settings.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
+    bus: BusArgs,
+    /// The filter, as the setting `log` has it: `debug`, `info,delivery=debug`.
+    #[arg(required_unless_present = "reset")]
+    filter: Option<String>,
+    /// Back to the filter of the settings.
+    #[arg(long, conflicts_with = "filter")]
+    reset: bool,
+    /// Only processes of this name (`all`, `ingress`), or that run this stage.
+    #[arg(long)]
+    process: Option<String>,
+    /// For so long; then the filter of the settings again. Without: until it is changed.
+    #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "DURATION", conflicts_with = "reset")]
+    for_long: Option<Duration>,
+    /// Why, for the audit log.
+    #[arg(long, value_name = "WHY")]
+    reason: Option<String>,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
+    let told = Control::Log {
+        filter: args.filter.clone(),
+        for_seconds: args.for_long.map(|wait| wait.as_secs().max(1)),
+        process: args.process.clone(),
+    };
+    let answers = ask(&bus, &told).await?;
+    let outcome = format!("{} process(es) follow", answers.iter().filter(|answer| answer.error.is_none()).count());
+    let mut db = pool.acquire().await?;
+    let act = Act {
+        action: "log.filter",
+        subject: args.process.as_deref().unwrap_or("every process"),
+        reason: args.reason.as_deref(),
+        outcome: Some(&outcome),
+        detail: Some(serde_json::to_value(&told)?),
+        ..Act::default()
+    };
+    act.audit(&mut db).await?;
+    let records: Vec<Value> = answers
+        .iter()
+        .map(|answer| {
+            json!({"process": answer.process, "host": answer.host, "pid": answer.pid, "filter": answer.filter, "error": answer.error})
+        })
+        .collect();
+    operator::print(&records, &["process", "host", "pid", "filter", "error"]);
+    if answers.is_empty() {
+        bail!("no process answered: is NATS there, and does one of this name run?");
+    }
+    if let Some(error) = answers.iter().find_map(|answer| answer.error.as_deref()) {
+        bail!("not everywhere: {error}");
+    }
+    Ok(())
+}
+
+async fn ask(bus: &Bus, told: &Control) -> anyhow::Result<Vec<ControlAnswer>> {
+    let client = bus.client();
+    let inbox = client.new_inbox();
+    let mut heard = client.subscribe(inbox.clone()).await?;
+    client.publish_with_reply(bus.prefixed(subjects::CONTROL), inbox, serde_json::to_vec(told)?.into()).await?;
+    let mut answers = Vec::new();
+    while let Ok(Some(message)) = tokio::time::timeout(QUIET, heard.next()).await {
+        answers.extend(serde_json::from_slice::<ControlAnswer>(&message.payload).ok());
+    }
+    answers.sort_by(|one, other| (&one.process, &one.host, one.pid).cmp(&(&other.process, &other.host, other.pid)));
+    Ok(answers)
+}

@@ -1,0 +1,228 @@
+//! `postrider nats-user`: users of the NATS servers, by nkey, with their rights.
+//!
+//! The seed is written to a file only its owner can read and is never printed; the server's configuration gets the public half.
+
+mod conf;
+mod rights;
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use nkeys::KeyPair;
+use schemas::{Environment, key};
+use serde_json::{Value, json};
+
+use crate::key::environment;
+
+/// Longest name of a consumer.
+const CONSUMER_MAX: usize = 32;
+
+/// Users of the NATS servers: keys, and the configuration with their rights.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// One JSON object instead of the configuration's text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A product's user in one environment: publishes its requests and calls, hears its events.
+    Product(Product),
+    /// The user of a process: audience … sequencing, ingress, `engine_all` (all of them), operator, sys.
+    Stage(Stage),
+    /// The servers' accounts.conf, with every process's rights.
+    Accounts,
+    /// The shape of a product's user.
+    Template,
+}
+
+#[derive(Debug, clap::Args)]
+struct Product {
+    /// The product's slug.
+    product: String,
+    /// production or sandbox.
+    #[arg(value_parser = environment)]
+    environment: Environment,
+    /// Durable consumers of its events that it may pull from. Its program makes them by the call `events.consumer`.
+    #[arg(long = "consumer", value_name = "NAME", value_delimiter = ',', default_values_t = [conf::CONSUMER.to_owned()])]
+    consumers: Vec<String>,
+    /// Puts the user into this products.conf; the servers take it in when they are told to reload.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    pair: Pair,
+}
+
+#[derive(Debug, clap::Args)]
+struct Stage {
+    /// The process.
+    name: String,
+    #[command(flatten)]
+    pair: Pair,
+}
+
+#[derive(Debug, clap::Args)]
+struct Pair {
+    /// Where the seed is written; the file must not be there. Left out: `<name>.seed` here.
+    #[arg(long, value_name = "FILE", conflicts_with = "public_key")]
+    seed: Option<PathBuf>,
+    /// Makes no key: the owner has one, and tells its public half only.
+    #[arg(long, value_name = "U…")]
+    public_key: Option<String>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Product(product) => add_product(&product, args.json),
+        Command::Stage(stage) => add_stage(&stage, args.json),
+        Command::Accounts => {
+            print!("{}", conf::accounts());
+            Ok(())
+        }
+        Command::Template => {
+            print!("{}", conf::template());
+            Ok(())
+        }
+    }
+}
+
+fn add_product(asked: &Product, as_json: bool) -> anyhow::Result<()> {
+    if !key::is_slug(&asked.product) {
+        bail!("a product's slug is 2 to 32 of a-z, 0-9 and dashes inside");
+    }
+    if let Some(bad) = asked.consumers.iter().find(|name| !is_consumer(name)) {
+        bail!("{bad:?} is no name of a consumer: 1 to {CONSUMER_MAX} of a-z, 0-9 and dashes");
+    }
+    let environment = asked.environment.as_str();
+    let made = asked.pair.make(&format!("{}-{environment}", asked.product))?;
+    let user = conf::product(&asked.product, environment, &asked.consumers, &made.public_key);
+    if let Some(path) = &asked.config {
+        let known = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+        let with = conf::with_product(&known, &user)
+            .with_context(|| format!("{} has no `users: [ ]` to put it into", path.display()))?;
+        fs::write(path, with).with_context(|| format!("{}", path.display()))?;
+    }
+    let durables: Vec<String> =
+        asked.consumers.iter().map(|name| format!("{}_{environment}_{name}", asked.product)).collect();
+    let record = json!({
+        "product": asked.product, "environment": environment, "public_key": made.public_key, "seed_file": made.seed,
+        "inbox_prefix": rights::inbox(&asked.product, environment), "api_prefix": rights::FOLLOW, "consumers": durables, "config": asked.config,
+        "user": user,
+    });
+    if as_json {
+        println!("{record}");
+        return Ok(());
+    }
+    println!("public key    {}", made.public_key);
+    if let Some(seed) = &made.seed {
+        println!("seed          {} (0600; it is the product's secret)", seed.display());
+    }
+    println!("inbox prefix  {}", rights::inbox(&asked.product, environment));
+    println!("API prefix    {}", rights::FOLLOW);
+    println!("consumers     {}", durables.join(", "));
+    match &asked.config {
+        Some(path) => println!(
+            "\nThe user stands in {}. Now let the servers read it: nats-server --signal reload",
+            path.display()
+        ),
+        None => print!(
+            "\nPut this between the brackets of `users: [ ]` in products.conf, and let the servers reload:\n\n{user}"
+        ),
+    }
+    Ok(())
+}
+
+fn add_stage(asked: &Stage, as_json: bool) -> anyhow::Result<()> {
+    let names = || rights::ROLES.iter().map(|role| role.name).chain(["engine_all", "operator", "sys"]);
+    if !names().any(|name| name == asked.name) {
+        bail!("{} is none of {}", asked.name, names().collect::<Vec<_>>().join(", "));
+    }
+    let made = asked.pair.make(&asked.name)?;
+    let variable = conf::variable(&asked.name).trim_start_matches('$').to_owned();
+    if as_json {
+        let record: Value = json!({
+            "name": asked.name, "public_key": made.public_key, "seed_file": made.seed, "variable": variable,
+        });
+        println!("{record}");
+        return Ok(());
+    }
+    // The first line alone can be put into the servers' environment.
+    println!("{variable}={}", made.public_key);
+    if let Some(seed) = &made.seed {
+        println!("# its process: --nats-credentials {}", seed.display());
+    }
+    Ok(())
+}
+
+fn is_consumer(name: &str) -> bool {
+    (1..=CONSUMER_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// A user's key: its public half, and where the seed was written.
+struct Made {
+    public_key: String,
+    seed: Option<PathBuf>,
+}
+
+impl Pair {
+    fn make(&self, name: &str) -> anyhow::Result<Made> {
+        if let Some(public_key) = &self.public_key {
+            if !public_key.starts_with('U') || KeyPair::from_public_key(public_key).is_err() {
+                bail!("{public_key} is not the public key of a user (U…)");
+            }
+            return Ok(Made { public_key: public_key.clone(), seed: None });
+        }
+        let pair = KeyPair::new_user();
+        let path = self.seed.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.seed")));
+        write_seed(&path, &pair.seed().context("a new key has a seed")?)?;
+        Ok(Made { public_key: pair.public_key(), seed: Some(path) })
+    }
+}
+
+/// Writes a seed where nobody else reads it, and over nothing that is there.
+fn write_seed(path: &Path, seed: &str) -> anyhow::Result<()> {
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("{}", path.display()))?;
+    writeln!(file, "{seed}").with_context(|| format!("{}", path.display()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_seed_is_for_its_owner_only_and_overwrites_nothing() {
+        let path = std::env::temp_dir().join(format!("seed-{}", uuid::Uuid::now_v7().simple()));
+        let pair = Pair { seed: Some(path.clone()), public_key: None };
+        let made = pair.make("ignored").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let seed = fs::read_to_string(&path).unwrap();
+        assert_eq!(KeyPair::from_seed(seed.trim()).unwrap().public_key(), made.public_key);
+        assert!(pair.make("ignored").is_err(), "a second one does not replace it");
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_public_key_is_a_users() {
+        let given = |key: String| Pair { seed: None, public_key: Some(key) }.make("x").map(|made| made.seed);
+        assert_eq!(given(KeyPair::new_user().public_key()).unwrap(), None);
+        assert!(given(KeyPair::new_account().public_key()).is_err());
+        assert!(given("Unothing".to_owned()).is_err());
+    }
+}

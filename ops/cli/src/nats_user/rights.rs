@@ -1,0 +1,313 @@
+//! Who may say and hear what on the bus: the one table that `ops/nats` is written from.
+
+use schemas::subjects::{self, stream};
+
+/// What a user may do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Rights {
+    /// Subjects it may publish to.
+    pub publish: Vec<String>,
+    /// Subjects it may listen to.
+    pub subscribe: Vec<String>,
+    /// Whether it may answer, under whatever subject it was asked for an answer.
+    pub responds: bool,
+}
+
+/// A process of the engine, or a person who runs it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Role {
+    /// Its name: as `postrider stage` has it, or `ingress`, `engine_all`, `operator`.
+    pub name: &'static str,
+    /// What it does, for the file.
+    pub about: &'static str,
+    /// Streams it reads, and through which durable consumer.
+    reads: &'static [(&'static str, &'static str)],
+    /// What it says, beside what every process says.
+    says: &'static [&'static str],
+    /// What it hears, beside what every process hears.
+    hears: &'static [&'static str],
+}
+
+/// The engine's processes.
+pub(super) const ROLES: &[Role] = &[
+    Role {
+        name: "audience",
+        about: "accepted requests in, batches out",
+        reads: &[
+            (stream::ACCEPTED, "audience-priority"),
+            (stream::ACCEPTED, "audience-arrays"),
+            (stream::ACCEPTED, "audience-bulk"),
+        ],
+        says: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
+        hears: &[],
+    },
+    Role {
+        name: "compliance",
+        about: "batches in, those who may be mailed out",
+        reads: &[(stream::RESOLVED, "compliance-priority"), (stream::RESOLVED, "compliance-bulk")],
+        says: &["mail.v1.cleared.*"],
+        hears: &[],
+    },
+    Role {
+        name: "rendering",
+        about: "recipients in, their mail out",
+        reads: &[(stream::CLEARED, "rendering-priority"), (stream::CLEARED, "rendering-bulk")],
+        says: &["mail.v1.rendered.*"],
+        hears: &[],
+    },
+    Role {
+        name: "delivery",
+        about: "mail in; the sandbox's facts out",
+        reads: &[(stream::RENDERED, "delivery-priority"), (stream::RENDERED, "delivery-bulk")],
+        says: &["mail.v1.signal.sandbox"],
+        hears: &[],
+    },
+    Role {
+        name: "engagement",
+        about: "opens, clicks, bounces, replies in",
+        reads: &[(stream::SIGNALS, "engagement-priority"), (stream::SIGNALS, "engagement-bulk")],
+        says: &["mail.v1.signal.inbound"],
+        hears: &[],
+    },
+    Role {
+        name: "attribution",
+        about: "outcomes in",
+        reads: &[(stream::ACCEPTED, "attribution-priority")],
+        says: &[],
+        hears: &[],
+    },
+    Role {
+        name: "webhooks",
+        about: "facts in, events out",
+        reads: &[(stream::FACTS, "webhooks-priority")],
+        says: &["mail.v1.event.>", subjects::DELIVERIES_DUE],
+        hears: &[subjects::DELIVERIES_DUE],
+    },
+    Role {
+        name: "sequencing",
+        about: "due times in, mail out",
+        reads: &[],
+        says: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
+        hears: &[],
+    },
+    Role {
+        name: "ingress",
+        about: "direct requests in; accepted requests and signals out, answers of stages in; serves products' calls",
+        reads: &[
+            (stream::REQUESTS, "ingress-prompt"),
+            (stream::REQUESTS, "ingress-transactional"),
+            (stream::REQUESTS, "ingress-launches"),
+        ],
+        says: &[
+            // A request of a kind there is not is told and removed: no consumer takes it.
+            "$JS.API.STREAM.MSG.DELETE.MAIL_REQUESTS",
+            "mail.v1.accepted.*.*.*",
+            "mail.v1.signal.*",
+            "mail.v1.event.*.*.request.rejected",
+            // Products follow their events through consumers that only the ingress makes.
+            "$JS.API.CONSUMER.NAMES.MAIL_EVENTS",
+            "$JS.API.CONSUMER.INFO.MAIL_EVENTS.*",
+            "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.>",
+            "$JS.API.CONSUMER.DELETE.MAIL_EVENTS.*",
+        ],
+        hears: &["mail.v1.reply.*", "mail.v1.api.>", "$SRV.>"],
+    },
+];
+
+/// What every process may do with streams: when a store is lost, whoever runs makes them again. None may delete or purge one, or
+/// take a message out.
+const STREAMS: [&str; 3] = ["$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*"];
+
+impl Role {
+    /// What it may do.
+    pub fn rights(&self) -> Rights {
+        let mut publish: Vec<String> = STREAMS.map(str::to_owned).to_vec();
+        for (stream, durable) in self.reads {
+            publish.extend([
+                format!("$JS.API.CONSUMER.CREATE.{stream}.{durable}"),
+                // With a single subject to read, its name stands in the request's.
+                format!("$JS.API.CONSUMER.CREATE.{stream}.{durable}.>"),
+                format!("$JS.API.CONSUMER.INFO.{stream}.{durable}"),
+                format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"),
+                format!("$JS.ACK.{stream}.{durable}.>"),
+            ]);
+        }
+        let mut streams: Vec<&str> = self.reads.iter().map(|(stream, _)| *stream).collect();
+        streams.push(stream::MARKS);
+        streams.dedup();
+        for stream in streams {
+            publish.extend([
+                format!("$JS.API.STREAM.MSG.GET.{stream}"),
+                format!("$JS.API.DIRECT.GET.{stream}"),
+                format!("$JS.API.DIRECT.GET.{stream}.>"),
+            ]);
+        }
+        publish.extend(self.says.iter().map(|subject| (*subject).to_owned()));
+        publish.extend([
+            subjects::fact(self.name),
+            subjects::dead(self.name),
+            subjects::reply("*"),
+            subjects::MARK.to_owned(),
+        ]);
+        let subscribe = ["_INBOX.>", subjects::CONTROL].into_iter().chain(self.hears.iter().copied());
+        Rights { publish, subscribe: subscribe.map(str::to_owned).collect(), responds: true }
+    }
+}
+
+/// One process that runs the ingress and every stage.
+pub(super) fn engine_all() -> Rights {
+    let publish = STREAMS.into_iter().chain([
+        "$JS.API.CONSUMER.NAMES.*",
+        "$JS.API.CONSUMER.CREATE.>",
+        "$JS.API.CONSUMER.INFO.*.*",
+        "$JS.API.CONSUMER.MSG.NEXT.*.*",
+        "$JS.API.CONSUMER.DELETE.MAIL_EVENTS.*",
+        "$JS.API.STREAM.MSG.DELETE.MAIL_REQUESTS",
+        "$JS.API.STREAM.MSG.GET.*",
+        "$JS.API.DIRECT.GET.>",
+        "$JS.ACK.>",
+        "mail.v1.>",
+    ]);
+    let subscribe =
+        ["_INBOX.>", "mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
+    Rights {
+        publish: publish.map(str::to_owned).collect(),
+        subscribe: subscribe.map(str::to_owned).to_vec(),
+        responds: true,
+    }
+}
+
+/// People who run the engine: `postrider streams`, `postrider dead`, the levers, the nats tool.
+pub(super) fn operator() -> Rights {
+    let publish = [
+        "$JS.API.>",
+        "$JS.ACK.>",
+        "$SRV.>",
+        "mail.v1.request.*.*.*",
+        "mail.v1.accepted.*.*.*",
+        "mail.v1.resolved.*",
+        "mail.v1.cleared.*",
+        "mail.v1.rendered.*",
+        "mail.v1.signal.*",
+        "mail.v1.fact.*",
+        subjects::CONTROL,
+        subjects::MARK,
+    ];
+    let subscribe = ["_INBOX.>", "mail.v1.>"];
+    Rights {
+        publish: publish.map(str::to_owned).to_vec(),
+        subscribe: subscribe.map(str::to_owned).to_vec(),
+        responds: false,
+    }
+}
+
+/// Under which products' clients find the part of JetStream that is theirs: the prefix they give instead of `$JS.API`. Under that
+/// name every account has an interface of its own, which would answer, too: that there is no JetStream in it.
+pub(super) const FOLLOW: &str = "mail.v1.follow";
+
+/// A product's own programs: in its own name, and nothing else. Of JetStream it reaches its own consumers of its own events.
+pub(super) fn product(product: &str, environment: &str, consumers: &[String]) -> Rights {
+    let mut publish = vec![
+        format!("mail.v1.request.{product}.{environment}.>"),
+        format!("mail.v1.api.{product}.{environment}.>"),
+        "$SRV.PING.postrider".to_owned(),
+        "$SRV.INFO.postrider".to_owned(),
+    ];
+    for consumer in consumers {
+        let durable = format!("{}.{product}_{environment}_{consumer}", stream::EVENTS);
+        publish.extend([
+            format!("{FOLLOW}.CONSUMER.INFO.{durable}"),
+            format!("{FOLLOW}.CONSUMER.MSG.NEXT.{durable}"),
+            format!("$JS.ACK.{durable}.>"),
+        ]);
+    }
+    Rights {
+        publish,
+        subscribe: vec![
+            format!("mail.v1.event.{product}.{environment}.>"),
+            format!("{}.>", inbox(product, environment)),
+        ],
+        responds: false,
+    }
+}
+
+/// Where a product's client listens for answers: nobody else may.
+pub(super) fn inbox(product: &str, environment: &str) -> String {
+    format!("_INBOX_{product}_{environment}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemas::Environment;
+
+    /// Whether a subject, or everything a pattern stands for, is within a pattern.
+    fn covers(pattern: &str, subject: &str) -> bool {
+        let (mut wanted, mut given) = (pattern.split('.'), subject.split('.'));
+        loop {
+            match (wanted.next(), given.next()) {
+                (Some(">"), Some(_)) | (None, None) => return true,
+                (Some("*"), Some(token)) if token != ">" => {}
+                (Some(wanted), Some(given)) if wanted == given => {}
+                _ => return false,
+            }
+        }
+    }
+
+    fn may_publish(rights: &Rights, subject: &str) -> bool {
+        rights.publish.iter().any(|pattern| covers(pattern, subject))
+    }
+
+    #[test]
+    fn a_process_of_everything_may_do_what_each_stage_may() {
+        let all = engine_all();
+        for role in ROLES {
+            for subject in role.rights().publish {
+                assert!(may_publish(&all, &subject), "{} may publish {subject}", role.name);
+            }
+            for subject in role.rights().subscribe {
+                assert!(all.subscribe.iter().any(|pattern| covers(pattern, &subject)), "{} hears {subject}", role.name);
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_who_runs_mail_may_take_messages_out_of_a_stream() {
+        for rights in
+            ROLES.iter().map(Role::rights).chain([engine_all(), product("acme", "production", &["events".to_owned()])])
+        {
+            for subject in [
+                "$JS.API.STREAM.PURGE.MAIL_EVENTS",
+                "$JS.API.STREAM.DELETE.MAIL_EVENTS",
+                "$JS.API.STREAM.MSG.DELETE.MAIL_EVENTS",
+            ] {
+                assert!(!may_publish(&rights, subject), "{subject}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_reaches_its_own_name_only() {
+        let rights = product("acme", "production", &["events".to_owned()]);
+        assert!(may_publish(&rights, "mail.v1.request.acme.production.transactional"));
+        assert!(may_publish(&rights, "mail.v1.follow.CONSUMER.MSG.NEXT.MAIL_EVENTS.acme_production_events"));
+        assert!(!rights.publish.iter().any(|pattern| pattern.starts_with("$JS.API")));
+        for other in [
+            "mail.v1.request.acme.sandbox.transactional",
+            "mail.v1.request.rival.production.transactional",
+            "mail.v1.accepted.acme.production.transactional",
+            "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.acme_production_events",
+            "mail.v1.follow.CONSUMER.MSG.NEXT.MAIL_EVENTS.acme_sandbox_events",
+            "$JS.API.CONSUMER.MSG.NEXT.MAIL_REQUESTS.ingress-prompt",
+        ] {
+            assert!(!may_publish(&rights, other), "{other}");
+        }
+    }
+
+    #[test]
+    fn every_environment_has_an_inbox_of_its_own() {
+        let inboxes: std::collections::BTreeSet<String> =
+            Environment::ALL.iter().map(|environment| inbox("acme", environment.as_str())).collect();
+        assert_eq!(inboxes.len(), Environment::ALL.len());
+    }
+}

@@ -1,0 +1,110 @@
+//! `postrider requeue batch|send|campaign`: rings again for what stands in the ledger and does not move, and decides what is in doubt.
+//!
+//! Ringing is harmless: a claim compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
+//! an operator who has looked into the relay's log may say what became of it.
+
+mod open;
+mod ring;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde_json::json;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    decide::{self, Decision, Outcome},
+    operator::{self, DatabaseArgs},
+    progress, seek,
+    who::Act,
+};
+use open::Scope;
+
+/// Rings again for work that does not move.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Decides the sends among them whose outcome is in doubt. Needs a reason: what the relay's log says of them.
+    #[arg(long, value_enum, global = true, requires = "reason")]
+    unknown_as: Option<Outcome>,
+    /// Has deferred sends tried now instead of at their time.
+    #[arg(long, global = true)]
+    now: bool,
+    /// Why, for the audit log.
+    #[arg(long, global = true, value_name = "WHY")]
+    reason: Option<String>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum What {
+    /// One batch.
+    Batch {
+        /// Its id.
+        id: Uuid,
+    },
+    /// One send, or the request that it will come from.
+    Send {
+        /// Its id.
+        id: Uuid,
+    },
+    /// Everything of a campaign.
+    Campaign {
+        /// Its id.
+        id: Uuid,
+    },
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    let scope = find(&pool, args.what).await?;
+    let rung = ring::ring(&pool, &scope, args.now).await?;
+    let doubtful = open::in_doubt(&pool, &scope).await?;
+    let decided = match args.unknown_as {
+        Some(outcome) if !doubtful.is_empty() => {
+            let bar = progress::bar(doubtful.len() as u64, "deciding");
+            let decision = Decision { outcome, from: &["unknown"], evidence: "operator" };
+            let decided = decide::decide(&pool, &doubtful, decision, |count| bar.inc(count as u64)).await?;
+            bar.finish_and_clear();
+            decided
+        }
+        _ => 0,
+    };
+    let in_doubt = doubtful.len() as u64 - decided;
+    let words = rung.words(decided, args.unknown_as, in_doubt);
+    let mut db = pool.acquire().await?;
+    let subject = scope.subject();
+    let act = Act {
+        tenant: Some(scope.tenant()),
+        action: "requeue",
+        subject: &subject,
+        reason: args.reason.as_deref(),
+        outcome: Some(&words),
+        detail: Some(json!({"rung": rung.batches, "decided": decided, "as": args.unknown_as.map(Outcome::as_str)})),
+    };
+    act.audit(&mut db).await?;
+    let record = json!({
+        "what": subject, "tenant": scope.tenant(), "rung": rung.batches, "requests": rung.requests, "brought_forward": rung.forward,
+        "left_alone": rung.left, "decided": decided, "in_doubt": in_doubt, "says": words,
+    });
+    operator::say(&record, &words);
+    Ok(())
+}
+
+async fn find(pool: &PgPool, what: What) -> anyhow::Result<Scope> {
+    let mut db = pool.acquire().await?;
+    Ok(match what {
+        What::Batch { id } => {
+            if id != schemas::SendId(id).batch() {
+                bail!("this is no batch's id; is it a send's?");
+            }
+            Scope::Batch { tenant: seek::batch(&mut db, id).await?.context("no such batch")?, id }
+        }
+        What::Send { id } => Scope::Send { tenant: seek::send(&mut db, id).await?.context("no such send")?, id },
+        What::Campaign { id } => {
+            Scope::Campaign { tenant: seek::campaign(&mut db, id).await?.context("no such campaign")?, id }
+        }
+    })
+}

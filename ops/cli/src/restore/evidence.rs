@@ -1,0 +1,116 @@
+//! What a relay's log shows was sent: ids anywhere in its lines. Our Message-ID is `<send id@sending domain>`, so most logs have it.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::File,
+    io::{BufRead, BufReader},
+    path::Path,
+};
+
+use anyhow::{Context, ensure};
+use schemas::SendId;
+use serde_json::json;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    decide::{self, Decision, Outcome},
+    operator, progress,
+    who::Act,
+};
+
+/// Everything that is not decided. After a restore nobody holds what the ledger says is claimed or fenced.
+const UNDECIDED: [&str; 5] = ["queued", "claimed", "fenced", "deferred", "unknown"];
+/// An id's length in its canonical form.
+const ID_LENGTH: usize = 36;
+
+/// Marks what the log shows as sent.
+pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason: Option<&str>) -> anyhow::Result<()> {
+    // What is in hand is decided, too: so nobody may have anything in hand.
+    let is_held = sqlx::query_scalar!(r#"select held_at is not null as "held!" from ledger"#).fetch_one(pool).await?;
+    ensure!(is_held || dry_run, "the ledger is not held: `postrider restore begin` first");
+    let ids = read(path)?;
+    let open = open_batches(pool).await?;
+    let shown: Vec<(Uuid, Uuid)> = ids.iter().filter_map(|id| Some((*open.get(&SendId(*id).batch())?, *id))).collect();
+    let bar = progress::bar(shown.len() as u64, "reconciling");
+    let decision = Decision { outcome: Outcome::Sent, from: &UNDECIDED, evidence: "relay_log" };
+    let marked = match dry_run {
+        true => 0,
+        false => decide::decide(pool, &shown, decision, |count| bar.inc(count as u64)).await?,
+    };
+    bar.finish_and_clear();
+    let elsewhere = ids.len() - shown.len();
+    let words = format!(
+        "{} id(s) read; {} in open batches, {elsewhere} not; {}",
+        ids.len(),
+        shown.len(),
+        if dry_run { "nothing was marked".to_owned() } else { format!("{marked} marked as sent") }
+    );
+    if !dry_run {
+        let mut db = pool.acquire().await?;
+        let detail = Some(json!({"read": ids.len(), "marked": marked}));
+        Act { action: "restore.reconcile", subject: "ledger", reason, outcome: Some(&words), detail, ..Act::default() }
+            .audit(&mut db)
+            .await?;
+    }
+    let record = json!({
+        "read": ids.len(), "in_open_batches": shown.len(), "elsewhere": elsewhere, "marked": marked, "dry_run": dry_run,
+    });
+    operator::say(&record, &words);
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<BTreeSet<Uuid>> {
+    let lines: Box<dyn BufRead> = match path.as_os_str() == "-" {
+        true => Box::new(BufReader::new(std::io::stdin())),
+        false => Box::new(BufReader::new(File::open(path).with_context(|| format!("{}", path.display()))?)),
+    };
+    let mut ids = BTreeSet::new();
+    for line in lines.split(b'\n') {
+        // A log may hold anything; what is not text holds no ids.
+        ids.extend(ids_in(&String::from_utf8_lossy(&line?)));
+    }
+    Ok(ids)
+}
+
+/// The ids in a line, wherever they stand.
+fn ids_in(line: &str) -> impl Iterator<Item = Uuid> + '_ {
+    let is_edge = |at: Option<&u8>| at.is_none_or(|byte| !byte.is_ascii_hexdigit() && *byte != b'-');
+    let bytes = line.as_bytes();
+    (0..bytes.len().saturating_sub(ID_LENGTH - 1)).filter_map(move |start| {
+        let end = start + ID_LENGTH;
+        let stands_alone =
+            is_edge(start.checked_sub(1).and_then(|before| bytes.get(before))) && is_edge(bytes.get(end));
+        let text = stands_alone.then(|| line.get(start..end)).flatten()?;
+        schemas::parse_id(&text.to_ascii_lowercase()).ok()
+    })
+}
+
+/// The batches with something undecided, and whose they are.
+async fn open_batches(pool: &PgPool) -> sqlx::Result<HashMap<Uuid, Uuid>> {
+    let rows =
+        sqlx::query!("select tenant_id, id from batches where state <> 'done' or unknown > 0").fetch_all(pool).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.tenant_id)).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const ID: &str = "0198c0de-0000-7000-8000-000000000001";
+
+    #[rstest]
+    #[case::alone(ID, 1)]
+    #[case::a_message_id("postfix/smtp[1]: 4F: message-id=<0198c0de-0000-7000-8000-000000000001@acme.example>", 1)]
+    #[case::upper_case("0198C0DE-0000-7000-8000-000000000001", 1)]
+    #[case::twice("<0198c0de-0000-7000-8000-000000000001@a> (0198c0de-0000-7000-8000-000000000002)", 2)]
+    #[case::part_of_something("x0198c0de-0000-7000-8000-000000000001a", 0)]
+    #[case::none("status=sent (250 2.0.0 Ok: queued as 4F7A)", 0)]
+    #[case::not_ascii("é 0198c0de-0000-7000-8000-000000000001 ü", 1)]
+    #[case::empty("", 0)]
+    fn ids_are_found_anywhere_in_a_line(#[case] line: &str, #[case] expected: usize) {
+        assert_eq!(ids_in(line).count(), expected, "{line}");
+    }
+}

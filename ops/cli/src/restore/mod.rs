@@ -1,0 +1,128 @@
+//! `postrider restore status|begin|reconcile|release`: after a database was restored nothing leaves until somebody has closed the gap.
+//!
+//! The engine holds a restored ledger by itself where it can tell; `begin` is for where it cannot, and for the careful.
+
+mod evidence;
+mod status;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde_json::json;
+use sqlx::PgPool;
+
+use crate::{
+    lever, operator,
+    operator::{BusArgs, DatabaseArgs},
+    who::{self, Act},
+};
+
+/// After a restore.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
+    bus: BusArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Whether the ledger is held, what time is missing, and what is open that may have been sent in it.
+    Status,
+    /// Holds the ledger: delivery, webhooks and sequencing start nothing, in every process, from now on.
+    Begin {
+        /// Why, for the audit log and for who finds it held.
+        #[arg(long, value_name = "WHY")]
+        reason: Option<String>,
+    },
+    /// Marks sends as sent that the relay's or the provider's log shows: their ids, or our Message-IDs, anywhere in its lines.
+    Reconcile {
+        /// The log, or what was cut out of it; `-` for standard input.
+        #[arg(long, value_name = "FILE")]
+        sent: PathBuf,
+        /// Says what would be marked, and marks nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// Why, for the audit log.
+        #[arg(long, value_name = "WHY")]
+        reason: Option<String>,
+    },
+    /// Lets go. What is open then is sent.
+    Release {
+        /// How the gap was closed, for the audit log.
+        #[arg(long, value_name = "WHY")]
+        reason: String,
+    },
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    match args.command {
+        Command::Status => status::print(&pool).await,
+        Command::Begin { reason } => {
+            begin(&pool, reason.as_deref()).await?;
+            lever::nudge(&args.bus.connect().await?).await;
+            status::print(&pool).await
+        }
+        Command::Reconcile { sent, dry_run, reason } => {
+            evidence::reconcile(&pool, &sent, dry_run, reason.as_deref()).await
+        }
+        Command::Release { reason } => {
+            release(&pool, &reason).await?;
+            lever::nudge(&args.bus.connect().await?).await;
+            operator::say(&json!({"held": false}), "released: what is open is sent from now on");
+            Ok(())
+        }
+    }
+}
+
+async fn begin(pool: &PgPool, reason: Option<&str>) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let reason = reason.or(who::because());
+    let held = sqlx::query!(
+        "update ledger
+         set held_at = now(), held_by = $1, held_reason = coalesce($2, 'held by an operator'), gap_from = marked_at, gap_to = now()
+         where held_at is null
+         returning id",
+        who::actor(),
+        reason,
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    let outcome = Some(if held.is_some() { "held" } else { "was held already" });
+    Act { action: "restore.hold", subject: "ledger", reason, outcome, ..Act::default() }.audit(&mut tx).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+async fn release(pool: &PgPool, reason: &str) -> anyhow::Result<()> {
+    if reason.trim().is_empty() {
+        bail!("say how the gap was closed");
+    }
+    let mut tx = pool.begin().await?;
+    let held = sqlx::query!("select gap_from, gap_to from ledger where held_at is not null for update")
+        .fetch_optional(&mut *tx)
+        .await?
+        .context("the ledger is not held")?;
+    sqlx::query!(
+        "update ledger set held_at = null, held_by = null, held_reason = null, gap_from = null, gap_to = null"
+    )
+    .execute(&mut *tx)
+    .await?;
+    let detail = Some(json!({"gap_from": held.gap_from, "gap_to": held.gap_to}));
+    let act = Act {
+        action: "restore.release",
+        subject: "ledger",
+        reason: Some(reason),
+        outcome: Some("released"),
+        detail,
+        ..Act::default()
+    };
+    act.audit(&mut tx).await?;
+    tx.commit().await?;
+    Ok(())
+}

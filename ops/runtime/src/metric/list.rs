@@ -1,0 +1,253 @@
+//! The list itself. A new metric stands here first; `UPDATE=1 cargo test -p runtime --test metrics_page` writes it to the page.
+
+use super::{
+    Metric,
+    labels::{
+        ANSWER, DIRECT, ENROLLMENT_END, EVENT, FAILURE, LANE, Label, METHOD, PART, PROVIDER, RECEIVER, REQUEST, ROLE,
+        SIGNAL, SKIP_REASON, SOURCE, STAGE, STATE, STEP, STREAM, Teller, VIA, Values, words,
+    },
+};
+
+/// From an SMTP command on loopback to the longest transaction.
+const WORK: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// One answer to a caller, up to the longest that is waited for.
+const ANSWERING: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// A commit, or the wait for a connection.
+const COMMIT: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0];
+/// From a request to its end: milliseconds for one mail, a day for a campaign that was put off.
+const ROAD: &[f64] =
+    &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
+
+const INGRESS: Teller = Teller::Parts(&["ingress"]);
+const DELIVERY: Teller = Teller::Parts(&["delivery"]);
+const ENGAGEMENT: Teller = Teller::Parts(&["engagement"]);
+const ATTRIBUTION: Teller = Teller::Parts(&["attribution"]);
+const WEBHOOKS: Teller = Teller::Parts(&["webhooks"]);
+const SEQUENCING: Teller = Teller::Parts(&["sequencing"]);
+
+macro_rules! metric_set {
+    ($(#[$meta:meta])* $name:ident { $(
+        $(#[doc = $doc:literal])+
+        $variant:ident = $text:literal [$($label:ident: $values:expr),*] from $teller:expr $(=> $buckets:ident)?,
+    )+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl $name {
+            /// Every member.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name as exported.
+            #[must_use]
+            pub fn name(self) -> &'static str { match self { $(Self::$variant => $text,)+ } }
+
+            /// All there is to know about it.
+            #[must_use]
+            pub fn metric(self) -> Metric {
+                match self {
+                    $(Self::$variant => Metric {
+                        name: $text,
+                        help: concat!($($doc),+).trim_ascii(),
+                        labels: const { &[$(Label { name: stringify!($label), values: $values }),*] },
+                        teller: $teller,
+                        buckets: metric_set!(@buckets $($buckets)?),
+                    },)+
+                }
+            }
+        }
+    };
+    (@buckets) => { &[] };
+    (@buckets $buckets:ident) => { $buckets };
+}
+
+metric_set! {
+    /// Things counted since the process started.
+    Counter {
+        /// Messages a stage took from its stream.
+        StageReceivedTotal = "mail_stage_received_total" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Messages a stage finished with.
+        StageHandledTotal = "mail_stage_handled_total"
+            [stage: PART, lane: LANE, outcome: words!["done", "retried", "dead_lettered"]] from Teller::Runner,
+        /// Messages a stage published and saw stored.
+        StagePublishedTotal = "mail_stage_published_total" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Messages that came again.
+        StageRedeliveredTotal = "mail_stage_redelivered_total" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Messages set aside for a person, by why.
+        StageDeadLetteredTotal = "mail_stage_dead_lettered_total"
+            [stage: PART, lane: LANE, reason: Values::Codes(&["malformed"])] from Teller::Runner,
+        /// Pieces of work a sweep found and put right.
+        SweepFoundTotal = "mail_sweep_found_total" [stage: PART, sweep: Values::Codes(&[])] from Teller::Runner,
+        /// Sweeps that failed; they run again.
+        SweepFailedTotal = "mail_sweep_failed_total" [stage: PART, sweep: Values::Codes(&[])] from Teller::Runner,
+        /// Recipients withheld on purpose.
+        SendsWithheldTotal = "mail_sends_withheld_total"
+            [stage: words!["audience", "compliance", "delivery"], reason: SKIP_REASON]
+            from Teller::Parts(&["audience", "compliance", "delivery"]),
+        /// Sends by the state they reached.
+        SendsTotal = "mail_sends_total" [lane: LANE, state: STATE] from Teller::Parts(&["audience", "rendering", "delivery"]),
+        /// Sends that failed for good, by why.
+        SendsFailedTotal = "mail_sends_failed_total" [lane: LANE, class: FAILURE] from Teller::Parts(&["rendering", "delivery"]),
+        /// Answers of receiving servers, by what they mean.
+        SmtpAnswersTotal = "mail_smtp_answers_total" [lane: LANE, class: ANSWER] from DELIVERY,
+        /// Answers "later" that slow down the mail from one sending domain to one receiver.
+        PaceDeferralsTotal = "mail_pace_deferrals_total" [receiver: RECEIVER] from DELIVERY,
+        /// Sends put off untried, because the receiver is not to get more now; each time counts.
+        PacePutOffTotal = "mail_pace_put_off_total" [receiver: RECEIVER] from DELIVERY,
+        /// SMTP connections opened, or how far those came that were not.
+        SmtpConnectionsTotal = "mail_smtp_connections_total"
+            [outcome: words!["open", "connect", "greeting", "tls", "auth", "mail", "rcpt", "data", "body", "final"]] from DELIVERY,
+        /// Requests of the API answered, whether they came by HTTP or over the bus.
+        HttpRequestsTotal = "mail_http_requests_total"
+            [via: VIA, route: Values::Route, method: METHOD, status: Values::Status] from INGRESS,
+        /// Requests that internal systems published, by what became of them.
+        DirectRequestsTotal = "mail_direct_requests_total" [kind: DIRECT, outcome: words!["accepted", "rejected"]] from INGRESS,
+        /// Requests of providers that tell what became of mail.
+        HookRequestsTotal = "mail_hook_requests_total"
+            [provider: PROVIDER, outcome: words!["stored", "repeated", "confirmed", "refused", "throttled", "failed"]] from INGRESS,
+        /// What providers told.
+        InboundFactsTotal = "mail_inbound_facts_total"
+            [provider: SOURCE, outcome: words!["recorded", "parked", "joined", "dropped", "ignored", "malformed", "failed"]]
+            from ENGAGEMENT,
+        /// Mails that came back, and what was made of them; or why they were not taken.
+        InboundMailsTotal = "mail_inbound_mails_total"
+            [outcome: words![
+                "bounced", "delivered", "complained", "unsubscribed", "replied", "auto_replied", "delayed", "relayed", "receipt",
+                "auth_failure", "no_report", "no_evidence", "unreadable", "given_up", "bad_address", "unknown_send", "too_large",
+                "bare_line_end"
+            ]] from ENGAGEMENT,
+        /// Opens, clicks and unsubscribes taken in: at the edge (published, lost, dropped) and into the ledger (recorded, repeated, parked).
+        SignalsTotal = "mail_signals_total"
+            [kind: SIGNAL, outcome: words!["published", "lost", "dropped", "recorded", "repeated", "parked"]]
+            from Teller::Parts(&["ingress", "engagement"]),
+        /// Events made of facts.
+        EventsTotal = "mail_events_total" [type: EVENT] from WEBHOOKS,
+        /// Events published to products' feeds on the bus.
+        FeedEventsTotal = "mail_feed_events_total" [] from WEBHOOKS,
+        /// Attempts to deliver to webhook subscriptions.
+        WebhookAttemptsTotal = "mail_webhook_attempts_total" [outcome: words!["delivered", "failed", "dead", "disabled"]] from WEBHOOKS,
+        /// Why attempts failed: a code of ours, or `answered_<status>`.
+        WebhookFailuresTotal = "mail_webhook_failures_total"
+            [reason: Values::Codes(&["timed_out", "connect_failed", "tls_failed", "dns_failed", "connection_lost", "address_not_allowed", "gone"])]
+            from WEBHOOKS,
+        /// Credits of outcomes that were set or restated.
+        OutcomesCreditedTotal = "mail_outcomes_credited_total" [rule: words!["human_click", "delivered", "none"]] from ATTRIBUTION,
+        /// Steps of sequences.
+        SequenceStepsTotal = "mail_sequence_steps_total"
+            [step_type: STEP, outcome: words!["done", "unchanged", "withheld", "retried", "failed"]] from SEQUENCING,
+        /// Enrollments that ended, by why.
+        EnrollmentsEndedTotal = "mail_enrollments_ended_total" [reason: ENROLLMENT_END] from SEQUENCING,
+        /// Calls of the assistant endpoint's tools.
+        AssistantCallsTotal = "mail_assistant_calls_total" [tool: Values::Codes(&["unknown"]), outcome: Values::Codes(&["unknown_tool"])] from INGRESS,
+        /// Requests to the assistant endpoint that were not let in.
+        AssistantRefusalsTotal = "mail_assistant_refusals_total"
+            [reason: Values::Codes(&["missing_credentials", "invalid_token", "not_approved", "rate_limit_exceeded"])] from INGRESS,
+        /// Steps of traces: taken by the collector, dropped here because it was too slow or the process was full of them, refused by it
+        /// or lost with it.
+        TraceSpansTotal = "mail_trace_spans_total" [outcome: words!["exported", "dropped", "refused"]] from Teller::Every,
+    }
+}
+
+metric_set! {
+    /// Levels.
+    Gauge {
+        /// 1 for each stage, and for the ingress, that this process runs.
+        StageRunning = "mail_stage_running" [stage: PART] from Teller::Every,
+        /// 1 for each stage an operator has paused; of a held ledger, for each that reaches the world outside.
+        Paused = "mail_paused" [stage: STAGE] from Teller::Every,
+        /// Tenants an operator has paused.
+        TenantsPaused = "mail_tenants_paused" [] from Teller::Every,
+        /// 1 while the ledger is held: after a restore nothing leaves until somebody who knows releases it.
+        LedgerHeld = "mail_ledger_held" [] from Teller::Every,
+        /// Messages a stage is working on.
+        StageInFlight = "mail_stage_in_flight" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Messages waiting for a stage, by its stream.
+        StagePending = "mail_stage_pending" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Messages handed to a stage and not acknowledged, over all processes.
+        StageAckPending = "mail_stage_ack_pending" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Age of the oldest message waiting for a stage, by its stream.
+        StageOldestMessageAgeSeconds = "mail_stage_oldest_message_age_seconds" [stage: PART, lane: LANE] from Teller::Runner,
+        /// Age of the oldest work a stage owes, by the ledger; 0 when it owes none. What delivery owes is what was made into batches and is
+        /// open: compliance, rendering or delivery has it, as their streams tell. What rests on purpose (paused, put off) is not owed.
+        BacklogOldestSeconds = "mail_backlog_oldest_seconds"
+            [stage: words!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Teller::Every,
+        /// Batches in the ledger that are not done, counted to 10,000: waiting to be handed on, handed on (announced), or resting with
+        /// nothing open but deferred sends.
+        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: words!["waiting", "announced", "resting"]] from Teller::Every,
+        /// How often the batch was announced that was announced most; one or two is normal.
+        BacklogAnnouncementsMax = "mail_backlog_announcements_max" [lane: LANE] from Teller::Every,
+        /// Requests accepted and not handled, counted to 10,000.
+        BacklogRequests = "mail_backlog_requests" [kind: REQUEST] from Teller::Every,
+        /// Sends of the last seven days whose outcome nobody knows, counted to 10,000 batches.
+        UnknownSends = "mail_unknown_sends" [lane: LANE] from Teller::Every,
+        /// How long ago the oldest of them was in doubt; 0 when there is none.
+        UnknownOldestSeconds = "mail_unknown_oldest_seconds" [lane: LANE] from Teller::Every,
+        /// Sends that wait for the pace of their way: a sending domain's mail to one receiver.
+        PaceWaiting = "mail_pace_waiting" [receiver: RECEIVER] from DELIVERY,
+        /// Ways that a receiver has slowed down.
+        PacePathsHeld = "mail_pace_paths_held" [receiver: RECEIVER] from DELIVERY,
+        /// Mails a second that those ways may take together.
+        PaceRate = "mail_pace_rate" [receiver: RECEIVER] from DELIVERY,
+        /// Bytes a stream holds.
+        StreamBytes = "mail_stream_bytes" [stream: STREAM] from Teller::Every,
+        /// Bytes a stream may hold; a full work queue refuses more, the others forget their oldest.
+        StreamBytesMax = "mail_stream_bytes_max" [stream: STREAM] from Teller::Every,
+        /// Messages a stream holds.
+        StreamMessages = "mail_stream_messages" [stream: STREAM] from Teller::Every,
+        /// Age of the oldest message a stream holds; 0 when it is empty.
+        StreamOldestSeconds = "mail_stream_oldest_seconds" [stream: STREAM] from Teller::Every,
+        /// Messages that were set aside and wait for a person.
+        DeadLetters = "mail_dead_letters" [stage: PART] from Teller::Every,
+        /// Open SMTP connections.
+        SmtpConnectionsOpen = "mail_smtp_connections_open" [state: words!["idle", "busy"]] from DELIVERY,
+        /// Postgres connections of this process.
+        PoolConnections = "mail_pool_connections" [role: ROLE, state: words!["idle", "busy"]] from Teller::Every,
+        /// Postgres connections this process may open.
+        PoolConnectionsMax = "mail_pool_connections_max" [role: ROLE] from Teller::Every,
+        /// Requests of the API being answered.
+        HttpRequestsInFlight = "mail_http_requests_in_flight" [] from INGRESS,
+        /// Facts told by providers and links that wait for their send, counted to 10,000.
+        ParkedFacts = "mail_parked_facts" [] from Teller::Every,
+        /// Webhook deliveries being tried by this process.
+        WebhooksInFlight = "mail_webhooks_in_flight" [] from WEBHOOKS,
+        /// Webhook subscriptions this process delivers to.
+        WebhooksHeld = "mail_webhooks_held" [] from WEBHOOKS,
+        /// Webhook deliveries that are due to active subscriptions, over all processes, counted to 10,000.
+        WebhooksDue = "mail_webhooks_due" [] from WEBHOOKS,
+        /// How long the most overdue webhook delivery waits.
+        WebhooksOldestDueSeconds = "mail_webhooks_oldest_due_seconds" [] from WEBHOOKS,
+        /// Age of the oldest fact that is not made into events yet.
+        OutboxOldestSeconds = "mail_outbox_oldest_seconds" [] from WEBHOOKS,
+        /// Always 1; the labels say what runs.
+        BuildInfo = "mail_build_info" [version: Values::Build, processes: Values::Build] from Teller::Every,
+    }
+}
+
+metric_set! {
+    /// Distributions of times, in seconds.
+    Histogram {
+        /// Time a stage took over what it handled at once.
+        StageProcessingSeconds = "mail_stage_processing_seconds" [stage: PART, lane: LANE] from Teller::Runner => WORK,
+        /// How long after their time due enrollments were taken up.
+        SequenceLagSeconds = "mail_sequence_lag_seconds" [] from SEQUENCING => ROAD,
+        /// Time a request of the API took.
+        HttpRequestSeconds = "mail_http_request_seconds" [via: VIA, route: Values::Route, method: METHOD] from INGRESS => ANSWERING,
+        /// Time from a request to the receiving server's acceptance of its mail: from the moment the request was taken in; of a campaign's
+        /// mail, from the start of the campaign; of a sequence's, from the step.
+        RequestLatencySeconds = "mail_request_latency_seconds" [lane: LANE] from DELIVERY => ROAD,
+        /// Time from the ledger's batch to the receiving server's acceptance.
+        SendLatencySeconds = "mail_send_latency_seconds" [lane: LANE] from DELIVERY => ROAD,
+        /// Time of one SMTP transaction, MAIL to the last answer.
+        SmtpTransactionSeconds = "mail_smtp_transaction_seconds" [lane: LANE] from DELIVERY => WORK,
+        /// Time of one group commit of the delivery ledger writer.
+        LedgerCommitSeconds = "mail_ledger_commit_seconds" [kind: words!["fence", "result", "both"]] from DELIVERY => COMMIT,
+        /// How long somebody who asks for a Postgres connection waits: asked once a second.
+        PoolWaitSeconds = "mail_pool_wait_seconds" [role: ROLE] from Teller::Every => COMMIT,
+        /// Time of one attempt to deliver to a webhook subscription.
+        WebhookAttemptSeconds = "mail_webhook_attempt_seconds" [outcome: words!["delivered", "failed"]] from WEBHOOKS => ANSWERING,
+        /// Time from a fact's commit to the end of the first attempt to deliver it.
+        WebhookLatencySeconds = "mail_webhook_latency_seconds" [] from WEBHOOKS => ROAD,
+        /// Time of one commit of facts made into events.
+        FanOutSeconds = "mail_fan_out_seconds" [] from WEBHOOKS => COMMIT,
+    }
+}

@@ -1,0 +1,246 @@
+//! Every metric, in one list: name, meaning, labels with the values they may have, buckets. `ops/metrics.md` is made from it.
+//!
+//! Labels are bounded sets: never a tenant, an address, an id. Whatever can be counted from the start is there from the start, as
+//! zero: an alert on an increase sees the first failure, and a dashboard shows "none" and not "no data".
+#![allow(clippy::disallowed_macros, reason = "this is the list they are to be emitted through")]
+
+mod labels;
+mod list;
+pub mod page;
+mod recorder;
+
+use metrics::{SharedString, Unit};
+
+pub use self::{
+    labels::{Label, Teller, Values},
+    list::{Counter, Gauge, Histogram},
+    recorder::start,
+};
+
+/// What the three kinds of metric have in common.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// The name as exported.
+    pub name: &'static str,
+    /// What it means.
+    pub help: &'static str,
+    /// What it is told by: names with their values.
+    pub labels: &'static [Label],
+    /// Which processes tell it.
+    pub teller: Teller,
+    /// Upper bounds of a histogram's buckets, in seconds; of others none.
+    pub buckets: &'static [f64],
+}
+
+/// Every metric, in the order of the list.
+#[must_use]
+pub fn all() -> Vec<Metric> {
+    let counters = Counter::ALL.iter().map(|counter| counter.metric());
+    let gauges = Gauge::ALL.iter().map(|gauge| gauge.metric());
+    let histograms = Histogram::ALL.iter().map(|histogram| histogram.metric());
+    counters.chain(gauges).chain(histograms).collect()
+}
+
+type Labels = Vec<(&'static str, SharedString)>;
+
+fn labels<const N: usize>(pairs: [(&'static str, SharedString); N]) -> Labels {
+    Vec::from(pairs)
+}
+
+impl Counter {
+    /// Adds.
+    pub fn add<const N: usize>(self, count: u64, pairs: [(&'static str, &'static str); N]) {
+        metrics::counter!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
+            .increment(count);
+    }
+
+    /// Adds, with a label made at run time from a bounded set (an HTTP status, a route).
+    pub fn add_owned<const N: usize>(self, count: u64, pairs: [(&'static str, String); N]) {
+        metrics::counter!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::from_owned(value)))))
+            .increment(count);
+    }
+}
+
+impl Gauge {
+    /// Sets the level.
+    pub fn set<const N: usize>(self, level: f64, pairs: [(&'static str, &'static str); N]) {
+        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
+            .set(level);
+    }
+
+    /// Sets the level, with a label made at run time from a bounded set.
+    pub fn set_owned<const N: usize>(self, level: f64, pairs: [(&'static str, String); N]) {
+        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::from_owned(value)))))
+            .set(level);
+    }
+
+    /// Raises the level by one until the answer is dropped, however that comes about.
+    #[must_use]
+    pub fn hold(self) -> Hold {
+        self.add(1.0, []);
+        Hold(self)
+    }
+
+    /// Moves the level.
+    pub fn add<const N: usize>(self, by: f64, pairs: [(&'static str, &'static str); N]) {
+        metrics::gauge!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
+            .increment(by);
+    }
+}
+
+/// One more of what a gauge counts.
+#[derive(Debug)]
+pub struct Hold(Gauge);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.add(-1.0, []);
+    }
+}
+
+impl Histogram {
+    /// Records one value, in seconds.
+    pub fn record<const N: usize>(self, seconds: f64, pairs: [(&'static str, &'static str); N]) {
+        metrics::histogram!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))))
+            .record(seconds);
+    }
+
+    /// Begins without a value.
+    pub fn begin<const N: usize>(self, pairs: [(&'static str, &'static str); N]) {
+        let _ =
+            metrics::histogram!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::const_str(value)))));
+    }
+
+    /// Records one value, in seconds, with a label made at run time from a bounded set.
+    pub fn record_owned<const N: usize>(self, seconds: f64, pairs: [(&'static str, String); N]) {
+        metrics::histogram!(self.name(), &labels(pairs.map(|(key, value)| (key, SharedString::from_owned(value)))))
+            .record(seconds);
+    }
+}
+
+/// Tells the recorder every metric's unit and meaning.
+pub fn describe() {
+    for counter in Counter::ALL {
+        metrics::describe_counter!(counter.name(), Unit::Count, counter.metric().help);
+    }
+    for gauge in Gauge::ALL {
+        metrics::describe_gauge!(gauge.name(), gauge.metric().help);
+    }
+    for histogram in Histogram::ALL {
+        metrics::describe_histogram!(histogram.name(), Unit::Seconds, histogram.metric().help);
+    }
+}
+
+/// Makes every series a process that runs these parts (`ingress`, stages) will count in, at zero. What the runner tells of each
+/// stage and lane it begins with itself.
+pub fn open(parts: &[&'static str]) {
+    for counter in Counter::ALL {
+        for pairs in series(&counter.metric(), parts) {
+            metrics::counter!(counter.name(), &pairs).increment(0);
+        }
+    }
+    for histogram in Histogram::ALL {
+        for pairs in series(&histogram.metric(), parts) {
+            let _ = metrics::histogram!(histogram.name(), &pairs);
+        }
+    }
+    // Levels that move by one, and so have a beginning. The others are told as they are found.
+    for gauge in [Gauge::WebhooksInFlight, Gauge::HttpRequestsInFlight] {
+        for pairs in series(&gauge.metric(), parts) {
+            metrics::gauge!(gauge.name(), &pairs).set(0.0);
+        }
+    }
+}
+
+/// The series of a metric that are known before anything happens.
+fn series(metric: &Metric, parts: &[&'static str]) -> Vec<Labels> {
+    let told = match metric.teller {
+        Teller::Every => true,
+        Teller::Parts(tellers) => tellers.iter().any(|teller| parts.contains(teller)),
+        Teller::Runner => false,
+    };
+    if !told {
+        return Vec::new();
+    }
+    let mut all: Vec<Labels> = vec![Vec::new()];
+    for label in metric.labels {
+        // A stage speaks for itself only.
+        let is_ours = |word: &&'static str| label.name != "stage" || parts.contains(word);
+        let words: Vec<&'static str> = label.values.known().into_iter().filter(is_ours).collect();
+        let with = |pairs: &Labels, word: &'static str| {
+            let mut longer = pairs.clone();
+            longer.push((label.name, SharedString::const_str(word)));
+            longer
+        };
+        all = all.iter().flat_map(|pairs| words.iter().map(move |word| with(pairs, word))).collect();
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_ours_each_once_and_end_in_their_base_unit() {
+        let mut names = BTreeSet::new();
+        for metric in all() {
+            assert!(names.insert(metric.name), "{} twice", metric.name);
+            assert!(metric.name.starts_with("mail_") && !metric.help.is_empty(), "{}", metric.name);
+            for scaled in ["_ms", "_millis", "_minutes", "_kb", "_mb", "_percent"] {
+                assert!(!metric.name.ends_with(scaled), "{}: base units only", metric.name);
+            }
+        }
+        for counter in Counter::ALL {
+            assert!(counter.name().ends_with("_total"), "{}", counter.name());
+        }
+        for histogram in Histogram::ALL {
+            assert!(histogram.name().ends_with("_seconds"), "{}", histogram.name());
+        }
+    }
+
+    #[test]
+    fn buckets_grow_and_are_few() {
+        for histogram in Histogram::ALL {
+            let bounds = histogram.metric().buckets;
+            assert!(bounds.is_sorted_by(|a, b| a < b), "{}", histogram.name());
+            assert!((5..=20).contains(&bounds.len()), "{}", histogram.name());
+        }
+    }
+
+    #[test]
+    fn no_label_is_named_for_somebody_and_every_word_is_short_and_plain() {
+        for metric in all() {
+            for label in metric.labels {
+                let about_somebody = ["tenant", "email", "address", "contact", "campaign", "send_id", "key", "url"];
+                assert!(!about_somebody.contains(&label.name), "{} {}", metric.name, label.name);
+                for word in label.values.known() {
+                    assert!(label.values.allow(word), "{} {} = {word}", metric.name, label.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_begins_with_its_own_series_only() {
+        let metric = Counter::SendsWithheldTotal.metric();
+        let stages = |parts: &[&'static str]| -> BTreeSet<String> {
+            series(&metric, parts).iter().map(|pairs| pairs[0].1.to_string()).collect()
+        };
+        assert_eq!(stages(&["compliance", "engagement"]), BTreeSet::from(["compliance".to_owned()]));
+        assert!(stages(&["engagement"]).is_empty());
+        let answers = series(&Counter::SmtpAnswersTotal.metric(), &["delivery"]);
+        assert!(answers.len() > 20, "two lanes, every class");
+        assert!(series(&Counter::SmtpAnswersTotal.metric(), &["ingress"]).is_empty());
+    }
+
+    #[test]
+    fn there_are_not_too_many_series_to_begin_with() {
+        let everything = ["ingress"].into_iter().chain(labels::STAGE_WORDS).collect::<Vec<_>>();
+        let count: usize =
+            all().iter().map(|metric| series(metric, &everything).len() * (metric.buckets.len() + 1)).sum();
+        assert!(count < 1_500, "{count} lines of every scrape would be zeros");
+    }
+}

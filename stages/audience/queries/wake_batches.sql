@@ -1,0 +1,14 @@
+-- Batches of a resumed tenant that were put aside and that nobody hands on, those of no campaign: announced, and due to be rung for
+-- at once. $1 tenant, $2 at most so many, the oldest first. Served by `batches_open`.
+with aside as (
+    select b.tenant_id, b.id
+    from batches b
+    where b.lane in ('priority', 'bulk') and b.state = 'waiting' and b.tenant_id = $1 and b.campaign_id is null
+    order by b.id
+    limit $2
+    for update of b skip locked
+)
+update batches b
+set state = 'announced', announce_after = now()
+from aside a
+where b.tenant_id = a.tenant_id and b.id = a.id

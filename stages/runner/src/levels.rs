@@ -1,0 +1,122 @@
+//! What is owed and what the streams hold, for the whole installation. Every process tells it, whatever it runs: when a stage is
+//! gone, somebody is left to say what waits for it. Look-ups by index, every ten seconds.
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream::Info;
+use futures::TryStreamExt;
+use runtime::{Bus, Gauge, streams::STREAMS};
+use schemas::{Lane, RequestKind, subjects::stream};
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+
+const EVERY: Duration = Duration::from_secs(10);
+/// Longest one look may take; the last levels stand until the next one.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// Tells until shut down.
+pub(crate) async fn watch(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
+    loop {
+        let look = async {
+            let (ledger, streams) = tokio::join!(
+                tokio::time::timeout(LOOK_MAX, ledger(&pool)),
+                tokio::time::timeout(LOOK_MAX, streams(&bus))
+            );
+            match ledger {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "the ledger's levels are not known"),
+                Err(_) => tracing::debug!("the ledger's levels were looked at for too long"),
+            }
+            if !matches!(streams, Ok(Some(()))) {
+                tracing::debug!("the streams' levels are not known");
+            }
+            tokio::time::sleep(EVERY).await;
+        };
+        if shutdown.run_until_cancelled(look).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
+    let mut db = pool.acquire().await?;
+    let batches = sqlx::query!(
+        r#"select lane as "lane!: Lane", state as "state!", batches as "batches!", announcements as "announcements!"
+           from platform_batches()"#
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    for row in &batches {
+        let lane = row.lane.as_str();
+        Gauge::BacklogBatches.set_owned(row.batches as f64, [("lane", lane.to_owned()), ("state", row.state.clone())]);
+        if row.state == "announced" {
+            Gauge::BacklogAnnouncementsMax.set(f64::from(row.announcements), [("lane", lane)]);
+        }
+    }
+    let owed = sqlx::query!(r#"select stage as "stage!", lane as "lane!", oldest from platform_owed()"#)
+        .fetch_all(&mut *db)
+        .await?;
+    for row in owed {
+        let age = row.oldest.unwrap_or(0.0).max(0.0);
+        Gauge::BacklogOldestSeconds.set_owned(age, [("stage", row.stage), ("lane", row.lane)]);
+    }
+    let requests =
+        sqlx::query!(r#"select kind as "kind!: RequestKind", requests as "requests!" from platform_requests()"#)
+            .fetch_all(&mut *db)
+            .await?;
+    for kind in RequestKind::ALL {
+        let waiting = requests.iter().find(|row| row.kind == *kind).map_or(0, |row| row.requests);
+        Gauge::BacklogRequests.set(waiting as f64, [("kind", kind.as_str())]);
+    }
+    let unknown = sqlx::query!(r#"select lane as "lane!: Lane", sends as "sends!", oldest from platform_unknown()"#)
+        .fetch_all(&mut *db)
+        .await?;
+    for row in unknown {
+        let lane = [("lane", row.lane.as_str())];
+        Gauge::UnknownSends.set(row.sends as f64, lane);
+        Gauge::UnknownOldestSeconds.set(row.oldest.unwrap_or(0.0).max(0.0), lane);
+    }
+    let is_held =
+        sqlx::query_scalar!(r#"select held_at is not null as "is_held!" from ledger"#).fetch_one(&mut *db).await?;
+    Gauge::LedgerHeld.set(f64::from(u8::from(is_held)), []);
+    let parked = sqlx::query_scalar!(r#"select platform_parked() as "parked!""#).fetch_one(&mut *db).await?;
+    Gauge::ParkedFacts.set(parked as f64, []);
+    Ok(())
+}
+
+/// `None` while JetStream is away.
+async fn streams(bus: &Bus) -> Option<()> {
+    for spec in STREAMS {
+        let found = bus.jetstream().get_stream_no_info(bus.prefixed(spec.name)).await.ok()?;
+        let info = found.get_info().await.ok()?;
+        tell(spec.name, &info);
+        if spec.name == stream::DEAD {
+            let kept: Vec<(String, usize)> =
+                found.info_with_subjects(bus.prefixed("mail.v1.dead.*")).await.ok()?.try_collect().await.ok()?;
+            tell_dead(&kept);
+        }
+    }
+    Some(())
+}
+
+fn tell(name: &'static str, info: &Info) {
+    let stream = [("stream", name)];
+    Gauge::StreamBytes.set(info.state.bytes as f64, stream);
+    Gauge::StreamBytesMax.set(info.config.max_bytes.max(0) as f64, stream);
+    Gauge::StreamMessages.set(info.state.messages as f64, stream);
+    let oldest = match info.state.messages {
+        0 => 0,
+        _ => (chrono::Utc::now().timestamp() - info.state.first_timestamp.unix_timestamp()).max(0),
+    };
+    Gauge::StreamOldestSeconds.set(oldest as f64, stream);
+}
+
+/// A stage without a subject has no dead letter.
+fn tell_dead(kept: &[(String, usize)]) {
+    let stages = Gauge::DeadLetters.metric().labels.iter().flat_map(|label| label.values.known());
+    for stage in stages {
+        let of_stage = kept.iter().filter(|(subject, _)| subject.rsplit('.').next() == Some(stage));
+        let letters: usize = of_stage.map(|(_, messages)| messages).sum();
+        Gauge::DeadLetters.set(letters as f64, [("stage", stage)]);
+    }
+}

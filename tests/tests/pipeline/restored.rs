@@ -1,0 +1,124 @@
+//! A database restored from a backup must not mail again what was mailed after the backup.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use pipeline::{Rig, eventually, process};
+use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection};
+use uuid::Uuid;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const RECIPIENTS: usize = 2_000;
+
+fn run(rig: &Rig, args: &[&str]) -> Vec<Value> {
+    let output = process::run(&[&["--json"], args].concat(), &rig.operator_env());
+    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The program beside the server's own: a dump must not be of another version.
+fn program(name: &str) -> PathBuf {
+    let on_path = std::env::var_os("PATH").into_iter().flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>());
+    let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|dir| dir.path().join("bin"));
+    let mut found: Vec<PathBuf> = debian.chain(on_path).map(|dir| dir.join(name)).filter(|path| path.is_file()).collect();
+    found.sort_by_key(|path| std::cmp::Reverse(path.starts_with("/usr/lib/postgresql")));
+    found.into_iter().next().unwrap_or_else(|| panic!("{name} comes with Postgres' own package, which has the server"))
+}
+
+fn sh(program: &Path, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{}: {}", program.display(), String::from_utf8_lossy(&output.stderr));
+}
+
+/// The same server's own database, and the name of the rig's.
+fn maintenance(url: &str) -> (String, String) {
+    let (server, name) = url.rsplit_once('/').unwrap();
+    let name = name.split('?').next().unwrap().to_owned();
+    (format!("{server}/postgres"), name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_mailed_twice() {
+    let mut rig = Rig::shared().await.with("CLAIM_LEASE", "10s").with("SMTP_FINAL_TIMEOUT", "5s");
+    let url = rig.env["POSTRIDER_DATABASE_URL"].clone();
+    rig.start_all().await;
+    let (list, addresses) = rig.list_of(RECIPIENTS, "restored", "example.com").await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;
+    rig.launch(campaign).await;
+    rig.sink.wait(200, 60_000).await;
+    // The backup is of a moment in the middle …
+    let dump = rig.dir().join("backup.dump");
+    sh(&program("pg_dump"), &["--format=custom", "--file", dump.to_str().unwrap(), &url]);
+    let at_backup = rig.sink.accepted().await;
+    assert!(at_backup < RECIPIENTS as u64, "the campaign was over before the backup");
+    // … and most was mailed after it.
+    rig.sink.wait(RECIPIENTS as u64 - 100, 60_000).await;
+    rig.processes.remove("all").unwrap().terminate().await;
+    let mailed = rig.sink.accepted().await;
+    // The relay's log: our Message-IDs.
+    let sent: Vec<Uuid> = sqlx::query_scalar("select id from sends where state = 'sent'").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(sent.len() as u64, mailed);
+    let log: String = sent.iter().map(|id| format!("relay: message-id=<{id}@acme.example> status=sent\n")).collect();
+    std::fs::write(rig.dir().join("relay.log"), log).unwrap();
+
+    // The disaster.
+    let (server, name) = maintenance(&url);
+    rig.pool.close().await;
+    let mut db = PgConnection::connect(&server).await.unwrap();
+    db.execute(sqlx::AssertSqlSafe(format!("drop database \"{name}\" with (force)"))).await.unwrap();
+    db.execute(sqlx::AssertSqlSafe(format!("create database \"{name}\""))).await.unwrap();
+    sh(&program("pg_restore"), &["--no-owner", "--dbname", &url, dump.to_str().unwrap()]);
+    rig.pool = sqlx::PgPool::connect(&url).await.unwrap();
+
+    rig.start_all().await;
+    let status = eventually("the ledger to be held", PATIENCE, || async {
+        run(&rig, &["restore", "status"]).into_iter().find(|status| status["held"] == json!(true))
+    })
+    .await;
+    assert_eq!(status["held_by"], "engine", "{status}");
+    assert!(status["campaigns"][0]["open"].as_i64().unwrap() > 0, "{status}");
+    // Everything before the last gate works on; a full turn of it, and nothing leaves.
+    eventually("work to stand before delivery", PATIENCE, || async {
+        let streams = run(&rig, &["streams", "report"]);
+        let readers = streams.iter().flat_map(|stream| stream["consumers"].as_array().unwrap().clone());
+        let mut waiting = readers.filter(|reader| reader["consumer"] == "delivery-bulk");
+        waiting.find(|reader| reader["pending"].as_u64() > Some(0))
+    })
+    .await;
+    assert_eq!(rig.sink.accepted().await, mailed);
+    let health = &lines_of_failing(&rig, &["health"])[0];
+    assert_eq!(health["overall"], "crit", "{health}");
+
+    let log = rig.dir().join("relay.log");
+    let reconciled = &run(&rig, &["restore", "reconcile", "--sent", log.to_str().unwrap()])[0];
+    assert_eq!(reconciled["read"].as_u64(), Some(mailed), "{reconciled}");
+    assert!(reconciled["marked"].as_u64() > Some(0), "{reconciled}");
+    rig.books_balance().await;
+    run(&rig, &["restore", "release", "--reason", "the relay's log was read in"]);
+    rig.status(campaign, "sent", PATIENCE).await;
+    assert_eq!(rig.sink.counts(&addresses).await, vec![1; RECIPIENTS]);
+    rig.books_balance().await;
+    // Another start finds nothing wrong with it.
+    rig.processes.remove("all").unwrap().terminate().await;
+    rig.start_all().await;
+    eventually("a process to be heard of", PATIENCE, || async {
+        let running: i64 = sqlx::query_scalar("select count(*) from heartbeats where stage = 'delivery' and not paused")
+            .fetch_one(&rig.pool)
+            .await
+            .ok()?;
+        (running > 0).then_some(())
+    })
+    .await;
+    assert_eq!(run(&rig, &["restore", "status"])[0]["held"], json!(false));
+}
+
+/// The lines of a command that ends with 1 and means it.
+fn lines_of_failing(rig: &Rig, args: &[&str]) -> Vec<Value> {
+    let output =
+        Command::new(process::binary()).arg("--json").args(args).envs(&rig.operator_env()).output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
