@@ -24,7 +24,20 @@ async fn a_draft_is_explained_as_what_would_happen() {
         found["gates"].as_array().unwrap().iter().map(|gate| gate["gate"].as_str().unwrap()).collect();
     assert_eq!(
         order,
-        ["audience", "contact", "suppression", "consent", "tenant", "sender", "domain", "quota", "window", "campaign"]
+        [
+            "audience",
+            "contact",
+            "suppression",
+            "consent",
+            "tenant",
+            "sender",
+            "domain",
+            "quota",
+            "warmup",
+            "pace",
+            "window",
+            "campaign"
+        ]
     );
     assert_eq!(
         (&found["verdict"], &found["decided_by"], &found["send"]),
@@ -72,6 +85,31 @@ async fn after_the_launch_the_send_is_shown_with_its_end() {
     assert_eq!(gate(&found, "audience")["detail"], json!("was_in_the_audience"));
     let outside = explain(&ready, &id, "reader2%40example.com").await;
     assert_eq!(gate(&outside, "audience")["detail"], json!("was_not_in_the_audience"));
+}
+
+#[tokio::test]
+async fn mail_that_waits_for_its_turn_says_for_what_and_until_when() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    ready.batch(&id, &["deferred"]).await;
+    let run = async |sql: &'static str| {
+        sqlx::query(sql).bind(ready.client.tenant).execute(&ready.edge.pool).await.unwrap();
+    };
+    run("update campaigns set status = 'sending' where tenant_id = $1").await;
+    run("update sends set reason = 'paced', next_attempt_at = now() + interval '1 minute' where tenant_id = $1").await;
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("pace")));
+    assert_eq!(gate(&found, "pace")["detail"], json!("paced"));
+    assert!(gate(&found, "pace")["at"].is_string());
+
+    run("insert into domain_warmups (tenant_id, domain_id, caps) select tenant_id, id, '{5}' from domains where tenant_id = $1").await;
+    run("insert into warmup_usage (tenant_id, domain_id, day, used)
+         select tenant_id, id, (now() at time zone 'utc')::date, 5 from domains where tenant_id = $1")
+    .await;
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("warmup")));
+    assert_eq!(gate(&found, "warmup")["detail"], json!("day_is_full"));
+    assert!(gate(&found, "warmup")["at"].is_string());
 }
 
 #[rstest]

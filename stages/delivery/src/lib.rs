@@ -9,6 +9,7 @@ pub mod quota;
 pub mod schedule;
 pub mod smtp;
 mod stage;
+pub mod warmup;
 
 pub use stage::{Delivery, Settings, return_path, start};
 

@@ -51,7 +51,7 @@ pub fn elapsed_before(attempt: u32) -> Duration {
 }
 
 /// A number in 0..1 from a seed: the same send and attempt always get the same jitter. SplitMix64's finaliser.
-fn fraction(seed: u64, attempt: u32) -> f64 {
+pub(crate) fn fraction(seed: u64, attempt: u32) -> f64 {
     let mut mixed = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

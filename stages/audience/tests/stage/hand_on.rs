@@ -146,3 +146,21 @@ async fn batches_of_a_paused_campaign_do_not_keep_the_lane_from_others() {
     until("the other tenant is served", async || announced_by_tenant(&rig).await == BTreeMap::from([(other.id, 2)]))
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_time() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting(&rig, &tenant, 4).await;
+    // The first thousand are through but for some at a receiver that defers, and these are due: both batches are rung for again.
+    sqlx::query(
+        "update batches set state = 'announced', queued = 0, sent = 400, deferred = 100, announcement = 2, quiet_at = now(),
+                            announce_after = now() + interval '1 hour'
+         where (tenant_id, id) in (select tenant_id, id from batches order by id limit 2)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    start(&rig, &[]).await;
+    until("the others are handed on", async || announced(&rig).await == 4).await;
+}

@@ -10,6 +10,7 @@ use super::{
     attachments::Room,
     claim::Sendable,
     ledger::Held,
+    passage::Passage,
     sources::{Part, Sources},
 };
 use crate::smtp::Message;
@@ -27,6 +28,8 @@ pub(crate) struct Ready {
     pub input: usize,
     pub address: String,
     pub return_path_domain: Arc<str>,
+    /// The way it takes to its receiver. `None`: it is captured.
+    pub passage: Option<Passage>,
     /// `Err`: why it cannot be sent at all, a failure class.
     pub message: Result<Signed, &'static str>,
 }
@@ -45,7 +48,9 @@ pub(crate) fn chunks(parts: &[Part], sendable: Vec<Sendable>) -> Vec<Vec<Sendabl
     let (heavy, light): (Vec<Sendable>, Vec<Sendable>) =
         sendable.into_iter().partition(|send| parts[send.input].skeleton.attachment_bytes() > 0);
     // The light ones first: they are through before the heavy ones have loaded anything.
-    light.chunks(CHUNK).map(<[Sendable]>::to_vec).chain(heavy.into_iter().map(|send| vec![send])).collect()
+    let mut light = light.into_iter();
+    let next = || Some(light.by_ref().take(CHUNK).collect::<Vec<_>>()).filter(|chunk| !chunk.is_empty());
+    std::iter::from_fn(next).chain(heavy.into_iter().map(|send| vec![send])).collect()
 }
 
 /// Prepares a chunk. A message that cannot be made or signed fails alone. While shutting down nothing is prepared: the sends
@@ -61,7 +66,7 @@ pub(crate) async fn prepare(
     let mut ready = Vec::with_capacity(chunk.len());
     let mut urgent = false;
     let mut signers = Vec::with_capacity(chunk.len());
-    for Sendable { send, input, recipient } in chunk {
+    for Sendable { send, input, recipient, passage } in chunk {
         let (rendered, part) = (&inputs[input], &parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
@@ -73,6 +78,7 @@ pub(crate) async fn prepare(
             input,
             address: recipient.address.clone(),
             return_path_domain: Arc::from(rendered.return_path_domain.as_str()),
+            passage,
             message: message.map(|(message, room)| Signed { message, signature: String::new(), _room: room }),
         });
     }

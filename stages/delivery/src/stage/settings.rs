@@ -6,6 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::{ledger::LedgerSettings, ways::Means};
 use crate::{
+    pace::{self, Paces},
     provider::{Guard, Reach},
     quota::QuotaDefaults,
     smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts},
@@ -52,9 +53,13 @@ pub struct Settings {
     /// a crash left fenced is called `unknown` only after twice this time. RFC 5321 asks for ten minutes.
     #[arg(long, env = "POSTRIDER_SMTP_FINAL_TIMEOUT", default_value = "10m", value_parser = humantime::parse_duration)]
     pub smtp_final_timeout: Duration,
-    /// Most transactions at once to one recipient domain.
+    /// Most transactions at once to one receiver: a recipient domain, or all of one large operator.
     #[arg(long, env = "POSTRIDER_DOMAIN_CONNECTIONS", default_value_t = 1_000)]
     pub domain_connections: usize,
+    /// Mails a second from one sending domain to one receiver, at most, in each process. 0: as many as it takes. Deferrals slow a
+    /// receiver's mail down in any case, and good answers bring it back.
+    #[arg(long, env = "POSTRIDER_PACE_CEILING", default_value_t = 0.0)]
+    pub pace_ceiling: f64,
     /// Longest a provider behind an HTTP API may take over one mail. Giving up here leaves a send in state `unknown`.
     #[arg(long, env = "POSTRIDER_PROVIDER_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
     pub provider_timeout: Duration,
@@ -106,6 +111,9 @@ impl Settings {
         if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
             return Err(SettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
         }
+        if !(0.0..=1e6).contains(&self.pace_ceiling) || (self.pace_ceiling > 0.0 && self.pace_ceiling < pace::FLOOR) {
+            return Err(SettingsError::Value("pace-ceiling must be 0, or 0.1 to 1000000"));
+        }
         if self.provider_connections == 0 || self.provider_ping_interval < Duration::from_secs(1) {
             return Err(SettingsError::Value("provider-connections and provider-ping-interval must be at least one"));
         }
@@ -113,6 +121,11 @@ impl Settings {
             return Err(SettingsError::Value("provider-timeout is too short to send anything"));
         }
         Ok(())
+    }
+
+    /// How fast mail goes to whom.
+    pub(super) fn paces(&self) -> Paces {
+        Paces::new(self.domain_connections, Some(self.pace_ceiling).filter(|ceiling| *ceiling > 0.0))
     }
 
     /// The SMTP pool of one lane.

@@ -6,11 +6,12 @@ use std::{
 };
 
 use runtime::{Counter, Histogram};
-use schemas::{SendState, token::TokenKeys};
+use schemas::{SendId, SendState, token::TokenKeys};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     ledger::{Answer, Change, Fence, Held, Ledger, Recorded},
+    passage,
     prepare::{Ready, Signed},
     return_path::return_path,
     sandbox::{self, Capture},
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     classify::{Class, Decision, Outcome, Scope},
-    pace::{DomainPaces, PacePermit},
+    pace::{Feedback, PacePermit, Paces},
     provider::{Handover, Opened, Parcel, Refused},
     smtp::{Envelope, EnvelopeAddress},
 };
@@ -31,7 +32,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// Sends.
 pub(crate) struct Transmitter {
-    pub paces: DomainPaces,
+    pub paces: Paces,
     pub ledger: Ledger,
     pub tokens: Arc<TokenKeys>,
     pub shutdown: CancellationToken,
@@ -40,7 +41,7 @@ pub(crate) struct Transmitter {
 impl Transmitter {
     /// Sends one mail, or finds out why not; answers its result on the way to the ledger. `None`: the ledger has it already.
     pub async fn transmit(&self, ready: Ready, way: &Way, capture: &Capture) -> Option<Recorded> {
-        let Ready { send, address, return_path_domain, message, .. } = ready;
+        let Ready { send, address, return_path_domain, passage, message, .. } = ready;
         if self.shutdown.is_cancelled() {
             return self.record(Change::released(send, SendState::Claimed, SOON)).await;
         }
@@ -54,17 +55,16 @@ impl Transmitter {
                 return self.record(Change::failed(send, SendState::Claimed, class, Answer::default(), None)).await;
             }
         };
-        if send.batch.sandbox {
-            return self.capture(send, &address, &signed, capture).await;
-        }
+        let Some(passage) = passage else { return self.capture(send, &address, &signed, capture).await };
         let Some(envelope) = self.envelope(&send, &address, &return_path_domain, &signed) else {
             return self
                 .record(Change::failed(send, SendState::Claimed, "invalid_address", Answer::default(), None))
                 .await;
         };
-        match self.paces.acquire(envelope.to.domain()).await {
+        let family = passage.family();
+        match passage.permit(&self.paces, &send).await {
             Ok(permit) => self.hand_over(send, way, &envelope, &signed, permit).await,
-            Err(paused) => self.record(Change::paced(send, paused.wait + SOON)).await,
+            Err(put_off) => self.record(passage::change(send, put_off, family)).await,
         }
     }
 
@@ -101,9 +101,13 @@ impl Transmitter {
         let result = match opened.send(&parcel, fenced_at + FENCE_LIFE).await {
             Ok(Handover::Taken { provider_message_id, answer }) => {
                 way.outage.over();
+                permit.heard(Feedback::Good);
                 Counter::SmtpAnswersTotal.add(1, [("lane", lane), ("class", "accepted")]);
-                let age = (chrono::Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
+                let now = chrono::Utc::now();
+                let age = (now - send.batch.created_at).to_std().unwrap_or_default();
                 Histogram::SendLatencySeconds.record(age.as_secs_f64(), [("lane", lane)]);
+                let road = (now - SendId(send.id).made_at()).to_std().unwrap_or_default();
+                Histogram::RequestLatencySeconds.record(road.as_secs_f64(), [("lane", lane)]);
                 let change = Change::sent(send, answer).by(way.provider.kind().as_str(), provider_message_id);
                 self.record(change).await
             }
@@ -168,15 +172,16 @@ impl Transmitter {
         let class = class_of(decision);
         Counter::SmtpAnswersTotal
             .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);
+        let heard = passage::feedback(decision, &answer);
+        if heard == Feedback::Deferred {
+            Counter::PaceDeferralsTotal.add(1, [("receiver", permit.family())]);
+        }
+        permit.heard(heard);
         let mut rest = SOON;
         match (decision.scope, class) {
             (_, None) => way.outage.doubt(),
             (Scope::Relay, Some(class)) => rest = way.outage.report(class, wait),
-            (Scope::Domain, _) => {
-                way.outage.over();
-                permit.throttled();
-            }
-            (Scope::Recipient, _) => way.outage.over(),
+            (Scope::Domain | Scope::Recipient, _) => way.outage.over(),
             (Scope::Connection, _) => {}
         }
         let change = verdict::change(send, from, decision, answer, envelope.to.as_str(), rest);

@@ -5,6 +5,7 @@ mod bus;
 mod connections;
 mod faults;
 mod one_off;
+mod pacing;
 mod quota;
 mod races;
 mod sandbox;
