@@ -5,7 +5,7 @@ use std::time::Duration;
 use runtime::plans;
 use schemas::parse_id;
 use serde_json::{Map, Value};
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr, Transaction, pool::PoolConnection};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 
 use crate::{auth::Caller, error::ApiError};
@@ -132,10 +132,22 @@ pub enum Reach {
     Many,
 }
 
-/// Plans of statements that go by key are made once for each connection: planning costs several times what they cost themselves
-/// (measured: 500 us of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has grown;
-/// here that cannot happen, for the planner is left nothing but to follow keys.
-const PLAN_ONCE: &str = "; set local plan_cache_mode = force_generic_plan; ";
+impl Reach {
+    /// Connections for it, like those of `pool`.
+    ///
+    /// Plans of statements that go by key are made once for each connection: planning costs several times what they cost themselves
+    /// (measured: 500 us of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has
+    /// grown; here that cannot happen, for the planner is left nothing but to follow keys.
+    #[must_use]
+    pub fn connections(self, pool: &PgPool) -> PgPool {
+        if self == Self::Many {
+            return pool.clone();
+        }
+        let options =
+            plans::by_key((*pool.connect_options()).clone()).options([("plan_cache_mode", "force_generic_plan")]);
+        pool.options().clone().min_connections(0).connect_lazy_with(options)
+    }
+}
 
 /// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
 ///
@@ -144,16 +156,13 @@ const PLAN_ONCE: &str = "; set local plan_cache_mode = force_generic_plan; ";
 pub async fn begin_read(
     connection: PoolConnection<Postgres>,
     tenant: Uuid,
-    reach: Reach,
     statement_timeout: Duration,
 ) -> sqlx::Result<Transaction<'static, Postgres>> {
     // An id and a number: nothing in it is a caller's text.
     let statements = format!(
-        "begin read only; set local app.tenant = '{}'; set local statement_timeout = {}{}{}",
+        "begin read only; set local app.tenant = '{}'; set local statement_timeout = {}",
         if tenant.is_nil() { String::new() } else { tenant.to_string() },
         statement_timeout.as_millis(),
-        if reach == Reach::One { PLAN_ONCE } else { "" },
-        if reach == Reach::One { plans::BY_KEY } else { "" },
     );
     Transaction::begin(connection, Some(AssertSqlSafe(statements).into_sql_str())).await
 }

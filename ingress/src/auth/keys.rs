@@ -54,6 +54,8 @@ impl Caller {
 pub struct Keys {
     pool: PgPool,
     remembered: Cache<[u8; 32], Arc<Caller>>,
+    /// The day that was noted of a key since it was remembered.
+    noted: Cache<Uuid, NaiveDate>,
 }
 
 impl Keys {
@@ -61,7 +63,8 @@ impl Keys {
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         let remembered = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).time_to_live(REMEMBERED).build();
-        Self { pool, remembered }
+        let noted = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).build();
+        Self { pool, remembered, noted }
     }
 
     /// The caller a key stands for; `None` when it is unknown, revoked or expired, which all look the same from outside.
@@ -94,7 +97,8 @@ impl Keys {
 
     /// Notes the day a key was last used, once a day. Best effort: nothing depends on it.
     pub async fn note_use(&self, db: &mut PgConnection, caller: &Caller) {
-        if caller.last_used_on == Some(chrono::Utc::now().date_naive()) {
+        let today = Some(chrono::Utc::now().date_naive());
+        if caller.last_used_on == today || self.noted.get(&caller.key_id).await == today {
             return;
         }
         let noted = sqlx::query!(
@@ -104,8 +108,9 @@ impl Keys {
         )
         .execute(db)
         .await;
-        if noted.is_err() {
-            tracing::debug!(key_id = %caller.key_id, "last use not noted");
+        match (noted, today) {
+            (Ok(_), Some(today)) => self.noted.insert(caller.key_id, today).await,
+            _ => tracing::debug!(key_id = %caller.key_id, "last use not noted"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The rows into Postgres: one COPY, then set-based statements, in the transaction of the act.
 
-use sqlx::{PgConnection, Row as _};
+use runtime::plans;
+use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
 use super::{Compliance, Operation, copy, row::Row};
@@ -44,7 +45,14 @@ pub(super) struct Outcome {
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn apply(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec<Row>) -> Result<Outcome, ApiError> {
+pub(super) async fn apply(db: &mut PgConnection, terms: Terms<'_>, rows: Vec<Row>) -> Result<Outcome, ApiError> {
+    plans::checks_keep_their_plans(&mut *db).await?;
+    let outcome = write(&mut *db, terms, rows).await?;
+    plans::plans_are_made_anew(db).await?;
+    Ok(outcome)
+}
+
+async fn write(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec<Row>) -> Result<Outcome, ApiError> {
     if terms.operation == Operation::SuppressionImport {
         for row in &mut rows {
             let default = if row.unsubscribed { Reason::Unsubscribe } else { Reason::Import };
@@ -102,9 +110,14 @@ async fn load(db: &mut PgConnection, rows: Vec<Row>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// A statement that is planned for these rows, and not kept.
+fn once(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
+    sqlx::query(sql).persistent(false)
+}
+
 /// Answers how many rows it found a contact for.
 async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
-    Ok(sqlx::query(FIND).bind(tenant).execute(db).await?.rows_affected())
+    Ok(once(FIND).bind(tenant).execute(db).await?.rows_affected())
 }
 
 /// Of so many rows.
@@ -112,7 +125,7 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> s
     let Terms { tenant, operation, source_slug, compliance } = terms;
     let known = find(&mut *db, tenant).await?;
     if operation != Operation::Update {
-        let made = sqlx::query(INSERT)
+        let made = once(INSERT)
             .bind(tenant)
             .bind(compliance.new_contacts_are())
             .bind(source_slug)
@@ -130,17 +143,17 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> s
         // Known contacts are skipped altogether.
         sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id").execute(db).await?;
     } else {
-        sqlx::query(UPDATE).bind(tenant).bind(compliance.agrees()).bind(&compliance.consent_basis).execute(db).await?;
+        once(UPDATE).bind(tenant).bind(compliance.agrees()).bind(&compliance.consent_basis).execute(db).await?;
     }
     Ok(())
 }
 
 async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
-    sqlx::query_scalar(SUPPRESS).bind(tenant).fetch_one(db).await
+    sqlx::query_scalar(SUPPRESS).persistent(false).bind(tenant).fetch_one(db).await
 }
 
 async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Outcome> {
-    let row = sqlx::query(OUTCOME).bind(tenant).fetch_one(db).await?;
+    let row = once(OUTCOME).bind(tenant).fetch_one(db).await?;
     Ok(Outcome {
         created: row.try_get("created")?,
         updated: row.try_get("updated")?,
@@ -176,6 +189,6 @@ impl Audiences {
         }
         contacts::ensure_audiences(&mut *db, tenant, AudienceKind::List, &self.lists).await?;
         contacts::ensure_audiences(&mut *db, tenant, AudienceKind::Tag, &self.tags).await?;
-        sqlx::query(MEMBERS).bind(tenant).execute(db).await.map(drop)
+        once(MEMBERS).bind(tenant).execute(db).await.map(drop)
     }
 }
