@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Renders every kustomization and holds it against the program's settings, docker-compose.yml and our own rules.
 
-Needs PyYAML and kubectl (or kustomize). With the package kubernetes-validate each object is also held against Kubernetes's schema.
+Needs PyYAML (ops/deploy/check finds it). Rendered by kustomize or kubectl where one is installed, which render.py is held against
+then; else by render.py. With the package kubernetes-validate each object is also held against Kubernetes's schema.
 """
 
 import re
@@ -11,6 +12,8 @@ import sys
 from pathlib import Path
 
 import yaml
+
+import render
 
 try:
     import kubernetes_validate
@@ -30,12 +33,32 @@ def fault(place, text):
 
 
 def rendered(directory):
-    tool = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
+    ours = render.build(directory)
+    tools = {"kustomize": ["kustomize", "build"], "kubectl": ["kubectl", "kustomize"]}
+    tool = next((tools[name] for name in tools if shutil.which(name)), None)
+    if not tool:
+        return ours
     done = subprocess.run([*tool, str(directory)], capture_output=True, text=True)
     if done.returncode:
         fault(directory.name, done.stderr.strip())
         return []
-    return [found for found in yaml.safe_load_all(done.stdout) if found]
+    theirs = [found for found in yaml.safe_load_all(done.stdout) if found]
+    for one, other in zip(in_order(ours), in_order(theirs)):
+        if one != other:
+            fault(directory.name, f"render.py makes another {one['kind']} {one['metadata']['name']} than {tool[0]}")
+    if len(ours) != len(theirs):
+        fault(directory.name, f"render.py makes {len(ours)} objects, {tool[0]} {len(theirs)}")
+    return theirs
+
+
+def in_order(objects):
+    """By kind and name, without the contents' digest, which is each tool's own."""
+    made = [re.escape(found["metadata"]["name"]) for found in objects if found["kind"] == "ConfigMap"]
+    made = [name for name in made if re.search(r"-[a-z0-9]{10}$", name)]
+    plain = yaml.safe_dump(objects)
+    for name in made:
+        plain = re.sub(name, re.sub(r"\\?-[a-z0-9]{10}$", "", name).replace("\\", ""), plain)
+    return sorted(yaml.safe_load(plain), key=lambda found: (found["kind"], found["metadata"]["name"]))
 
 
 def settings():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds dashboards, alerts, their tests and runbooks against the metrics there are.
 
-Ours stand in ops/runtime/src/metric.rs, with their labels; others in ops/prometheus/exporters.txt. Needs PyYAML.
+Ours stand in ops/metrics.md, with their labels; others in ops/prometheus/exporters.txt. Needs PyYAML (ops/prometheus/check finds it).
 With --as-rules it prints the dashboards' queries as rules instead, for promtool to parse.
 """
 
@@ -30,13 +30,12 @@ def fault(place, text):
 def our_metrics():
     """Name to labels. Histograms are known by the names their parts have."""
     found = {}
-    text = (OPS / "runtime/src/metric.rs").read_text()
-    for kind, body in re.findall(r"\n    (Counter|Gauge|Histogram) \{\n(.*?)\n    \}", text, re.S):
-        for docs, name in re.findall(r"((?:\s*///[^\n]*\n)+)\s*\w+ = \"(\w+)\"", body):
-            said = re.search(r"\(labels?: ([^)]*)\)", docs.replace("///", " "))
-            # Values are written behind a label (`outcome = done, retried`) and count as labels here, too.
-            labels = set(re.findall(r"\w+", said[1])) if said else set()
-            parts = [f"{name}_bucket", f"{name}_sum", f"{name}_count"] if kind == "Histogram" else [name]
+    for section in (OPS / "metrics.md").read_text().split("\n## ")[1:]:
+        kind, _, body = section.partition("\n")
+        for entry in body.split("\n### ")[1:]:
+            name = re.match(r"`(\w+)`", entry)[1]
+            labels = set(re.findall(r"^- `(\w+)`:", entry, re.M))
+            parts = [f"{name}_bucket", f"{name}_sum", f"{name}_count"] if kind == "Distributions" else [name]
             for part in parts:
                 found[part] = labels
     return found
@@ -178,7 +177,7 @@ def main():
         return 0
     ours = our_metrics()
     if len(ours) < 20:
-        fault("metric.rs", "the list of metrics could not be read")
+        fault("metrics.md", "the list of metrics could not be read")
     recorded = {rule["record"] for _, rule in rules() if "record" in rule}
     foreign = others()
     known = foreign | recorded

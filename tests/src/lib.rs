@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod measure;
 pub mod process;
 pub mod rig;
+pub mod scrape;
 pub mod sink;
 pub mod wait;
 

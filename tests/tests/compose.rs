@@ -1,5 +1,5 @@
-//! What a person installs, held against the program: `docker-compose.yml`, the image, Prometheus, Grafana, NATS, the runbooks
-//! and the settings the README lists. No container is started: the files must agree with each other and with the binary.
+//! What a person installs, held against the program: `docker-compose.yml`, the image, NATS and the settings the README lists. No
+//! container is started: the files must agree with each other and with the binary. `control_room.rs` does so for what watches it.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -9,12 +9,10 @@ use std::{
 };
 
 use pipeline::process::run;
-use runtime::{Counter, Gauge, Histogram, streams::STREAMS};
+use runtime::streams::STREAMS;
 use serde_json::{Map, Value};
 
 const ADMIN_PORT: &str = "9100";
-/// What Prometheus adds to every series, and its name for a bucket's bound.
-const OF_EVERY_SERIES: &[&str] = &["job", "instance", "service", "le"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -26,15 +24,6 @@ fn text(path: &str) -> String {
 
 fn yaml(path: &str) -> Value {
     serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// The files of a directory, in the order of their names.
-fn files(directory: &str) -> Vec<String> {
-    let entries = fs::read_dir(root().join(directory)).unwrap_or_else(|error| panic!("{directory}: {error}"));
-    let mut names: Vec<String> =
-        entries.map(|entry| format!("{directory}/{}", entry.unwrap().file_name().to_string_lossy())).collect();
-    names.sort();
-    names
 }
 
 fn services() -> Map<String, Value> {
@@ -84,51 +73,6 @@ fn stages() -> BTreeSet<String> {
         .filter_map(|line| line.split(':').next())
         .map(str::to_owned)
         .collect()
-}
-
-/// Name and help of every metric the program has.
-fn metrics() -> BTreeMap<&'static str, &'static str> {
-    let counters = Counter::ALL.iter().map(|counter| (counter.name(), counter.help()));
-    let gauges = Gauge::ALL.iter().map(|gauge| (gauge.name(), gauge.help()));
-    let histograms = Histogram::ALL.iter().map(|histogram| (histogram.name(), histogram.help()));
-    counters.chain(gauges).chain(histograms).collect()
-}
-
-/// Metrics of exporters and of Prometheus itself, and the series our rules record.
-fn metrics_of_others() -> BTreeSet<String> {
-    let listed = text("ops/prometheus/exporters.txt");
-    let names = listed.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next());
-    let recorded = rules().into_iter().filter_map(|rule| rule["record"].as_str().map(str::to_owned));
-    names.map(str::to_owned).chain(recorded).collect()
-}
-
-/// Every rule, alerts and recordings.
-fn rules() -> Vec<Value> {
-    let groups =
-        files("ops/prometheus/rules").into_iter().flat_map(|path| yaml(&path)["groups"].as_array().unwrap().clone());
-    groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
-}
-
-fn alerts() -> Vec<Value> {
-    rules().into_iter().filter(|rule| rule["alert"].is_string()).collect()
-}
-
-/// Every PromQL expression a person would install, with where it stands.
-fn expressions() -> Vec<(String, String)> {
-    let of_rules = rules().into_iter().map(|rule| {
-        let name = rule["alert"].as_str().or(rule["record"].as_str()).unwrap();
-        (name.to_owned(), rule["expr"].as_str().unwrap().to_owned())
-    });
-    let of_panels = files("ops/grafana/dashboards").into_iter().flat_map(|path| {
-        let dashboard: Value = serde_json::from_str(&text(&path)).unwrap();
-        let panels = dashboard["panels"].as_array().unwrap().clone();
-        panels.into_iter().flat_map(move |panel| {
-            let place = format!("{path}: {}", panel["title"].as_str().unwrap());
-            let targets = panel["targets"].as_array().cloned().unwrap_or_default();
-            targets.into_iter().map(move |target| (place.clone(), target["expr"].as_str().unwrap().to_owned()))
-        })
-    });
-    of_rules.chain(of_panels).collect()
 }
 
 #[test]
@@ -302,54 +246,6 @@ fn prometheus_scrapes_every_process_of_the_engine_and_nothing_else_of_ours() {
         let target = format!(":/etc/prometheus/{}:ro", file.split('/').next().unwrap());
         assert!(mounted.iter().any(|mount| mount.ends_with(&target)), "{file} is not mounted where Prometheus looks");
     }
-}
-
-#[test]
-fn alerts_and_panels_use_metrics_and_labels_the_program_has() {
-    let (metrics, of_others) = (metrics(), metrics_of_others());
-    for (place, expression) in expressions() {
-        let names: Vec<String> = words_with_prefix(&expression, "mail_").into_iter().collect();
-        let from_elsewhere = of_others.iter().any(|name| expression.contains(name));
-        assert!(!names.is_empty() || from_elsewhere, "{place}: no metric in {expression}");
-        for name in names {
-            let base =
-                ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
-            let is_histogram = Histogram::ALL.iter().any(|histogram| histogram.name() == base);
-            assert!(metrics.contains_key(base), "{place}: there is no metric {name}");
-            assert_eq!(base != name, is_histogram, "{place}: {name} is read as what it is not");
-            for label in selectors_of(&expression, &name) {
-                let is_known = OF_EVERY_SERIES.contains(&label.as_str())
-                    || words_with_prefix(metrics[base], &label[..1]).contains(&label);
-                assert!(is_known, "{place}: {name} has no label {label}");
-            }
-        }
-    }
-}
-
-/// The label names in the braces behind a metric's name.
-fn selectors_of(expression: &str, metric: &str) -> BTreeSet<String> {
-    let behind = |at: usize| expression[at + metric.len()..].strip_prefix('{').and_then(|rest| rest.split('}').next());
-    expression
-        .match_indices(metric)
-        .filter_map(|(at, _)| behind(at))
-        .flat_map(|braces| braces.split("\",").filter_map(|pair| pair.split(['=', '!']).next()))
-        .map(|label| label.trim().to_owned())
-        .collect()
-}
-
-#[test]
-fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
-    let mut named = BTreeSet::new();
-    for alert in alerts() {
-        let name = alert["alert"].as_str().unwrap();
-        let runbook = alert["annotations"]["runbook_url"].as_str().unwrap_or_else(|| panic!("{name} has no runbook"));
-        assert!(["page", "ticket"].contains(&alert["labels"]["severity"].as_str().unwrap()), "{name}");
-        assert!(text(runbook).contains(name), "{runbook} does not say that it is for {name}");
-        named.insert(root().join(runbook));
-    }
-    let written: BTreeSet<PathBuf> =
-        fs::read_dir(root().join("ops/runbooks")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(named, written);
 }
 
 #[test]

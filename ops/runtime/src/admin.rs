@@ -8,7 +8,7 @@ use serde::Serialize;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge};
+use crate::Bus;
 
 /// Longest a probe may wait for a dependency.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -69,10 +69,6 @@ impl Admin {
 }
 
 async fn metrics(State(admin): State<Admin>) -> String {
-    let size = f64::from(admin.pool.size());
-    let idle = u32::try_from(admin.pool.num_idle()).map_or(size, f64::from);
-    Gauge::PoolConnections.set(idle, [("state", "idle")]);
-    Gauge::PoolConnections.set((size - idle).max(0.0), [("state", "busy")]);
     metrics_process::Collector::default().collect();
     admin.metrics.render()
 }

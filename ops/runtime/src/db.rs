@@ -30,6 +30,15 @@ pub enum Role {
 }
 
 impl Role {
+    /// Its word: a metric label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Stages => "stages",
+        }
+    }
+
     fn set_role(self) -> &'static str {
         match self {
             Self::Ingress => "set role postrider_ingress",

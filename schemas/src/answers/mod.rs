@@ -40,6 +40,21 @@ pub enum Class {
 }
 
 impl Class {
+    /// Every member.
+    pub const ALL: &'static [Self] = &[
+        Self::Hard,
+        Self::MailboxFull,
+        Self::Inactive,
+        Self::Block,
+        Self::Content,
+        Self::Policy,
+        Self::Throttled,
+        Self::Temporary,
+        Self::Routing,
+        Self::Unreachable,
+        Self::Configuration,
+    ];
+
     /// The class's name: a failure's reason in the ledger, a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -65,10 +65,12 @@ impl Rechecks {
 
 /// Looks at due domains until shut down. Every ingress process may do so at once.
 pub(crate) async fn run(ingress: Arc<Ingress>, shutdown: CancellationToken) {
+    let labels = [("stage", "ingress"), ("sweep", "domains")];
+    Counter::SweepFoundTotal.add(0, labels);
+    Counter::SweepFailedTotal.add(0, labels);
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-        let labels = [("stage", "ingress"), ("sweep", "domains")];
         match shutdown.run_until_cancelled(sweep(&ingress)).await {
-            Some(Ok(found)) if found > 0 => Counter::SweepFoundTotal.add(found, labels),
+            Some(Ok(found)) => Counter::SweepFoundTotal.add(found, labels),
             Some(Err(error)) => {
                 Counter::SweepFailedTotal.add(1, labels);
                 tracing::warn!(

@@ -31,6 +31,7 @@ pub(super) async fn record(
         let failed = record_batch(&mut connection, batch, &failures, shard).await?;
         if failed > 0 {
             Counter::SendsTotal.add(failed, [("lane", batch.lane.as_str()), ("state", "failed")]);
+            Counter::SendsFailedTotal.add(failed, [("lane", batch.lane.as_str()), ("class", "render")]);
             tracing::info!(
                 tenant_id = %batch.tenant_id, batch_id = %batch.batch_id, failed, code = failures.first().map_or("", |first| first.1),
                 "recipients could not be rendered"
