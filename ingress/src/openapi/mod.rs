@@ -48,7 +48,7 @@ pub use document::document;
 use crate::{
     Ingress,
     act::{Operation, Routes, open},
-    routes,
+    asyncapi, routes,
 };
 
 /// An id for examples.
@@ -75,6 +75,8 @@ pub fn text() -> String {
 struct Served {
     json: Bytes,
     json_tag: HeaderValue,
+    bus: Bytes,
+    bus_tag: HeaderValue,
     page: Bytes,
     page_tag: HeaderValue,
     policy: HeaderValue,
@@ -83,10 +85,13 @@ struct Served {
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
     let document = document(&operations());
     let (json, page) = (Bytes::from(format!("{document:#}\n")), Bytes::from(page::render(&document)));
+    let bus = Bytes::from(asyncapi::text());
     Served {
         json_tag: tag(&json),
+        bus_tag: tag(&bus),
         page_tag: tag(&page),
         json,
+        bus,
         page,
         policy: HeaderValue::try_from(page::policy()).unwrap_or(HeaderValue::from_static("default-src 'none'")),
     }
@@ -99,12 +104,21 @@ fn tag(bytes: &[u8]) -> HeaderValue {
 
 /// The routes of the contract itself.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/openapi.json", open(show_json), doc_json).get("/docs", open(show_page), doc_page)
+    Routes::new()
+        .get("/openapi.json", open(show_json), doc_json)
+        .get("/asyncapi.json", open(show_bus), doc_bus)
+        .get("/docs", open(show_page), doc_page)
 }
 
 fn doc_json() -> Doc {
     Doc::new("getOpenApi", "This document", "With an `ETag`; give it back in `If-None-Match`.")
         .answer(200, "The document", schema::any_object(), json!({"openapi": "3.1.0"}))
+        .empty(304, "It has not changed")
+}
+
+fn doc_bus() -> Doc {
+    Doc::new("getAsyncApi", "The contract of the bus", "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.")
+        .answer(200, "The document", schema::any_object(), json!({"asyncapi": "3.0.0"}))
         .empty(304, "It has not changed")
 }
 
@@ -117,6 +131,11 @@ fn doc_page() -> Doc {
 async fn show_json(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {
     let served = &*SERVED;
     conditional(&headers, &served.json_tag, "application/json", &served.json)
+}
+
+async fn show_bus(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {
+    let served = &*SERVED;
+    conditional(&headers, &served.bus_tag, "application/json", &served.bus)
 }
 
 async fn show_page(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {

@@ -1,6 +1,8 @@
 //! The OpenAPI document: complete, valid, and the one that is committed.
 //!
-//! `UPDATE=1 cargo test -p ingress --test contract` writes `schemas/openapi.json`.
+//! The same for the bus: the AsyncAPI document, and a JSON Schema for each message.
+//!
+//! `UPDATE=1 cargo test -p ingress --test contract` writes `schemas/openapi.json`, `schemas/asyncapi.json` and `schemas/json`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -10,6 +12,8 @@ mod common;
 #[allow(dead_code)]
 mod fixtures;
 
+mod asyncapi;
+mod compat;
 mod document;
 mod served;
 mod specification;

@@ -8,6 +8,7 @@ mod audiences;
 mod authentication;
 mod bus;
 mod contacts;
+mod feed;
 mod fields;
 mod idempotency;
 mod imports;

@@ -60,6 +60,11 @@ impl ServerOptions {
     }
 }
 
+/// A usable nats-server: the one on `PATH`, else the one that is kept or fetched. For tests that run it with files of their own.
+pub fn nats_program() -> Result<PathBuf, ServersError> {
+    nats::find_or_install(&install::Cache::new(None)?)
+}
+
 /// A running NATS server and a running Postgres. Both stop when this is dropped.
 #[derive(Debug)]
 pub struct Servers {

@@ -1,0 +1,71 @@
+//! Requests that internal systems publish themselves: the bodies of the HTTP API under the subjects of their kinds.
+
+use schemas::{
+    DirectKind,
+    catalog::{Described, Header, Side},
+    subjects::stream,
+};
+use serde_json::{Value, json};
+
+use super::{
+    calls::{add, request_of},
+    standalone::standing_alone,
+};
+use crate::bus;
+
+/// Most transactional messages one request may hold.
+const TRANSACTIONAL_MAX: usize = 500;
+
+const HEADERS: &[Header] = &[
+    Header {
+        name: "Nats-Msg-Id",
+        about: "What the request is done once by, as an `Idempotency-Key`: a repetition within 24 hours has no effect. 1 to 255 \
+                visible ASCII characters. Without it every message is a request of its own.",
+        required: false,
+    },
+    Header { name: "traceparent", about: "The trace it belongs to (W3C Trace Context).", required: false },
+];
+
+/// Every kind.
+pub(super) fn all(http: &Value) -> Vec<Described> {
+    let of = |kind: &DirectKind| {
+        let operation = bus::operation_of(*kind)?;
+        let id = (operation.doc)().id();
+        let summary = http["paths"][operation.path][operation.verb.as_str().to_lowercase()]["summary"].as_str()?;
+        let (schema, example) = request_of(http, &operation);
+        let mut described = Described {
+            name: format!("mail.v1.request.{kind}"),
+            title: format!("Request: {summary}"),
+            summary: format!("{summary}: what HTTP takes for `{id}`."),
+            side: Side::Asked,
+            address: format!("mail.v1.request.{{product}}.{{environment}}.{kind}"),
+            stream: Some(stream::REQUESTS),
+            headers: HEADERS,
+            schema,
+            examples: vec![("request".to_owned(), example)],
+            read: |bytes| serde_json::from_slice::<Value>(bytes).map(drop),
+        };
+        if *kind == DirectKind::Transactional {
+            or_several(&mut described);
+        }
+        described.schema = standing_alone(described.schema, &http["components"]["schemas"]);
+        Some(described)
+    };
+    DirectKind::ALL.iter().filter_map(of).collect()
+}
+
+/// One, or a list of them.
+fn or_several(described: &mut Described) {
+    let one = described.schema.clone();
+    let mut item = one.clone();
+    let key = json!({
+        "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$",
+        "description": "What this one is done once by, whatever message it comes in. Left out: the message's `Nats-Msg-Id` and its place.",
+    });
+    add(&mut item, "idempotency_key", &key, false);
+    described.schema =
+        json!({"anyOf": [one, {"type": "array", "items": item, "minItems": 1, "maxItems": TRANSACTIONAL_MAX}]});
+    let mut second = described.examples[0].1.clone();
+    second["email"] = json!("bob@example.com");
+    described.examples.push(("several".to_owned(), json!([described.examples[0].1, second])));
+}

@@ -1,0 +1,175 @@
+//! A product's own consumers of its own events: durable, so that nothing is missed while its program is away, and anything of the
+//! last seven days is read again when it asks.
+//!
+//! They are made here and nowhere else: a user of the servers may pull from a consumer that bears its name, and may make none. Who
+//! makes consumers says where messages go.
+
+use std::time::Duration;
+
+use async_nats::jetstream::{
+    consumer::{AckPolicy, DeliverPolicy, Info, pull},
+    stream::Stream,
+};
+use chrono::{DateTime, SecondsFormat, Utc};
+use futures::TryStreamExt;
+use runtime::{Bus, BusError};
+use schemas::subjects::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::call::Publisher;
+use crate::{
+    act::json,
+    error::ApiError,
+    openapi::schema::{self, Schema},
+};
+
+/// The consumer of who asks for none by name.
+pub(crate) const DEFAULT: &str = "events";
+/// Longest name of one.
+const NAME_MAX: usize = 32;
+/// Most a product has in one environment.
+const CONSUMERS_MAX: usize = 10;
+/// How long a message may be in a program's hands before it is handed out again.
+const ACK_WAIT: Duration = Duration::from_secs(30);
+/// Messages a program may have in hand.
+const IN_HAND_MAX: i64 = 1_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    consumer: Option<String>,
+    since: Option<DateTime<Utc>>,
+}
+
+/// What is sent.
+pub(crate) fn request() -> Schema {
+    let name = schema::text_max(NAME_MAX).with("pattern", "^[a-z0-9-]+$").default(DEFAULT);
+    let since = schema::time().about(
+        "Begins anew with the first event published at or after this time. Left out: goes on where it was; a new one begins with the \
+         oldest event there is.",
+    );
+    schema::object([
+        schema::nullable("consumer", name.about("Its name. The user's rights say which names it may pull from.")),
+        schema::nullable("since", since),
+    ])
+}
+
+/// What is answered.
+pub(crate) fn answer() -> Schema {
+    schema::success([
+        schema::required("stream", schema::text().about("The stream to pull from.")),
+        schema::required("consumer", schema::text().about("The durable consumer's name in it.")),
+        schema::required("subject", schema::text().about("What it holds.")),
+        schema::required("pending", schema::count().about("Events that wait to be pulled.")),
+        schema::required(
+            "ack_wait_seconds",
+            schema::count().about("After so long without an acknowledgement an event comes again."),
+        ),
+        schema::required("in_hand_max", schema::count().about("So many events may be unacknowledged.")),
+    ])
+}
+
+/// Examples of both.
+pub(crate) fn examples() -> (Value, Value) {
+    (
+        json!({"consumer": DEFAULT, "since": null}),
+        json!({
+            "ok": true, "stream": stream::EVENTS, "consumer": "acme_production_events", "subject": "mail.v1.event.acme.production.>",
+            "pending": 42, "ack_wait_seconds": ACK_WAIT.as_secs(), "in_hand_max": IN_HAND_MAX,
+        }),
+    )
+}
+
+/// Makes the consumer, or finds it; from a time on, anew.
+pub(super) async fn consumer(bus: &Bus, publisher: &Publisher, payload: &[u8]) -> Result<Value, ApiError> {
+    let fields = if payload.is_empty() { serde_json::Map::new() } else { json::parse(payload)? };
+    let asked: Asked = json::decode(fields)?;
+    let name = asked.consumer.as_deref().unwrap_or(DEFAULT);
+    if !is_name(name) {
+        return Err(ApiError::invalid("consumer", "invalid", "must be 1 to 32 of a-z, 0-9 and dashes"));
+    }
+    let durable = format!("{}{name}", prefix_of(publisher));
+    let subject = format!("mail.v1.event.{}.{}.>", publisher.product, publisher.environment);
+    let events = bus.jetstream().get_stream(bus.prefixed(stream::EVENTS)).await.map_err(away)?;
+    let known = events.consumer_info(&durable).await.ok();
+    let info = match (known, asked.since) {
+        (Some(info), None) => info,
+        (known, since) => {
+            if known.is_some() {
+                events.delete_consumer(&durable).await.map_err(away)?;
+            } else {
+                hold_few(&events, publisher).await?;
+            }
+            make(&events, &durable, &bus.prefixed(&subject), since).await?
+        }
+    };
+    Ok(json!({
+        "ok": true, "stream": events.cached_info().config.name, "consumer": durable, "subject": bus.prefixed(&subject),
+        "pending": info.num_pending, "ack_wait_seconds": ACK_WAIT.as_secs(), "in_hand_max": IN_HAND_MAX,
+    }))
+}
+
+async fn make(events: &Stream, durable: &str, subject: &str, since: Option<DateTime<Utc>>) -> Result<Info, ApiError> {
+    let deliver_policy = match since {
+        None => DeliverPolicy::All,
+        Some(since) => DeliverPolicy::ByStartTime { start_time: moment(since)? },
+    };
+    let config = pull::Config {
+        durable_name: Some(durable.to_owned()),
+        filter_subject: subject.to_owned(),
+        deliver_policy,
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: ACK_WAIT,
+        max_ack_pending: IN_HAND_MAX,
+        ..pull::Config::default()
+    };
+    let made = events.create_consumer(config).await.map_err(away)?;
+    Ok(made.cached_info().clone())
+}
+
+fn moment(since: DateTime<Utc>) -> Result<async_nats::datetime::DateTime, ApiError> {
+    let nanos = i128::from(since.timestamp_micros()) * 1_000;
+    async_nats::datetime::from_nanos(nanos)
+        .map_err(|_| ApiError::invalid("since", "invalid", since.to_rfc3339_opts(SecondsFormat::Secs, true)))
+}
+
+/// Refuses one more than a product may have.
+async fn hold_few(events: &Stream, publisher: &Publisher) -> Result<(), ApiError> {
+    let prefix = prefix_of(publisher);
+    let names: Vec<String> = events.consumer_names().try_collect().await.map_err(away)?;
+    if names.iter().filter(|name| name.starts_with(&prefix)).count() >= CONSUMERS_MAX {
+        return Err(ApiError::conflict("consumer_limit_reached").detail(format!("there are {CONSUMERS_MAX} already")));
+    }
+    Ok(())
+}
+
+/// What the names of a product's consumers begin with: slugs hold no underscore, so no two products' names meet.
+fn prefix_of(publisher: &Publisher) -> String {
+    format!("{}_{}_", publisher.product, publisher.environment)
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+fn away(error: impl std::fmt::Display) -> ApiError {
+    tracing::warn!(error = %BusError::Stream(error.to_string()), "a consumer of events could not be made");
+    ApiError::unavailable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumers_name_is_one_token_and_no_path_to_another_products() {
+        for good in ["events", "billing-2"] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "a.b", "a_b", "A", "*", ">", &"a".repeat(33)] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The contract of the bus: complete, valid, the one that is committed, and one that only ever grows.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use ingress::asyncapi;
+use schemas::{DirectKind, EventType, catalog::Described};
+use serde_json::Value;
+
+use crate::compat;
+
+fn schemas_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas")
+}
+
+fn is_update() -> bool {
+    std::env::var_os("UPDATE").is_some()
+}
+
+fn json_in(path: &Path) -> Option<Value> {
+    fs::read_to_string(path).ok().map(|text| serde_json::from_str(&text).unwrap())
+}
+
+/// Validates with formats, as readers in other languages would.
+fn validator(schema: &Value) -> jsonschema::Validator {
+    jsonschema::options()
+        .with_draft(jsonschema::Draft::Draft202012)
+        .should_validate_formats(true)
+        .build(schema)
+        .unwrap_or_else(|error| panic!("{}: {error}", schema["$id"]))
+}
+
+#[track_caller]
+fn assert_valid(message: &Described, place: &str, value: &Value) {
+    let schema = asyncapi::standing(message);
+    let faults: Vec<String> =
+        validator(&schema).iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(faults.is_empty(), "{place} is not what {} says: {}\n{value:#}", message.name, faults.join("; "));
+}
+
+/// Nothing that somebody relies on changes within `v1`, and `UPDATE=1` does not write it either. What must go gets a `v2` beside it.
+#[test]
+fn the_committed_schemas_are_those_of_the_code_and_only_ever_grew() {
+    let directory = schemas_dir().join("json");
+    let files = asyncapi::files();
+    let mut faults = Vec::new();
+    for message in asyncapi::messages() {
+        if let Some(known) = json_in(&directory.join(format!("{}.json", message.name))) {
+            let found = compat::compare(message.side, &known, &asyncapi::standing(message));
+            faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", message.name)));
+        }
+    }
+    assert!(faults.is_empty(), "not a change of v1 that others survive:\n{}", faults.join("\n"));
+    if is_update() {
+        fs::create_dir_all(&directory).unwrap();
+        for (name, text) in &files {
+            fs::write(directory.join(name), text).unwrap();
+        }
+    }
+    for (name, text) in &files {
+        let known = fs::read_to_string(directory.join(name)).unwrap_or_default();
+        assert!(known == *text, "schemas/json/{name} is not what the code makes: run with UPDATE=1 and commit it");
+    }
+    let there: BTreeSet<String> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let gone: Vec<&String> = there.iter().filter(|name| !files.contains_key(*name)).collect();
+    assert!(gone.is_empty(), "messages that no code describes any more: {gone:?}");
+}
+
+#[test]
+fn the_committed_document_is_that_of_the_code() {
+    let (path, text) = (schemas_dir().join("asyncapi.json"), asyncapi::text());
+    if is_update() {
+        fs::write(&path, &text).unwrap();
+    }
+    let known = fs::read_to_string(path).unwrap_or_default();
+    let first = known.lines().zip(text.lines()).position(|(known, made)| known != made);
+    assert!(
+        known == text,
+        "schemas/asyncapi.json is not what the code makes (first difference in line {:?}): run with UPDATE=1 and commit it",
+        first.map(|line| line + 1)
+    );
+}
+
+/// Messages as some version wrote them. They are added to and never changed: what is on the bus, or in a caller's code, stays.
+#[test]
+fn every_fixture_of_every_past_version_is_still_read() {
+    let directory = schemas_dir().join("tests/fixtures/v1");
+    let mut read = 0;
+    for message in asyncapi::messages() {
+        let place = directory.join(&message.name);
+        let mut known: Vec<(String, String)> = fs::read_dir(&place)
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap()))
+            .collect();
+        known.sort();
+        for (name, example) in &message.examples {
+            let text = format!("{example:#}\n");
+            let of_name: Vec<&(String, String)> =
+                known.iter().filter(|(file, _)| file.split('.').next() == Some(name.as_str())).collect();
+            if of_name.iter().all(|(_, known)| *known != text) {
+                assert!(
+                    is_update(),
+                    "{} {name}: today's message is no fixture yet: run with UPDATE=1 and commit it",
+                    message.name
+                );
+                let file = format!("{name}.{}.json", of_name.len() + 1);
+                fs::create_dir_all(&place).unwrap();
+                fs::write(place.join(&file), &text).unwrap();
+                known.push((file, text));
+            }
+        }
+        for (file, text) in &known {
+            let place = format!("{}/{file}", message.name);
+            let understood = (message.read)(text.as_bytes());
+            assert!(understood.is_ok(), "{place} is not read any more: {understood:?}");
+            assert_valid(message, &place, &serde_json::from_str(text).unwrap());
+            read += 1;
+        }
+    }
+    assert!(read >= asyncapi::messages().len());
+    let described: BTreeSet<&str> = asyncapi::messages().iter().map(|message| message.name.as_str()).collect();
+    for entry in fs::read_dir(&directory).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(described.contains(name.as_str()), "fixtures of {name}, which no code reads any more");
+    }
+}
+
+#[test]
+fn every_example_is_what_its_schema_says() {
+    for message in asyncapi::messages() {
+        for (name, example) in &message.examples {
+            assert_valid(message, name, example);
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_request_every_event_and_every_call_has_a_channel() {
+    let document = asyncapi::document();
+    let channel = |key: &str| document["channels"][key]["address"].as_str();
+    for kind in DirectKind::ALL {
+        let address = format!("mail.v1.request.{{product}}.{{environment}}.{kind}");
+        assert_eq!(channel(&format!("request.{kind}")), Some(address.as_str()));
+    }
+    for event in EventType::ALL.iter().filter(|event| **event != EventType::WebhookTest) {
+        let address = format!("mail.v1.event.{{product}}.{{environment}}.{event}");
+        assert_eq!(channel(&format!("event.{event}")), Some(address.as_str()));
+    }
+    for call in ["createContact", "sendMessage", "getSend", "explain", "validate", "tenant.resolve", "events.consumer"]
+    {
+        assert!(channel(&format!("api.{call}")).is_some(), "{call}");
+    }
+    assert!(channel("api.getPlatformHealth").is_none(), "operators' operations are not for products");
+}
+
+#[test]
+fn every_reference_leads_somewhere_and_no_name_stands_for_two_schemas() {
+    fn walk(value: &Value, document: &Value) {
+        match value {
+            Value::Object(object) => {
+                if let Some(path) = object.get("$ref").and_then(Value::as_str) {
+                    let target = path.strip_prefix('#').and_then(|path| document.pointer(path));
+                    assert!(target.is_some(), "{path} leads nowhere");
+                }
+                assert!(!object.contains_key("x-conflict"), "two schemas are named {}", object["x-conflict"]);
+                object.values().for_each(|value| walk(value, document));
+            }
+            Value::Array(items) => items.iter().for_each(|item| walk(item, document)),
+            _ => {}
+        }
+    }
+    walk(asyncapi::document(), asyncapi::document());
+}
+
+/// The document's own rules, as the specification publishes them: checked by `tests/asyncapi/check.sh` with the official parser.
+/// Here what tools need most: each operation's messages are among its channel's.
+#[test]
+fn an_operation_names_messages_of_its_channel() {
+    let document = asyncapi::document();
+    let resolve =
+        |reference: &Value| document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap();
+    for (name, operation) in document["operations"].as_object().unwrap() {
+        assert!(["send", "receive"].contains(&operation["action"].as_str().unwrap()), "{name}");
+        let mut sides = vec![operation];
+        sides.extend(operation.get("reply"));
+        for side in sides {
+            let channel = side["channel"]["$ref"].as_str().unwrap();
+            for message in side["messages"].as_array().unwrap() {
+                assert!(message["$ref"].as_str().unwrap().starts_with(&format!("{channel}/messages/")), "{name}");
+                assert!(resolve(resolve(message))["payload"].is_object(), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Events by type: the body all of them share, and what is particular to each.
+
+use chrono::NaiveDate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::{Described, Header, Side, reads, schema_of};
+use crate::{
+    AttributionModel, DomainStatus, EventType, OutcomeType, PauseReason,
+    events::{
+        BounceData, ClickData, ComplaintData, DeliveryData, EVENT_VERSION, Event, MailData, OpenData, ReplyData,
+        UnsubscribeData,
+    },
+    rejected::{Rejection, RequestRejected},
+    subjects::{header, stream},
+};
+
+const ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
+const AT: &str = "2026-03-01T09:00:00.000Z";
+
+const HEADERS: &[Header] = &[
+    Header { name: "Nats-Msg-Id", about: "The event's id and its product's name.", required: true },
+    Header { name: header::SCHEMA, about: "The name of the body's schema.", required: true },
+    Header { name: header::CE_SPECVERSION, about: "`1.0`: the version of CloudEvents.", required: true },
+    Header { name: header::CE_ID, about: "The event's id, the same in every repetition.", required: true },
+    Header { name: header::CE_TYPE, about: "The event's type.", required: true },
+    Header { name: header::CE_SOURCE, about: "`/postrider/<product>/<environment>`.", required: true },
+    Header { name: header::CE_TIME, about: "When it happened.", required: true },
+    Header { name: header::CE_SUBJECT, about: "The send, campaign or other thing it is about.", required: false },
+];
+
+/// `data` of `campaign.sent`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct CampaignSentData {
+    /// The campaign.
+    campaign_id: Uuid,
+    /// Its name.
+    name: String,
+    /// How many sends ended in each state.
+    counts: Map<String, Value>,
+}
+
+/// `data` of `campaign.paused`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct CampaignPausedData {
+    /// The campaign.
+    campaign_id: Uuid,
+    /// Why.
+    reason: PauseReason,
+    /// Mails that were decided when it was paused; with the tripwire's reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decided: Option<i64>,
+    /// Of them, those that bounced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bounced: Option<i64>,
+    /// Of them, those that were complained about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    complained: Option<i64>,
+}
+
+/// `data` of `domain.status_changed`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct DomainStatusChangedData {
+    /// The domain.
+    domain_id: Uuid,
+    /// What it was.
+    from: DomainStatus,
+    /// What it is.
+    to: DomainStatus,
+}
+
+/// `data` of `sequence.completed`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct SequenceCompletedData {
+    /// The enrollment.
+    enrollment_id: Uuid,
+    /// The sequence.
+    sequence_id: Uuid,
+    /// Who took it.
+    contact_id: Uuid,
+    /// The contact's address; null once it was erased.
+    email: Option<String>,
+}
+
+/// `data` of `contact.created`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct ContactCreatedData {
+    /// The contact.
+    contact_id: Uuid,
+    /// Its address.
+    email: String,
+    /// Its first name.
+    first_name: Option<String>,
+    /// Its last name.
+    last_name: Option<String>,
+    /// Where it came from.
+    source: Option<String>,
+}
+
+/// `data` of `task.created`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct TaskCreatedData {
+    /// The enrollment.
+    enrollment_id: Uuid,
+    /// The sequence.
+    sequence_id: Uuid,
+    /// The step that asks for it.
+    step_id: Uuid,
+    /// Whom it is about.
+    contact_id: Uuid,
+    /// The contact's address; null once it was erased.
+    email: Option<String>,
+    /// What is to be done.
+    title: String,
+    /// Until when.
+    due_on: Option<NaiveDate>,
+    /// More about it.
+    notes: Option<String>,
+}
+
+/// `data` of `opportunity.created`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct OpportunityCreatedData {
+    /// The enrollment.
+    enrollment_id: Uuid,
+    /// The sequence.
+    sequence_id: Uuid,
+    /// The step that asks for it.
+    step_id: Uuid,
+    /// Whom it is about.
+    contact_id: Uuid,
+    /// The contact's address; null once it was erased.
+    email: Option<String>,
+    /// Its name.
+    name: String,
+    /// Where it stands.
+    stage: Option<String>,
+    /// What it is worth.
+    value_cents: Option<i64>,
+}
+
+/// A mail's part in an outcome.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct CreditedSend {
+    /// The send.
+    send_id: Uuid,
+    /// Its campaign, for campaign mail.
+    campaign_id: Option<Uuid>,
+    /// Its share, from 0 to 1.
+    share: f64,
+    /// Its part of the premium, in dollars.
+    premium_amount: Option<f64>,
+    /// Its part of the value.
+    value_cents: Option<i64>,
+}
+
+/// `data` of `outcome.credited`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct OutcomeCreditedData {
+    /// The outcome.
+    outcome_id: Uuid,
+    /// What sort of outcome.
+    outcome_type: OutcomeType,
+    /// How often its credit was set, from 1.
+    revision: i32,
+    /// Why it was set now.
+    reason: String,
+    /// The model by which.
+    model: AttributionModel,
+    /// Which rule of the model found mails to credit; null when none did.
+    rule: Option<String>,
+    /// The credit before.
+    before: Vec<CreditedSend>,
+    /// The credit now.
+    after: Vec<CreditedSend>,
+    /// Who bought; left out when it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contact_id: Option<Uuid>,
+    /// The contact's address; null once it was erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    email: Option<String>,
+}
+
+/// Every type that is on the bus.
+pub(super) fn all() -> Vec<Described> {
+    EventType::ALL.iter().filter(|event| **event != EventType::WebhookTest).map(|event| described(*event)).collect()
+}
+
+fn described(event: EventType) -> Described {
+    let (title, summary, data, example) = particulars(event);
+    let is_rejection = event == EventType::RequestRejected;
+    let mut schema =
+        if is_rejection { schema_of::<RequestRejected>(Side::Told) } else { schema_of::<Event>(Side::Told) };
+    schema["title"] = json!(title);
+    schema["description"] = json!(summary);
+    schema["properties"]["type"] = json!({"type": "string", "const": event.as_str(), "description": "What happened."});
+    let definitions = data.definitions;
+    schema["properties"]["data"] = data.schema;
+    if let (Some(known), Value::Object(more)) = (schema.get_mut("$defs").and_then(Value::as_object_mut), definitions) {
+        known.extend(more);
+        // What only the parts of other types need.
+        for name in ["EventType", "EventData"] {
+            known.remove(name);
+        }
+    }
+    prune(&mut schema);
+    Described {
+        name: format!("mail.v1.event.{event}"),
+        title: title.to_owned(),
+        summary: summary.to_owned(),
+        side: Side::Told,
+        address: format!("mail.v1.event.{{product}}.{{environment}}.{event}"),
+        stream: Some(stream::EVENTS),
+        headers: HEADERS,
+        schema: super::sorted(schema),
+        examples: vec![("event".to_owned(), body(event, example))],
+        read: if is_rejection { reads::<RequestRejected> } else { reads::<Event> },
+    }
+}
+
+/// Takes out definitions that nothing refers to any more.
+fn prune(schema: &mut Value) {
+    loop {
+        let text = schema.to_string();
+        let Some(known) = schema.get_mut("$defs").and_then(Value::as_object_mut) else { return };
+        let before = known.len();
+        known.retain(|name, _| text.contains(&format!("\"#/$defs/{name}\"")));
+        if known.len() == before {
+            return;
+        }
+    }
+}
+
+fn body(event: EventType, data: Value) -> Value {
+    let mut body = json!({
+        "id": ID, "type": event, "version": EVENT_VERSION, "created_at": AT, "occurred_at": AT, "product_tenant_id": "tenant-1",
+        "environment": "production", "data": data,
+    });
+    // A request that was refused may have named no tenant there is.
+    if event != EventType::RequestRejected {
+        body["engine_tenant_id"] = json!(ID);
+    }
+    body
+}
+
+/// The schema of `data`, and what it refers to.
+struct Data {
+    schema: Value,
+    definitions: Value,
+}
+
+/// Of a type of its own.
+fn own<T: JsonSchema>() -> Data {
+    let mut schema = schema_of::<T>(Side::Told);
+    let object = schema.as_object_mut();
+    let definitions = object.and_then(|object| {
+        for keyword in ["$schema", "title"] {
+            object.remove(keyword);
+        }
+        object.remove("$defs")
+    });
+    Data { schema, definitions: definitions.unwrap_or_else(|| json!({})) }
+}
+
+/// Of a fact about a mail: the mail, and one part named after what happened.
+fn mail<T: JsonSchema>(part: &str) -> Data {
+    let (mut data, added) = (own::<MailData>(), own::<T>());
+    data.schema["properties"][part] = added.schema;
+    if let Some(required) = data.schema["required"].as_array_mut() {
+        required.push(json!(part));
+    }
+    if let (Value::Object(known), Value::Object(more)) = (&mut data.definitions, added.definitions) {
+        known.extend(more);
+    }
+    data
+}
+
+/// Of a mail that was not sent: the mail and the reason.
+fn unsent() -> Data {
+    let mut data = own::<MailData>();
+    data.schema["properties"]["reason"] =
+        json!({"type": "string", "description": "The failure's class, or why it was withheld."});
+    data
+}
+
+fn mailed(part: &str, own: Value) -> Value {
+    let mut data = json!({
+        "send_id": ID, "message_kind": "campaign", "provider_message_id": "<1@acme.example>", "contact_id": ID,
+        "email": "ann@example.com", "campaign_id": ID, "sequence_id": null, "enrollment_id": null, "step_id": null,
+        "template_id": null, "template_version": null, "variant": null, "subject": "News", "sender_email": "hello@acme.example",
+    });
+    data[part] = own;
+    data
+}
+
+fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
+    let taken = json!({"smtp_code": 250, "response": "2.0.0 Ok"});
+    match event {
+        EventType::EmailSent => {
+            ("Mail sent", "Handed over to the way out.", mail::<DeliveryData>("delivery"), mailed("delivery", taken))
+        }
+        EventType::EmailDelivered => (
+            "Mail delivered",
+            "Accepted by the receiving server.",
+            mail::<DeliveryData>("delivery"),
+            mailed("delivery", taken),
+        ),
+        EventType::EmailOpened => (
+            "Mail opened",
+            "Opened, by a person or a machine.",
+            mail::<OpenData>("open"),
+            mailed("open", json!({"ip": "192.0.2.7", "user_agent": "Mozilla/5.0", "is_machine": false, "first": true})),
+        ),
+        EventType::EmailClicked => (
+            "Link followed",
+            "A link was followed, by a person or a machine.",
+            mail::<ClickData>("click"),
+            mailed(
+                "click",
+                json!({"url": "https://shop.example/offer", "link_id": 0, "ip": "192.0.2.7", "user_agent": "Mozilla/5.0",
+                       "is_machine": false, "first": true}),
+            ),
+        ),
+        EventType::EmailBounced => (
+            "Mail bounced",
+            "Refused by the receiving server, at once or later.",
+            mail::<BounceData>("bounce"),
+            mailed(
+                "bounce",
+                json!({"class": "hard", "smtp_code": 550, "enhanced_code": "5.1.1", "diagnostic": "no such user", "suppressed": true}),
+            ),
+        ),
+        EventType::EmailComplained => (
+            "Complaint",
+            "Reported as spam.",
+            mail::<ComplaintData>("complaint"),
+            mailed("complaint", json!({"feedback_type": "abuse"})),
+        ),
+        EventType::EmailUnsubscribed => (
+            "Unsubscribed",
+            "The recipient left.",
+            mail::<UnsubscribeData>("unsubscribe"),
+            mailed("unsubscribe", json!({"method": "one_click", "scope": "marketing"})),
+        ),
+        EventType::EmailReplied => (
+            "Answered",
+            "The recipient answered.",
+            mail::<ReplyData>("reply"),
+            mailed("reply", json!({"message_id": "<1@example.com>", "is_automatic": false})),
+        ),
+        EventType::EmailFailed => (
+            "Mail failed",
+            "Given up: refused, not renderable, or its time ran out.",
+            unsent(),
+            mailed("reason", json!("hard")),
+        ),
+        EventType::EmailSuppressed => {
+            ("Mail withheld", "Withheld on purpose.", unsent(), mailed("reason", json!("unsubscribed")))
+        }
+        EventType::SequenceCompleted => (
+            "Sequence completed",
+            "A sequence finished for a contact.",
+            own::<SequenceCompletedData>(),
+            json!({"enrollment_id": ID, "sequence_id": ID, "contact_id": ID, "email": "ann@example.com"}),
+        ),
+        EventType::ContactCreated => (
+            "Contact created",
+            "A contact was created.",
+            own::<ContactCreatedData>(),
+            json!({"contact_id": ID, "email": "ann@example.com", "first_name": "Ann", "last_name": null, "source": "api"}),
+        ),
+        EventType::CampaignSent => (
+            "Campaign sent",
+            "A campaign has no mail left to send.",
+            own::<CampaignSentData>(),
+            json!({"campaign_id": ID, "name": "News", "counts": {"sent": 2, "skipped": 1}}),
+        ),
+        EventType::CampaignPaused => (
+            "Campaign paused",
+            "The engine paused a campaign.",
+            own::<CampaignPausedData>(),
+            json!({"campaign_id": ID, "reason": "tripwire_bounces", "decided": 100, "bounced": 9, "complained": 0}),
+        ),
+        EventType::DomainStatusChanged => (
+            "Domain status changed",
+            "A sending domain's status changed.",
+            own::<DomainStatusChangedData>(),
+            json!({"domain_id": ID, "from": "pending", "to": "verified"}),
+        ),
+        EventType::TaskCreated => (
+            "Task wanted",
+            "A sequence step asks the product for a task.",
+            own::<TaskCreatedData>(),
+            json!({"enrollment_id": ID, "sequence_id": ID, "step_id": ID, "contact_id": ID, "email": "ann@example.com",
+                   "title": "Call Ann", "due_on": "2026-03-08", "notes": null}),
+        ),
+        EventType::OpportunityCreated => (
+            "Opportunity wanted",
+            "A sequence step asks the product for an opportunity.",
+            own::<OpportunityCreatedData>(),
+            json!({"enrollment_id": ID, "sequence_id": ID, "step_id": ID, "contact_id": ID, "email": "ann@example.com",
+                   "name": "Renewal", "stage": null, "value_cents": 120_000}),
+        ),
+        EventType::OutcomeCredited => (
+            "Outcome credited",
+            "An outcome's credit was set, or changed by what came late.",
+            own::<OutcomeCreditedData>(),
+            json!({"outcome_id": ID, "contact_id": ID, "email": "ann@example.com", "outcome_type": "bind", "revision": 1,
+                   "reason": "recorded", "model": "last_touch", "rule": "click", "before": [],
+                   "after": [{"send_id": ID, "campaign_id": ID, "share": 1.0, "premium_amount": 1200, "value_cents": null}]}),
+        ),
+        EventType::RequestRejected => (
+            "Request rejected",
+            "A request published to the bus, or one of an array, was not accepted.",
+            own::<Rejection>(),
+            json!({"message_id": "order-17", "sequence": 7, "kind": "transactional", "index": null, "idempotency_key": null,
+                   "status": 400, "code": "validation_failed", "detail": "template_id: is required",
+                   "fields": [{"path": "template_id", "code": "required", "detail": "is required"}]}),
+        ),
+        EventType::WebhookTest => {
+            ("Test", "Asked for by hand; never on the bus.", own::<MailData>(), json!({"subscription_id": ID}))
+        }
+    }
+}
