@@ -1,25 +1,72 @@
--- Enrollments, newest first. $1 tenant, $2 sequence or null, $3 contact or null, $4 status or null, $5 and $6 the last of the
--- page before or null, $7 how many. Served by `enrollments_newest`, `enrollments_by_sequence` or `enrollments_by_contact`.
-select e.id, e.sequence_id, e.contact_id, c.address as "email?",
-       case
-           when e.status in ('active', 'paused') then case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
-           else e.status
-       end as "status!: EnrollmentStatus",
-       case when e.status in ('active', 'paused') and s.status = 'archived' then 'sequence_archived' else e.exit_reason end
+-- Enrollments, newest first. $1 tenant, $2 sequence or null, $3 contact or null, $4 status or null, $5 and $6 the last of the page
+-- before or null, $7 how many. Each branch is one way to find them, in the order of its index, and the others end before they begin:
+-- so the answer costs a page, whatever the planner believes of the tables. A contact's: `enrollments_by_contact`. Of any status:
+-- `enrollments_by_sequence`, `enrollments_newest`. Of one: `enrollments_over` and `enrollments_live`, sequence by sequence; what is
+-- live is shown as its sequence is.
+with found as (
+    (select e.*
+     from enrollments e
+     where $3::uuid is not null and e.tenant_id = $1 and e.contact_id = $3 and ($2::uuid is null or e.sequence_id = $2)
+       and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+     order by e.created_at desc, e.id desc)
+    union all
+    (select e.*
+     from enrollments e
+     where $3 is null and $4::text is null and e.tenant_id = $1 and e.sequence_id = $2
+       and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+     order by e.created_at desc, e.id desc
+     limit $7)
+    union all
+    (select e.*
+     from enrollments e
+     where $2 is null and $3 is null and $4 is null and e.tenant_id = $1
+       and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+     order by e.created_at desc, e.id desc
+     limit $7)
+    union all
+    (select e.*
+     from sequences s
+     cross join lateral (
+         (select e.*
+          from enrollments e
+          where e.tenant_id = $1 and e.sequence_id = s.id and e.status = $4 and e.status in ('completed', 'exited', 'failed')
+            and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+          order by e.created_at desc, e.id desc
+          limit $7)
+         union all
+         (select e.*
+          from enrollments e
+          where $4 = case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
+            and e.tenant_id = $1 and e.sequence_id = s.id and e.status in ('active', 'paused')
+            and (e.created_at, e.id) < (coalesce($5, 'infinity'::timestamptz), coalesce($6, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+          order by e.created_at desc, e.id desc
+          limit $7)
+     ) e
+     where $3 is null and $4 is not null and s.tenant_id = $1 and ($2 is null or s.id = $2)
+     order by e.created_at desc, e.id desc
+     limit $7)
+), shown as (
+    select e.*, s.status as sequence_status,
+           case
+               when e.status in ('active', 'paused') then case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
+               else e.status
+           end as shown
+    from found e
+    cross join lateral (
+        select s.status from sequences s where s.tenant_id = $1 and s.id = e.sequence_id offset 0
+    ) s
+), page as (
+    select * from shown where $4 is null or shown = $4 order by created_at desc, id desc limit $7
+)
+select e.id as "id!", e.sequence_id as "sequence_id!", e.contact_id as "contact_id!", c.address as "email?",
+       e.shown as "status!: EnrollmentStatus",
+       case when e.status in ('active', 'paused') and e.sequence_status = 'archived' then 'sequence_archived' else e.exit_reason end
            as "exit_reason: ExitReason",
-       case when e.status in ('active', 'paused') and s.status <> 'archived' then e.next_step end as next_step,
-       case when s.status <> 'archived' then e.next_action_at end as next_action_at, e.attempts, e.last_error, e.ended_at,
-       e.created_at, e.updated_at
-from enrollments e
-join sequences s on s.tenant_id = e.tenant_id and s.id = e.sequence_id
-left join contacts c on c.tenant_id = e.tenant_id and c.id = e.contact_id and c.status <> 'erased'
-where e.tenant_id = $1
-  and ($2::uuid is null or e.sequence_id = $2)
-  and ($3::uuid is null or e.contact_id = $3)
-  and ($4::text is null or $4 = case
-          when e.status in ('active', 'paused') then case s.status when 'archived' then 'exited' when 'active' then 'active' else 'paused' end
-          else e.status
-      end)
-  and ($5::timestamptz is null or (e.created_at, e.id) < ($5, $6::uuid))
+       case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.next_step end as next_step,
+       case when e.sequence_status <> 'archived' then e.next_action_at end as next_action_at, e.attempts as "attempts!", e.last_error,
+       e.ended_at, e.created_at as "created_at!", e.updated_at as "updated_at!"
+from page e
+left join lateral (
+    select c.address from contacts c where c.tenant_id = $1 and c.id = e.contact_id and c.status <> 'erased' offset 0
+) c on true
 order by e.created_at desc, e.id desc
-limit $7

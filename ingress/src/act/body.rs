@@ -21,33 +21,57 @@ pub const MESSAGE_BODY_MAX_BYTES: usize = 24 * 1024 * 1024;
 /// # Errors
 /// 413 `body_too_large` (at once when the length is declared), 408 `request_timeout`, 400 when the caller breaks off.
 pub async fn read(body: Body, headers: &HeaderMap, max_bytes: usize, patience: Duration) -> Result<Bytes, ApiError> {
-    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let declared = declared_length(headers);
     if declared.is_some_and(|length| length > max_bytes) {
         return Err(too_large(max_bytes));
     }
-    match tokio::time::timeout(patience, gather(Limited::new(body, max_bytes), declared.unwrap_or(0))).await {
+    // In one piece of memory, whose room is asked for at once and used as it arrives: gathering the pieces first would hold all of it
+    // twice.
+    let mut whole = Vec::with_capacity(declared.unwrap_or(0));
+    pour(body, headers, max_bytes, patience, |data| whole.extend_from_slice(data)).await?;
+    Ok(whole.into())
+}
+
+/// Reads a body piece by piece; whoever reads it decides what is kept.
+///
+/// # Errors
+/// As [`read`].
+pub async fn pour(
+    body: Body,
+    headers: &HeaderMap,
+    max_bytes: usize,
+    patience: Duration,
+    mut into: impl FnMut(&[u8]),
+) -> Result<(), ApiError> {
+    let declared = declared_length(headers);
+    if declared.is_some_and(|length| length > max_bytes) {
+        return Err(too_large(max_bytes));
+    }
+    let mut body = Limited::new(body, max_bytes);
+    let all = async {
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                into(&data);
+            }
+        }
+        Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    };
+    match tokio::time::timeout(patience, all).await {
         Err(_) => {
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout").detail("the body did not arrive in time"))
         }
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(max_bytes)),
         Ok(Err(_)) => Err(ApiError::new(StatusCode::BAD_REQUEST, "incomplete_body").detail("the body broke off")),
-        Ok(Ok(whole)) => Ok(whole),
+        Ok(Ok(())) => Ok(()),
     }
 }
 
-/// Puts a body together in one piece of memory. Room for its declared length is asked for at once and used as it arrives: gathering
-/// the pieces first would hold all of it twice.
-async fn gather(mut body: Limited<Body>, declared: usize) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
-    let mut whole = Vec::with_capacity(declared);
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
-            whole.extend_from_slice(&data);
-        }
-    }
-    Ok(whole.into())
+fn declared_length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok())
 }
 
-fn too_large(max_bytes: usize) -> ApiError {
+/// 413.
+pub(crate) fn too_large(max_bytes: usize) -> ApiError {
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large")
         .detail(format!("the body may have at most {max_bytes} bytes"))
 }

@@ -1,35 +1,39 @@
 //! Any bytes at all: never a 5xx, never a panic, never a hang.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use http::Method;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+use schemas::Environment;
 use serde_json::{Value, json};
 
 use crate::{
-    common::Client,
+    common::{Client, PRODUCT, settings},
     wire::{Wire, exchange, signed, statuses},
 };
 
 const REQUESTS: usize = 20_000;
 const WORKERS: usize = 16;
+/// Requests to routes that wait for the stages, which are not there.
+const REQUESTS_APART: usize = 1_500;
 /// Says 503 when mail cannot leave, and here nothing is there to send it. The last waits for the stages, which are not there either.
-const ELSEWHERE: [&str; 2] = ["/v1/platform/health", "/v1/messages"];
+const APART: [&str; 2] = ["/v1/platform/health", "/v1/messages"];
 
-/// Every route, with its methods.
-fn routes() -> Vec<(String, Method)> {
+/// The routes, with their methods: those apart, or all others.
+fn routes(apart: bool) -> Vec<(String, Method)> {
     let operations = ingress::openapi::operations();
     let method = |operation: &ingress::act::Operation| Method::from_bytes(operation.verb.as_str().as_bytes()).unwrap();
-    let routes: Vec<_> = operations
+    operations
         .iter()
-        .filter(|operation| !ELSEWHERE.contains(&operation.path))
+        .filter(|operation| APART.contains(&operation.path) == apart)
         .map(|operation| (operation.path.to_owned(), method(operation)))
-        .collect();
-    assert!(routes.len() > 30, "{}", routes.len());
-    routes
+        .collect()
 }
 
 struct Generator {
@@ -96,7 +100,7 @@ impl Generator {
     }
 
     fn object(&mut self, depth: usize) -> Value {
-        const NAMES: [&str; 30] = [
+        const NAMES: [&str; 38] = [
             "email",
             "name",
             "kind",
@@ -127,6 +131,14 @@ impl Generator {
             "status",
             "data",
             "variants",
+            "sender_id",
+            "to",
+            "html",
+            "message_class",
+            "reply_to",
+            "attachments",
+            "filename",
+            "content_base64",
         ];
         let count = self.below(7);
         let pairs = (0..count).map(|_| (NAMES[self.below(NAMES.len())].to_owned(), self.value(depth + 1)));
@@ -268,15 +280,19 @@ impl Generator {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_bytes_are_a_5xx_a_panic_or_a_hang() {
+/// Puts so many requests on the wire, each made of dice; answers how often each status came. `is_known` says which may.
+async fn throw(
+    wire: &Wire,
+    apart: bool,
+    requests: usize,
+    is_known: fn(u16) -> bool,
+) -> std::collections::BTreeMap<u16, usize> {
     let seed = std::env::var("POSTRIDER_TEST_SEED")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(rand::random::<u64>);
     eprintln!("seed {seed}: repeat with POSTRIDER_TEST_SEED={seed}");
-    let wire = Wire::start().await;
-    let (routes, sent) = (Arc::new(routes()), Arc::new(AtomicUsize::new(0)));
+    let (routes, sent) = (Arc::new(routes(apart)), Arc::new(AtomicUsize::new(0)));
     let workers = (0..WORKERS).map(|worker| {
         let mut generator = Generator {
             dice: StdRng::seed_from_u64(seed.wrapping_add(worker as u64)),
@@ -286,12 +302,12 @@ async fn no_bytes_are_a_5xx_a_panic_or_a_hang() {
         let (address, sent) = (wire.address, Arc::clone(&sent));
         tokio::spawn(async move {
             let mut seen = std::collections::BTreeMap::<u16, usize>::new();
-            while sent.fetch_add(1, Ordering::Relaxed) < REQUESTS {
+            while sent.fetch_add(1, Ordering::Relaxed) < requests {
                 let bytes = generator.next().await;
                 let answer = exchange(address, &bytes).await;
                 for status in statuses(&answer) {
                     assert!(
-                        status < 500,
+                        is_known(status),
                         "seed {seed}: {status} to\n{}\nanswered\n{}",
                         String::from_utf8_lossy(&bytes[..bytes.len().min(3_000)]),
                         String::from_utf8_lossy(&answer[..answer.len().min(3_000)]),
@@ -309,12 +325,36 @@ async fn no_bytes_are_a_5xx_a_panic_or_a_hang() {
         }
     }
     eprintln!("{seen:?}");
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_bytes_are_a_5xx_a_panic_or_a_hang() {
+    assert!(routes(false).len() > 30);
+    let wire = Wire::start().await;
+    let seen = throw(&wire, false, REQUESTS, |status| status < 500).await;
     // It got through to the acts, and was refused at every step before them.
     for status in [200, 400, 401, 404, 405, 415] {
         assert!(seen.contains_key(&status), "no {status} among {seen:?}");
     }
     let health = exchange(wire.address, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert_eq!(statuses(&health), [200]);
+    wire.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_are_those_to_health_and_messages_but_what_these_say_of_others() {
+    assert_eq!(routes(true).len(), APART.len());
+    let mut settings = settings();
+    settings.message_timeout = Duration::from_millis(200);
+    let mut wire = Wire::with(settings).await;
+    let scopes: Vec<&str> = schemas::scope::ALL.iter().copied().chain([schemas::scope::PLATFORM_HEALTH_READ]).collect();
+    wire.client.key = wire.edge.key(PRODUCT, Environment::Production, &scopes).await;
+    // 503: mail cannot leave. 504: it has not, yet.
+    let seen = throw(&wire, true, REQUESTS_APART, |status| status < 500 || matches!(status, 503 | 504)).await;
+    for status in [400, 401, 503] {
+        assert!(seen.contains_key(&status), "no {status} among {seen:?}");
+    }
     wire.stop().await;
 }
 

@@ -35,7 +35,11 @@ impl Sendgrid {
     }
 
     pub fn sign(&self, events: &Value, at: DateTime<Utc>) -> Sent {
-        let (body, timestamp) = (events.to_string(), at.timestamp().to_string());
+        self.sign_text(events.to_string(), at)
+    }
+
+    pub fn sign_text(&self, body: String, at: DateTime<Utc>) -> Sent {
+        let timestamp = at.timestamp().to_string();
         let signature = self.0.sign(&SystemRandom::new(), format!("{timestamp}{body}").as_bytes()).unwrap();
         Sent {
             headers: vec![

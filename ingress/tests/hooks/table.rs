@@ -298,3 +298,65 @@ async fn the_ingress_can_read_neither_secrets_nor_what_was_told() {
         assert_eq!(code, "42501", "{forbidden}");
     }
 }
+
+/// A mail with an attachment, as long as it takes.
+fn letter(length: usize) -> String {
+    let headers = json!([{"Name": "In-Reply-To", "Value": "<x@y.example>"}]).to_string();
+    format!(r#"{{"From":"a@b.example","Headers":{headers},"Attachments":[{{"Content":"{}"}}]}}"#, "A".repeat(length))
+}
+
+#[tokio::test]
+async fn mail_that_was_taken_in_is_kept_without_what_it_carries() {
+    let door = Door::open(1_000, Vec::new()).await;
+    let connection = door.connection("postmark", "hook:secret", &[]).await;
+    let sent = |body: String| Sent { headers: vec![("authorization", "Basic aG9vazpzZWNyZXQ=".to_owned())], body };
+    let long = sent(letter(3 * 1024 * 1024));
+    assert_taken(&door, "postmark", connection, &long, 1).await;
+    assert_taken(&door, "postmark", connection, &long, 1).await;
+    // One that differs in what is not kept is another mail.
+    assert_taken(&door, "postmark", connection, &sent(letter(3 * 1024 * 1024 + 1)), 2).await;
+    assert_eq!(door.edge.count("select max(octet_length(raw))::bigint from inbound_events").await, 1024 * 1024);
+    let none = sent(letter(3 * 1024 * 1024).replace("Headers", "Heads"));
+    assert_refused(&door, "postmark", connection, vec![("no mail", none, (413, "body_too_large"))]).await;
+    let too_long = sent(letter(41 * 1024 * 1024));
+    assert_refused(&door, "postmark", connection, vec![("too long", too_long, (413, "body_too_large"))]).await;
+    let resend = door.connection("resend", &format!("whsec_{}", "A".repeat(32)), &[]).await;
+    assert_refused(&door, "resend", resend, vec![("never sends that", long, (413, "body_too_large"))]).await;
+}
+
+#[tokio::test]
+async fn mail_proves_itself_as_its_providers_events_do() {
+    let door = Door::open(1_000, Vec::new()).await;
+    let now = Utc::now();
+    let key = Sendgrid::new();
+    let sendgrid = door.connection("sendgrid", &key.public_key(), &[]).await;
+    let form = "--xYz\r\nContent-Disposition: form-data; name=\"headers\"\r\n\r\nIn-Reply-To: <x@y>\r\n--xYz\r\n\
+                Content-Disposition: form-data; name=\"attachment1\"; filename=\"a\"\r\n\r\n";
+    let form = format!("{form}{}\r\n--xYz--\r\n", "A".repeat(2 * 1024 * 1024));
+    let good = key.sign_text(form, now);
+    assert_taken(&door, "sendgrid", sendgrid, &good, 1).await;
+    let cases = vec![
+        ("changed where it is not kept", good.clone().changed("AAAA\r\n--xYz--", "AAAB\r\n--xYz--"), FORGED),
+        ("unsigned", good.without("x-twilio-email-event-webhook-signature"), FORGED),
+    ];
+    assert_refused(&door, "sendgrid", sendgrid, cases).await;
+    let mailgun_key = "key-0123456789abcdef";
+    let connection = door.connection("mailgun", mailgun_key, &[]).await;
+    let signed = mailgun(mailgun_key, "token-of-a-mail", &json!({}), now);
+    let proof: serde_json::Value = serde_json::from_str(&signed.body).unwrap();
+    let field = |name: &str| proof["signature"][name].as_str().unwrap().to_owned();
+    let body = format!(
+        "recipient=a%40b.example&timestamp={}&token={}&signature={}&message-headers=%5B%5D",
+        field("timestamp"),
+        field("token"),
+        field("signature")
+    );
+    let good = Sent { headers: vec![("content-type", "application/x-www-form-urlencoded".to_owned())], body };
+    assert_taken(&door, "mailgun", connection, &good, 2).await;
+    let cases = vec![
+        ("again", good.clone(), REPLAYED),
+        ("with another token", good.clone().changed("token-of", "tokem-of"), FORGED),
+        ("without a proof", good.changed("&token=", "&broken="), FORGED),
+    ];
+    assert_refused(&door, "mailgun", connection, cases).await;
+}

@@ -87,6 +87,33 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
 }
 
 #[tokio::test]
+async fn days_on_which_clocks_change_have_23_and_25_hours() {
+    let ready = Ready::start().await;
+    let (pool, tenant) = (&ready.edge.pool, ready.client.tenant);
+    sqlx::query("update tenants set timezone = 'Europe/Berlin'").execute(pool).await.unwrap();
+    // One mail in every hour of UTC around both changes of 2026: 29 March, a Sunday, and 25 October, one too.
+    for (first, hours, expected) in [
+        ("2026-03-27T23:00:00Z", 71, [("2026-03-28", 24), ("2026-03-29", 23), ("2026-03-30", 24)]),
+        ("2026-10-23T22:00:00Z", 73, [("2026-10-24", 24), ("2026-10-25", 25), ("2026-10-26", 24)]),
+    ] {
+        let first: chrono::DateTime<chrono::Utc> = first.parse().unwrap();
+        for hour in 0..hours {
+            let at = first + chrono::TimeDelta::hours(hour);
+            total(pool, tenant, &at.to_rfc3339(), "campaign", "sent", 1).await;
+        }
+        let to = first + chrono::TimeDelta::hours(hours);
+        let window = format!("?from={}&to={}", first.format("%FT%TZ"), to.format("%FT%TZ"));
+        let body = report(&ready.client, &window).await;
+        let daily = body["report"]["daily"].as_array().unwrap();
+        let days: Vec<(&str, i64)> =
+            daily.iter().map(|day| (day["date"].as_str().unwrap(), day["sent"].as_i64().unwrap())).collect();
+        assert_eq!(days, expected);
+        let sunday = &body["report"]["day_of_week"][6];
+        assert_eq!((&sunday["day"], &sunday["sent"]), (&json!("sunday"), &json!(expected[1].1)));
+    }
+}
+
+#[tokio::test]
 async fn the_default_is_the_trailing_30_days_of_this_tenant_only() {
     let ready = Ready::start().await;
     let other = ready.edge.client_for("crm", ready.client.environment, "tenant-2").await;
@@ -190,10 +217,26 @@ async fn variants_and_winner_appear_when_a_test_ran() {
     assert_eq!(variants, [("A", "Subject A", 1), ("B", "Subject B", 0)]);
     assert_eq!(body["winner"], json!(null));
     assert!(body["notes"].to_string().contains("not decided yet"));
-    set("update campaigns set winner = 'A', decided_at = now(), winner_reason = 'A was clicked more' where id = $1::uuid").await.unwrap();
+    set("update campaigns set winner = 'A', decided_at = now(), winner_reason = 'highest_rate' where id = $1::uuid")
+        .await
+        .unwrap();
     let body = ready.client.get(&path).await.body;
     assert_eq!((&body["winner"]["variant"], &body["winner"]["name"]), (&json!("A"), &json!("Subject A")));
-    assert!(body["notes"].to_string().contains("A was clicked more"));
+    assert!(body["notes"].to_string().contains("decided by clicks by people per message sent: variant A had most"));
+    for (reason, said) in
+        [("tie", "as many clicks"), ("too_little_data", "needs 20 messages sent of each variant and 5 responses")]
+    {
+        sqlx::query("update campaigns set winner_reason = $2 where id = $1::uuid")
+            .bind(&campaign)
+            .bind(reason)
+            .execute(&ready.edge.pool)
+            .await
+            .unwrap();
+        let body = ready.client.get(&path).await.body;
+        assert_eq!(body["winner"], json!(null), "{reason}");
+        let notes = body["notes"].to_string();
+        assert!(notes.contains(said) && notes.contains("was sent variant A"), "{reason}: {notes}");
+    }
 }
 
 #[tokio::test]

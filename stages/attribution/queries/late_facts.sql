@@ -1,5 +1,5 @@
 -- Takes notes of late facts out, and has the outcomes they may be about looked at: those of the contacts who clicked or whose mail
--- bounced, and those that await a contact that is there now. $1 how many notes at most. Answers how many there were. Served by the
+-- bounced, or whose clicks were judged anew, and those that await a contact that is there now. $1 how many notes at most. Answers how many there were. Served by the
 -- keys of contact_facts and contacts, then outcomes_by_contact, outcomes_by_email and outcomes_by_dot_number; `offset 0` keeps the
 -- planner to these look-ups while the tables have no statistics.
 with taken as (
@@ -13,7 +13,7 @@ with taken as (
     from named n
     cross join lateral (
         select f.contact_id from contact_facts f
-        where n.source = 'events' and f.tenant_id = n.tenant_id and f.send_id = n.id and f.fact in ('clicked', 'bounced')
+        where n.source in ('events', 'rescored') and f.tenant_id = n.tenant_id and f.send_id = n.id and f.fact in ('clicked', 'bounced')
         union
         select n.id where n.source = 'contacts'
         offset 0
@@ -28,7 +28,7 @@ with taken as (
     select distinct p.tenant_id, o.id, p.source
     from persons p
     cross join lateral (
-        select o.id from outcomes o where o.tenant_id = p.tenant_id and o.contact_id = p.contact_id and p.source = 'events'
+        select o.id from outcomes o where o.tenant_id = p.tenant_id and o.contact_id = p.contact_id and p.source <> 'contacts'
         union
         select o.id from outcomes o
         where o.tenant_id = p.tenant_id and o.contact_email = p.address and o.contact_key is distinct from 'email'
@@ -44,7 +44,7 @@ with taken as (
     order by o.tenant_id, o.id for no key update of o
 ), marked as (
     update outcomes o
-    set credit_due = now(), credit_reason = case l.source when 'contacts' then 'contact' else 'late_fact' end
+    set credit_due = now(), credit_reason = case l.source when 'contacts' then 'contact' when 'rescored' then 'rescored' else 'late_fact' end
     from locked l
     where o.tenant_id = l.tenant_id and o.id = l.id
 )

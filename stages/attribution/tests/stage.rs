@@ -86,6 +86,36 @@ async fn a_late_click_restates_the_credit_and_raises_an_event() {
 }
 
 #[tokio::test]
+async fn clicks_that_are_judged_anew_restate_the_credit() {
+    let shop = Shop::open().await;
+    let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
+    shop.click(first, 9, 1).await;
+    let earlier = shop.click(second, 6, 1).await;
+    let later = shop.click(second, 5, 2).await;
+    let outcome = shop.tell(json!({"premium_cents": 500})).await;
+    shop.credit(outcome).await;
+    assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
+    // The last click was a machine's: the mail was clicked before all the same, and another click shows it.
+    shop.judge(second, &[later], true).await;
+    shop.settle().await;
+    assert_eq!(shop.credits(outcome).await[0].evidence["event_id"], json!(earlier));
+    // So was the other: the mail earns nothing any more.
+    shop.judge(second, &[earlier], true).await;
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(first, 1_000_000)]);
+    // Both were a person's after all.
+    shop.judge(second, &[earlier, later], false).await;
+    shop.settle().await;
+    assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
+    assert_eq!(shop.reasons(outcome).await, ["first", "rescored", "rescored"]);
+    let told = shop.notices(outcome).await;
+    assert_eq!(told.len(), 3);
+    assert_eq!((&told[1]["reason"], &told[1]["after"][0]["send_id"]), (&json!("rescored"), &json!(first)));
+    assert_eq!(shop.totals().await, [("bind".to_owned(), 1, 50_000)]);
+    shop.assert_books().await;
+}
+
+#[tokio::test]
 async fn a_mail_clicked_again_after_another_takes_the_credit_back() {
     let shop = Shop::open().await;
     let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);

@@ -2,5 +2,7 @@
 select e.tenant_id, e.send_id, e.id, e.occurred_at, coalesce((e.detail ->> 'link')::integer, -1) as "link!",
        coalesce((e.detail ->> 'is_machine')::boolean, false) as "machine!"
 from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, send_id, month)
-join events e on e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.month = w.month
+cross join lateral (
+    select e.* from events e where e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.month = w.month offset 0
+) e
 where e.type = 'clicked'

@@ -2,7 +2,8 @@
 -- $3 months, then since when each is now told to have been delivered, complained of, opened, clicked, unsubscribed from, and
 -- opened by a person; null: not told. $10 whether its clicks were gone through anew, and $11 the first that is a person's among
 -- them. $12 since when each is told to have bounced, $13 to have been answered; $14 whether its opens were gone through anew: then $9 is the
--- last word. Served by the primary key; the batches are locked.
+-- last word. Served by the primary key, one by one and in the order of the ids (the lock in the look-up keeps it one: without
+-- statistics the planner compares all with all); the batches are locked.
 with told as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[],
@@ -20,17 +21,18 @@ with told as (
            least(s.replied_at, t.replied) as replied,
            case when t.reopened then t.human_opened else least(s.human_opened_at, t.human_opened) end as human_opened,
            case when t.recounted then t.human_clicked else s.human_clicked_at end as human_clicked
-    from told t
-    join sends s on s.tenant_id = t.tenant_id and s.id = t.send_id and s.month = t.month
-    order by s.tenant_id, s.id
-    for no key update of s
+    from (select * from told order by tenant_id, send_id) t
+    cross join lateral (
+        select s.* from sends s where s.tenant_id = t.tenant_id and s.id = t.send_id and s.month = t.month for no key update
+    ) s
 ), folded as (
     update sends s
     set delivered_at = b.delivered, complained_at = b.complained, opened_at = b.opened, clicked_at = b.clicked,
         unsubscribed_at = b.unsubscribed, human_opened_at = b.human_opened, human_clicked_at = b.human_clicked,
         bounced_at = b.bounced, replied_at = b.replied
     from before b
-    where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
+    -- The months are said once more for the planner: one look-up in each month there is seems dearer to it than all rows of all months.
+    where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month and s.month = any ($3::date[])
 )
 select tenant_id, id as send_id,
        array[delivered_at, complained_at, opened_at, clicked_at, unsubscribed_at, human_opened_at, human_clicked_at, bounced_at, replied_at] as "before!: Vec<Option<DateTime<Utc>>>",

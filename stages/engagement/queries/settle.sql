@@ -1,17 +1,19 @@
 -- Sends in doubt of which a provider says that it took them: they have left. One that was to be tried once more is not. $1 tenants,
 -- $2 sends, $3 months, $4 when the provider says so at the earliest, $5 providers, $6 the mails' ids there. Answers those that were
--- settled. Served by the primary key; the batches are locked.
+-- settled. Served by the primary key, one by one and in the order of the ids, as in fold.sql; the batches are locked.
 with asked as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::timestamptz[], $5::text[], $6::text[])
         as w (tenant_id, id, month, at, provider, message_id)
 ), doubted as (
     select s.tenant_id, s.id, s.month, s.state, a.at, a.provider, a.message_id
-    from asked a
-    join sends s on s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month
+    from (select * from asked order by tenant_id, id) a
+    cross join lateral (
+        select s.tenant_id, s.id, s.month, s.state, s.doubtful from sends s
+        where s.tenant_id = a.tenant_id and s.id = a.id and s.month = a.month for no key update
+    ) s
+    -- Looked at when it is locked: another word may have come first.
     where s.state = 'unknown' or s.state in ('queued', 'deferred') and s.doubtful > 0
-    order by s.tenant_id, s.id
-    for no key update of s
 ), settled as (
     update sends s
     set state = 'sent', reason = null, claim_token = null, lease_until = null, next_attempt_at = null,
@@ -19,7 +21,7 @@ with asked as (
         decided_at = greatest(least(d.at, now()), s.fenced_at),
         provider = coalesce(s.provider, d.provider), provider_message_id = coalesce(s.provider_message_id, d.message_id)
     from doubted d
-    where s.tenant_id = d.tenant_id and s.id = d.id and s.month = d.month
+    where s.tenant_id = d.tenant_id and s.id = d.id and s.month = d.month and s.month = any ($3::date[])
     returning s.tenant_id, s.id, s.month, d.state, s.decided_at, s.attempts, s.provider
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)

@@ -426,3 +426,66 @@ async fn several_processes_take_each_event_once() {
     assert_eq!(mailed.number("select count(*) from suppressions").await, 40);
     mailed.assert_books().await;
 }
+
+/// Mail that Postmark took in.
+fn letter(id: &str, in_reply_to: &str, more: Option<(&str, &str)>) -> Value {
+    let mut headers = vec![
+        json!({"Name": "Message-ID", "Value": format!("<{id}@mail.example.net>")}),
+        json!({"Name": "In-Reply-To", "Value": in_reply_to}),
+    ];
+    headers.extend(more.map(|(name, value)| json!({"Name": name, "Value": value})));
+    json!({"MessageID": id, "From": "ann@example.net", "OriginalRecipient": "sales@acme.example", "Headers": headers})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers() {
+    let mailed = Mailed::new(4).await;
+    mailed.in_state("sent").await;
+    // The first went by the relay: whoever takes in the tenant's mail did not carry it.
+    sqlx::query("update sends set provider = 'smtp' where id = $1")
+        .bind(mailed.send(0))
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update sends set provider = 'ses', provider_message_id = '0100-7b2c' where id = $1")
+        .bind(mailed.send(1))
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    let ours = |at| format!("<{}@acme.example>", mailed.send(at));
+    for _ in 0..2 {
+        mailed.told(&letter("a", &ours(0), None)).await;
+    }
+    let received = json!({
+        "notificationType": "Received", "receipt": {"timestamp": Utc::now().to_rfc3339(), "recipients": ["sales@acme.example"]},
+        "mail": {"messageId": "in-1", "headers": [{"name": "References", "value": "<x@y> <0100-7b2c@email.amazonses.com>"}]},
+    });
+    let received = json!({"Type": "Notification", "Message": received.to_string()}).to_string();
+    mailed.told_by(mailed.tenant.id, "ses", received.as_bytes()).await;
+    mailed.told(&letter("b", &ours(2), Some(("Auto-Submitted", "auto-replied")))).await;
+    // A letter of its own, an answer to somebody else's mail, and one to a mail of ours that never was.
+    mailed.told(&letter("c", "", None)).await;
+    mailed.told(&letter("d", "<6ba7b810-9dad-11d1-80b4-00c04fd430c8@other.example>", None)).await;
+    mailed.told(&letter("e", &format!("<{}@acme.example>", SendId::of(new_batch_id(), 0).0), None)).await;
+    // Another tenant's account names a mail of this one.
+    let other = mailed.rig.tenant().await;
+    mailed.told_by(other.id, "postmark", letter("f", &ours(3), None).to_string().as_bytes()).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let replied = "select count(*) from sends where replied_at is not null";
+    assert_eq!(mailed.number(replied).await, 2);
+    let events = "select count(*) from events where type = 'replied'";
+    assert_eq!(mailed.number(events).await, 3, "a program's is kept, and is nobody's answer");
+    assert_eq!(
+        mailed.number("select count(*) from events where type = 'replied' and (detail ->> 'automatic')::bool").await,
+        1
+    );
+    assert_eq!(mailed.number("select count(*) from parked_facts").await, 0, "nobody answers what is not there yet");
+    assert_eq!(mailed.number("select count(*) from inbound_events where state = 'rejected'").await, 0);
+    assert_eq!(
+        mailed.number("select count(*) from sends where provider = 'postmark'").await,
+        2,
+        "and nobody else carried them"
+    );
+    mailed.assert_books().await;
+}

@@ -125,6 +125,32 @@ async fn what_other_rules_marked_is_as_if_it_had_just_been_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_credits_outcomes_by_clicks_hears_which_count_and_which_do_not() {
+    let rig = Rig::new().await;
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    let (one, _without_outcomes) = (told(&rig).await, told(&rig).await);
+    sqlx::query("insert into outcomes (tenant_id, id, source_system, outcome_type, occurred_at) values ($1, $1, 'shop', 'bind', now())")
+        .bind(one.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("delete from late_facts").execute(&rig.pool).await.unwrap();
+    sqlx::raw_sql(OTHER_RULES).execute(&rig.pool).await.unwrap();
+    rescore(&rig.pool, Scope::default(), true, |_| {}).await.unwrap();
+    assert_eq!(rig.number("select count(*) from late_facts").await, 0, "a dry run tells nobody");
+    rescore(&rig.pool, Scope::default(), false, |_| {}).await.unwrap();
+    let noted: Vec<(Uuid, String, i64)> =
+        sqlx::query_as("select tenant_id, source, cardinality(ids)::bigint from late_facts")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    // Clicks of three mails, of the tenant who has outcomes; opens earn nothing.
+    assert_eq!(noted, [(one.id, "rescored".to_owned(), 3)]);
+    rescore(&rig.pool, Scope::default(), false, |_| {}).await.unwrap();
+    assert_eq!(rig.number("select count(*) from late_facts").await, 1, "and nothing twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn other_tenants_and_older_mail_are_left_alone() {
     let rig = Rig::new().await;
     engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();

@@ -18,6 +18,8 @@ enum Takes {
     Sends,
     SendsAndIds,
     SendsTimesAndIds,
+    Fold,
+    Settle,
 }
 
 /// What a statement is asked about.
@@ -31,7 +33,7 @@ struct Told {
 
 /// Half of a campaign's recipients; nobody has analysed a table, and nobody will.
 async fn told(rig: &Rig) -> Told {
-    for table in ["sends", "contacts", "suppressions"] {
+    for table in ["sends", "contacts", "suppressions", "events"] {
         let partitions = "select inhrelid::regclass::text from pg_inherits where inhparent = $1::regclass";
         let mut tables: Vec<String> =
             sqlx::query_scalar(partitions).bind(table).fetch_all(&owner(rig).await).await.unwrap();
@@ -74,6 +76,15 @@ async fn plan_of(db: &mut PgConnection, statement: &'static str, takes: Takes, t
         Takes::Sends => explained,
         Takes::SendsAndIds => explained.bind(&told.ids),
         Takes::SendsTimesAndIds => explained.bind(&told.at).bind(&told.ids),
+        Takes::Fold => {
+            let (at, no) = (&told.at, vec![false; told.sends.len()]);
+            let five = explained.bind(at).bind(at).bind(at).bind(at).bind(at);
+            five.bind(at).bind(no.clone()).bind(at).bind(at).bind(at).bind(no)
+        }
+        Takes::Settle => {
+            let texts = vec!["ses".to_owned(); told.sends.len()];
+            explained.bind(&told.at).bind(texts.clone()).bind(texts)
+        }
     };
     let plans: Value = explained.fetch_one(db).await.unwrap();
     plans[0]["Plan"].clone()
@@ -94,6 +105,9 @@ fn rows_handled(plan: &Value) -> f64 {
 #[case::complain(include_str!("../queries/complain.sql"), Takes::SendsAndIds)]
 #[case::look(include_str!("../queries/look_at_sends.sql"), Takes::Sends)]
 #[case::clicks(include_str!("../queries/clicks.sql"), Takes::Sends)]
+#[case::touches(include_str!("../queries/touches.sql"), Takes::Sends)]
+#[case::fold(include_str!("../queries/fold.sql"), Takes::Fold)]
+#[case::settle(include_str!("../queries/settle.sql"), Takes::Settle)]
 #[tokio::test]
 async fn signals_find_their_recipients_by_key_in_tables_without_statistics(
     #[case] statement: &'static str,

@@ -1,5 +1,6 @@
 //! `GET /v1/analytics/campaigns/{id}`: what became of one campaign, and of its A/B test.
 
+use schemas::{WinnerMetric, WinnerReason};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -55,22 +56,48 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
     Reply::ok(&answer)
 }
 
+/// "Winner by human click rate with a minimum sample, else `winner: null` and the reason in `notes`" (API.md §7). What the rest of the
+/// audience was sent then stands in the campaign.
 fn winner(campaign: &Campaign, names: &[(String, String)]) -> Value {
-    let name = |letter: &str| names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.clone());
-    campaign.winner.as_ref().map_or(
-        Value::Null,
-        |letter| json!({"variant": letter, "name": name(letter), "decided_at": campaign.decided_at.map(time)}),
-    )
+    match (&campaign.winner, campaign.winner_reason) {
+        (Some(letter), Some(WinnerReason::HighestRate)) => {
+            json!({"variant": letter, "name": name_of(letter, names), "decided_at": campaign.decided_at.map(time)})
+        }
+        _ => Value::Null,
+    }
+}
+
+fn name_of<'a>(letter: &str, names: &'a [(String, String)]) -> Option<&'a str> {
+    names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.as_str())
 }
 
 fn notes(campaign: &Campaign, names: &[(String, String)]) -> Vec<String> {
     let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     if campaign.tested && campaign.launched {
-        notes.push(match (&campaign.winner_reason, campaign.decided_at) {
-            (Some(reason), _) => format!("Of the A/B test: {reason}."),
-            (None, Some(_)) => format!("The A/B test of {} variants is decided.", names.len()),
-            (None, None) => "The A/B test is not decided yet.".to_owned(),
-        });
+        notes.push(verdict(campaign));
     }
     notes
+}
+
+/// What came of the A/B test, in words.
+fn verdict(campaign: &Campaign) -> String {
+    let rate = match campaign.metric {
+        Some(WinnerMetric::OpenRate) => "opens by people per message sent",
+        _ => "clicks by people per message sent",
+    };
+    let letter = campaign.winner.as_deref().unwrap_or_default();
+    match campaign.winner_reason {
+        None => format!("The A/B test is not decided yet; it is by {rate}."),
+        Some(WinnerReason::HighestRate) => format!("The A/B test was decided by {rate}: variant {letter} had most."),
+        Some(WinnerReason::Tie) => format!(
+            "The A/B test has no winner: several variants had as many {rate}. The rest of the audience was sent variant {letter}, the \
+             first of them."
+        ),
+        Some(WinnerReason::TooLittleData) => format!(
+            "The A/B test has no winner: it needs {} messages sent of each variant and {} responses in all. It goes by {rate}. The rest \
+             of the audience was sent variant {letter}, the first.",
+            audience::SENT_MIN,
+            audience::RESPONSES_MIN
+        ),
+    }
 }

@@ -1,7 +1,7 @@
 //! What the reports read: totals and batches, never sends.
 
 use chrono::{DateTime, NaiveDate, Utc};
-use schemas::OutcomeType;
+use schemas::{OutcomeType, WinnerMetric, WinnerReason};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -131,7 +131,8 @@ pub(super) async fn top_messages(db: &mut PgConnection, tenant: Uuid, window: &W
 pub(super) struct Campaign {
     pub(super) tested: bool,
     pub(super) winner: Option<String>,
-    pub(super) winner_reason: Option<String>,
+    pub(super) winner_reason: Option<WinnerReason>,
+    pub(super) metric: Option<WinnerMetric>,
     pub(super) decided_at: Option<DateTime<Utc>>,
     pub(super) launched: bool,
 }
@@ -139,7 +140,8 @@ pub(super) struct Campaign {
 pub(super) async fn campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Campaign>> {
     sqlx::query_as!(
         Campaign,
-        r#"select test_percent is not null as "tested!", winner, winner_reason, decided_at, launched_at is not null as "launched!"
+        r#"select test_percent is not null as "tested!", winner, winner_reason as "winner_reason: WinnerReason",
+                  winner_metric as "metric: WinnerMetric", decided_at, launched_at is not null as "launched!"
            from campaigns where tenant_id = $1 and id = $2"#,
         tenant,
         id,

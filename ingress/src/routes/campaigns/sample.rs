@@ -3,16 +3,23 @@
 use audience::AudienceSelector;
 use chrono::Utc;
 use rendering::template::{
-    self, Contact, Limits, Links, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource,
+    self, Contact, Limits, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource,
 };
 use schemas::{Classification, new_id};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::store::CampaignRow;
-use crate::{act::Act, error::ApiError, routes::templates::store as templates};
+use crate::{
+    act::Act,
+    error::ApiError,
+    routes::templates::{
+        merge::{self, Nowhere},
+        store as templates,
+    },
+};
 
 /// Recipients rendered for a dry run.
 const SAMPLE_MAX: i64 = 20;
@@ -70,26 +77,6 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
 }
 
-/// Links of a message that is never sent.
-struct Nowhere;
-
-const NOWHERE: &str = "https://example.com/";
-
-impl Links for Nowhere {
-    fn click(&self, _: u16, url: &str) -> String {
-        url.to_owned()
-    }
-    fn open_pixel(&self) -> String {
-        NOWHERE.to_owned()
-    }
-    fn unsubscribe(&self) -> String {
-        NOWHERE.to_owned()
-    }
-    fn preferences(&self) -> String {
-        NOWHERE.to_owned()
-    }
-}
-
 async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<MessageOptions, ApiError> {
     let from = sqlx::query!(
         r#"select s.name, s.email, s.reply_to, d.domain, coalesce(s.physical_address, t.physical_address) as physical_address,
@@ -103,19 +90,13 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
     )
     .fetch_one(&mut *db)
     .await?;
-    let fallbacks = sqlx::query!(
-        r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
-        tenant
-    )
-    .fetch_all(db)
-    .await?;
     Ok(MessageOptions {
         tenant: Named { id: tenant.to_string(), name: from.org_name },
         campaign: Some(Named { id: row.id.to_string(), name: row.name.clone() }),
         sender: Sender { name: from.name, email: from.email, reply_to: from.reply_to },
         sending_domain: from.domain,
         physical_address: from.physical_address,
-        fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect(),
+        fallbacks: merge::fallbacks(db, tenant).await?,
         opt_out: row.classification == Classification::Marketing,
         track_links: true,
         track_opens: true,
@@ -130,36 +111,6 @@ async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Res
         Some(selector) => audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
         None => Vec::new(),
     };
-    let rows = sqlx::query!(
-        "select c.id, c.address, c.first_name, c.last_name, c.title, c.phone, c.company, c.timezone, c.locale,
-                c.lifecycle_stage, c.dot_number, c.fields
-         from contacts c where c.tenant_id = $1 and c.id = any ($2) and c.status = 'active' order by c.id",
-        tenant,
-        &some,
-    )
-    .fetch_all(db)
-    .await?;
-    let contact = |fields: Value| match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
-    Ok(rows
-        .into_iter()
-        .map(|row| {
-            let merge = Contact {
-                email: row.address,
-                first_name: row.first_name,
-                last_name: row.last_name,
-                title: row.title,
-                phone: row.phone,
-                company: row.company,
-                timezone: row.timezone,
-                locale: row.locale,
-                lifecycle_stage: row.lifecycle_stage,
-                dot_number: row.dot_number.map(|number| number.to_string()),
-                fields: contact(row.fields),
-            };
-            (row.id, merge)
-        })
-        .collect())
+    let found = merge::contacts(db, tenant, &some).await?;
+    Ok(found.into_iter().filter(|found| found.is_active).map(|found| (found.id, found.contact)).collect())
 }

@@ -13,8 +13,10 @@ pub(super) fn take() -> Doc {
         "takeProviderEvent",
         "What a mail provider tells",
         "Called by providers of tenants' own accounts: Amazon SES through SNS, Postmark, SendGrid, Mailgun, Resend, with their bodies, up to \
-         1 MB. Each event must carry its provider's proof (SNS signature and topic; Postmark's user and password; the signatures of \
-         SendGrid, Mailgun, Resend) and be fresh; SNS subscriptions are confirmed. 200 means that the event is stored. What is not \
+         1 MB; mail that Postmark, SendGrid or Mailgun took in for the tenant, up to 40 MB. Each event must carry its provider's proof (SNS signature and topic; Postmark's user and password; the signatures of \
+         SendGrid, Mailgun, Resend) and be fresh; SNS subscriptions are confirmed. Mail is an \
+         answer where `In-Reply-To` or `References` names one of ours; other mail is taken and ignored, and so is all that Resend took in: it \
+         does not say what is answered. 200 means that the event is stored. What is not \
          proven is refused and stored nowhere.",
     )
     .path(required("provider", one_of(PROVIDERS)))

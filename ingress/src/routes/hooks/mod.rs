@@ -12,6 +12,7 @@ mod bell;
 mod check;
 mod connection;
 mod doc;
+mod raw;
 mod settings;
 mod store;
 
@@ -34,16 +35,15 @@ pub use self::{check::fault, connection::HOOK_PURPOSE, settings::HookSettings};
 use self::{
     check::{Checked, Proof, Refusal, Sns},
     connection::{Connection, Connections},
+    raw::Raw,
 };
 use crate::{
     Ingress,
-    act::{Routes, body, open},
+    act::{Routes, open},
     error::ApiError,
     server,
 };
 
-/// The longest raw event, in bytes.
-const BODY_MAX_BYTES: usize = 1024 * 1024;
 /// Requests checked and stored at once in each process: they share the pool with the API.
 const AT_ONCE: usize = 8;
 /// How long a request waits for its turn before the provider is asked to come again.
@@ -132,7 +132,7 @@ async fn told(
     }
     let connection = hooks.connections.find(ingress, id).await?;
     let connection = connection.filter(|found| found.provider == provider).ok_or(Refusal::Forged)?;
-    let raw = body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await?;
+    let raw = Raw::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
     let turn = tokio::time::timeout(PATIENCE, hooks.places.acquire()).await;
     let _turn = turn.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)?;
     let proof = match check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await? {
@@ -144,7 +144,7 @@ async fn told(
         }
         Checked::Nothing => return Ok("ignored"),
     };
-    keep(ingress, connection, id, proof, raw).await
+    keep(ingress, connection, id, proof, raw.kept).await
 }
 
 /// Stores an event in a task of its own: a provider that hangs up meanwhile has told it all the same.

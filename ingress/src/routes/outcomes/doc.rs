@@ -96,7 +96,7 @@ fn detail() -> Schema {
     let restatement = object(policy().into_iter().chain([
         required("revision", integer(1, i32::MAX.into())),
         required("restated_at", time()),
-        required("reason", one_of(["first", "changed", "late_fact", "contact", "model"])),
+        required("reason", one_of(["first", "changed", "late_fact", "contact", "model", "rescored"])),
         required("credits", array(object(part()))),
     ]));
     object(

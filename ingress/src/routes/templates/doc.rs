@@ -161,7 +161,8 @@ pub(super) fn render() -> Doc {
     Doc::new(
         "renderTemplate",
         "Render a template",
-        "What a recipient would see, sent to nobody: for a contact, or for a `sample` of one. Links and the unsubscribe address          lead to a placeholder. Data that the template cannot be rendered with is a 422 with the reason such a send would fail with.",
+        "What a recipient would see, sent to nobody: for a contact, or for a `sample` of one. Links and the unsubscribe address \
+         lead to a placeholder. Data that the template cannot be rendered with is a 422 with the reason such a send would fail with.",
     )
     .body(
         object([

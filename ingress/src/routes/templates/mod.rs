@@ -2,6 +2,7 @@
 
 pub(crate) mod content;
 mod doc;
+pub(crate) mod merge;
 mod render;
 pub(crate) mod store;
 mod versions;

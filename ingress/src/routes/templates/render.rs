@@ -1,11 +1,9 @@
 //! `POST /v1/templates/{id}/render`: what a recipient would see, sent to nobody.
 
-use std::collections::HashMap;
-
 use chrono::Utc;
 use http::StatusCode;
 use rendering::template::{
-    self, Contact, Limits, Links, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource,
+    self, Contact, Limits, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource,
 };
 use schemas::new_id;
 use serde::Deserialize;
@@ -13,7 +11,11 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{content, store, versions};
+use super::{
+    content,
+    merge::{self, Nowhere},
+    store, versions,
+};
 use crate::{
     act::{Act, Faults, Id, Reply},
     error::ApiError,
@@ -21,8 +23,6 @@ use crate::{
 
 /// Longest value of a sample, in characters.
 pub(super) const SAMPLE_TEXT_MAX: usize = 2_000;
-/// Where links lead in a message that is never sent.
-const NOWHERE: &str = "https://example.com/";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -100,7 +100,10 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
         row = versions::as_of(act.db(), tenant, row, version).await?;
     }
     let contact = match body.contact_id {
-        Some(Id(contact)) => of_contact(act.db(), tenant, contact).await?,
+        Some(Id(contact)) => {
+            let found = merge::contacts(act.db(), tenant, &[contact]).await?.pop();
+            found.ok_or_else(|| ApiError::not_found("contact"))?.contact
+        }
         None => body.sample.unwrap_or_default().into_contact(),
     };
     let options = options(act.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
@@ -122,53 +125,6 @@ fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) 
         PreviewFault::Render(fault) => {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, fault.code()).detail(fault.to_string())
         }
-    })
-}
-
-/// Links of a message that is never sent.
-struct Nowhere;
-
-impl Links for Nowhere {
-    fn click(&self, _: u16, url: &str) -> String {
-        url.to_owned()
-    }
-    fn open_pixel(&self) -> String {
-        NOWHERE.to_owned()
-    }
-    fn unsubscribe(&self) -> String {
-        NOWHERE.to_owned()
-    }
-    fn preferences(&self) -> String {
-        NOWHERE.to_owned()
-    }
-}
-
-async fn of_contact(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> Result<Contact, ApiError> {
-    let row = sqlx::query!(
-        "select address, first_name, last_name, title, phone, company, timezone, locale, lifecycle_stage, dot_number, fields
-         from contacts where tenant_id = $1 and id = $2 and status <> 'erased'",
-        tenant,
-        contact,
-    )
-    .fetch_optional(db)
-    .await?
-    .ok_or_else(|| ApiError::not_found("contact"))?;
-    let fields = match row.fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
-    Ok(Contact {
-        email: row.address,
-        first_name: row.first_name,
-        last_name: row.last_name,
-        title: row.title,
-        phone: row.phone,
-        company: row.company,
-        timezone: row.timezone,
-        locale: row.locale,
-        lifecycle_stage: row.lifecycle_stage,
-        dot_number: row.dot_number.map(|number| number.to_string()),
-        fields,
     })
 }
 
@@ -194,12 +150,6 @@ async fn options(
     if sender.is_some() && from.email.is_none() {
         return Err(ApiError::not_found("sender_profile"));
     }
-    let fallbacks = sqlx::query!(
-        r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
-        tenant
-    )
-    .fetch_all(db)
-    .await?;
     let domain = from.domain.unwrap_or_else(|| "example.com".to_owned());
     Ok(MessageOptions {
         tenant: Named { id: tenant.to_string(), name: from.org_name },
@@ -211,7 +161,7 @@ async fn options(
         },
         sending_domain: domain,
         physical_address: from.physical_address,
-        fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect::<HashMap<_, _>>(),
+        fallbacks: merge::fallbacks(db, tenant).await?,
         opt_out,
         // The message as its author wrote it: no tracked links, no pixel.
         track_links: false,

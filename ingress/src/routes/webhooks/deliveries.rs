@@ -80,7 +80,7 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     Reply::ok(&json!({"ok": true, "deliveries": deliveries, "next_cursor": next_cursor}))
 }
 
-/// Newest first. Served by `webhook_deliveries_newest`.
+/// Newest first.
 async fn page_of(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -88,15 +88,9 @@ async fn page_of(
     query: &ListQuery,
     page: &Page,
 ) -> sqlx::Result<Vec<DeliveryRow>> {
-    sqlx::query_as!(
+    sqlx::query_file_as!(
         DeliveryRow,
-        r#"select id, subscription_id, event_id, type as event, status as "status: DeliveryStatus", attempts, next_attempt_at,
-                  attempted_at, status_code, error_code, duration_ms, delivered_at, replayed, created_at
-           from webhook_deliveries
-           where tenant_id = $1 and subscription_id = $2 and ($3::text is null or status = $3) and ($4::text is null or type = $4)
-             and ($5::timestamptz is null or (created_at, id) < ($5, $6::uuid))
-           order by created_at desc, id desc
-           limit $7"#,
+        "queries/deliveries.sql",
         tenant,
         subscription,
         query.status.as_deref(),

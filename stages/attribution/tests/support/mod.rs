@@ -121,6 +121,36 @@ impl Shop {
         event
     }
 
+    /// Judges clicks of a mail anew, with all that follows, as `postrider rescore` does.
+    pub async fn judge(&self, send: Uuid, clicks: &[Uuid], machine: bool) {
+        let mut tx = self.rig.pool.begin().await.unwrap();
+        sqlx::query(
+            "update events set detail = detail || jsonb_build_object('is_machine', $2::bool) where id = any($1)",
+        )
+        .bind(clicks)
+        .bind(machine)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        sqlx::query(
+            "update sends set human_clicked_at = (
+                 select min(occurred_at) from events
+                 where send_id = $1 and type = 'clicked' and not (detail ->> 'is_machine')::bool)
+             where id = $1",
+        )
+        .bind(send)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        sqlx::query("insert into late_facts (tenant_id, source, ids) values ($1, 'rescored', array[$2])")
+            .bind(self.tenant.id)
+            .bind(send)
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+    }
+
     pub async fn bounce(&self, send: Uuid) {
         self.event(send, "bounced", Utc::now(), json!({"class": "hard"})).await;
         sqlx::query("update sends set bounced_at = now() where id = $1")

@@ -281,7 +281,7 @@ async fn mark_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &
     sqlx::query!(
         "update events e set detail = e.detail || jsonb_build_object('is_machine', true, 'machine_reason', $5::text)
          from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as w (tenant_id, send_id, month, id)
-         where e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = w.id and e.month = w.month",
+         where e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = w.id and e.month = w.month and e.month = any ($3::date[])",
         &tenants,
         &sends,
         &months,

@@ -1,7 +1,8 @@
 //! Opens and clicks judged anew, by the rules as they are now: from what was kept of each, in slices, each in a transaction that
-//! moves marks, times, counters and totals together. Harmless to repeat and to interrupt: what is as the rules say is left alone.
+//! moves marks, times, counters and totals together, and notes the mails whose clicks count now and did not, or did and do not, for
+//! who credits outcomes by them. Harmless to repeat and to interrupt: what is as the rules say is left alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use runtime::plans;
@@ -127,15 +128,20 @@ async fn judge_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -> 
     let mut done = Done { sends: known.len() as u64, events: kept.len() as u64, ..Done::default() };
     let mut told: BTreeMap<SendKey, Told> = BTreeMap::new();
     let mut changes: Vec<Change> = Vec::new();
+    let mut recredited: BTreeSet<SendKey> = BTreeSet::new();
     for of_send in kept.chunk_by(|one, other| one.send == other.send) {
         let accepted_at = known.get(&of_send[0].send).and_then(|look| look.accepted_at);
         let reasons = verdicts(of_send, accepted_at);
         let moved = note(of_send, &reasons, &mut done, &mut changes);
+        if of_send.iter().zip(&reasons).any(|(one, reason)| one.click && one.machine != reason.is_some()) {
+            recredited.insert(of_send[0].send);
+        }
         if moved {
             told.insert(of_send[0].send, times(of_send, &reasons));
         }
     }
     mark(db, &changes).await?;
+    note_recredited(db, &recredited).await?;
     if !told.is_empty() {
         let mut hours = Hours::default();
         let counters = fold_sends(db, &told, &mut hours).await?;
@@ -233,4 +239,13 @@ async fn mark(db: &mut PgConnection, changes: &[Change]) -> sqlx::Result<()> {
     .execute(db)
     .await
     .map(drop)
+}
+
+/// Leaves a note of mails whose clicks are a person's now and were not, or were and are not.
+async fn note_recredited(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
+    if sends.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids, _) = columns(sends.iter());
+    sqlx::query_file!("queries/note_recredited.sql", &tenants, &ids).execute(db).await.map(drop)
 }

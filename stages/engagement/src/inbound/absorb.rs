@@ -31,7 +31,12 @@ impl Fates {
     pub fn count(&self, recorded: &'static str, items: &[Item]) {
         let mut counts: BTreeMap<(&'static str, &'static str), u64> = BTreeMap::new();
         for (item, fate) in items.iter().zip(&self.each) {
-            let outcome = if *fate == Fate::Unknown { "parked" } else { recorded };
+            let outcome = match fate {
+                // Who answers a mail has it: what is not there now was never ours.
+                Fate::Unknown if item.is_reply() => "ignored",
+                Fate::Unknown => "parked",
+                Fate::Recorded | Fate::Undecided => recorded,
+            };
             *counts.entry((item.provider.unwrap_or("link"), outcome)).or_default() += 1;
         }
         for ((provider, outcome), count) in counts {
@@ -51,7 +56,7 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[Item], shard: i16) ->
     for (item, send) in items.iter().zip(&found) {
         let Some(send_id) = *send else { continue };
         signals.extend(item.signal.clone().map(|signal| Signal { send_id, ..signal }));
-        evidence.extend(item.provider.map(|provider| Evidence {
+        evidence.extend(item.carrier().map(|provider| Evidence {
             tenant_id: item.tenant_id,
             send_id,
             at: item.at,
@@ -63,7 +68,7 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[Item], shard: i16) ->
     let fate = |(item, send): (&Item, &Option<Uuid>)| match send.map(|send| (item.tenant_id, send)) {
         None => Fate::Unknown,
         Some(send) if recorded.unknown.contains(&send) => Fate::Unknown,
-        Some(send) if recorded.undecided.contains(&send) && item.provider.is_some() => Fate::Undecided,
+        Some(send) if recorded.undecided.contains(&send) && item.carrier().is_some() => Fate::Undecided,
         Some(_) => Fate::Recorded,
     };
     Ok(Fates { each: items.iter().zip(&found).map(fate).collect() })
@@ -74,7 +79,9 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[Item], shard: i16) ->
 async fn find(db: &mut PgConnection, items: &[Item]) -> sqlx::Result<Vec<Option<Uuid>>> {
     let places: Vec<i32> = (0..items.len()).filter_map(|place| i32::try_from(place).ok()).collect();
     let tenants: Vec<Uuid> = items.iter().map(|item| item.tenant_id).collect();
-    let providers: Vec<Option<String>> = items.iter().map(|item| item.provider.map(str::to_owned)).collect();
+    // An answer to a mail that is named may come by anybody; the id the mail has with a provider is known to that one only.
+    let asked = |item: &Item| if item.send_id.is_some() { item.carrier() } else { item.provider };
+    let providers: Vec<Option<String>> = items.iter().map(|item| asked(item).map(str::to_owned)).collect();
     let sends: Vec<Option<Uuid>> = items.iter().map(|item| item.send_id).collect();
     let ids: Vec<Option<String>> = items.iter().map(|item| item.message_id.clone()).collect();
     let rows = sqlx::query_file!(

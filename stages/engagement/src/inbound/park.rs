@@ -26,6 +26,7 @@ impl<'a> Waiting<'a> {
     pub fn of((item, fate): (&'a Item, &Fate)) -> Option<Self> {
         match fate {
             Fate::Recorded => None,
+            Fate::Unknown if item.is_reply() => None,
             Fate::Unknown => Some(Self { item, reason: UNKNOWN }),
             Fate::Undecided => Some(Self { item, reason: UNDECIDED }),
         }

@@ -7,10 +7,13 @@
 
 mod mailgun;
 mod postmark;
+mod reply;
 mod resend;
 mod sendgrid;
 mod ses;
 
+#[cfg(test)]
+mod letters;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +22,11 @@ use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::bounce::{self, Report};
+use self::reply::Letter;
+use crate::{
+    bounce::{self, Report},
+    inbound::form,
+};
 
 /// The name under which the send's id travels.
 const SEND: &str = "postrider-send";
@@ -71,8 +78,22 @@ pub(crate) enum What {
 #[error("{0}")]
 pub(crate) struct Malformed(pub &'static str);
 
+/// The mail in a raw event, where it is one: what providers took in for a tenant, in their own words. SES and Resend tell of it like
+/// of everything else.
+pub(crate) fn letter(provider: &str, raw: &[u8]) -> Option<Letter> {
+    match provider {
+        "postmark" => postmark::letter(raw),
+        "sendgrid" if form::is_form(raw) => sendgrid::letter(raw),
+        "mailgun" if form::is_form(raw) => mailgun::letter(raw),
+        _ => None,
+    }
+}
+
 /// Reads a raw event.
 pub(crate) fn read(provider: &str, raw: &[u8]) -> Result<Vec<Told>, Malformed> {
+    if let Some(letter) = letter(provider, raw) {
+        return letter.read().map(|told| vec![told]);
+    }
     let event: Value = serde_json::from_slice(raw).map_err(|_| Malformed("not_json"))?;
     match provider {
         "ses" => ses::read(&event).map(|told| vec![told]),

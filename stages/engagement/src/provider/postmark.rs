@@ -1,12 +1,70 @@
-//! Postmark: one record a request, its kind in `RecordType`.
+//! Postmark: one record a request, its kind in `RecordType`; a record without one is mail it took in, with its header in `Headers`.
+
+use std::fmt;
 
 use schemas::{BounceClass, SignalKind};
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::Value;
 
 use super::{
-    Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time, unsubscribed,
-    withheld,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time,
+    unsubscribed, withheld,
 };
+
+/// A mail it took in. <https://postmarkapp.com/developer/webhooks/inbound-webhook>
+pub(super) fn letter(raw: &[u8]) -> Option<Letter> {
+    let mut taken = Taken::default();
+    // What broke off in the middle of an attachment is an error, and all before it is there.
+    let _ = serde_json::Deserializer::from_slice(raw).deserialize_map(Fields(&mut taken));
+    (!taken.is_event && !taken.letter.headers.is_empty()).then_some(taken.letter)
+}
+
+#[derive(Default)]
+struct Taken {
+    letter: Letter,
+    is_event: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Header {
+    name: String,
+    value: String,
+}
+
+/// Fields of a record, noted as they come.
+struct Fields<'a>(&'a mut Taken);
+
+impl<'de> Visitor<'de> for Fields<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a record")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            let letter = &mut self.0.letter;
+            match name.as_str() {
+                "RecordType" => {
+                    self.0.is_event = true;
+                    map.next_value::<IgnoredAny>()?;
+                }
+                "MessageID" => letter.id = map.next_value()?,
+                "OriginalRecipient" => letter.recipients.push(map.next_value()?),
+                "Headers" => {
+                    let fields = map.next_value::<Vec<Header>>()?;
+                    letter.headers = fields.into_iter().map(|field| (field.name, field.value)).collect();
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
 
 pub(super) fn read(record: &Value) -> Result<Told, Malformed> {
     let kind = text(&record["RecordType"]).ok_or(Malformed("no_type"))?;

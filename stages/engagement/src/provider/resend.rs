@@ -1,16 +1,23 @@
 //! Resend: one event a request. It has no id of its own but that of the request; type, mail and time make it unique.
+//!
+//! Of mail it took in (`email.received`) it tells sender, recipients and subject, and neither `In-Reply-To` nor `References`
+//! (<https://resend.com/docs/webhooks/emails/received>), so it cannot be said what is answered: only what came to a return path of ours
+//! is an answer, all else is taken and ignored.
 
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time, withheld,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time, withheld,
 };
 
 pub(super) fn read(event: &Value) -> Result<Told, Malformed> {
     let kind = text(&event["type"]).ok_or(Malformed("no_type"))?;
     let data = &event["data"];
     let id = text(&data["email_id"]);
+    if kind == "email.received" {
+        return received(event);
+    }
     let named = Mail::of(tag(&data["tags"]), id);
     let at = &event["created_at"];
     let unique = format!("{kind} {} {}", id.unwrap_or_default(), text(at).unwrap_or_default());
@@ -35,6 +42,18 @@ pub(super) fn read(event: &Value) -> Result<Told, Malformed> {
     let link = text(&touch["link"]).unwrap_or_default();
     let when = time(&touch["timestamp"]).or_else(|| time(at));
     Ok(named.told(format!("{unique} {link}"), when, what)?.by(&touch["ipAddress"], &touch["userAgent"]))
+}
+
+fn received(event: &Value) -> Result<Told, Malformed> {
+    let data = &event["data"];
+    let recipients = ["to", "received_for"].into_iter().filter_map(|field| data[field].as_array()).flatten();
+    let letter = Letter {
+        id: text(&data["email_id"]).unwrap_or_default().to_owned(),
+        at: time(&event["created_at"]),
+        headers: vec![("Subject".to_owned(), text(&data["subject"]).unwrap_or_default().to_owned())],
+        recipients: recipients.filter_map(|address| Some(address.as_str()?.to_owned())).collect(),
+    };
+    letter.read()
 }
 
 /// Tags come as an object, or as the list they were sent as.

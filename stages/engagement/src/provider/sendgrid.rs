@@ -1,12 +1,24 @@
-//! SendGrid: an array of events a request.
+//! SendGrid: an array of events a request; mail that its Inbound Parse took in comes as a form, with its header as it was in `headers`,
+//! or whole in `email`.
 
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, seconds, text, unsubscribed,
-    withheld,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, reply::header_fields,
+    seconds, text, unsubscribed, withheld,
 };
+use crate::inbound::form;
+
+/// A mail that Inbound Parse took in.
+/// <https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/setting-up-the-inbound-parse-webhook>
+pub(super) fn letter(raw: &[u8]) -> Option<Letter> {
+    let fields = form::fields(raw, &["headers", "email", "envelope"]);
+    let headers = header_fields(fields.get("headers").or_else(|| fields.get("email"))?);
+    let envelope: Value = fields.get("envelope").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let recipients = envelope["to"].as_array().into_iter().flatten().filter_map(|to| Some(to.as_str()?.to_owned()));
+    Some(Letter { id: String::new(), at: None, headers, recipients: recipients.collect() })
+}
 
 pub(super) fn read(events: &Value) -> Result<Vec<Told>, Malformed> {
     let events = events.as_array().ok_or(Malformed("not_an_array"))?;

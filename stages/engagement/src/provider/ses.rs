@@ -1,12 +1,12 @@
 //! Amazon SES through SNS: event publishing (`eventType`) and the older notifications of identities (`notificationType`). Only the
-//! former carry tags; the latter find their send by the mail's id.
+//! former carry tags; the latter find their send by the mail's id. Mail that a receipt rule took in (`Received`) comes with its header.
 
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time, unsubscribed,
-    withheld,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time,
+    unsubscribed, withheld,
 };
 
 /// Reads the SNS envelope, and the event in it.
@@ -51,12 +51,31 @@ pub(super) fn read(envelope: &Value) -> Result<Told, Malformed> {
         }
         "Open" => touched(named, id, part("open"), What::Fact(SignalKind::Opened)),
         "Click" => touched(named, id, part("click"), clicked(&part("click")["link"])),
+        "Received" => received(&event),
         "Subscription" if event["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true => {
             let at = time(&part("subscription")["timestamp"]);
             named.told(format!("subscription {id}"), at, unsubscribed())
         }
         _ => named.told(String::new(), None, What::Nothing),
     }
+}
+
+/// <https://docs.aws.amazon.com/ses/latest/dg/receiving-email-notifications-contents.html>
+fn received(event: &Value) -> Result<Told, Malformed> {
+    let (mail, receipt) = (&event["mail"], &event["receipt"]);
+    let field = |field: &Value| Some((text(&field["name"])?.to_owned(), field["value"].as_str()?.to_owned()));
+    let letter = Letter {
+        id: text(&mail["messageId"]).unwrap_or_default().to_owned(),
+        at: time(&receipt["timestamp"]),
+        headers: mail["headers"].as_array().into_iter().flatten().filter_map(field).collect(),
+        recipients: receipt["recipients"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|to| Some(to.as_str()?.to_owned()))
+            .collect(),
+    };
+    letter.read()
 }
 
 fn touched(named: Mail, id: &str, part: &Value, what: What) -> Result<Told, Malformed> {

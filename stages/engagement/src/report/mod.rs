@@ -83,6 +83,24 @@ fn judge(message: &Message<'_>, road: Road, null_sender: bool) -> Reading {
         .unwrap_or_else(|| reply::read(message, null_sender))
 }
 
+/// What an answer is by its header alone, as providers pass mail on that they took in: a person's, or a program's, reports among them.
+pub(crate) fn answer(fields: &[(String, String)]) -> SignalKind {
+    let line = |text: &str| text.replace(['\r', '\n'], " ");
+    let head: String = fields.iter().map(|(name, value)| format!("{}: {}\r\n", line(name), line(value))).collect();
+    let read = || {
+        let parsed = MessageParser::default().parse_headers(head.as_bytes())?;
+        let is_report = parsed.is_content_type("multipart", "report");
+        match reply::read(&parsed, false) {
+            Reading::Told(SignalKind::Replied { message_id, automatic }) => {
+                Some(SignalKind::Replied { message_id, automatic: automatic || is_report })
+            }
+            _ => None,
+        }
+    };
+    let unreadable = SignalKind::Replied { message_id: None, automatic: true };
+    catch_unwind(AssertUnwindSafe(read)).ok().flatten().unwrap_or(unreadable)
+}
+
 /// The send a report of a complaint is about, by a signed part of the mail it carries: the return path, or the link to leave by.
 /// Its tenant as well, where the token names it.
 pub(crate) fn evidence(head: &[u8], tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {

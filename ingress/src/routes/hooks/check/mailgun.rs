@@ -1,8 +1,9 @@
-//! Mailgun: an HMAC over a timestamp and a token, both in the body. It does not cover the rest of the body, so a token counts once:
+//! Mailgun: an HMAC over a timestamp and a token, both in the body, be it an event or a mail that a route forwards. It does not cover the rest of the body, so a token counts once:
 //! whoever saw a request cannot tell anything else with its token. A repetition carries the token of the first.
 
 use aws_lc_rs::hmac;
 use chrono::{DateTime, TimeDelta, Utc};
+use engagement::inbound::form;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -25,7 +26,7 @@ struct Signature {
 }
 
 pub(super) fn check(secrets: &[SecretString], raw: &[u8], now: DateTime<Utc>) -> Result<Proof, Refusal> {
-    let Request { signature } = serde_json::from_slice(raw).map_err(|_| Refusal::Forged)?;
+    let signature = of_event(raw).or_else(|| of_letter(raw)).ok_or(Refusal::Forged)?;
     let timestamp = match &signature.timestamp {
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Number(number) => number.to_string(),
@@ -43,4 +44,15 @@ pub(super) fn check(secrets: &[SecretString], raw: &[u8], now: DateTime<Utc>) ->
     })?;
     is_fresh(unix(&timestamp)?, now, WINDOW)?;
     Ok(Proof { event: signature.token.clone(), request: signature.token })
+}
+
+fn of_event(raw: &[u8]) -> Option<Signature> {
+    serde_json::from_slice::<Request>(raw).ok().map(|request| request.signature)
+}
+
+/// Of a form, whose fields are texts.
+fn of_letter(raw: &[u8]) -> Option<Signature> {
+    let mut fields = form::fields(raw, &["timestamp", "token", "signature"]);
+    let mut field = |name| fields.remove(name);
+    Some(Signature { timestamp: field("timestamp")?.into(), token: field("token")?, signature: field("signature")? })
 }

@@ -12,10 +12,9 @@ mod tests;
 use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use secrecy::{ExposeSecret, SecretString};
-use sha2::{Digest, Sha256};
 
-pub(super) use self::sns::Sns;
-use super::connection::Connection;
+pub(super) use self::{sendgrid::STAMP_HEADER, sns::Sns};
+use super::{connection::Connection, raw::Raw};
 use crate::error::ApiError;
 
 /// How far a provider's clock may be ahead of ours.
@@ -79,16 +78,16 @@ pub(super) async fn check(
     provider: &str,
     connection: &Connection,
     headers: &HeaderMap,
-    raw: &[u8],
+    raw: &Raw,
     now: DateTime<Utc>,
 ) -> Result<Checked, Refusal> {
     let secrets = &connection.secrets;
     let proof = match provider {
-        "ses" => return sns.check(&connection.topics, raw, now).await,
+        "ses" => return sns.check(&connection.topics, &raw.kept, now).await,
         "postmark" => postmark::check(secrets, headers, raw),
         "sendgrid" => sendgrid::check(secrets, headers, raw, now),
-        "mailgun" => mailgun::check(secrets, raw, now),
-        "resend" => resend::check(secrets, headers, raw, now),
+        "mailgun" => mailgun::check(secrets, &raw.kept, now),
+        "resend" => resend::check(secrets, headers, &raw.kept, now),
         _ => Err(Refusal::Forged),
     };
     proof.map(Checked::Event)
@@ -120,7 +119,7 @@ pub fn fault(provider: &str, secret: &str, topics: &[String]) -> Option<&'static
 }
 
 /// A header that is there once.
-fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refusal> {
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refusal> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().map_err(|_| Refusal::Forged),
@@ -142,12 +141,4 @@ fn unix(text: &str) -> Result<DateTime<Utc>, Refusal> {
 fn any(secrets: &[SecretString], proves: impl Fn(&str) -> bool) -> Result<(), Refusal> {
     let proven = secrets.iter().fold(false, |proven, secret| proves(secret.expose_secret()) | proven);
     if proven { Ok(()) } else { Err(Refusal::Forged) }
-}
-
-fn digest(parts: &[&[u8]]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(part);
-    }
-    hex::encode(hash.finalize())
 }

@@ -6,9 +6,9 @@ use http::{HeaderMap, header::AUTHORIZATION};
 use secrecy::SecretString;
 use subtle::ConstantTimeEq;
 
-use super::{Proof, Refusal, any, digest, single};
+use super::{Proof, Raw, Refusal, any, single};
 
-pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &[u8]) -> Result<Proof, Refusal> {
+pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &Raw) -> Result<Proof, Refusal> {
     let given = single(headers, AUTHORIZATION.as_str())?;
     let (scheme, encoded) = given.split_once(' ').ok_or(Refusal::Forged)?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -16,5 +16,5 @@ pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &[u8]) -
     }
     let given = STANDARD.decode(encoded.trim()).map_err(|_| Refusal::Forged)?;
     any(secrets, |secret| secret.as_bytes().ct_eq(&given).into())?;
-    Ok(Proof { event: digest(&[raw]), request: schemas::new_id().to_string() })
+    Ok(Proof { event: raw.digest(), request: schemas::new_id().to_string() })
 }

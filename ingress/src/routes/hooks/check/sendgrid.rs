@@ -1,37 +1,42 @@
-//! SendGrid's signed event webhook: ECDSA over P-256 and SHA-256, of the timestamp's text and the body.
+//! SendGrid's signed event webhook, and its Inbound Parse under a security policy that signs: ECDSA over P-256 and SHA-256, of the
+//! timestamp's text and the body.
 
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
+use aws_lc_rs::{
+    digest::Digest,
+    signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey},
+};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use secrecy::SecretString;
 
-use super::{Proof, Refusal, any, digest, is_fresh, single, unix};
+use super::{Proof, Raw, Refusal, any, is_fresh, single, unix};
 
+/// Carries the timestamp.
+pub(in super::super) const STAMP_HEADER: &str = "x-twilio-email-event-webhook-timestamp";
 /// SendGrid repeats for 24 hours.
 const WINDOW: TimeDelta = TimeDelta::hours(25);
 
 pub(super) fn check(
     secrets: &[SecretString],
     headers: &HeaderMap,
-    raw: &[u8],
+    raw: &Raw,
     now: DateTime<Utc>,
 ) -> Result<Proof, Refusal> {
-    let timestamp = single(headers, "x-twilio-email-event-webhook-timestamp")?;
+    let timestamp = single(headers, STAMP_HEADER)?;
     let signature = single(headers, "x-twilio-email-event-webhook-signature")?;
     let signature = STANDARD.decode(signature.trim()).map_err(|_| Refusal::Forged)?;
-    let signed = [timestamp.as_bytes(), raw].concat();
-    any(secrets, |key| verifies(key, &signed, &signature))?;
+    any(secrets, |key| verifies(key, &raw.stamped, &signature))?;
     is_fresh(unix(timestamp)?, now, WINDOW)?;
     // A signature can be made anew over the same bytes, so it says nothing about the request.
-    Ok(Proof { event: digest(&[raw]), request: timestamp.to_owned() })
+    Ok(Proof { event: raw.digest(), request: timestamp.to_owned() })
 }
 
 /// With the key as SendGrid shows it: a `SubjectPublicKeyInfo` in base64, with or without PEM's lines.
-fn verifies(key: &str, signed: &[u8], signature: &[u8]) -> bool {
+fn verifies(key: &str, signed: &Digest, signature: &[u8]) -> bool {
     let Some(key) = public_key(key) else { return false };
     let parsed = ParsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key);
-    parsed.is_ok_and(|key| key.verify_sig(signed, signature).is_ok())
+    parsed.is_ok_and(|key| key.verify_digest_sig(signed, signature).is_ok())
 }
 
 /// Whether it is such a key.

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use chrono::Utc;
 use reqwest::redirect;
-use rustls::{ClientConfig, RootCertStore};
+use runtime::outbound::tls;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
@@ -48,7 +48,7 @@ impl HttpProvider {
     /// [`ConnectionFault::Setup`].
     pub fn new(api: Box<dyn Api>, base: Url, reach: &Reach) -> Result<Self, ConnectionFault> {
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls()?)
+            .tls_backend_preconfigured(tls::config(None).map_err(|_| ConnectionFault::Setup)?)
             .redirect(redirect::Policy::none())
             .no_proxy()
             .connect_timeout(reach.connect_timeout)
@@ -60,16 +60,6 @@ impl HttpProvider {
         let places = Arc::new(Semaphore::new(reach.connections.max(1)));
         Ok(Self { shared: Arc::new(Shared { api, base, client, places }) })
     }
-}
-
-/// Mozilla's roots, as for SMTP; there is no way not to check.
-fn tls() -> Result<ClientConfig, ConnectionFault> {
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|_| ConnectionFault::Setup)?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[async_trait]

@@ -1,0 +1,14 @@
+-- Takes the oldest notes of feeds that nobody else has in hand, until they name $1 facts or more; one at least, and none younger than
+-- $2 seconds. Primary key.
+with oldest as (
+    select id, cardinality(ids) as facts from feed_notes
+    where noted_at < clock_timestamp() - make_interval(secs => $2)
+    order by id limit 256 for update skip locked
+), counted as (
+    select id, sum(facts) over (order by id) - facts as before from oldest
+), wanted as (
+    select array_agg(id) as ids from counted where before < $1
+)
+delete from feed_notes f using wanted w
+where f.id = any(w.ids)
+returning f.id, f.tenant_id, f.source, f.month as "month?", f.sends as "sends?: Vec<Uuid>", f.ids
