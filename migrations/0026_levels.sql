@@ -81,8 +81,8 @@ as $$
     ) o
 $$;
 
--- The oldest work each stage owes, null where it owes none. What delivery owes is every batch that was made and is open: whether
--- compliance, rendering or delivery has it, the streams tell.
+-- The oldest work each stage but delivery owes, null where it owes none. What delivery owes is every batch that was made and is open
+-- (`platform_batches`): whether compliance, rendering or delivery has it, the streams tell.
 create function platform_owed() returns table (stage text, lane text, oldest double precision)
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$
@@ -104,12 +104,10 @@ as $$
     ), owed as (
         select stage, lane, oldest from requested
         union all
-        select 'delivery', b.lane, b.oldest from platform_batches() b where b.state <> 'resting'
-        union all
         select stage, 'priority', extract(epoch from now() - due_at) from timed where due_at <= now()
     )
     select s.stage, s.lane, max(o.oldest)::double precision
-    from (values ('audience', 'priority'), ('audience', 'bulk'), ('delivery', 'priority'), ('delivery', 'bulk'),
+    from (values ('audience', 'priority'), ('audience', 'bulk'),
                  ('engagement', 'priority'), ('attribution', 'priority'), ('webhooks', 'priority'), ('sequencing', 'priority'))
          as s (stage, lane)
     left join owed o on o.stage = s.stage and o.lane = s.lane

@@ -41,7 +41,7 @@ pub(crate) async fn watch(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
 async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
     let mut db = pool.acquire().await?;
     let batches = sqlx::query!(
-        r#"select lane as "lane!: Lane", state as "state!", batches as "batches!", announcements as "announcements!"
+        r#"select lane as "lane!: Lane", state as "state!", batches as "batches!", announcements as "announcements!", oldest
            from platform_batches()"#
     )
     .fetch_all(&mut *db)
@@ -52,6 +52,11 @@ async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
         if row.state == "announced" {
             Gauge::BacklogAnnouncementsMax.set(f64::from(row.announcements), [("lane", lane)]);
         }
+    }
+    for lane in Lane::ALL {
+        let open = batches.iter().filter(|row| row.lane == *lane && row.state != "resting");
+        let oldest = open.filter_map(|row| row.oldest).fold(0.0, f64::max);
+        Gauge::BacklogOldestSeconds.set(oldest, [("stage", "delivery"), ("lane", lane.as_str())]);
     }
     let owed = sqlx::query!(r#"select stage as "stage!", lane as "lane!", oldest from platform_owed()"#)
         .fetch_all(&mut *db)
