@@ -122,8 +122,8 @@ async fn an_internal_team_sends_follows_and_asks_over_the_bus(#[case] language: 
 
     // Somebody follows from the start.
     let until = json!({"email.sent": COUNT, "request.rejected": 1}).to_string();
-    let until = ["--until", &until];
-    let follower = examples.run("subscriber", &until, &env);
+    let follow = ["--until", &until];
+    let follower = examples.run("subscriber", &follow, &env);
     let count = COUNT.to_string();
     let publish = ["--count", &count, "--name", "march", "--broken"];
     let publisher = examples.run("publisher", &publish, &env);
