@@ -7,6 +7,8 @@ use pipeline::{Rig, eventually, ledger};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::webhooks::receiver::Receiver;
+
 /// Clicks that come within seconds of the mail, and without a person's browser, are a scanner's.
 const BROWSER: &str =
     "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Safari/537.36";
@@ -177,8 +179,10 @@ async fn a_closed_window_leaves_nobody_without_an_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_addresses_trip_the_wire_and_resuming_mails_the_rest() {
-    let mut rig = Rig::shared().await;
+    let mut rig = Rig::shared().await.with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8");
     rig.start_all().await;
+    let receiver = Receiver::start().await;
+    rig.client.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["campaign.paused"]})).await.expect(201);
     let (dead, _) = rig.list_of(700, "reject-550-5.1.1", "example.com").await;
     // At a hundred a second: whoever looks every second must find something left to stop.
     let campaign = draft(&rig, dead, json!({"max_per_minute": 6_000})).await;
@@ -192,6 +196,8 @@ async fn dead_addresses_trip_the_wire_and_resuming_mails_the_rest() {
         (&paused["pause_reason"], &paused["tripwire"]["state"]),
         (&json!("tripwire_bounces"), &json!("tripped"))
     );
+    let told = receiver.wait_for("campaign.paused", Duration::from_secs(60)).await;
+    assert_eq!((&told["data"]["campaign_id"], &told["data"]["reason"]), (&json!(campaign), &json!("tripwire_bounces")));
     rig.client.patch(&format!("/v1/campaigns/{campaign}"), json!({"paused": false})).await.expect(200);
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
     let finished = record(&rig, campaign).await;

@@ -67,3 +67,36 @@ async fn requests_accepted_while_nats_is_down_go_out_when_it_is_back() {
     rig.sink.wait(20, 60_000).await;
     assert_eq!(rig.sink.counts(&addresses).await, vec![1; 20]);
 }
+
+/// The caller of a one-off message waits for the mail itself. It is committed, so it is neither refused nor forgotten: the caller is
+/// told that it is on its way, and a repeat of the key hears what became of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_accepted_while_nats_is_down_is_pending_and_its_repeat_answers_for_one_mail() {
+    let mut rig = Rig::private().await.with("MESSAGE_TIMEOUT", "2s");
+    rig.start_all().await;
+    let message = json!({
+        "sender_id": rig.sender_id, "to": [{"email": "dora@example.com"}], "subject": "Your certificate", "html": "<p>Here it is</p>",
+        "message_class": "business",
+    });
+    rig.servers().nats().stop().await.unwrap();
+    let ask = || rig.client.post_once("certificate", "/v1/messages", message.clone());
+    let mut pending = Vec::new();
+    for _ in 0..2 {
+        let answer = ask().await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.error()), (504, "dispatch_pending"), "{}", answer.body);
+        assert!(answer.retry_after.is_some());
+        pending.push(answer.body["message_id"].clone());
+    }
+    assert_eq!(pending[0], pending[1], "the repeat is about the same message");
+    assert_eq!(rig.sink.accepted().await, 0);
+
+    rig.servers().nats().start().await.unwrap();
+    let answer = eventually("the repeat to be answered", Duration::from_secs(90), || async {
+        let answer = ask().await.ok()?;
+        (answer.status.as_u16() != 504).then_some(answer)
+    })
+    .await;
+    assert_eq!(answer.expect(200)["message_id"], pending[0]);
+    assert_eq!(rig.sink.counts(&["dora@example.com".to_owned()]).await, [1]);
+    rig.books_balance().await;
+}

@@ -6,7 +6,7 @@ use pipeline::{Rig, eventually, process};
 use serde_json::Value;
 
 /// What differs, by the command, and whether it ended well.
-fn recount(rig: &Rig) -> (Vec<Value>, bool) {
+pub(crate) fn recount(rig: &Rig) -> (Vec<Value>, bool) {
     let url = "POSTRIDER_DATABASE_URL";
     let output = Command::new(process::binary()).args(["recount", "--json"]).env(url, &rig.env[url]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -58,6 +58,20 @@ impl Receiver {
             self.bodies.lock().unwrap().iter().find(|body| body["type"] == event).cloned()
         })
         .await
+    }
+
+    /// The ids of the events of these types, by what they are about: a field of their data.
+    pub fn told<'a>(
+        &self,
+        types: &BTreeMap<&'a str, (&str, usize)>,
+    ) -> BTreeMap<&'a str, BTreeMap<String, BTreeSet<String>>> {
+        let mut told: BTreeMap<&str, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+        for body in self.bodies.lock().unwrap().iter() {
+            let Some((event, (about, _))) = types.get_key_value(body["type"].as_str().unwrap()) else { continue };
+            let about = body["data"][*about].as_str().unwrap_or_else(|| panic!("no {about} in {body}")).to_owned();
+            told.entry(*event).or_default().entry(about).or_default().insert(body["id"].to_string());
+        }
+        told
     }
 
     /// The same id means the same body.
