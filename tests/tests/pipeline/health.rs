@@ -31,6 +31,59 @@ fn check<'a>(report: &'a Value, id: &str) -> &'a Value {
     report["checks"].as_array().unwrap().iter().find(|check| check["id"] == id).unwrap()
 }
 
+/// What a report says of each check: everything but what was measured.
+fn story(report: &Value) -> Vec<Value> {
+    let checks = report["checks"].as_array().unwrap();
+    let without_measures = |check: &Value| {
+        let mut check = check.clone();
+        check.as_object_mut().unwrap().remove("observation");
+        check
+    };
+    checks.iter().map(without_measures).collect()
+}
+
+/// The command and the endpoint tell the same story. Asked again when something changed in between.
+async fn agree(rig: &Rig, client: &Client) {
+    eventually("command and endpoint to tell the same story", Duration::from_secs(30), || async {
+        let (commanded, well) = by_command(rig);
+        let answer = client.get("/v1/platform/health", &[]).await;
+        assert_eq!(well, commanded["ok"] == true, "{commanded}");
+        let is_same = commanded["overall"] == answer.body["overall"] && story(&commanded) == story(&answer.body);
+        is_same.then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_is_away_is_told_with_cause_and_fix_by_both() {
+    let mut rig = Rig::shared().await.with("PROVIDER_PING_INTERVAL", "1s");
+    // Nobody listens there.
+    let nowhere = format!("smtp://127.0.0.1:{}", servers::free_port());
+    let relay = rig.env.insert("POSTRIDER_SMTP_URL".to_owned(), nowhere).unwrap();
+    rig.start_all().await;
+    let client = operations(&rig);
+    let told = eventually("the relay to be missed", Duration::from_secs(60), || async {
+        let answer = client.get("/v1/platform/health", &[]).await;
+        let provider = check(&answer.body, "provider").clone();
+        (provider["status"] == "crit").then_some((answer.status.as_u16(), provider))
+    })
+    .await;
+    assert_eq!(told.0, 503, "sending is impaired");
+    assert!(told.1["cause"].is_string() && told.1["link"] == "ops/runbooks/relay-unreachable.md", "{}", told.1);
+    assert!(!told.1["fix"].as_array().unwrap().is_empty(), "{}", told.1);
+    agree(&rig, &client).await;
+    // The right relay: well again.
+    rig.kill9("all");
+    rig.env.insert("POSTRIDER_SMTP_URL".to_owned(), relay);
+    rig.start_all().await;
+    eventually("the relay to be back", Duration::from_secs(60), || async {
+        let answer = client.get("/v1/platform/health", &[]).await;
+        (check(&answer.body, "provider")["status"] == "ok").then_some(())
+    })
+    .await;
+    agree(&rig, &client).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_that_is_gone_is_named_and_a_503_says_so() {
     let mut rig = Rig::shared().await;
@@ -66,6 +119,7 @@ async fn a_stage_that_is_gone_is_named_and_a_503_says_so() {
     // Stopped on purpose: it says so itself, at once.
     let engagement = rig.processes.remove("engagement").unwrap();
     assert!(engagement.terminate().await);
+    agree(&rig, &client).await;
     let answer = ask().await;
     let missed = check(&answer.body, "engagement");
     assert_eq!(

@@ -27,6 +27,8 @@ const ZERO_HERE: &[&str] = &[
     "mail_inbound_mails_total",
     "mail_assistant_calls_total",
     "mail_assistant_refusals_total",
+    "mail_pace_put_off_total",
+    "mail_trace_spans_total",
 ];
 
 /// The admin ports, by process.

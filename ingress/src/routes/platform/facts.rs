@@ -30,6 +30,10 @@ pub struct Facts {
     pub totals: Option<Vec<Total>>,
     /// What is owed.
     pub backlog: Option<Backlog>,
+    /// What stages owe.
+    pub owed: Option<Vec<Owed>>,
+    /// Receivers that slow us down.
+    pub pacing: Option<Pacing>,
     /// What operators hold back.
     pub pauses: Option<Pauses>,
     /// Sending domains.
@@ -66,6 +70,32 @@ pub struct StreamFacts {
     pub oldest_seconds: i64,
     /// The age of the newest, in seconds.
     pub newest_seconds: i64,
+    /// Bytes it holds.
+    pub bytes: u64,
+    /// Bytes it may hold; 0: no bound.
+    pub bytes_max: i64,
+}
+
+/// Ways (a sending domain's mail to one receiver) that a receiver has slowed down.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pacing {
+    /// Ways that are slowed down.
+    pub held: i64,
+    /// Of them those that have taken nothing for an hour.
+    pub barren: i64,
+    /// Mails a second that the slowest may take.
+    pub slowest: Option<f64>,
+    /// Domains that are warmed up.
+    pub warming: i64,
+}
+
+/// The oldest work a stage owes by the ledger, whatever the bus says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owed {
+    /// The stage.
+    pub stage: String,
+    /// How old its oldest work is, in seconds.
+    pub oldest: f64,
 }
 
 /// A total over all tenants.
@@ -165,18 +195,20 @@ pub struct Ping {
 impl Facts {
     /// Looks at everything.
     pub async fn gather(pool: &PgPool, bus: &Bus) -> Self {
-        let (database, stages, streams, totals, backlog, pauses, domains, webhooks, pings) = tokio::join!(
+        let (database, stages, streams, totals, backlog, owed, pacing, pauses, domains, webhooks, pings) = tokio::join!(
             look("database", database(pool)),
             look("heartbeats", stages(pool)),
             look_at_bus(streams(bus)),
             look("totals", totals(pool)),
             look("backlog", backlog(pool)),
+            look("owed", owed(pool)),
+            look("pacing", pacing(pool)),
             look("pauses", pauses(pool)),
             look("domains", domains(pool)),
             look("webhooks", webhooks(pool)),
             look("provider pings", pings(pool)),
         );
-        Self { database, stages, streams, totals, backlog, pauses, domains, webhooks, pings }
+        Self { database, stages, streams, totals, backlog, owed, pacing, pauses, domains, webhooks, pings }
     }
 }
 
@@ -238,6 +270,24 @@ async fn pauses(pool: &PgPool) -> sqlx::Result<Pauses> {
     .await
 }
 
+async fn owed(pool: &PgPool) -> sqlx::Result<Vec<Owed>> {
+    sqlx::query_as!(
+        Owed,
+        r#"select stage as "stage!", oldest as "oldest!" from platform_owed() where oldest is not null order by oldest desc"#
+    )
+    .fetch_all(pool)
+    .await
+}
+
+async fn pacing(pool: &PgPool) -> sqlx::Result<Pacing> {
+    sqlx::query_as!(
+        Pacing,
+        r#"select held as "held!", barren as "barren!", slowest, warming as "warming!" from platform_pacing()"#
+    )
+    .fetch_one(pool)
+    .await
+}
+
 async fn domains(pool: &PgPool) -> sqlx::Result<Domains> {
     sqlx::query_as!(
         Domains,
@@ -270,11 +320,20 @@ async fn pings(pool: &PgPool) -> sqlx::Result<Vec<Ping>> {
 }
 
 async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
-    let names = [stream::REQUESTS, stream::ACCEPTED, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
+    let names = [
+        stream::REQUESTS,
+        stream::ACCEPTED,
+        stream::RESOLVED,
+        stream::CLEARED,
+        stream::RENDERED,
+        stream::SIGNALS,
+        stream::DEAD,
+    ];
     let mut seen = Vec::with_capacity(names.len());
     for name in names {
         let found = bus.jetstream().get_stream(bus.prefixed(name)).await.ok()?;
-        let state = found.get_info().await.ok()?.state;
+        let info = found.get_info().await.ok()?;
+        let state = info.state;
         let now: DateTime<Utc> = Utc::now();
         let age = |unix: i64| if state.messages == 0 { 0 } else { (now.timestamp() - unix).max(0) };
         seen.push(StreamFacts {
@@ -282,6 +341,8 @@ async fn streams(bus: &Bus) -> Option<Vec<StreamFacts>> {
             messages: state.messages,
             oldest_seconds: age(state.first_timestamp.unix_timestamp()),
             newest_seconds: age(state.last_timestamp.unix_timestamp()),
+            bytes: state.bytes,
+            bytes_max: info.config.max_bytes,
         });
     }
     Some(seen)

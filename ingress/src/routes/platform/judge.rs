@@ -1,5 +1,8 @@
 //! From what was seen to how it stands. Pure: a table test covers it.
 
+mod full;
+mod owed;
+mod pacing;
 mod paused;
 
 use schemas::subjects::stream;
@@ -60,7 +63,10 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     checks.push(dead_letters(facts.streams.as_deref()));
     checks.push(queues(facts.streams.as_deref()));
     checks.push(stuck(facts.backlog.as_ref()));
+    checks.push(owed::check(facts.owed.as_deref(), facts.stages.as_deref()));
+    checks.push(full::check(facts.streams.as_deref()));
     checks.push(failed_sends(facts.totals.as_deref()));
+    checks.push(pacing::check(facts.pacing.as_ref()));
     checks.push(engagement(facts));
     checks.push(webhooks(facts));
     checks.push(domains(facts.domains.as_ref()));

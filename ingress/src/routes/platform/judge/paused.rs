@@ -8,7 +8,8 @@ pub(super) fn check(pauses: Option<&Pauses>) -> Check {
     let Some(pauses) = pauses else { return check.unseen() };
     if let Some(since) = pauses.held_at {
         let reason = pauses.held_reason.as_deref().unwrap_or("no reason is given");
-        let check = Check { observation: format!("the ledger is held since {}", since.format("%Y-%m-%d %H:%M UTC")), ..check };
+        let check =
+            Check { observation: format!("the ledger is held since {}", since.format("%Y-%m-%d %H:%M UTC")), ..check };
         return check.because(
             Status::Crit,
             format!("nothing leaves: {reason}"),
@@ -28,7 +29,11 @@ pub(super) fn check(pauses: Option<&Pauses>) -> Check {
     let stops_mail = pauses.stages.iter().any(|stage| SENDING.contains(&stage.as_str()));
     check.because(
         if stops_mail { Status::Crit } else { Status::Warn },
-        if stops_mail { "no mail goes out: a stage it goes through is paused" } else { "work waits because an operator wants it to" },
+        if stops_mail {
+            "no mail goes out: a stage it goes through is paused"
+        } else {
+            "work waits because an operator wants it to"
+        },
         &["`postrider pause list` says who and why", "`postrider resume stage|tenant …` lets it go on"],
         "paused",
     )

@@ -12,9 +12,18 @@ fn stage(name: &str) -> StageFacts {
 }
 
 fn streams(change: impl Fn(&mut StreamFacts)) -> Option<Vec<StreamFacts>> {
-    let names = [stream::REQUESTS, stream::ACCEPTED, stream::RESOLVED, stream::CLEARED, stream::RENDERED, stream::SIGNALS, stream::DEAD];
-    let mut all: Vec<StreamFacts> =
-        names.into_iter().map(|name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0 }).collect();
+    let names = [
+        stream::REQUESTS,
+        stream::ACCEPTED,
+        stream::RESOLVED,
+        stream::CLEARED,
+        stream::RENDERED,
+        stream::SIGNALS,
+        stream::DEAD,
+    ];
+    let empty =
+        |name| StreamFacts { name, messages: 0, oldest_seconds: 0, newest_seconds: 0, bytes: 100, bytes_max: 1_000 };
+    let mut all: Vec<StreamFacts> = names.into_iter().map(empty).collect();
     all.iter_mut().for_each(change);
     Some(all)
 }
@@ -41,6 +50,8 @@ fn well() -> Facts {
             total("failure", "hard", 5),
         ]),
         backlog: Some(Backlog::default()),
+        owed: Some(Vec::new()),
+        pacing: Some(crate::routes::platform::facts::Pacing::default()),
         domains: Some(Domains { verified: 40, ..Domains::default() }),
         webhooks: Some(Webhooks {
             active: 3,
@@ -133,6 +144,9 @@ fn every_check_the_specification_names_is_there_and_names_are_unique() {
         "failures.dead_letters",
         "queue.depth",
         "queue.stuck",
+        "queue.owed",
+        "queue.full",
+        "pacing",
         "sends.failed",
         "engagement",
         "webhooks",
