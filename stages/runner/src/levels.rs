@@ -32,7 +32,7 @@ pub(crate) async fn watch(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
             }
             tokio::time::sleep(EVERY).await;
         };
-        if shutdown.run_until_cancelled(look).await.is_none() {
+        if shutdown.run_until_cancelled(Box::pin(look)).await.is_none() {
             return;
         }
     }
