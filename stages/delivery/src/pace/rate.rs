@@ -114,7 +114,7 @@ impl Rate {
             held: None,
             known_cut: None,
             is_falling: false,
-            tokens: ceiling.map_or(0.0, |ceiling| burst(ceiling)),
+            tokens: ceiling.map_or(0.0, burst),
             filled_at: now,
             window: Window::new(now),
             throughput: 0.0,

@@ -125,9 +125,10 @@ pub(crate) async fn claim(
                 batch: found.context.clone(),
             };
             let standing = send.warming().and_then(|domain| warmups.get(&domain));
-            match withheld(&send, &found.standing).map_or_else(|| warming(send, standing, warm), Err) {
+            let withheld = withheld(&send, &found.standing).map(Box::new);
+            match withheld.map_or_else(|| warming(send, standing, warm), Err) {
                 Ok(send) => claimed.sendable.push(Sendable { send, input, recipient, passage: None }),
-                Err(change) => claimed.withheld.push(change),
+                Err(change) => claimed.withheld.push(*change),
             }
         }
     }
@@ -155,14 +156,14 @@ async fn find_warmups(
 
 /// A campaign's send of a domain that is warmed up gets a place in what is left for today, or waits: until tomorrow when nothing
 /// is left, else for a moment, because those who have the places may not need them.
-fn warming(send: Held, standing: Option<&Standing>, places: &Places) -> Result<Held, Change> {
+fn warming(send: Held, standing: Option<&Standing>, places: &Places) -> Result<Held, Box<Change>> {
     let counts = send.batch.kind == MessageKind::Campaign && send.metered_on.is_none();
     let room = standing.filter(|_| counts).and_then(|standing| Some((standing.today, standing.room()?)));
     let (Some((today, room)), Some(domain)) = (room, send.warming()) else { return Ok(send) };
     match places.take(domain, room) {
         Some(place) => Ok(Held { _place: Some(Arc::new(place)), ..send }),
-        None if room == 0 => Err(until_tomorrow(send, today)),
-        None => Err(Change::waiting(send, "warmup", PLACE_WAIT)),
+        None if room == 0 => Err(Box::new(until_tomorrow(send, today))),
+        None => Err(Box::new(Change::waiting(send, "warmup", PLACE_WAIT))),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -43,7 +42,6 @@ pub(super) async fn run(options: Options) {
     rig.start_all().await;
     let list = fill_list(&rig, options.large).await;
     let large = rig.campaign(list, "News for {{ first_name }}", &newsletter()).await;
-    let rig = Arc::new(rig);
     let smalls = make_smalls(&rig, options.tenants + ALONE, options.recipients).await;
     let (alone, together) = smalls.split_at(ALONE);
     let alone = run_alone(&rig, alone, options.recipients).await;
@@ -52,14 +50,7 @@ pub(super) async fn run(options: Options) {
     rig.launch(large).await;
     rig.sink.wait(before + 1_000, 60_000).await;
     let (started, mails_before) = (Instant::now(), rig.sink.accepted().await);
-    let launched: Vec<Launched> = stream::iter(together)
-        .map(|small| {
-            let rig = rig.clone();
-            async move { launch(&rig, small).await }
-        })
-        .buffer_unordered(CALLERS)
-        .collect()
-        .await;
+    let launched: Vec<Launched> = stream::iter(together).map(launch).buffer_unordered(CALLERS).collect().await;
     let launching = started.elapsed();
     wait_for(&rig, together, options.recipients).await;
     let (wall, mails) = (started.elapsed(), rig.sink.accepted().await - mails_before);
@@ -143,7 +134,7 @@ async fn make_smalls(rig: &Rig, count: usize, recipients: usize) -> Vec<Small> {
     smalls
 }
 
-async fn launch(_rig: &Rig, small: &Small) -> Launched {
+async fn launch(small: &Small) -> Launched {
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     small.client.post(&format!("/v1/campaigns/{}/launch", small.campaign), json!({})).await.expect(202);
     Launched { tenant: small.tenant, at }
@@ -153,7 +144,7 @@ async fn launch(_rig: &Rig, small: &Small) -> Launched {
 async fn run_alone(rig: &Rig, smalls: &[Small], recipients: usize) -> f64 {
     let mut seconds = Vec::new();
     for small in smalls {
-        let launched = launch(rig, small).await;
+        let launched = launch(small).await;
         wait_for(rig, std::slice::from_ref(small), recipients).await;
         seconds.extend(completions(rig, &[launched]).await);
     }
