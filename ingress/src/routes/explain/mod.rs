@@ -239,7 +239,8 @@ async fn sender(asker: &mut Asker<'_>, sender: Uuid) -> Result<(Vec<Gate>, store
     let (tenant, defaults) = (asker.tenant, asker.quota);
     let row = store::sender(&mut *asker.db, tenant, sender).await?;
     let room = delivery::quota::room(&mut *asker.db, tenant, &defaults).await?;
-    let gates = vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room)];
+    let gates =
+        vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room)];
     Ok((gates, row))
 }
 
