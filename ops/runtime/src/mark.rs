@@ -122,8 +122,14 @@ impl Keeper {
     /// # Errors
     /// When Postgres is away, or the mark cannot be told.
     pub async fn keep(&mut self) -> Result<Found, MarkError> {
+        let ledger = read(&self.pool).await?.id;
+        let heard = self.hear(ledger).await;
+        // Read after the bus was heard: meanwhile another process may have moved the mark on and told it, and a ledger that was read
+        // before that would look restored.
         let row = read(&self.pool).await?;
-        let heard = self.hear(row.id).await;
+        if row.id != ledger {
+            return Err(MarkError::Undecided);
+        }
         let seen = self.seen.filter(|(id, _)| *id == row.id).map_or(0, |(_, mark)| mark);
         let judgement = judge(&row, heard, seen);
         if judgement == Judgement::Undecided {

@@ -206,7 +206,7 @@ fn faults_of(process: &str, sample: &Sample, metric: &Metric) -> Vec<String> {
 /// Values that are an id or an address, or name anything of this installation's.
 async fn speaks_of_somebody(rig: &Rig, told: &BTreeMap<String, Vec<Sample>>) -> Vec<String> {
     let names: Vec<String> = sqlx::query_scalar(
-        "select product_tenant_id from tenant_links union select name from domains union select name from campaigns
+        "select product_tenant_id from tenant_links union select domain from domains union select name from campaigns
          union select split_part(address, '@', 1) from contacts union select product from api_keys",
     )
     .fetch_all(&rig.pool)
