@@ -311,7 +311,7 @@ async fn deliver(edge: &Edge, client: &Client, subscription: &str, kind: &str, s
         .unwrap();
     sqlx::query(
         "insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, attempts, status_code)
-         values ($1, $2, $3, $4, $5, $6, $7, 2, 503)",
+         values ($1, $2, $3, $4, $5, $6, 'pending', 2, 503)",
     )
     .bind(client.tenant)
     .bind(id)
@@ -319,10 +319,17 @@ async fn deliver(edge: &Edge, client: &Client, subscription: &str, kind: &str, s
     .bind(&client.product)
     .bind(event)
     .bind(kind)
-    .bind(status)
     .execute(&edge.pool)
     .await
     .unwrap();
+    // It waits in the queue until it ends.
+    let next = match status {
+        "pending" => {
+            "insert into webhook_queue select tenant_id, subscription_id, created_at, id from webhook_deliveries where id = $1 and $2 = status"
+        }
+        _ => "update webhook_deliveries set status = $2 where id = $1",
+    };
+    sqlx::query(next).bind(id).bind(status).execute(&edge.pool).await.unwrap();
     id
 }
 
@@ -346,7 +353,7 @@ async fn deliveries_are_listed_newest_first_by_status_and_event() {
         answer.body["deliveries"].as_array().unwrap().len()
     };
     assert_eq!(list("").await, 4);
-    assert_eq!(list("?status=dead").await, 2);
+    assert_eq!((list("?status=dead").await, list("?status=pending").await, list("?status=delivered").await), (2, 1, 1));
     assert_eq!(list("?event=email.delivered").await, 2);
     assert_eq!(list("?status=dead&event=webhook.test").await, 1);
     for (query, path) in [("?status=lost", "status"), ("?event=email.lost", "event"), ("?limit=0", "limit")] {

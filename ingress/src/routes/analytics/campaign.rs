@@ -33,7 +33,7 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
     let mut answer = json!({
         "ok": true, "campaign_id": id, "totals": totals, "rates": Rates::from(&totals),
         "outcomes": outcomes::of_campaign(&credited), "revenue_amount": outcomes::campaign_revenue(&credited),
-        "notes": notes(&campaign, &names),
+        "notes": notes(&campaign),
     });
     // "variants appear when an A/B test ran" (specification, Analytics)
     if campaign.tested && campaign.launched {
@@ -71,7 +71,7 @@ fn name_of<'a>(letter: &str, names: &'a [(String, String)]) -> Option<&'a str> {
     names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.as_str())
 }
 
-fn notes(campaign: &Campaign, names: &[(String, String)]) -> Vec<String> {
+fn notes(campaign: &Campaign) -> Vec<String> {
     let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     if campaign.tested && campaign.launched {
         notes.push(verdict(campaign));
