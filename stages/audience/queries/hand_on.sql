@@ -1,5 +1,5 @@
--- Announces waiting batches of running campaigns of tenants that are not paused into $1 sends of room; at most $2 batches of one campaign are looked at;
--- $3 seconds until the first ring again.
+-- Announces waiting batches of running campaigns, of tenants that are not paused, into $1 sends of room; at most $2 batches of one
+-- campaign are looked at; $3 seconds until the first ring again.
 -- Tenants take turns: a batch's place is what its tenant would then have in flight, so one with much in flight waits until
 -- the others have as much. Within a tenant the older launch comes first. `campaigns_running` finds the campaigns,
 -- `batches_open` the waiting batches of each, by the range of its ids: what is done is never read.

@@ -1,9 +1,9 @@
--- Batches of a resumed tenant that were put aside and that nobody hands on, those of no campaign: announced, and due to be rung for
--- at once. $1 tenant, $2 at most so many, the oldest first. Served by `batches_open`.
+-- Batches of a resumed tenant that were put aside and that nobody hands on, those of the priority lane: announced, and due to be
+-- rung for at once. $1 tenant, $2 at most so many, the oldest first. Served by `batches_open`.
 with aside as (
     select b.tenant_id, b.id
     from batches b
-    where b.lane in ('priority', 'bulk') and b.state = 'waiting' and b.tenant_id = $1 and b.campaign_id is null
+    where b.lane = 'priority' and b.state = 'waiting' and b.tenant_id = $1
     order by b.id
     limit $2
     for update of b skip locked

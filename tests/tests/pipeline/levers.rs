@@ -73,11 +73,12 @@ async fn of_a_paused_tenant_nothing_is_fenced_after_the_answer_others_go_on_and_
         .fetch_one(&rig.pool)
         .await
         .ok()?;
-        let accepted: i64 = sqlx::query_scalar("select count(*) from batches where tenant_id = $1 and lane = 'priority'")
-            .bind(tenant)
-            .fetch_one(&rig.pool)
-            .await
-            .ok()?;
+        let accepted: i64 =
+            sqlx::query_scalar("select count(*) from batches where tenant_id = $1 and lane = 'priority'")
+                .bind(tenant)
+                .fetch_one(&rig.pool)
+                .await
+                .ok()?;
         (moving == 0 && accepted > 0).then_some(())
     })
     .await;
@@ -89,7 +90,10 @@ async fn of_a_paused_tenant_nothing_is_fenced_after_the_answer_others_go_on_and_
     let check = health["checks"].as_array().unwrap().iter().find(|check| check["id"] == "paused").unwrap();
     assert_eq!(check["status"], "warn", "{check}");
     let listed = run(&rig, &["pause", "list"]);
-    assert!(listed.iter().any(|line| line["which"] == json!(tenant) && line["reason"] == "abuse report 17"), "{listed:?}");
+    assert!(
+        listed.iter().any(|line| line["which"] == json!(tenant) && line["reason"] == "abuse report 17"),
+        "{listed:?}"
+    );
 
     run(&rig, &["resume", "tenant", &tenant.to_string()]);
     rig.status(campaign, "sent", PATIENCE).await;
@@ -191,11 +195,12 @@ async fn a_campaign_an_operator_pauses_rests_as_if_its_owner_had_and_its_owner_i
     assert_eq!(paused["was_paused"], json!(false), "{paused}");
     let seen = rig.client.get(&format!("/v1/campaigns/{campaign}"), &[]).await.expect(200);
     assert_eq!((&seen["campaign"]["paused"], &seen["campaign"]["pause_reason"]), (&json!(true), &json!("requested")));
-    let notice: Value = sqlx::query_scalar("select data from notices where type = 'campaign.paused' and subject_id = $1")
-        .bind(campaign)
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let notice: Value =
+        sqlx::query_scalar("select data from notices where type = 'campaign.paused' and subject_id = $1")
+            .bind(campaign)
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
     assert!(!notice.to_string().contains("wrong list"), "what operators tell each other is not the owner's to read");
     eventually("the campaign to rest", PATIENCE, || async {
         let held: i64 = sqlx::query_scalar("select sum(claimed + fenced)::bigint from batches where campaign_id = $1")
@@ -238,14 +243,24 @@ async fn what_lost_its_doorbell_is_rung_for_and_what_is_in_doubt_is_decided_neve
 
     let doubtful = put_in_doubt(&rig, campaign, 3).await;
     let looked = &run(&rig, &["requeue", "campaign", &campaign.to_string()])[0];
-    assert_eq!((&looked["rung"], &looked["in_doubt"], &looked["decided"]), (&json!(0), &json!(3), &json!(0)), "{looked}");
+    assert_eq!(
+        (&looked["rung"], &looked["in_doubt"], &looked["decided"]),
+        (&json!(0), &json!(3), &json!(0)),
+        "{looked}"
+    );
     let one = doubtful[0].to_string();
-    let decided = &run(&rig, &["requeue", "send", &one, "--unknown-as", "sent", "--reason", "the relay's log has it"])[0];
+    let decided =
+        &run(&rig, &["requeue", "send", &one, "--unknown-as", "sent", "--reason", "the relay's log has it"])[0];
     assert_eq!((&decided["decided"], &decided["in_doubt"]), (&json!(1), &json!(0)), "{decided}");
-    let given_up = ["requeue", "campaign", &campaign.to_string(), "--unknown-as", "failed", "--reason", "the relay lost them"];
+    let given_up =
+        ["requeue", "campaign", &campaign.to_string(), "--unknown-as", "failed", "--reason", "the relay lost them"];
     assert_eq!(run(&rig, &given_up)[0]["decided"], 2);
     let states = ledger::states(&rig.pool, campaign).await;
-    assert_eq!((states.get("sent"), states.get("failed"), states.get("unknown")), (Some(&8), Some(&2), None), "{states:?}");
+    assert_eq!(
+        (states.get("sent"), states.get("failed"), states.get("unknown")),
+        (Some(&8), Some(&2), None),
+        "{states:?}"
+    );
     // Not even by the caller's own wish: it may have left.
     let retried = rig.client.post(&format!("/v1/campaigns/{campaign}/retry_failed"), json!({})).await.expect(200);
     assert_eq!((&retried["queued"], &retried["skipped"]), (&json!(0), &json!(2)));
@@ -282,7 +297,7 @@ async fn the_log_filter_of_running_processes_is_changed_and_put_back() {
     rig.start("compliance", &["stage", "compliance"]).await;
     let told = ["log-level", "info,runtime=debug", "--process", "ingress", "--reason", "looking into case 4"];
     let answers = eventually("the process to listen", PATIENCE, || async {
-        let answers = std::panic::catch_unwind(|| run(&rig, &told)).ok()?;
+        let answers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&rig, &told))).ok()?;
         (answers.len() == 1).then_some(answers)
     })
     .await;

@@ -1,7 +1,7 @@
 //! Brings back what was put aside for a paused tenant, once it is resumed.
 //!
-//! Campaigns' batches are handed on like all others. Others are announced as they are made and wait for nobody, so they are announced
-//! anew here. Compliance puts a batch aside only while it holds the tenant's row and the row says "paused": once a
+//! Those of the bulk lane are handed on like all others. Those of the priority lane are announced as they are made and wait for nobody,
+//! so they are announced anew here. Compliance puts a batch aside only while it holds the tenant's row and the row says "paused": once a
 //! resumption is committed nothing more is put aside, and one look that finds nothing is the end.
 
 use std::time::Duration;
@@ -35,7 +35,8 @@ impl Sweep for Wake {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let tenants = sqlx::query_scalar!("select id from tenants where wakes order by id").fetch_all(&self.pool).await?;
+        let tenants =
+            sqlx::query_scalar!("select id from tenants where wakes order by id").fetch_all(&self.pool).await?;
         let mut found = 0;
         for tenant in tenants {
             let woken = sqlx::query_file!("queries/wake_batches.sql", tenant, AT_ONCE)
@@ -48,8 +49,7 @@ impl Sweep for Wake {
                 sqlx::query!(
                     "update tenants set wakes = false
                      where id = $1 and wakes
-                       and not exists (select from batches b where b.lane in ('priority', 'bulk') and b.state = 'waiting' and b.tenant_id = $1
-                                         and b.campaign_id is null)",
+                       and not exists (select from batches b where b.lane = 'priority' and b.state = 'waiting' and b.tenant_id = $1)",
                     tenant
                 )
                 .execute(&self.pool)
