@@ -84,8 +84,8 @@ impl Forget {
     }
 }
 
-/// Renditions one run forgets at most.
-const FORGET_AT_ONCE: i64 = 2_000;
+/// Renditions one run forgets at most. Twenty such runs a minute forget as fast as mail can be sent.
+const FORGET_AT_ONCE: i64 = 10_000;
 
 #[async_trait::async_trait]
 impl runner::Sweep for Forget {
@@ -94,7 +94,7 @@ impl runner::Sweep for Forget {
     }
 
     fn interval(&self) -> std::time::Duration {
-        std::time::Duration::from_secs(600)
+        std::time::Duration::from_secs(60)
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -1,7 +1,7 @@
 //! One-off messages: how long a caller waits for the outcome, by HTTP and by request and reply on the bus. The mail is at the sink by
 //! then.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use pipeline::Rig;
@@ -30,6 +30,9 @@ pub(super) async fn run(count: usize, attachment: usize, via: Via) {
             "html": newsletter(), "message_class": "business", "attachments": attachments,
         })
     };
+    if via == Via::Bus {
+        offered(&rig, &client).await;
+    }
     // Some first, so that caches and connections are as in a running system.
     for n in 0..5 {
         ask(&rig, &client, via, count + n, body(count + n)).await;
@@ -52,6 +55,16 @@ pub(super) async fn run(count: usize, attachment: usize, via: Via) {
         at(1.0),
         watch.report(count)
     );
+}
+
+/// Waits until the service answers: it is offered a moment after the start.
+async fn offered(rig: &Rig, client: &async_nats::Client) {
+    let subject = format!("mail.v1.api.{}.production.tenant.resolve", rig.client.product());
+    let body = json!({"product_tenant_id": rig.client.tenant()}).to_string();
+    pipeline::eventually("the API to be offered on the bus", Duration::from_secs(60), || async {
+        client.request(subject.clone(), body.clone().into()).await.ok()
+    })
+    .await;
 }
 
 async fn ask(rig: &Rig, client: &async_nats::Client, via: Via, n: usize, mut body: Value) {
