@@ -5,7 +5,7 @@ use std::time::Duration;
 use pipeline::{Rig, eventually};
 use serde_json::{Value, json};
 
-use crate::webhooks::receiver::Receiver;
+use crate::{recount::recount, webhooks::receiver::Receiver};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -192,4 +192,35 @@ async fn who_unsubscribes_by_the_mails_own_link_leaves_the_sequence() {
     assert_eq!(over["exit_reason"], "unsubscribed");
     pass_time(&rig).await;
     assert_eq!(rig.sink.accepted().await, 1);
+    assert_reported(&rig, &sequence).await;
+}
+
+/// Reports show the sequence's mail by its trigger and among the top messages, and their totals equal a recount.
+async fn assert_reported(rig: &Rig, sequence: &str) {
+    let report = eventually("the report to show who left", WITHIN, || async {
+        let report = rig.client.get("/v1/analytics/overview", &[]).await.expect(200)["report"].clone();
+        (report["sequence_triggers"][0]["unsubscribed"] == 1).then_some(report)
+    })
+    .await;
+    let of = &report["sequence_triggers"][0];
+    assert_eq!((&of["trigger_type"], &of["sent"]), (&json!("manual_enrollment"), &json!(1)));
+    let top = &report["top_messages"][0];
+    assert_eq!(
+        (&top["kind"], &top["sequence_id"], &top["totals"]["sent"]),
+        (&json!("sequence"), &json!(sequence), &json!(1))
+    );
+    assert_eq!(recount(rig), (Vec::new(), true));
+    // One that differs is named.
+    eventually("the log of contents to be folded", WITHIN, || async {
+        let left: i64 = sqlx::query_scalar("select count(*) from content_changes").fetch_one(&rig.pool).await.ok()?;
+        (left == 0).then_some(())
+    })
+    .await;
+    sqlx::query("update content_totals set clicked = clicked + 1 where sequence_id = $1::uuid")
+        .bind(sequence)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let (found, well) = recount(rig);
+    assert_eq!((found.len(), &found[0]["counter"], well), (1, &json!("clicked"), false), "{found:?}");
 }
