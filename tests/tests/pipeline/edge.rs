@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use futures::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use pipeline::{Rig, eventually, measure};
@@ -225,18 +226,54 @@ async fn the_rate_limit_is_exact_over_all_processes_together() {
     }
 }
 
-/// Bodies as long as they may be, several at once and slowly: what the process holds beyond what they declared.
+/// What a process may hold beyond what bodies declared.
+const MORE_MIB: f64 = 64.0;
+
+/// Sends these at once and slowly, and answers what came. What the process held meanwhile beyond what they declared is no more than
+/// it may be.
+async fn within_its_memory(rig: &Rig, calls: &[Call]) -> Vec<Heard> {
+    const SLOWLY: Duration = Duration::from_secs(4);
+    let address = rig.env["POSTRIDER_HTTP_ADDR"].clone();
+    let pid = rig.processes["ingress"].pid();
+    let whole = calls.iter().map(|call| call.body.len()).sum::<usize>() / MIB;
+    let before = measure::own_mib(pid);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (mut receiving, mut most) = (0_f64, 0_f64);
+    let begun = Instant::now();
+    let sent = async {
+        let answers = join_all(calls.iter().map(|call| call.send_slowly(rig, &address, SLOWLY))).await;
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        answers
+    };
+    let watched = async {
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let now = measure::own_mib(pid);
+            most = most.max(now);
+            if begun.elapsed() < SLOWLY {
+                receiving = receiving.max(now);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (answers, ()) = tokio::join!(sent, watched);
+    let told = format!(
+        "{before:.0} MiB before, {receiving:.0} while receiving, {most:.0} at most, for {whole} MiB in {} bodies",
+        calls.len()
+    );
+    eprintln!("{told}");
+    assert!(most - before <= whole as f64 + MORE_MIB, "{told}");
+    answers
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_take_the_memory_they_declared_and_little_more() {
     const BODIES: usize = 3;
-    const MORE_MIB: f64 = 64.0;
     let mut rig = Rig::shared().await;
     rig.start("ingress", &["ingress"]).await;
     let address = rig.env["POSTRIDER_HTTP_ADDR"].clone();
     // What is made once is made before.
     let warm = Call::post(&rig, "/v1/imports", "warm", json!({"csv": "email\nwarm@example.com\n"}));
     assert_eq!(warm.send(&rig, &address).await.status, 200);
-    let pid = rig.processes["ingress"].pid();
     let row = |n: usize| format!("memory-{n}@example.com,{}\n", "x".repeat(800));
     let mut csv = String::from("email,colour\n");
     for n in 0.. {
@@ -245,36 +282,39 @@ async fn bodies_take_the_memory_they_declared_and_little_more() {
             break;
         }
     }
-    let whole = BODIES * csv.len() / MIB;
-    let before = measure::own_mib(pid);
     let calls: Vec<Call> =
         (0..BODIES).map(|n| Call::post(&rig, "/v1/imports", &format!("large-{n}"), json!({"csv": csv}))).collect();
     drop(csv);
-    let done = std::sync::atomic::AtomicBool::new(false);
-    let (mut receiving, mut most) = (0_f64, 0_f64);
-    let begun = Instant::now();
-    let sent = async {
-        let answers = join_all(calls.iter().map(|call| call.send_slowly(&rig, &address, Duration::from_secs(4)))).await;
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
-        answers
-    };
-    let watched = async {
-        while !done.load(std::sync::atomic::Ordering::Relaxed) {
-            let now = measure::own_mib(pid);
-            most = most.max(now);
-            if begun.elapsed() < Duration::from_secs(4) {
-                receiving = receiving.max(now);
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let (answers, ()) = tokio::join!(sent, watched);
-    let told = format!(
-        "{before:.0} MiB before, {receiving:.0} while receiving, {most:.0} at most, for {whole} MiB in {BODIES} bodies"
-    );
-    eprintln!("{told}");
-    for answer in &answers {
+    for answer in within_its_memory(&rig, &calls).await {
         assert!(answer.status == 200, "{answer:?}");
     }
-    assert!(most - before <= whole as f64 + MORE_MIB, "{told}");
+}
+
+/// A message with as much as it may carry: decoded, looked at, encoded for the mail and stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_does_a_message_with_all_it_may_carry() {
+    const BODIES: usize = 1;
+    let mut rig = Rig::shared().await.with("MESSAGE_TIMEOUT", "1s");
+    rig.start("ingress", &["ingress"]).await;
+    let address = rig.env["POSTRIDER_HTTP_ADDR"].clone();
+    let message = |bytes: usize| {
+        let text = "0123456789abcde\n".repeat(bytes / 16);
+        json!({
+            "sender_id": rig.sender_id, "to": [{"email": "large@example.com"}], "subject": "Large", "html": "<p>Large</p>",
+            "message_class": "business",
+            "attachments": [{"filename": "a.txt", "content_base64": STANDARD.encode(text), "content_type": "text/plain"}],
+        })
+    };
+    // No stage is there to send it: it is committed, and not decided yet.
+    let warm = Call::post(&rig, "/v1/messages", "warm", message(16));
+    assert_eq!(warm.send(&rig, &address).await.status, 504);
+    let calls: Vec<Call> = (0..BODIES)
+        .map(|n| Call::post(&rig, "/v1/messages", &format!("large-{n}"), message(15 * MIB - 1024)))
+        .collect();
+    for answer in within_its_memory(&rig, &calls).await {
+        assert!(answer.status == 504, "{answer:?}");
+    }
+    let stored: i64 =
+        sqlx::query_scalar("select count(*) from message_attachments").fetch_one(&rig.pool).await.unwrap();
+    assert_eq!(stored, 1 + i64::try_from(BODIES).unwrap());
 }
