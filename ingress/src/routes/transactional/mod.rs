@@ -7,7 +7,7 @@ mod store;
 use std::sync::Arc;
 
 use http::StatusCode;
-use runtime::Publication;
+use runtime::{Publication, trace};
 use schemas::{Address, RequestAnnounced, RequestKind, messages::TransactionalPayload, subjects};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -85,6 +85,7 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
     let sender_id = ready(sender, wanted.sender_id)?;
     let payload = wanted.payload(schemas::new_batch_id(), content_id, sender_id);
     store::insert_request(act.db(), tenant, &caller.product, caller.environment, &payload).await?;
+    trace::keep(act.db(), tenant, payload.send_id).await?;
     let ring = RequestAnnounced::of(tenant, payload.send_id, RequestKind::Transactional);
     let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
