@@ -147,7 +147,10 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
     rig.client.saying("traceparent", &parent(TRACES[2])).post("/v1/transactional", body).await.expect(202);
     // The bell is lost, and the ledger rings at once.
     lose_bell(&rig).await;
-    sqlx::query("update requests set announce_after = now() where state = 'accepted'").execute(&rig.pool).await.unwrap();
+    sqlx::query("update requests set announce_after = now() where state = 'accepted'")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
     rig.start("stages", &["stage", "audience", "compliance", "rendering", "delivery"]).await;
     let road = [&["POST /v1/transactional", "audience announce"], &ROAD[..]].concat();
     let steps = trace_with(&collector, TRACES[2].0, &road).await;
