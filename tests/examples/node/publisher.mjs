@@ -39,7 +39,7 @@ let knownBefore = 0;
 async function work() {
   for (let start = starts.shift(); start !== undefined; start = starts.shift()) {
     const numbers = Array.from({ length: Math.min(most, count - start) }, (_, place) => start + place);
-    const stored = await publish(numbers.map(message), `${asked.name}-${start}`);
+    const stored = await publish(numbers.map(message), `${asked.name}-from-${start}`);
     if (stored.duplicate) knownBefore += 1;
   }
 }

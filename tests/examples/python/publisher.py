@@ -55,7 +55,7 @@ async def main():
     async def send(start):
         numbers = range(start, min(start + MOST, asked.count))
         async with places:
-            return await publish(jetstream, [message(asked.name, n) for n in numbers], f"{asked.name}-{start}")
+            return await publish(jetstream, [message(asked.name, n) for n in numbers], f"{asked.name}-from-{start}")
 
     stored = await asyncio.gather(*(send(start) for start in range(0, asked.count, MOST)))
     if asked.broken:
