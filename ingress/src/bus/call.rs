@@ -194,7 +194,10 @@ mod tests {
     #[test]
     fn a_call_that_is_no_object_or_lacks_what_the_path_names_is_refused() {
         for body in ["[1]", "{\"id\":7}", "{}"] {
-            assert!(request(&operation("getSend"), &publisher(), body.as_bytes(), None, Manner::Answered).is_err(), "{body}");
+            assert!(
+                request(&operation("getSend"), &publisher(), body.as_bytes(), None, Manner::Answered).is_err(),
+                "{body}"
+            );
         }
     }
 }
