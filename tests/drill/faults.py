@@ -206,8 +206,8 @@ class StageForgotten(Fault):
 class DomainDefers(Fault):
     """One large receiver says "later" to everything, beside one that takes all."""
 
-    name, alert = "a receiver defers everything", "ReceiverPutsUsOff"
-    panel, least = ("deliverability", "Waits for receivers"), 100
+    name, alert = "a receiver defers everything", "DeferralStorm"
+    panel, least = ("deliverability", "Put us off"), 0.2
 
     def strike(self):
         rule = {"match": {"domain": "slow.example"}, "stage": "rcpt", "reply": "451 4.7.1 Too much mail, try later"}
