@@ -155,8 +155,7 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     let (via, method, status) = (via.to_owned(), method.to_owned(), status.as_u16().to_string());
     Histogram::HttpRequestSeconds
         .record_owned(seconds, [("via", via.clone()), ("route", route.clone()), ("method", method.clone())]);
-    Counter::HttpRequestsTotal
-        .add_owned(1, [("via", via), ("route", route), ("method", method), ("status", status)]);
+    Counter::HttpRequestsTotal.add_owned(1, [("via", via), ("route", route), ("method", method), ("status", status)]);
     response
 }
 

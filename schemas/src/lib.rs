@@ -22,9 +22,9 @@ pub mod subjects;
 pub mod token;
 pub mod webhook;
 
-pub use control::{Control, ControlAnswer, LedgerMark};
 pub use about::{About, Work};
 pub use address::{Address, AddressError};
+pub use control::{Control, ControlAnswer, LedgerMark};
 pub use events::{Event, EventData, EventType};
 pub use ids::{LaunchId, SendId, month_of, new_batch_id, new_id, parse_id};
 pub use messages::{

@@ -104,10 +104,11 @@ fn tag(bytes: &[u8]) -> HeaderValue {
 
 /// The routes of the contract itself.
 pub(crate) fn routes() -> Routes {
-    Routes::new()
-        .get("/openapi.json", open(show_json), doc_json)
-        .get("/asyncapi.json", open(show_bus), doc_bus)
-        .get("/docs", open(show_page), doc_page)
+    Routes::new().get("/openapi.json", open(show_json), doc_json).get("/asyncapi.json", open(show_bus), doc_bus).get(
+        "/docs",
+        open(show_page),
+        doc_page,
+    )
 }
 
 fn doc_json() -> Doc {

@@ -43,12 +43,8 @@ enum Command {
     Campaign {
         #[arg(long, default_value_t = 100_000)]
         recipients: usize,
-        /// The relay signs: no DKIM here.
-        #[arg(long)]
-        relay_signs: bool,
-        /// Each stage in a process of its own, to see its CPU.
-        #[arg(long)]
-        separate: bool,
+        #[command(flatten)]
+        setup: common::Setup,
     },
     /// One import of N rows.
     Import {
@@ -93,12 +89,8 @@ enum Command {
         /// Requests in one array.
         #[arg(long, default_value_t = 500)]
         array: usize,
-        /// The relay signs: no DKIM here.
-        #[arg(long)]
-        relay_signs: bool,
-        /// Each stage in a process of its own, to see its CPU.
-        #[arg(long)]
-        separate: bool,
+        #[command(flatten)]
+        setup: common::Setup,
     },
     /// Signed small reads a second, with the ingress on one core and this load on another; then the latency at half that rate.
     Http {
@@ -142,9 +134,7 @@ enum Command {
 #[tokio::main]
 async fn main() {
     match Cli::parse().command {
-        Command::Campaign { recipients, relay_signs, separate } => {
-            campaign::run(recipients, relay_signs, separate).await
-        }
+        Command::Campaign { recipients, setup } => campaign::run(recipients, setup).await,
         Command::Import { rows } => import::import(rows).await,
         Command::Launch { contacts } => import::launch(contacts).await,
         Command::Segment { contacts } => segment::run(contacts).await,
@@ -152,8 +142,8 @@ async fn main() {
             transactional::run(per_second, seconds, beside_campaign).await;
         }
         Command::Messages { count, attachment, via } => messages::run(count, attachment, via).await,
-        Command::Direct { mails, array, relay_signs, separate } => {
-            direct::run(direct::Options { mails, array, relay_signs, separate }).await;
+        Command::Direct { mails, array, setup } => {
+            direct::run(mails, array, setup).await;
         }
         Command::Fairness { tenants, recipients, large } => {
             fairness::run(fairness::Options { tenants, recipients, large }).await;

@@ -167,7 +167,7 @@ impl Rig {
         .execute(&self.pool)
         .await
         .unwrap();
-        RequestAnnounced { tenant_id: tenant.id, request_id: id, kind, notify: None }
+        RequestAnnounced::of(tenant.id, id, kind)
     }
 
     /// A launch request that no sweep rings for while the test runs.

@@ -73,8 +73,7 @@ async fn meter(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
 }
 
 fn announce(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let ring =
-        RequestAnnounced::of(act.tenant, new.id, RequestKind::Message).telling(act.ingress.inbox.subject());
+    let ring = RequestAnnounced::of(act.tenant, new.id, RequestKind::Message).telling(act.ingress.inbox.subject());
     let subject = subjects::accepted(&act.caller.product, act.caller.environment, RequestKind::Message);
     let ring = Publication::json(subject, format!("request-{}", new.id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);

@@ -37,12 +37,7 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
             Refusal::Ledger(error) => error.into(),
         })?;
     if recorded.changed {
-        let ring = RequestAnnounced {
-            tenant_id: tenant,
-            request_id: recorded.outcome_id,
-            kind: RequestKind::Outcome,
-            notify: None,
-        };
+        let ring = RequestAnnounced::of(tenant, recorded.outcome_id, RequestKind::Outcome);
         let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Outcome);
         // The same outcome may be told anew within the duplicate window, and is to be credited anew.
         let ring = Publication::json(subject, format!("outcome-{}", new_id().simple()), &ring);

@@ -176,9 +176,9 @@ impl Stage for Rendering {
         let sends = people::owed(inputs);
         // Transactional mail may get a second attempt, whichever lane it is in.
         let is_kept = |send: &Owed| {
-            inputs.get(send.input).is_some_and(|batch| {
-                batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional
-            })
+            inputs
+                .get(send.input)
+                .is_some_and(|batch| batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional)
         };
         let (priority, bulk): (Vec<Owed>, Vec<Owed>) = sends.into_iter().partition(is_kept);
         let mut kept: HashMap<Uuid, Rendition> =

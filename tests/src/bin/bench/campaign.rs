@@ -2,18 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pipeline::Rig;
+use super::common::{Setup, Watch, fill_list, newsletter};
 
-use super::common::{Watch, fill_list, newsletter};
-
-pub(super) async fn run(recipients: usize, relay_signs: bool, separate: bool) {
-    let mut rig =
-        Rig::private().await.with("DKIM_SIGN", if relay_signs { "false" } else { "true" }).with("LOG", "warn");
-    if separate {
-        rig.start_separate().await;
-    } else {
-        rig.start_all().await;
-    }
+pub(super) async fn run(recipients: usize, setup: Setup) {
+    let rig = setup.start().await;
     let list = fill_list(&rig, recipients).await;
     let campaign = rig.campaign(list, "News for {{ first_name }}", &newsletter()).await;
     let watch = Watch::start(&rig);
@@ -40,9 +32,8 @@ pub(super) async fn run(recipients: usize, relay_signs: bool, separate: bool) {
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
     let stats = rig.sink.stats().await;
     println!(
-        "campaign recipients {recipients} {} {}: {:.0} mails/s ({:.1} s; launch answered in {:.2} s, first mail after {:.2} s, completed {:.1} s)  duplicates {}  {report}",
-        if relay_signs { "relay-signs" } else { "rsa-2048" },
-        if separate { "separate" } else { "one-process" },
+        "campaign recipients {recipients} {}: {:.0} mails/s ({:.1} s; launch answered in {:.2} s, first mail after {:.2} s, completed {:.1} s)  duplicates {}  {report}",
+        setup.words(),
         recipients as f64 / wall.as_secs_f64(),
         wall.as_secs_f64(),
         launched.as_secs_f64(),

@@ -140,3 +140,44 @@ impl Watch {
 pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
+
+/// How the engine runs whose mail is measured.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Setup {
+    /// The relay signs: no DKIM here.
+    #[arg(long)]
+    pub(super) relay_signs: bool,
+    /// Each stage in a process of its own, to see its CPU.
+    #[arg(long)]
+    pub(super) separate: bool,
+    /// The product has a feed: what happens to each mail goes to the bus as events.
+    #[arg(long)]
+    pub(super) feed: bool,
+}
+
+impl Setup {
+    /// Starts it.
+    pub(super) async fn start(self) -> Rig {
+        let mut rig =
+            Rig::private().await.with("DKIM_SIGN", if self.relay_signs { "false" } else { "true" }).with("LOG", "warn");
+        if !self.feed {
+            sqlx::query("delete from event_feeds").execute(&rig.pool).await.unwrap();
+        }
+        if self.separate {
+            rig.start_separate().await;
+        } else {
+            rig.start_all().await;
+        }
+        rig
+    }
+
+    /// In words, for the line of figures.
+    pub(super) fn words(self) -> String {
+        let words = [
+            if self.relay_signs { "relay-signs" } else { "rsa-2048" },
+            if self.separate { "separate" } else { "one-process" },
+            if self.feed { "feed" } else { "no-feed" },
+        ];
+        words.join(" ")
+    }
+}

@@ -6,27 +6,13 @@ use async_nats::{HeaderMap, jetstream};
 use pipeline::Rig;
 use serde_json::{Value, json};
 
-use super::common::{Watch, newsletter};
+use super::common::{Setup, Watch, newsletter};
 
 /// Publications whose answer is awaited at once.
 const WINDOW: usize = 8;
 
-pub(super) struct Options {
-    pub(super) mails: usize,
-    pub(super) array: usize,
-    pub(super) relay_signs: bool,
-    pub(super) separate: bool,
-}
-
-pub(super) async fn run(options: Options) {
-    let Options { mails, array, relay_signs, separate } = options;
-    let mut rig =
-        Rig::private().await.with("DKIM_SIGN", if relay_signs { "false" } else { "true" }).with("LOG", "warn");
-    if separate {
-        rig.start_separate().await;
-    } else {
-        rig.start_all().await;
-    }
+pub(super) async fn run(mails: usize, array: usize, setup: Setup) {
+    let rig = setup.start().await;
     let template = rig
         .client
         .post("/v1/templates", json!({"name": "T", "template_type": "transactional", "subject": "Code {{ data.code }}", "body_html": newsletter()}))
@@ -62,9 +48,8 @@ pub(super) async fn run(options: Options) {
     eprintln!();
     let report = watch.report(mails);
     println!(
-        "direct mails {mails} in arrays of {array} {} {}: {:.0} mails/s ({:.1} s; published in {:.2} s)  duplicates {}  {report}",
-        if relay_signs { "relay-signs" } else { "rsa-2048" },
-        if separate { "separate" } else { "one-process" },
+        "direct mails {mails} in arrays of {array} {}: {:.0} mails/s ({:.1} s; published in {:.2} s)  duplicates {}  {report}",
+        setup.words(),
         mails as f64 / wall.as_secs_f64(),
         wall.as_secs_f64(),
         published.as_secs_f64(),
