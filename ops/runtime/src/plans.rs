@@ -162,8 +162,8 @@ pub async fn few_rows(db: &mut PgConnection) -> sqlx::Result<()> {
 /// From here to [`plans_are_made_anew`], or the end of the transaction, plans may be kept: those of foreign keys are, which Postgres
 /// checks row by row. The pool's setting has it plan each check, which was half of what an import cost.
 ///
-/// For transactions that write tens of thousands of rows. Their own statements are to be `persistent(false)`, or they would in time
-/// be kept as well.
+/// For statements that write hundreds of rows. Those which look anything up are to be `persistent(false)`, or their plans would in
+/// time be kept as well.
 ///
 /// # Errors
 /// When Postgres is away.

@@ -283,6 +283,7 @@ async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> R
     let ids: Vec<Uuid> = missing.iter().map(|_| schemas::new_id()).collect();
     let addresses: Vec<String> = missing.iter().map(|((_, address), _)| address.clone()).collect();
     let columns: Columns = missing.iter().map(|(_, details)| *details).collect();
+    plans::checks_keep_their_plans(&mut *db).await?;
     // In the order of the unique key, so that two processes with the same new people do not wait for each other in a circle.
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
@@ -299,9 +300,9 @@ async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> R
         &columns.titles as &[Option<String>],
         &columns.phones as &[Option<String>],
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
-    Ok(())
+    Ok(plans::plans_are_made_anew(db).await?)
 }
 
 /// Writes batch and send of each request, and that it is handled.

@@ -32,9 +32,11 @@ impl HandOn {
     /// Marks the next batches announced, in a transaction of its own.
     async fn take(&self) -> Result<Vec<RungBatch>, StageError> {
         let mut tx = self.pool.begin().await?;
-        // One process at a time, so that two do not fill the same room; the others find nothing to do.
+        // One process at a time, so that two do not fill the same room; the others find nothing to do. Whether anything waits is asked
+        // first: the statement that hands on takes milliseconds to plan, ten times a second.
         let in_flight = sqlx::query_scalar!(
-            r#"select case when pg_try_advisory_xact_lock(hashtext('postrider hand_on'))
+            r#"select case when exists (select from batches where lane = 'bulk' and state = 'waiting')
+                                and pg_try_advisory_xact_lock(hashtext('postrider hand_on'))
                            then (select coalesce(sum(queued + claimed + fenced), 0)::bigint
                                  from batches where lane = 'bulk' and state = 'announced') end"#
         )

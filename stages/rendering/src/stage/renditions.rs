@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use runner::StageError;
+use runtime::plans;
 use schemas::{RenderedRecipient, SkeletonId};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
@@ -44,6 +45,7 @@ pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> R
     let bodies =
         rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
     let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
+    plans::checks_keep_their_plans(&mut tx).await?;
     let stored = sqlx::query!(
         "insert into renditions (tenant_id, send_id, rendered)
          select * from unnest($1::uuid[], $2::uuid[], $3::jsonb[])

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use runtime::plans;
 use schemas::{DomainStatus, RequestKind, messages::TransactionalPayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
@@ -117,6 +118,7 @@ pub(super) async fn insert_requests(
 ) -> sqlx::Result<()> {
     let ids: Vec<Uuid> = payloads.iter().map(|payload| payload.send_id).collect();
     let payloads: Vec<Json<&TransactionalPayload>> = payloads.iter().map(Json).collect();
+    plans::checks_keep_their_plans(&mut *db).await?;
     sqlx::query!(
         "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
          select $1, w.id, $2, $3, $4, w.payload, now() + interval '10 seconds'
@@ -128,7 +130,7 @@ pub(super) async fn insert_requests(
         &ids,
         &payloads as &[Json<&TransactionalPayload>],
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .execute(&mut *db)
+    .await?;
+    plans::plans_are_made_anew(db).await
 }
