@@ -91,7 +91,9 @@ fn selectors_of(expression: &str, metric: &str) -> Vec<(String, Vec<String>)> {
     let behind = |at: usize| expression[at + metric.len()..].strip_prefix('{').and_then(|rest| rest.split('}').next());
     let selector = |pair: &str| {
         let (label, compared) = pair.split_once(['=', '!'])?;
-        let words = compared.trim_start_matches(['=', '~']).trim_matches('"').split('|').map(str::to_owned).collect();
+        let words = compared.trim_start_matches(['=', '~']).trim_matches('"');
+        // Of a pattern with groups the pieces are no words.
+        let words = if words.contains('(') { Vec::new() } else { words.split('|').map(str::to_owned).collect() };
         Some((label.trim().to_owned(), words))
     };
     expression

@@ -14,7 +14,8 @@ use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection, postgres::PgCon
 
 /// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
 /// for all rows at once, that looks dearer than a look-up for each. Without statistics it takes a month's condition for one that
-/// hardly any row meets, and does just that. Such prices must not make it call for help, either: no parallel workers.
+/// hardly any row meets, and does just that. So does comparing all rows with all: in a table of a thousand rows it believes that to be
+/// the cheapest. Such prices must not make it call for help, either: no parallel workers.
 macro_rules! by_key {
     ($set:ident) => {
         $set! {
@@ -23,6 +24,7 @@ macro_rules! by_key {
             "enable_mergejoin" = "off",
             "enable_material" = "off",
             "cpu_index_tuple_cost" = "100",
+            "cpu_operator_cost" = "1",
             "random_page_cost" = "1",
             "max_parallel_workers_per_gather" = "0"
         }

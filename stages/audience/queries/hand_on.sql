@@ -9,8 +9,8 @@
 -- minute are together no more than a minute's mail, so that no minute anywhere can hold more. `batches_open` and `batches_paced`
 -- serve that.
 --
--- A campaign whose tripwire is armed gets its first thousand out, and no more until they are through: so the tripwire has looked at
--- them before the rest is under way, and a campaign of any size may still be stopped by it.
+-- A campaign whose tripwire is armed gets its first thousand out, and no more until nine tenths of them are through: so the tripwire has
+-- looked at them before the rest is under way, and a campaign of any size may still be stopped by it.
 --
 -- Large batches of transactional mail belong to no campaign; their tenants are found by stepping from one to the next along
 -- `batches_direct_waiting`, however many batches each has.
@@ -32,12 +32,12 @@ with recursive direct as (
     from campaigns c
     -- The batches with the first thousand recipients: whether all of them are through, and what came of it.
     cross join lateral (
-        select coalesce(bool_and(b.is_through), true) as is_decided,
+        select coalesce(sum(b.size - b.in_hand) * 10 >= sum(b.size) * 9, true) as is_decided,
                (array_agg(b.id order by b.id desc))[1] as last_id, coalesce(sum(b.decided), 0) as decided,
                coalesce(sum(b.bounced), 0) as bounced, coalesce(sum(b.complained), 0) as complained
         from (
-            -- What was tried and comes again, deferred or put off, does not keep the rest waiting a second time.
-            select b.id, b.queued = 0 and (b.quiet_at is not null or b.claimed + b.fenced = 0) as is_through,
+            -- What was tried and comes again, deferred or put off, keeps nothing waiting; nor do a few receivers that are slow.
+            select b.id, b.size, b.queued + case when b.quiet_at is null then b.claimed + b.fenced else 0 end as in_hand,
                    b.sent + b.failed + b.unknown + b.expired as decided, b.bounced, b.complained,
                    sum(b.size) over (order by b.id) - b.size as before
             from (

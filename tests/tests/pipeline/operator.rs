@@ -11,6 +11,8 @@ fn lines(output: &str) -> Vec<Value> {
     output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+const DEADLINE: Duration = Duration::from_secs(60);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
     let mut rig = Rig::shared().await;
@@ -41,12 +43,12 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     let nats = async_nats::connect(&rig.env["POSTRIDER_NATS_URL"]).await.unwrap();
     let jetstream = async_nats::jetstream::new(nats);
     let subject = format!("{}mail.v1.resolved.bulk", rig.env["POSTRIDER_STREAM_PREFIX"]);
-    eventually("the stream to take the poison", Duration::from_secs(20), || async {
+    eventually("the stream to take the poison", DEADLINE, || async {
         jetstream.publish(subject.clone(), "{\"poison\": true}".into()).await.ok()?.await.ok()
     })
     .await;
     let list = || lines(&process::run(&["dead", "--json", "list"], &rig.operator_env()));
-    let letter = eventually("the dead letter", Duration::from_secs(20), || async { list().into_iter().next() }).await;
+    let letter = eventually("the dead letter", DEADLINE, || async { list().into_iter().next() }).await;
     assert_eq!((&letter["stage"], &letter["reason"]), (&json!("compliance"), &json!("malformed")), "{letter}");
 
     let number = letter["number"].to_string();
@@ -54,7 +56,7 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     assert_eq!(shown["body"], json!({"poison": true}));
     assert_eq!(shown["subject"], "mail.v1.resolved.bulk");
     process::run(&["dead", "replay", &number], &rig.operator_env());
-    let again = eventually("the replayed poison to be dead again", Duration::from_secs(20), || async {
+    let again = eventually("the replayed poison to be dead again", DEADLINE, || async {
         list().into_iter().find(|other| other["number"] != letter["number"])
     })
     .await;

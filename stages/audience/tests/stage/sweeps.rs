@@ -13,6 +13,12 @@ async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
     let people = rig.people(tenant, people).await;
     let list = rig.audience(tenant, "list", &people).await;
     let campaign = rig.campaign(tenant, list).await;
+    // Nothing is sent here: the first thousand would be all that is handed on.
+    sqlx::query("update campaigns set tripwire = 'disarmed' where id = $1")
+        .bind(campaign)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
     let request = rig.launch_request(tenant, campaign).await;
     rig.ring(&[request], "1").await;
     campaign
