@@ -32,7 +32,7 @@ pub struct Settings {
     #[arg(long, env = "POSTRIDER_SMTP_HELLO_NAME")]
     pub smtp_hello_name: Option<String>,
     /// Connections campaigns may hold to the relay. More raise the rate until the relay or the ledger is the limit.
-    #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 128)]
+    #[arg(long, env = "POSTRIDER_SMTP_CONNECTIONS", default_value_t = 256)]
     pub smtp_connections: usize,
     /// Connections kept for transactional mail, beside those of campaigns.
     #[arg(long, env = "POSTRIDER_SMTP_PRIORITY_CONNECTIONS", default_value_t = 16)]
