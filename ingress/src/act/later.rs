@@ -6,6 +6,7 @@
 
 use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use runtime::db::BEGIN_UNHURRIED;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -73,7 +74,7 @@ async fn store(pool: &PgPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiErr
         Err(_) => return key.hold(pool, *key_id, Duration::ZERO).await,
     };
     // The caller waits, and waits for no disk: should a crash of Postgres take the answer back, a repeat finds the outcome anew.
-    let mut tx = pool.begin_with("begin; set local synchronous_commit = off").await?;
+    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
     key.complete(&mut tx, *key_id, status, &body).await?;
     tx.commit().await
 }

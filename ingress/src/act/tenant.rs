@@ -143,9 +143,10 @@ impl Reach {
         if self == Self::Many {
             return pool.clone();
         }
-        let options =
-            plans::by_key((*pool.connect_options()).clone()).options([("plan_cache_mode", "force_generic_plan")]);
-        pool.options().clone().min_connections(0).connect_lazy_with(options)
+        pool.options()
+            .clone()
+            .min_connections(0)
+            .connect_lazy_with(plans::by_kept_key((*pool.connect_options()).clone()))
     }
 }
 

@@ -17,6 +17,11 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Postgres ends a transaction that a vanished task left open after this long: the third wall behind hook and spawn.
 const IDLE_IN_TRANSACTION: &str = "30s";
 
+/// Begins a transaction whose commit waits for no disk. For what nobody outside has heard of, and is done again should a crash of
+/// Postgres take it back. Whatever leaves does so after a commit that does wait, later in the same log: it takes this one to the disk
+/// along.
+pub const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
+
 /// A connection that was idle for longer is tried before it is used.
 const PING_AFTER: Duration = Duration::from_secs(1);
 

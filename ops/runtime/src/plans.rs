@@ -39,9 +39,6 @@ macro_rules! pairs {
     ($($name:literal = $value:literal),+) => { [$(($name, $value)),+] };
 }
 
-/// Statements that leave the planner nothing but to follow keys, for the rest of the transaction.
-pub const BY_KEY: &str = by_key!(statements);
-
 /// Begins a transaction whose plans are look-ups by key. Joins are made in the order they are written, so they must be written in
 /// the order keys are known: looking for another order costs a millisecond of every statement that joins eight tables (measured:
 /// 1.3 ms of planning instead of 0.3).
@@ -51,10 +48,16 @@ pub const BY_KEY: &str = by_key!(statements);
 /// one made while a partition was empty goes through all of it once a campaign has filled it.
 pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1");
 
-/// The same for a whole connection, one that does nothing else: its transactions begin without saying so.
+/// Begins a transaction of both kinds: its plans are look-ups by key, and its commit waits for no disk ([`BEGIN_UNHURRIED`]).
+///
+/// [`BEGIN_UNHURRIED`]: crate::db::BEGIN_UNHURRIED
+pub const BEGIN_UNHURRIED_BY_KEY: &str = concat!("begin; set local synchronous_commit = off; ", by_key!(statements));
+
+/// A whole connection of such transactions, for one that does nothing else: they begin without saying so, and each of its plans is
+/// made once and kept.
 #[must_use]
-pub fn by_key(options: PgConnectOptions) -> PgConnectOptions {
-    options.options(by_key!(pairs)).options([("join_collapse_limit", "1")])
+pub fn by_kept_key(options: PgConnectOptions) -> PgConnectOptions {
+    options.options(by_key!(pairs)).options([("join_collapse_limit", "1"), ("plan_cache_mode", "force_generic_plan")])
 }
 
 /// How long a connection keeps the plans it made ([`KeptPlans`]).
@@ -63,7 +66,7 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 /// Connections for transactions of the same few statements by key, hundreds of them a second. Each makes its plans once and keeps
 /// them, for a second: making them anew each time was a third of what such statements cost Postgres.
 ///
-/// A plan made while a partition was empty may go through all of it ([`by_key`] does not prevent that: an empty index costs
+/// A plan made while a partition was empty may go through all of it ([`by_kept_key`] does not prevent that: an empty index costs
 /// nothing to read). Such a one is gone a second later, before it does harm; plans kept for good were measured at 700 ms a group.
 #[derive(Debug)]
 pub struct KeptPlans {
@@ -83,7 +86,7 @@ impl KeptPlans {
     /// Connects like `pool`, when first asked, at most `connections` times. The runtime it is used on drives them.
     #[must_use]
     pub fn new(pool: &PgPool, connections: u32) -> Self {
-        let options = by_key((*pool.connect_options()).clone()).options([("plan_cache_mode", "force_generic_plan")]);
+        let options = by_kept_key((*pool.connect_options()).clone());
         let pool = pool.options().clone().min_connections(0).max_connections(connections).connect_lazy_with(options);
         Self { pool, idle: Mutex::default() }
     }

@@ -8,12 +8,12 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::Publication;
+use runtime::{Publication, db::BEGIN_UNHURRIED};
 use schemas::{RequestAnnounced, month_of};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::transactional::{BEGIN_UNHURRIED, first_announcement};
+use crate::transactional::first_announcement;
 
 /// A tenant's message.
 type MessageKey = (Uuid, Uuid);
@@ -31,6 +31,7 @@ pub(crate) async fn resolve(
         let notify = asked.entry((input.tenant_id, input.request_id)).or_default();
         *notify = notify.or(input.notify.as_ref());
     }
+    // Should a crash of Postgres take it back, the message is accepted still, and is rung for again.
     let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
     let states = lock(&mut tx, &asked).await?;
     let accepted: Vec<MessageKey> = in_state(&states, "accepted");

@@ -17,10 +17,6 @@ use crate::announce::RungBatch;
 /// Requests handled in one transaction, about: a bound on how long its rows are held.
 const AT_ONCE: usize = 1_000;
 
-/// Begins a transaction whose commit waits for no disk. Should a crash of Postgres take it back, the requests are accepted still and
-/// are rung for again; and nothing has left, for the fence's commit, later in the same log, takes this one to the disk along.
-pub(crate) const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
-
 /// An accepted request, with what it asks for.
 struct Accepted {
     tenant_id: Uuid,
@@ -88,8 +84,8 @@ async fn resolve_portion(
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<RungBatch>, StageError> {
-    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
-    sqlx::raw_sql(plans::BY_KEY).execute(&mut *tx).await?;
+    // Should a crash of Postgres take it back, the requests are accepted still, and are rung for again.
+    let mut tx = pool.begin_with(plans::BEGIN_UNHURRIED_BY_KEY).await?;
     let (accepted, handled) = lock(&mut tx, asked).await?;
     let mut rung = Vec::with_capacity(asked.len());
     if !accepted.is_empty() {

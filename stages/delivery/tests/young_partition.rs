@@ -103,7 +103,9 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
 async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let options: PgConnectOptions = database.url().parse().unwrap();
-    let mut db = PgConnection::connect_with(&runtime::plans::by_key(options)).await.unwrap();
+    // Each of them planned anew here: what is judged is the plan that the rows below call for.
+    let options = runtime::plans::by_kept_key(options).options([("plan_cache_mode", "force_custom_plan")]);
+    let mut db = PgConnection::connect_with(&options).await.unwrap();
     for statement in statements(&[TENANT]) {
         let Prepared { name, sql, arguments } = statement;
         for sql in [format!("prepare {name} as {sql}"), format!("execute {name}({arguments})")] {

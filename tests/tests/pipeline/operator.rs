@@ -39,6 +39,8 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     let mut rig = Rig::shared().await;
+    let nothing = process::run(&["dead", "--json", "list"], &rig.operator_env());
+    assert_eq!(nothing, "", "before there is anything at all");
     rig.start("compliance", &["stage", "compliance"]).await;
     let nats = async_nats::connect(&rig.env["POSTRIDER_NATS_URL"]).await.unwrap();
     let jetstream = async_nats::jetstream::new(nats);

@@ -1,38 +1,91 @@
 //! Finding dead letters, and what is said of one.
 
-use async_nats::jetstream::{self, message::StreamMessage, stream::DirectGetErrorKind};
+use anyhow::{Context, bail};
+use async_nats::jetstream::{
+    self, ErrorCode,
+    context::{GetStreamError, GetStreamErrorKind},
+    message::StreamMessage,
+    stream::DirectGetErrorKind,
+};
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::Bus;
-use schemas::subjects::{self, header};
+use runtime::{Bus, Publication};
+use schemas::subjects::{self, header, stream};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Filter;
 
-/// The letters that fit, oldest first, at most `limit`. The server passes over what was dropped.
-pub(super) async fn select(
-    bus: &Bus,
-    letters: &jetstream::stream::Stream,
-    filter: &Filter,
-    limit: usize,
-) -> anyhow::Result<Vec<StreamMessage>> {
-    let subject = bus.prefixed(&subjects::dead(filter.stage.as_deref().unwrap_or("*")));
-    let last = letters.get_info().await?.state.last_sequence;
-    let now = Utc::now();
-    let mut found = Vec::new();
-    let mut number = 1;
-    while number <= last && found.len() < limit {
-        let letter = match letters.direct_get_next_for_subject(subject.clone(), Some(number)).await {
-            Ok(letter) => letter,
-            Err(error) if error.kind() == DirectGetErrorKind::NotFound => break,
-            Err(error) => return Err(error.into()),
+/// The dead letters of a bus.
+pub(super) struct Letters<'a> {
+    bus: &'a Bus,
+    /// None before a stage has made it: nothing was set aside yet.
+    stream: Option<jetstream::stream::Stream>,
+}
+
+impl<'a> Letters<'a> {
+    pub(super) async fn open(bus: &'a Bus) -> anyhow::Result<Self> {
+        let stream = match bus.jetstream().get_stream(bus.prefixed(stream::DEAD)).await {
+            Ok(stream) => Some(stream),
+            Err(error) if is_missing(&error) => None,
+            Err(error) => return Err(error).context("the dead letter stream"),
         };
-        number = letter.sequence + 1;
-        if filter.fits(&letter, now) {
-            found.push(letter);
-        }
+        Ok(Self { bus, stream })
     }
-    Ok(found)
+
+    /// The letters that fit, oldest first, at most `limit`. The server passes over what was dropped.
+    pub(super) async fn select(&self, filter: &Filter, limit: usize) -> anyhow::Result<Vec<StreamMessage>> {
+        let Some(stream) = &self.stream else { return Ok(Vec::new()) };
+        let subject = self.bus.prefixed(&subjects::dead(filter.stage.as_deref().unwrap_or("*")));
+        let last = stream.get_info().await?.state.last_sequence;
+        let now = Utc::now();
+        let mut found = Vec::new();
+        let mut number = 1;
+        while number <= last && found.len() < limit {
+            let letter = match stream.direct_get_next_for_subject(subject.clone(), Some(number)).await {
+                Ok(letter) => letter,
+                Err(error) if error.kind() == DirectGetErrorKind::NotFound => break,
+                Err(error) => return Err(error.into()),
+            };
+            number = letter.sequence + 1;
+            if filter.fits(&letter, now) {
+                found.push(letter);
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn get(&self, number: u64) -> anyhow::Result<StreamMessage> {
+        let none = || format!("no dead letter {number}");
+        let stream = self.stream.as_ref().with_context(none)?;
+        stream.get_raw_message(number).await.with_context(none)
+    }
+
+    pub(super) async fn remove(&self, number: u64) -> anyhow::Result<()> {
+        if let Some(stream) = &self.stream {
+            stream.delete_message(number).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes it once more to the subject it came from.
+    pub(super) async fn replay(&self, letter: &StreamMessage) -> anyhow::Result<()> {
+        let subject = text(letter, header::DEAD_SUBJECT);
+        if subject.is_empty() {
+            bail!("dead letter {} does not say where it came from", letter.sequence);
+        }
+        let publication = Publication {
+            subject,
+            message_id: format!("replay-{}-{}", letter.sequence, schemas::new_id().simple()),
+            schema: "mail.v1.replay",
+            body: letter.payload.clone(),
+            headers: Vec::new(),
+        };
+        self.bus.publish_all(vec![publication]).await.context("the message could not be published")
+    }
+}
+
+fn is_missing(error: &GetStreamError) -> bool {
+    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 impl Filter {

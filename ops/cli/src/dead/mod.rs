@@ -4,15 +4,13 @@ mod letters;
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use async_nats::jetstream::{self, message::StreamMessage};
+use anyhow::bail;
+use async_nats::jetstream::message::StreamMessage;
 use clap::Subcommand;
-use runtime::{Bus, Publication};
-use schemas::subjects::{header, stream};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use self::letters::{record, select, text};
+use self::letters::{Letters, record};
 use crate::{
     operator::{self, BusArgs, DatabaseArgs},
     progress, who,
@@ -93,24 +91,24 @@ struct Choice {
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let bus = args.bus.connect().await?;
-    let letters = bus.jetstream().get_stream(bus.prefixed(stream::DEAD)).await.context("the dead letter stream")?;
+    let letters = Letters::open(&bus).await?;
     match &args.command {
         Command::List { filter, limit, all } => {
             let limit = if *all { usize::MAX } else { *limit };
-            let found = select(&bus, &letters, filter, limit).await?;
+            let found = letters.select(filter, limit).await?;
             let records: Vec<Value> = found.iter().map(record).collect();
             operator::print(&records, &["number", "at", "stage", "reason", "attempts", "detail"]);
             Ok(())
         }
         Command::Show { number } => {
-            let letter = letters.get_raw_message(*number).await.context("no dead letter has this number")?;
+            let letter = letters.get(*number).await?;
             let mut record = record(&letter);
             record["body"] = serde_json::from_slice(&letter.payload)
                 .unwrap_or_else(|_| json!(String::from_utf8_lossy(&letter.payload)));
             operator::show(&record)
         }
-        Command::Replay(choice) => clear(&args, &bus, &letters, choice, Way::Replay).await,
-        Command::Drop(choice) => clear(&args, &bus, &letters, choice, Way::Drop).await,
+        Command::Replay(choice) => clear(&args, &letters, choice, Way::Replay).await,
+        Command::Drop(choice) => clear(&args, &letters, choice, Way::Drop).await,
     }
 }
 
@@ -132,21 +130,15 @@ impl Way {
 }
 
 /// Removes the chosen ones here; before that, replays them.
-async fn clear(
-    args: &Args,
-    bus: &Bus,
-    letters: &jetstream::stream::Stream,
-    choice: &Choice,
-    way: Way,
-) -> anyhow::Result<()> {
+async fn clear(args: &Args, letters: &Letters<'_>, choice: &Choice, way: Way) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let chosen = chosen(bus, letters, choice).await?;
+    let chosen = chosen(letters, choice).await?;
     let (action, done) = way.words();
     let bar = progress::bar(chosen.len() as u64, done);
     let mut cleared = Vec::with_capacity(chosen.len());
     let mut failed = None;
     for letter in &chosen {
-        if let Err(error) = clear_one(bus, letters, letter, way).await {
+        if let Err(error) = clear_one(letters, letter, way).await {
             failed = Some(error);
             break;
         }
@@ -168,44 +160,23 @@ async fn clear(
     failed.map_or(Ok(()), Err)
 }
 
-async fn clear_one(
-    bus: &Bus,
-    letters: &jetstream::stream::Stream,
-    letter: &StreamMessage,
-    way: Way,
-) -> anyhow::Result<()> {
+async fn clear_one(letters: &Letters<'_>, letter: &StreamMessage, way: Way) -> anyhow::Result<()> {
     if way == Way::Replay {
-        replay(bus, letter).await?;
+        letters.replay(letter).await?;
     }
-    letters.delete_message(letter.sequence).await?;
-    Ok(())
+    letters.remove(letter.sequence).await
 }
 
-async fn chosen(bus: &Bus, letters: &jetstream::stream::Stream, choice: &Choice) -> anyhow::Result<Vec<StreamMessage>> {
+async fn chosen(letters: &Letters<'_>, choice: &Choice) -> anyhow::Result<Vec<StreamMessage>> {
     if choice.all {
-        return select(bus, letters, &choice.filter, choice.limit.unwrap_or(usize::MAX)).await;
+        return letters.select(&choice.filter, choice.limit.unwrap_or(usize::MAX)).await;
     }
     if choice.numbers.is_empty() {
         bail!("name the dead letters by number, or say --all");
     }
     let mut found = Vec::with_capacity(choice.numbers.len());
     for number in &choice.numbers {
-        found.push(letters.get_raw_message(*number).await.with_context(|| format!("no dead letter {number}"))?);
+        found.push(letters.get(*number).await?);
     }
     Ok(found)
-}
-
-async fn replay(bus: &Bus, letter: &StreamMessage) -> anyhow::Result<()> {
-    let subject = text(letter, header::DEAD_SUBJECT);
-    if subject.is_empty() {
-        bail!("dead letter {} does not say where it came from", letter.sequence);
-    }
-    let publication = Publication {
-        subject,
-        message_id: format!("replay-{}-{}", letter.sequence, schemas::new_id().simple()),
-        schema: "mail.v1.replay",
-        body: letter.payload.clone(),
-        headers: Vec::new(),
-    };
-    bus.publish_all(vec![publication]).await.context("the message could not be published")
 }

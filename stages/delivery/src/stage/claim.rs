@@ -8,7 +8,7 @@ use std::{
 
 use chrono::{NaiveDate, Utc};
 use runner::StageError;
-use runtime::plans::KeptPlans;
+use runtime::{db::BEGIN_UNHURRIED, plans::KeptPlans};
 use schemas::{
     CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
 };
@@ -69,8 +69,8 @@ pub(crate) async fn claim(
     warm: &Places,
 ) -> Result<Claimed, StageError> {
     let mut connection = plans.take().await?;
-    // The claim may be lost in a crash of Postgres, and then nothing was sent under it: the fence's commit takes it to the disk along.
-    let mut tx = connection.begin_with("begin; set local synchronous_commit = off").await?;
+    // The claim may be lost in a crash of Postgres: nothing was sent under it then.
+    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
     let batches = find_batches(&mut tx, inputs).await?;
     let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();

@@ -5,14 +5,12 @@ use std::{sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runner::StageError;
+use runtime::db::BEGIN_UNHURRIED;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{
-    BEGIN_UNHURRIED,
-    one_off::{self, OneOff},
-};
+use super::one_off::{self, OneOff};
 use crate::template::{
     Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written, compile,
     compile_written,

@@ -36,9 +36,6 @@ pub(crate) use renditions::Forget;
 const CONTENT_INVALID: &str = "render_content_invalid";
 /// Fault code of a contact that is gone.
 const CONTACT_GONE: &str = "render_contact_gone";
-/// Begins a transaction whose commit waits for no disk. What is rendered is wanted again only once something left with it, and nothing
-/// leaves before the fence is committed: by then everything that was written before is on disk, too.
-const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
 /// `rollups` spreads a tenant's counters over this many rows.
 const ROLLUP_SHARDS: i16 = 16;
 

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 
 use runner::StageError;
-use runtime::plans;
+use runtime::{db::BEGIN_UNHURRIED, plans};
 use schemas::{RenderedRecipient, SkeletonId};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{BEGIN_UNHURRIED, people::Owed};
+use super::people::Owed;
 
 /// One send as it was rendered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
