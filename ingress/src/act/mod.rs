@@ -36,7 +36,7 @@ pub use page::{Page, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
-pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
+pub(crate) use tenant::{Reach, TenantClaim, check as check_tenant, find as find_tenant};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};
@@ -263,7 +263,17 @@ where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: true, later: None }, handler)
+    writing(perform::Write { scope, ..perform::Write::default() }, handler)
+}
+
+/// As [`write`], for what is done often and finds all its rows by key, whatever the size of the tables: its statements are not
+/// planned anew each time.
+pub fn write_by_key<Body, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, reach: Reach::One, ..perform::Write::default() }, handler)
 }
 
 /// As [`write`], with the body limit of imports.
@@ -272,20 +282,19 @@ where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(
-        perform::Write { scope, body_max_bytes: body::IMPORT_BODY_MAX_BYTES, in_tenant: true, later: None },
-        handler,
-    )
+    let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
+    writing(perform::Write { scope, body_max_bytes, ..perform::Write::default() }, handler)
 }
 
-/// As [`write`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
+/// As [`write_by_key`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
 /// answers [`Reply::later`], and `later` finds the outcome, also for a repeat after a crash.
 pub fn write_and_wait<Body, H>(scope: &'static str, body_max_bytes: usize, handler: H, later: Later) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes, in_tenant: true, later: Some(later) }, handler)
+    let later = Some(later);
+    writing(perform::Write { scope, body_max_bytes, later, reach: Reach::One, ..perform::Write::default() }, handler)
 }
 
 /// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.
@@ -294,7 +303,7 @@ where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, body_max_bytes: body::BODY_MAX_BYTES, in_tenant: false, later: None }, handler)
+    writing(perform::Write { scope, in_tenant: false, ..perform::Write::default() }, handler)
 }
 
 fn writing<Body, H>(spec: perform::Write, handler: H) -> Endpoint

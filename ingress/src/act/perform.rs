@@ -62,6 +62,15 @@ pub struct Write {
     pub in_tenant: bool,
     /// How the outcome is found of what was committed and is answered later.
     pub later: Option<Later>,
+    /// How its statements find their rows.
+    pub reach: Reach,
+}
+
+impl Default for Write {
+    /// A short body of one tenant, answered at once.
+    fn default() -> Self {
+        Self { scope: "", body_max_bytes: BODY_MAX_BYTES, in_tenant: true, later: None, reach: Reach::Many }
+    }
 }
 
 /// The query of a GET, without the tenant.
@@ -171,7 +180,7 @@ async fn write_steps(
     handler: Erased<Map<String, Value>>,
     seen: &mut Seen,
 ) -> Result<Response, ApiError> {
-    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None, reach: Reach::Many };
+    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None, reach: spec.reach };
     let Admitted { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
     body::require_json(&parts.headers)?;
@@ -185,6 +194,7 @@ async fn write_steps(
         room: if spec.body_max_bytes > body::MESSAGE_BODY_MAX_BYTES { &ROOM_FOR_IMPORTS } else { &ROOM_FOR_MESSAGES },
         in_tenant: spec.in_tenant,
         later: spec.later,
+        reach: spec.reach,
         dry: trusted.is_some_and(|trusted| trusted.dry),
         unwaited: trusted.is_some_and(|trusted| trusted.unwaited),
     };
@@ -215,6 +225,7 @@ struct Work {
     room: &'static Semaphore,
     in_tenant: bool,
     later: Option<Later>,
+    reach: Reach,
     /// Undo what was done and only say that it would be taken.
     dry: bool,
     /// Answer as soon as it is committed.
@@ -229,14 +240,14 @@ impl Work {
     }
 
     async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later, dry, unwaited } = self;
+        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, dry, unwaited } = self;
         // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
         let lease = if unwaited { Duration::ZERO } else { later::LEASE };
         let place = find_room(room, &body).await?;
         let mut object = parse(&body).await?;
         // A large one need not be kept beside what was read from it.
         drop(body);
-        let mut tx = ingress.pool.begin().await?;
+        let mut tx = ingress.pool(reach).begin().await?;
         let tenant = if in_tenant {
             let claim = TenantClaim::take_from(&mut object)?;
             tenant::confine(&mut tx, &caller, &claim, WRITE_STATEMENT_MAX).await?

@@ -123,7 +123,7 @@ pub fn check(found: Option<Uuid>, caller: &Caller, claim: &TenantClaim) -> Resul
     Ok(tenant)
 }
 
-/// How the statements of a read find their rows.
+/// How the statements of an act find their rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// One object and what hangs on it, all by key.

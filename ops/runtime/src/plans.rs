@@ -48,11 +48,6 @@ macro_rules! pairs {
 /// one made while a partition was empty goes through all of it once a campaign has filled it.
 pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1");
 
-/// Begins a transaction of both kinds: its plans are look-ups by key, and its commit waits for no disk ([`BEGIN_UNHURRIED`]).
-///
-/// [`BEGIN_UNHURRIED`]: crate::db::BEGIN_UNHURRIED
-pub const BEGIN_UNHURRIED_BY_KEY: &str = concat!("begin; set local synchronous_commit = off; ", by_key!(statements));
-
 /// A whole connection of such transactions, for one that does nothing else: they begin without saying so, and each of its plans is
 /// made once and kept.
 #[must_use]

@@ -8,9 +8,9 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, db::BEGIN_UNHURRIED};
+use runtime::{Publication, db::BEGIN_UNHURRIED, plans::KeptPlans};
 use schemas::{RequestAnnounced, month_of};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::transactional::first_announcement;
@@ -21,7 +21,7 @@ type MessageKey = (Uuid, Uuid);
 /// Resolves messages to sends and says what to announce. A message that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub(crate) async fn resolve(
-    pool: &PgPool,
+    plans: &KeptPlans,
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
@@ -32,7 +32,8 @@ pub(crate) async fn resolve(
         *notify = notify.or(input.notify.as_ref());
     }
     // Should a crash of Postgres take it back, the message is accepted still, and is rung for again.
-    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
+    let mut connection = plans.take().await?;
+    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
     let states = lock(&mut tx, &asked).await?;
     let accepted: Vec<MessageKey> = in_state(&states, "accepted");
     let handled: Vec<MessageKey> = in_state(&states, "handled");
@@ -44,6 +45,7 @@ pub(crate) async fn resolve(
         rung.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
+    plans.put_back(connection);
     rung.iter()
         .map(|key| {
             let notify = asked.get(key).copied().flatten().cloned();

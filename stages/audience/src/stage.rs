@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::Publication;
+use runtime::{Publication, plans::KeptPlans};
 use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -16,6 +16,8 @@ const COALESCE: usize = 64;
 
 pub(crate) struct Audience {
     pool: PgPool,
+    /// For requests that are handled in hundreds a second: one connection for each of their workers.
+    plans: KeptPlans,
     reannounce: Duration,
 }
 
@@ -24,7 +26,13 @@ pub(crate) struct Audience {
 /// # Errors
 /// None today; the signature is every stage's.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
-    let stage = Audience { pool: deps.pool.clone(), reannounce: settings.audience_reannounce };
+    let workers = settings.audience_workers.max(1);
+    let stage = Audience {
+        pool: deps.pool.clone(),
+        // Those of single requests and those of arrays.
+        plans: KeptPlans::new(&deps.pool, u32::try_from(2 * workers).unwrap_or(u32::MAX)),
+        reannounce: settings.audience_reannounce,
+    };
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
         lane,
         stream: subjects::stream::ACCEPTED,
@@ -40,11 +48,11 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         stream: subjects::stream::ACCEPTED,
         durable: format!("{}-arrays", Audience::NAME),
         subjects: vec!["mail.v1.accepted.*.*.transactional-array".to_owned()],
-        workers: settings.audience_workers.max(1),
+        workers,
         coalesce: 1,
     };
     let intakes = vec![
-        intake(Lane::Priority, &prompt, settings.audience_workers, COALESCE),
+        intake(Lane::Priority, &prompt, workers, COALESCE),
         intake(Lane::Bulk, &[RequestKind::CampaignLaunch], settings.audience_launches, 1),
         arrays,
     ];
@@ -88,10 +96,10 @@ impl Audience {
         }
         let mut publications = Vec::new();
         if !messages.is_empty() {
-            publications.extend(message::resolve(&self.pool, &messages, self.reannounce).await?);
+            publications.extend(message::resolve(&self.plans, &messages, self.reannounce).await?);
         }
         if !transactional.is_empty() {
-            publications.extend(transactional::resolve(&self.pool, &transactional, self.reannounce).await?);
+            publications.extend(transactional::resolve(&self.plans, &transactional, self.reannounce).await?);
         }
         Ok(publications)
     }

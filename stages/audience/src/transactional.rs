@@ -7,9 +7,9 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, plans};
+use runtime::{Publication, db::BEGIN_UNHURRIED, plans::KeptPlans};
 use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload, month_of};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::announce::RungBatch;
@@ -48,13 +48,13 @@ struct Details {
 /// Resolves requests to sends and says what to announce. A request that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub(crate) async fn resolve(
-    pool: &PgPool,
+    plans: &KeptPlans,
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
     let mut publications = Vec::new();
     for asked in portions(inputs) {
-        let rung = resolve_portion(pool, &asked, reannounce).await?;
+        let rung = resolve_portion(plans, &asked, reannounce).await?;
         for batch in &rung {
             publications.push(batch.publication()?);
         }
@@ -80,12 +80,13 @@ fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
 }
 
 async fn resolve_portion(
-    pool: &PgPool,
+    plans: &KeptPlans,
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<RungBatch>, StageError> {
     // Should a crash of Postgres take it back, the requests are accepted still, and are rung for again.
-    let mut tx = pool.begin_with(plans::BEGIN_UNHURRIED_BY_KEY).await?;
+    let mut connection = plans.take().await?;
+    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
     let (accepted, handled) = lock(&mut tx, asked).await?;
     let mut rung = Vec::with_capacity(asked.len());
     if !accepted.is_empty() {
@@ -102,6 +103,7 @@ async fn resolve_portion(
         rung.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
+    plans.put_back(connection);
     Ok(rung)
 }
 
@@ -279,7 +281,6 @@ async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> R
     let ids: Vec<Uuid> = missing.iter().map(|_| schemas::new_id()).collect();
     let addresses: Vec<String> = missing.iter().map(|((_, address), _)| address.clone()).collect();
     let columns: Columns = missing.iter().map(|(_, details)| *details).collect();
-    plans::checks_keep_their_plans(&mut *db).await?;
     // In the order of the unique key, so that two processes with the same new people do not wait for each other in a circle.
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
@@ -296,9 +297,9 @@ async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> R
         &columns.titles as &[Option<String>],
         &columns.phones as &[Option<String>],
     )
-    .execute(&mut *db)
+    .execute(db)
     .await?;
-    Ok(plans::plans_are_made_anew(db).await?)
+    Ok(())
 }
 
 /// Writes batch and send of each request, and that it is handled.

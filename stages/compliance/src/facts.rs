@@ -8,7 +8,7 @@ use schemas::{
     gate::{MarketingStatus, Standing},
     month_of,
 };
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// A batch, and what decides about it as a whole.
@@ -74,7 +74,7 @@ pub(crate) struct OwedSend {
 
 /// The batches of these messages, from key to key (`offset 0`): looking for the best order of six tables takes the planner 4 ms
 /// (measured), looking the rows up 0.2. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
-pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
+pub(crate) async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
     let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
     let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
     let rows = sqlx::query!(
@@ -103,7 +103,7 @@ pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<
         &tenants,
         &ids
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *db)
     .await?;
     let facts = rows.into_iter().map(|row| BatchFacts {
         tenant_id: row.tenant_id,
@@ -128,7 +128,7 @@ pub(crate) async fn batches(pool: &PgPool, inputs: &[Resolved]) -> sqlx::Result<
 
 /// The sends to do of these batches with their recipients' standings, by tenant and batch.
 pub(crate) async fn owed_sends(
-    pool: &PgPool,
+    db: &mut PgConnection,
     batches: &[&BatchFacts],
 ) -> sqlx::Result<HashMap<(Uuid, Uuid), Vec<OwedSend>>> {
     let mut owed: HashMap<(Uuid, Uuid), Vec<OwedSend>> = HashMap::with_capacity(batches.len());
@@ -150,7 +150,7 @@ pub(crate) async fn owed_sends(
         &last,
         &months
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *db)
     .await?;
     let mut contacts: HashMap<Uuid, Vec<Uuid>> = HashMap::new();
     for send in &sends {
@@ -158,7 +158,7 @@ pub(crate) async fn owed_sends(
     }
     let mut standings = HashMap::with_capacity(sends.len());
     for (tenant, contacts) in contacts {
-        standings.extend(standings_of(pool, tenant, &contacts).await?);
+        standings.extend(standings_of(db, tenant, &contacts).await?);
     }
     let lists: HashMap<(Uuid, Uuid), Uuid> =
         batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.list_id?))).collect();
@@ -166,7 +166,7 @@ pub(crate) async fn owed_sends(
         let list = lists.get(&(send.tenant_id, SendId(send.id).batch()))?;
         Some((send.tenant_id, *list, send.contact_id))
     });
-    let departed = departed(pool, on_lists.collect()).await?;
+    let departed = departed(db, on_lists.collect()).await?;
     for send in sends {
         // A contact that is gone from the table is no recipient.
         let gone = Standing { contact_active: false, ..Standing::CLEAN };
@@ -185,7 +185,10 @@ pub(crate) async fn owed_sends(
 }
 
 /// Who of these, by tenant, list and contact, has left the list by an act of his own.
-async fn departed(pool: &PgPool, members: Vec<(Uuid, Uuid, Uuid)>) -> sqlx::Result<HashSet<(Uuid, Uuid, Uuid)>> {
+async fn departed(
+    db: &mut PgConnection,
+    members: Vec<(Uuid, Uuid, Uuid)>,
+) -> sqlx::Result<HashSet<(Uuid, Uuid, Uuid)>> {
     if members.is_empty() {
         return Ok(HashSet::new());
     }
@@ -201,12 +204,16 @@ async fn departed(pool: &PgPool, members: Vec<(Uuid, Uuid, Uuid)>) -> sqlx::Resu
         &lists,
         &contacts
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *db)
     .await?;
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-async fn standings_of(pool: &PgPool, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<((Uuid, Uuid), Standing)>> {
+async fn standings_of(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contacts: &[Uuid],
+) -> sqlx::Result<Vec<((Uuid, Uuid), Standing)>> {
     let rows = sqlx::query!(
         r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
@@ -215,7 +222,7 @@ async fn standings_of(pool: &PgPool, tenant: Uuid, contacts: &[Uuid]) -> sqlx::R
         tenant,
         contacts
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *db)
     .await?;
     let standings = rows.into_iter().map(|row| {
         let standing = Standing {

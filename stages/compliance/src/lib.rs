@@ -10,7 +10,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Publication};
+use runtime::{Bus, Publication, plans::KeptPlans};
 use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, gate, messages::Decided, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -31,6 +31,8 @@ const PRIORITY_COALESCE: usize = 64;
 
 struct Compliance {
     pool: PgPool,
+    /// For the facts of each batch: one connection for each worker.
+    plans: KeptPlans,
     bus: Bus,
 }
 
@@ -47,7 +49,11 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         workers: settings.compliance_workers.max(1),
         coalesce,
     };
-    let stage = Arc::new(Compliance { pool: deps.pool.clone(), bus: deps.bus.clone() });
+    let stage = Arc::new(Compliance {
+        pool: deps.pool.clone(),
+        plans: KeptPlans::new(&deps.pool, u32::try_from(2 * settings.compliance_workers.max(1)).unwrap_or(u32::MAX)),
+        bus: deps.bus.clone(),
+    });
     deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
     Ok(())
 }
@@ -59,7 +65,8 @@ impl Stage for Compliance {
     type Input = Resolved;
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
-        let batches = facts::batches(&self.pool, inputs).await?;
+        let mut db = self.plans.take().await?;
+        let batches = facts::batches(&mut db, inputs).await?;
         let resting: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Paused).collect();
         if !resting.is_empty() {
             withhold::put_back(&self.pool, &resting).await?;
@@ -70,7 +77,8 @@ impl Stage for Compliance {
         }
         let moving: Vec<&BatchFacts> =
             batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld)).collect();
-        let owed = facts::owed_sends(&self.pool, &moving).await?;
+        let owed = facts::owed_sends(&mut db, &moving).await?;
+        self.plans.put_back(db);
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {

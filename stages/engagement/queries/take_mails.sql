@@ -4,5 +4,5 @@ update inbound_mails m
 set attempts = m.attempts + 1, due_at = clock_timestamp() + interval '1 minute'
 where m.ctid in (
     select ctid from inbound_mails
-    where due_at <= clock_timestamp() order by due_at, id limit $1 for update skip locked)
+    where due_at <= statement_timestamp() order by due_at, id limit $1 for update skip locked)
 returning m.tenant_id, m.id, m.send_id, m.road, m.null_sender, m.head, m.received_at, m.attempts

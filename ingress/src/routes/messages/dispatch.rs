@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     Ingress,
-    act::{Awaited, Reply},
+    act::{Awaited, Reach, Reply},
     error::ApiError,
 };
 
@@ -102,7 +102,7 @@ fn pending(message: Uuid) -> ApiError {
 }
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
-    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+    let mut tx = runtime::db::begin_for_tenant(ingress.pool(Reach::One), tenant).await?;
     let rows =
         sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *tx).await?;
     tx.rollback().await?;

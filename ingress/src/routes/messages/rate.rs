@@ -31,7 +31,7 @@ pub(super) async fn recent(db: &mut PgConnection, tenant: Uuid, message: Uuid) -
     sqlx::query_as!(
         Recent,
         "select created_at, metered from messages
-         where tenant_id = $1 and created_at > clock_timestamp() - interval '1 hour' and id <> $2
+         where tenant_id = $1 and created_at > statement_timestamp() - interval '1 hour' and id <> $2
          order by created_at",
         tenant,
         message,

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::senders::store::{self as senders, Readiness};
 use crate::{
-    act::{Act, Faults, Id, Reply, Routes, write},
+    act::{Act, Faults, Id, Reply, Routes, write_by_key},
     error::ApiError,
 };
 
@@ -29,7 +29,7 @@ const FIELD_MAX: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().post(PATH, write("email:send_one:create", send), doc::send)
+    Routes::new().post(PATH, write_by_key("email:send_one:create", send), doc::send)
 }
 
 #[derive(Debug, Deserialize)]

@@ -7,7 +7,7 @@ use moka::future::Cache;
 use runner::StageError;
 use runtime::db::BEGIN_UNHURRIED;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
-use sqlx::PgPool;
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::one_off::{self, OneOff};
@@ -79,116 +79,112 @@ async fn compiled(
 /// Compiled contents.
 #[derive(Debug, Clone)]
 pub(super) struct Contents {
-    pool: PgPool,
     cache: Cache<Key, Content>,
 }
 
 impl Contents {
-    pub(super) fn new(pool: PgPool, cache_mb: u64) -> Self {
+    pub(super) fn new(cache_mb: u64) -> Self {
         let weigh = |_: &Key, content: &Content| {
             let bytes = content.as_ref().map_or(1_024, |ready| ready.compiled.size_bytes());
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         let cache = Cache::builder().max_capacity(cache_mb * 1024 * 1024).weigher(weigh).time_to_live(KEPT).build();
-        Self { pool, cache }
+        Self { cache }
     }
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers.
-    pub(super) async fn of(&self, batch: &Cleared) -> Result<Content, StageError> {
+    pub(super) async fn of(&self, db: &mut PgConnection, batch: &Cleared) -> Result<Content, StageError> {
         let key = Key::of(batch);
         if batch.kind == MessageKind::OneOff {
             // Rendered once: nobody would ask for it again.
-            return self.make_one_off(key, batch.batch_id).await;
+            return make_one_off(db, key, batch.batch_id).await;
         }
         if let Some(kept) = self.cache.get(&key).await {
             return Ok(kept);
         }
-        let made = self.make(key).await?;
+        let made = make(db, key).await?;
         self.cache.insert(key, made.clone()).await;
         Ok(made)
     }
+}
 
-    async fn make(&self, key: Key) -> Result<Content, StageError> {
-        let (source, options) = self.load(key).await?;
-        let sending_domain = options.sending_domain.clone();
-        let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
-        let skeleton = compiled.skeleton().id();
-        self.store(key, skeleton, sending_domain, compiled).await
-    }
+async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
+    let (source, options) = load(db, key).await?;
+    let sending_domain = options.sending_domain.clone();
+    let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
+    let skeleton = compiled.skeleton().id();
+    store(db, key, skeleton, sending_domain, compiled).await
+}
 
-    /// A message that its caller wrote out. The message is the batch.
-    async fn make_one_off(&self, key: Key, message: Uuid) -> Result<Content, StageError> {
-        let (source, mut options) = self.load(key).await?;
-        let OneOff { reply_to, attachments } = one_off::load(&self.pool, key.tenant_id, message).await?;
-        options.sender.reply_to = reply_to.or(options.sender.reply_to);
-        let sending_domain = options.sending_domain.clone();
-        let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
-        let made = compiled(key, move || compile_written(&written, &options)).await?;
-        let Some(compiled) = made else { return Ok(None) };
-        self.store(key, one_off::skeleton_id(message), sending_domain, compiled).await
-    }
+/// A message that its caller wrote out. The message is the batch.
+async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<Content, StageError> {
+    let (source, mut options) = load(db, key).await?;
+    let OneOff { reply_to, attachments } = one_off::load(db, key.tenant_id, message).await?;
+    options.sender.reply_to = reply_to.or(options.sender.reply_to);
+    let sending_domain = options.sending_domain.clone();
+    let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
+    let made = compiled(key, move || compile_written(&written, &options)).await?;
+    let Some(compiled) = made else { return Ok(None) };
+    store(db, key, one_off::skeleton_id(message), sending_domain, compiled).await
+}
 
-    /// Stores the skeleton. Where one stands under this id already it is as good: its slots are the same.
-    async fn store(
-        &self,
-        key: Key,
-        skeleton: SkeletonId,
-        sending_domain: String,
-        compiled: Compiled,
-    ) -> Result<Content, StageError> {
-        let body = serde_json::to_value(compiled.skeleton())?;
-        let mut tx = self.pool.begin_with(BEGIN_UNHURRIED).await?;
-        sqlx::query!(
-            "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
-            key.tenant_id,
-            skeleton.0,
-            body
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
-    }
+/// Stores the skeleton. Where one stands under this id already it is as good: its slots are the same.
+async fn store(
+    db: &mut PgConnection,
+    key: Key,
+    skeleton: SkeletonId,
+    sending_domain: String,
+    compiled: Compiled,
+) -> Result<Content, StageError> {
+    let body = serde_json::to_value(compiled.skeleton())?;
+    let mut tx = db.begin_with(BEGIN_UNHURRIED).await?;
+    sqlx::query!(
+        "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
+        key.tenant_id,
+        skeleton.0,
+        body
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await?;
+    let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
+    Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
+}
 
-    async fn load(&self, key: Key) -> Result<(TemplateSource, MessageOptions), StageError> {
-        let row =
-            sqlx::query_file!("queries/content.sql", key.tenant_id, key.content_id, key.sender_id, key.campaign_id)
-                .fetch_optional(&self.pool)
-                .await?
-                .ok_or_else(|| StageError::rejected("unknown_content", format!("content {}", key.content_id)))?;
-        let fallbacks = sqlx::query!(
-            r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
-            key.tenant_id
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let kind = match row.kind.as_str() {
-            "transactional" => TemplateKind::Transactional,
-            "sequence" => TemplateKind::Sequence,
-            _ => TemplateKind::Marketing,
-        };
-        let source = TemplateSource {
-            subject: row.subject,
-            preheader: row.preheader,
-            body_html: row.body_html,
-            body_text: row.body_text,
-            kind,
-        };
-        let options = MessageOptions {
-            tenant: Named { id: key.tenant_id.to_string(), name: row.tenant_name.unwrap_or_default() },
-            campaign: key
-                .campaign_id
-                .map(|id| Named { id: id.to_string(), name: row.campaign_name.unwrap_or_default() }),
-            sender: Sender { name: row.sender_name, email: row.sender_email, reply_to: row.reply_to },
-            sending_domain: row.sending_domain,
-            physical_address: row.physical_address,
-            fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect(),
-            opt_out: key.classification == Classification::Marketing,
-            track_links: true,
-            track_opens: true,
-            limits: Limits::default(),
-        };
-        Ok((source, options))
-    }
+async fn load(db: &mut PgConnection, key: Key) -> Result<(TemplateSource, MessageOptions), StageError> {
+    let row = sqlx::query_file!("queries/content.sql", key.tenant_id, key.content_id, key.sender_id, key.campaign_id)
+        .fetch_optional(&mut *db)
+        .await?
+        .ok_or_else(|| StageError::rejected("unknown_content", format!("content {}", key.content_id)))?;
+    let fallbacks = sqlx::query!(
+        r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
+        key.tenant_id
+    )
+    .fetch_all(db)
+    .await?;
+    let kind = match row.kind.as_str() {
+        "transactional" => TemplateKind::Transactional,
+        "sequence" => TemplateKind::Sequence,
+        _ => TemplateKind::Marketing,
+    };
+    let source = TemplateSource {
+        subject: row.subject,
+        preheader: row.preheader,
+        body_html: row.body_html,
+        body_text: row.body_text,
+        kind,
+    };
+    let options = MessageOptions {
+        tenant: Named { id: key.tenant_id.to_string(), name: row.tenant_name.unwrap_or_default() },
+        campaign: key.campaign_id.map(|id| Named { id: id.to_string(), name: row.campaign_name.unwrap_or_default() }),
+        sender: Sender { name: row.sender_name, email: row.sender_email, reply_to: row.reply_to },
+        sending_domain: row.sending_domain,
+        physical_address: row.physical_address,
+        fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect(),
+        opt_out: key.classification == Classification::Marketing,
+        track_links: true,
+        track_opens: true,
+        limits: Limits::default(),
+    };
+    Ok((source, options))
 }

@@ -14,9 +14,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Stage, StageError};
-use runtime::{Bus, Publication};
+use runtime::{Bus, Publication, plans::KeptPlans};
 use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, token::TokenKeys};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
@@ -43,6 +43,8 @@ const ROLLUP_SHARDS: i16 = 16;
 #[derive(Debug)]
 pub struct Rendering {
     pool: PgPool,
+    /// For what each batch is rendered from, and what is kept of it: one connection for each worker.
+    plans: KeptPlans,
     tokens: Arc<TokenKeys>,
     public_url: Arc<str>,
     contents: Contents,
@@ -76,7 +78,8 @@ impl Rendering {
         }
         let shard = Uuid::new_v4().as_bytes()[0];
         Ok(Self {
-            contents: Contents::new(pool.clone(), settings.rendering_cache_mb),
+            contents: Contents::new(settings.rendering_cache_mb),
+            plans: KeptPlans::new(&pool, workers(settings)),
             pool,
             tokens,
             public_url: url.as_str().trim_end_matches('/').into(),
@@ -92,21 +95,21 @@ impl Rendering {
         self
     }
 
-    async fn contents(&self, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
+    async fn contents(&self, db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
         let mut contents = Vec::with_capacity(inputs.len());
         for batch in inputs {
-            contents.push(self.contents.of(batch).await?);
+            contents.push(self.contents.of(db, batch).await?);
         }
         Ok(contents)
     }
 
     /// Renders sends that were not rendered before.
-    async fn render(&self, inputs: &[Cleared], sends: Vec<Owed>) -> Result<Outcome, StageError> {
+    async fn render(&self, db: &mut PgConnection, inputs: &[Cleared], sends: Vec<Owed>) -> Result<Outcome, StageError> {
         if sends.is_empty() {
             return Ok(Outcome::default());
         }
-        let contents = self.contents(inputs).await?;
-        let people = people::load(&self.pool, inputs, &sends).await?;
+        let contents = self.contents(db, inputs).await?;
+        let people = people::load(db, inputs, &sends).await?;
         let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
         // Templates are a stranger's: up to 200 ms each, and none of it on the reactor.
         let work = move || {
@@ -141,6 +144,11 @@ impl Rendering {
             }
         })
     }
+}
+
+/// Workers of both lanes.
+fn workers(settings: &Settings) -> u32 {
+    u32::try_from(settings.rendering_workers.max(1) + settings.rendering_priority_workers.max(1)).unwrap_or(u32::MAX)
 }
 
 fn rendition(
@@ -178,8 +186,9 @@ impl Stage for Rendering {
                 .is_some_and(|batch| batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional)
         };
         let (priority, bulk): (Vec<Owed>, Vec<Owed>) = sends.into_iter().partition(is_kept);
+        let mut db = self.plans.take().await?;
         let mut kept: HashMap<Uuid, Rendition> =
-            if priority.is_empty() { HashMap::new() } else { renditions::kept(&self.pool, &priority).await? };
+            if priority.is_empty() { HashMap::new() } else { renditions::kept(&mut db, &priority).await? };
         let mut all: Vec<(Owed, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
         let mut fresh = bulk;
         for send in priority {
@@ -188,9 +197,10 @@ impl Stage for Rendering {
                 None => fresh.push(send),
             }
         }
-        let outcome = self.render(inputs, fresh).await?;
+        let outcome = self.render(&mut db, inputs, fresh).await?;
         let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
-        renditions::keep(&self.pool, &mut to_keep).await?;
+        renditions::keep(&mut db, &mut to_keep).await?;
+        self.plans.put_back(db);
         failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
         all.extend(to_keep);
         all.extend(bulk);

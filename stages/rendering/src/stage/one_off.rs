@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
 use schemas::{Cleared, MessageKind, SkeletonId};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::people::{Owed, index};
@@ -24,10 +24,10 @@ pub(super) fn skeleton_id(message: Uuid) -> SkeletonId {
 }
 
 /// Loads a message; its attachments stay where they are.
-pub(super) async fn load(pool: &PgPool, tenant: Uuid, message: Uuid) -> Result<OneOff, StageError> {
+pub(super) async fn load(db: &mut PgConnection, tenant: Uuid, message: Uuid) -> Result<OneOff, StageError> {
     let reply_to =
         sqlx::query_scalar!("select reply_to from messages where tenant_id = $1 and id = $2", tenant, message)
-            .fetch_optional(pool)
+            .fetch_optional(&mut *db)
             .await?
             .ok_or_else(|| StageError::rejected("unknown_message", format!("message {message}")))?;
     // The length is read off the pointer to the stored value: nothing is loaded for it.
@@ -38,7 +38,7 @@ pub(super) async fn load(pool: &PgPool, tenant: Uuid, message: Uuid) -> Result<O
         tenant,
         message
     )
-    .fetch_all(pool)
+    .fetch_all(db)
     .await?;
     Ok(OneOff { reply_to, attachments: attachments.into_iter().map(Attached::from).collect() })
 }
@@ -57,7 +57,7 @@ impl From<AttachedRow> for Attached {
 
 /// The recipients' names as the caller gave them. The contact's own name says nothing here.
 pub(super) async fn fill_names(
-    pool: &PgPool,
+    db: &mut PgConnection,
     inputs: &[Cleared],
     sends: &[Owed],
     people: &mut [Option<MergeData>],
@@ -82,7 +82,7 @@ pub(super) async fn fill_names(
         &tenants,
         &ids
     )
-    .fetch_all(pool)
+    .fetch_all(db)
     .await?;
     for row in rows {
         let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use runner::StageError;
 use schemas::{Cleared, MessageKind, SendId, month_of};
 use serde_json::Value;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::one_off;
@@ -38,15 +38,15 @@ pub(super) fn owed(inputs: &[Cleared]) -> Vec<Owed> {
 
 /// The merge data of each send, in order. `None`: the contact is gone.
 pub(super) async fn load(
-    pool: &PgPool,
+    db: &mut PgConnection,
     inputs: &[Cleared],
     sends: &[Owed],
 ) -> Result<Vec<Option<MergeData>>, StageError> {
-    let dates = dates(pool, inputs).await?;
+    let dates = dates(db, inputs).await?;
     let mut people: Vec<Option<MergeData>> = vec![None; sends.len()];
     let tenants: Vec<Uuid> = sends.iter().map(|send| send.tenant_id).collect();
     let contacts: Vec<Uuid> = sends.iter().map(|send| send.contact_id).collect();
-    let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &contacts).fetch_all(pool).await?;
+    let rows = sqlx::query_file!("queries/contacts.sql", &tenants, &contacts).fetch_all(&mut *db).await?;
     for row in rows {
         let Some(at) = index(row.place) else { continue };
         let (Some(send), Some(person)) = (sends.get(at), people.get_mut(at)) else { continue };
@@ -66,13 +66,13 @@ pub(super) async fn load(
         let date = dates.get(send.input).copied().flatten().unwrap_or_else(Utc::now);
         *person = Some(MergeData { send_id: send.send_id.0, date, contact, data: Value::Null });
     }
-    fill_data(pool, inputs, sends, &mut people).await?;
-    one_off::fill_names(pool, inputs, sends, &mut people).await?;
+    fill_data(db, inputs, sends, &mut people).await?;
+    one_off::fill_names(db, inputs, sends, &mut people).await?;
     Ok(people)
 }
 
 /// When each batch was made: the Date of its mail, so that a repeat has the same.
-async fn dates(pool: &PgPool, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<Utc>>>, StageError> {
+async fn dates(db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<Utc>>>, StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) =
         inputs.iter().map(|batch| (batch.tenant_id, batch.batch_id)).unzip();
     let rows = sqlx::query!(
@@ -82,7 +82,7 @@ async fn dates(pool: &PgPool, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<
         &tenants,
         &batches
     )
-    .fetch_all(pool)
+    .fetch_all(db)
     .await?;
     let mut dates = vec![None; inputs.len()];
     for row in rows {
@@ -95,7 +95,7 @@ async fn dates(pool: &PgPool, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<
 
 /// `data` of transactional requests.
 async fn fill_data(
-    pool: &PgPool,
+    db: &mut PgConnection,
     inputs: &[Cleared],
     sends: &[Owed],
     people: &mut [Option<MergeData>],
@@ -109,7 +109,7 @@ async fn fill_data(
     let tenants: Vec<Uuid> = wanted.iter().map(|(_, send)| send.tenant_id).collect();
     let ids: Vec<Uuid> = wanted.iter().map(|(_, send)| send.send_id.0).collect();
     let months: Vec<chrono::NaiveDate> = ids.iter().map(|id| month_of(*id)).collect();
-    let rows = sqlx::query_file!("queries/request_data.sql", &tenants, &ids, &months).fetch_all(pool).await?;
+    let rows = sqlx::query_file!("queries/request_data.sql", &tenants, &ids, &months).fetch_all(db).await?;
     for row in rows {
         let at = index(row.place).and_then(|place| wanted.get(place)).map(|(at, _)| *at);
         if let Some(Some(person)) = at.and_then(|at| people.get_mut(at)) {

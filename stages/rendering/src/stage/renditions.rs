@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use runner::StageError;
-use runtime::{db::BEGIN_UNHURRIED, plans};
+use runtime::db::BEGIN_UNHURRIED;
 use schemas::{RenderedRecipient, SkeletonId};
 use serde::{Deserialize, Serialize};
-use sqlx::PgPool;
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::people::Owed;
@@ -22,7 +22,7 @@ pub(super) struct Rendition {
 }
 
 /// Those of these sends that were rendered before, by send.
-pub(super) async fn kept(pool: &PgPool, sends: &[Owed]) -> Result<HashMap<Uuid, Rendition>, StageError> {
+pub(super) async fn kept(db: &mut PgConnection, sends: &[Owed]) -> Result<HashMap<Uuid, Rendition>, StageError> {
     let (tenants, ids) = keys(sends.iter());
     let rows = sqlx::query!(
         r#"select r.send_id, r.rendered as "rendered: sqlx::types::Json<Rendition>"
@@ -31,21 +31,20 @@ pub(super) async fn kept(pool: &PgPool, sends: &[Owed]) -> Result<HashMap<Uuid, 
         &tenants,
         &ids
     )
-    .fetch_all(pool)
+    .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|row| (row.send_id, row.rendered.0)).collect())
 }
 
 /// Keeps what was rendered now. Where another worker was first, its rendition replaces ours.
-pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> Result<(), StageError> {
+pub(super) async fn keep(db: &mut PgConnection, rendered: &mut [(Owed, Rendition)]) -> Result<(), StageError> {
     if rendered.is_empty() {
         return Ok(());
     }
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
     let bodies =
         rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
-    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
-    plans::checks_keep_their_plans(&mut tx).await?;
+    let mut tx = db.begin_with(BEGIN_UNHURRIED).await?;
     let stored = sqlx::query!(
         "insert into renditions (tenant_id, send_id, rendered)
          select * from unnest($1::uuid[], $2::uuid[], $3::jsonb[])
@@ -62,7 +61,7 @@ pub(super) async fn keep(pool: &PgPool, rendered: &mut [(Owed, Rendition)]) -> R
         return Ok(());
     }
     let sends: Vec<Owed> = rendered.iter().map(|(send, _)| *send).collect();
-    let mut first = kept(pool, &sends).await?;
+    let mut first = kept(db, &sends).await?;
     for (send, rendition) in rendered {
         if let Some(theirs) = first.remove(&send.send_id.0) {
             *rendition = theirs;
