@@ -6,11 +6,12 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection, postgres::PgConnectOptions};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
 /// for all rows at once, that looks dearer than a look-up for each. Without statistics it takes a month's condition for one that
@@ -66,15 +67,25 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct KeptPlans {
     pool: PgPool,
+    /// Who may hold a connection: as many as there are. Whoever waits does so here, not at the pool, which hears nothing of those that
+    /// are put back.
+    places: Arc<Semaphore>,
     /// The one used last is used next: its plans are there, and taking one from the pool costs round trips.
-    idle: Mutex<Vec<KeptConnection>>,
+    idle: Mutex<Vec<Idle>>,
+}
+
+/// A connection that nobody uses, and when its plans were last forgotten.
+#[derive(Debug)]
+struct Idle {
+    connection: PoolConnection<Postgres>,
+    planned: Instant,
 }
 
 /// A connection with its plans. To be [put back](KeptPlans::put_back) after success; it is closed or cleaned otherwise.
 #[derive(Debug)]
 pub struct KeptConnection {
-    connection: PoolConnection<Postgres>,
-    planned: Instant,
+    kept: Idle,
+    _place: OwnedSemaphorePermit,
 }
 
 impl KeptPlans {
@@ -83,29 +94,33 @@ impl KeptPlans {
     pub fn new(pool: &PgPool, connections: u32) -> Self {
         let options = by_kept_key((*pool.connect_options()).clone());
         let pool = pool.options().clone().min_connections(0).max_connections(connections).connect_lazy_with(options);
-        Self { pool, idle: Mutex::default() }
+        let places = usize::try_from(connections).unwrap_or(Semaphore::MAX_PERMITS);
+        Self { pool, places: Arc::new(Semaphore::new(places)), idle: Mutex::default() }
     }
 
-    /// A connection for one transaction. It is not asked whether it still lives.
+    /// A connection for one transaction, as soon as one is free. It is not asked whether it still lives.
     ///
     /// # Errors
-    /// When Postgres is away.
+    /// When Postgres is away, or none was free within the pool's time.
     pub async fn take(&self) -> sqlx::Result<KeptConnection> {
+        let place =
+            tokio::time::timeout(self.pool.options().get_acquire_timeout(), self.places.clone().acquire_owned());
+        let place = place.await.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut taken = match idle {
-            Some(taken) if taken.planned.elapsed() < KEPT_FOR => return Ok(taken),
-            Some(taken) => taken,
+        let mut kept = match idle {
+            Some(kept) if kept.planned.elapsed() < KEPT_FOR => return Ok(KeptConnection { kept, _place: place }),
+            Some(kept) => kept,
             // It may have been here before, and hold plans of any age.
-            None => KeptConnection { connection: self.pool.acquire().await?, planned: Instant::now() },
+            None => Idle { connection: self.pool.acquire().await?, planned: Instant::now() },
         };
-        sqlx::raw_sql("discard plans").execute(&mut *taken.connection).await?;
-        taken.planned = Instant::now();
-        Ok(taken)
+        sqlx::raw_sql("discard plans").execute(&mut *kept.connection).await?;
+        kept.planned = Instant::now();
+        Ok(KeptConnection { kept, _place: place })
     }
 
-    /// Keeps it for the next.
+    /// Keeps it for the next, who may be waiting.
     pub fn put_back(&self, connection: KeptConnection) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection.kept);
     }
 }
 
@@ -113,13 +128,13 @@ impl Deref for KeptConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.connection
+        &self.kept.connection
     }
 }
 
 impl DerefMut for KeptConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
+        &mut self.kept.connection
     }
 }
 

@@ -82,3 +82,16 @@ async fn a_transaction_that_was_given_up_leaves_a_connection_for_the_next() {
         sqlx::query_scalar("select pg_current_xact_id_if_assigned() is null").fetch_one(&mut *tx).await.unwrap();
     assert!(inside);
 }
+
+#[tokio::test]
+async fn who_waits_for_a_connection_gets_the_one_that_is_put_back() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
+    let plans = KeptPlans::new(&pool, 1);
+    let held = plans.take().await.unwrap();
+    // In this order: the second is polled only when the first waits.
+    let (waited_for, ()) = tokio::join!(plans.take(), async { plans.put_back(held) });
+    let mut connection = waited_for.unwrap();
+    let one: i32 = sqlx::query_scalar("select 1").fetch_one(&mut *connection).await.unwrap();
+    assert_eq!(one, 1);
+}
