@@ -4,7 +4,12 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use async_nats::{
     Client, ConnectOptions,
-    jetstream::{self, Context, context::ContextBuilder, message::PublishMessage},
+    jetstream::{
+        self, Context, ErrorCode,
+        context::{ContextBuilder, GetStreamErrorKind},
+        message::PublishMessage,
+        stream::Stream,
+    },
 };
 use bytes::Bytes;
 use schemas::subjects::header;
@@ -164,6 +169,21 @@ impl Bus {
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// A stream of the table, by its name without prefix. `None`: the first process of the installation has not made it yet, so
+    /// nothing is in it.
+    ///
+    /// # Errors
+    /// When JetStream is away or refuses to tell.
+    pub async fn stream(&self, name: &str) -> Result<Option<Stream>, BusError> {
+        match self.jetstream.get_stream(self.prefixed(name)).await {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error) => match error.kind() {
+                GetStreamErrorKind::JetStream(told) if told.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
+                _ => Err(BusError::Stream(error.to_string())),
+            },
+        }
     }
 
     /// Makes or updates every stream of the table. Harmless to repeat.

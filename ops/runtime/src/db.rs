@@ -115,8 +115,11 @@ impl Database {
 
 /// A cancelled `begin()` can return its connection inside an open transaction (sqlx 0.9.0): the next user's writes would look
 /// fine and never be committed, and its tenant would be the previous one's. So every released connection is rolled back.
+///
+/// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw.
 async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
     connection.execute("rollback").await?;
+    connection.shrink_buffers();
     Ok(true)
 }
 

@@ -1,7 +1,7 @@
 //! Dead letters: the message as it was, with its reason, kept for people (`postrider dead …`).
 
 use bytes::Bytes;
-use runtime::Publication;
+use runtime::{Publication, trace::TraceContext};
 use schemas::subjects::{self, header};
 
 use crate::{Origin, StageError};
@@ -21,7 +21,8 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// A message, or a part of one, with the code of why it cannot be handled and words without personal data.
+    /// A message, or a part of one, with the code of why it cannot be handled and words without personal data. It stays part of its
+    /// trace, and so does a replay.
     #[must_use]
     pub fn new(stage: &'static str, origin: &Origin, body: Bytes, code: &str, detail: &str) -> Self {
         let mut headers = vec![
@@ -34,6 +35,7 @@ impl DeadLetter {
         if let Some(schema) = &origin.schema {
             headers.push(("Mail-Dead-Schema", header_text(schema, DETAIL_MAX)));
         }
+        headers.extend(origin.trace.iter().flat_map(TraceContext::headers));
         let message_id = format!("dead-{}-{}", origin.stream, origin.sequence);
         Self { stage, message_id, body, headers }
     }

@@ -2,7 +2,7 @@
 
 use async_nats::{HeaderMap, jetstream};
 use bytes::Bytes;
-use runtime::Bus;
+use runtime::{Bus, trace::TraceContext};
 use schemas::{About, messages::Message, subjects::header};
 use uuid::Uuid;
 
@@ -58,6 +58,7 @@ impl<'a> Incoming<'a> {
             sequence: self.sequence,
             deliveries: self.deliveries,
             schema: self.header(header::SCHEMA).map(str::to_owned),
+            trace: TraceContext::of_message(self.headers),
         }
     }
 }
@@ -75,6 +76,8 @@ pub struct Origin {
     pub deliveries: i64,
     /// The schema it says it follows.
     pub schema: Option<String>,
+    /// The trace it is part of.
+    pub trace: Option<TraceContext>,
 }
 
 /// What a stage can read. Every message of ours is its body; what others publish may need subject and headers, too.

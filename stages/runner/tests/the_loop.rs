@@ -178,18 +178,21 @@ async fn one_poison_message_among_many_costs_itself_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_does_not_decode_is_set_aside_at_once() {
     let rig = Rig::new().await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let publication = Publication {
         subject: subjects::resolved(Lane::Priority),
         message_id: "broken".to_owned(),
         schema: "mail.v1.resolved",
         body: Bytes::from_static(b"{\"tenant_id\": 7}"),
-        headers: Vec::new(),
+        headers: vec![(header::TRACEPARENT, trace.to_owned())],
     };
     rig.bus.publish_all(vec![publication]).await.unwrap();
     rig.start(1);
     rig.holds(stream::DEAD, 1).await;
     rig.holds(stream::RESOLVED, 0).await;
     assert!(rig.toy.seen.lock().unwrap().is_empty());
+    let letter = rig.stream(stream::DEAD).await.get_raw_message(1).await.unwrap();
+    assert_eq!(letter.headers.get(header::TRACEPARENT).unwrap().as_str(), trace, "it stays part of its trace");
 }
 
 #[tokio::test(flavor = "multi_thread")]

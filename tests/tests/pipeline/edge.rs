@@ -293,7 +293,7 @@ async fn bodies_take_the_memory_they_declared_and_little_more() {
 /// A message with as much as it may carry: decoded, looked at, encoded for the mail and stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn so_does_a_message_with_all_it_may_carry() {
-    const BODIES: usize = 1;
+    const BODIES: usize = 3;
     let mut rig = Rig::shared().await.with("MESSAGE_TIMEOUT", "1s");
     rig.start("ingress", &["ingress"]).await;
     let address = rig.env["POSTRIDER_HTTP_ADDR"].clone();

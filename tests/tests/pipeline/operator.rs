@@ -45,8 +45,12 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     let nats = async_nats::connect(&rig.env["POSTRIDER_NATS_URL"]).await.unwrap();
     let jetstream = async_nats::jetstream::new(nats);
     let subject = format!("{}mail.v1.resolved.bulk", rig.env["POSTRIDER_STREAM_PREFIX"]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
     eventually("the stream to take the poison", DEADLINE, || async {
-        jetstream.publish(subject.clone(), "{\"poison\": true}".into()).await.ok()?.await.ok()
+        let poison = "{\"poison\": true}".into();
+        jetstream.publish_with_headers(subject.clone(), headers.clone(), poison).await.ok()?.await.ok()
     })
     .await;
     let list = || lines(&process::run(&["dead", "--json", "list"], &rig.operator_env()));
@@ -63,7 +67,7 @@ async fn a_dead_letter_is_listed_shown_replayed_and_dropped() {
     })
     .await;
     assert_eq!(list().len(), 1, "a replayed letter is removed");
-    assert_eq!(again["reason"], "malformed");
+    assert_eq!((&again["reason"], &again["trace"]), (&json!("malformed"), &json!(trace)), "{again}");
     let fits = |filter: &[&str]| {
         lines(&process::run(&[&["dead", "--json", "list"], filter].concat(), &rig.operator_env())).len()
     };

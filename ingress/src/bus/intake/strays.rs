@@ -56,7 +56,7 @@ impl Sweep for Strays {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let name = self.bus.prefixed(stream::REQUESTS);
-        let requests = self.bus.jetstream().get_stream(&name).await.map_err(refused)?;
+        let Some(requests) = self.bus.stream(stream::REQUESTS).await? else { return Ok(0) };
         let mut found = 0;
         for subject in self.subjects(&requests).await? {
             while found < AT_ONCE {

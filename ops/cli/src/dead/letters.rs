@@ -1,14 +1,9 @@
 //! Finding dead letters, and what is said of one.
 
 use anyhow::{Context, bail};
-use async_nats::jetstream::{
-    self, ErrorCode,
-    context::{GetStreamError, GetStreamErrorKind},
-    message::StreamMessage,
-    stream::DirectGetErrorKind,
-};
+use async_nats::jetstream::{self, message::StreamMessage, stream::DirectGetErrorKind};
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::{Bus, Publication};
+use runtime::{Bus, Publication, trace::TraceContext};
 use schemas::subjects::{self, header, stream};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -24,12 +19,7 @@ pub(super) struct Letters<'a> {
 
 impl<'a> Letters<'a> {
     pub(super) async fn open(bus: &'a Bus) -> anyhow::Result<Self> {
-        let stream = match bus.jetstream().get_stream(bus.prefixed(stream::DEAD)).await {
-            Ok(stream) => Some(stream),
-            Err(error) if is_missing(&error) => None,
-            Err(error) => return Err(error).context("the dead letter stream"),
-        };
-        Ok(Self { bus, stream })
+        Ok(Self { bus, stream: bus.stream(stream::DEAD).await? })
     }
 
     /// The letters that fit, oldest first, at most `limit`. The server passes over what was dropped.
@@ -78,14 +68,10 @@ impl<'a> Letters<'a> {
             message_id: format!("replay-{}-{}", letter.sequence, schemas::new_id().simple()),
             schema: "mail.v1.replay",
             body: letter.payload.clone(),
-            headers: Vec::new(),
+            headers: TraceContext::of_message(Some(&letter.headers)).iter().flat_map(TraceContext::headers).collect(),
         };
         self.bus.publish_all(vec![publication]).await.context("the message could not be published")
     }
-}
-
-fn is_missing(error: &GetStreamError) -> bool {
-    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 impl Filter {
@@ -111,6 +97,7 @@ pub(super) fn record(letter: &StreamMessage) -> Value {
         "attempts": text(letter, header::DEAD_ATTEMPTS),
         "subject": text(letter, header::DEAD_SUBJECT),
         "tenant": tenant_of(letter),
+        "trace": TraceContext::of_message(Some(&letter.headers)).map(|trace| trace.trace_id()),
         "fields": (!fields.is_empty()).then_some(fields),
         "detail": text(letter, header::DEAD_DETAIL),
     })

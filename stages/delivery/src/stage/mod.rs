@@ -61,12 +61,14 @@ pub use settings::Settings;
 /// Sends of one message on their way at once. More than a lane has connections, so that while some wait for the ledger
 /// others keep the connections busy.
 const IN_FLIGHT_PER_CONNECTION: usize = 2;
-/// Claims are short: who comes meanwhile waits for a connection, not for a plan.
-const CLAIMS_AT_ONCE: u32 = 4;
+/// Claims of one lane at once. They are short: who comes meanwhile waits for a connection, not for a plan; and no transactional mail
+/// waits for those of campaigns.
+const CLAIMS_AT_ONCE: u32 = 3;
 
 /// The delivery stage.
 pub struct Delivery {
-    claims: KeptPlans,
+    bulk_claims: KeptPlans,
+    priority_claims: KeptPlans,
     claim_lease: Duration,
     sources: Sources,
     ledger: Ledger,
@@ -147,7 +149,8 @@ impl Stage for Delivery {
         }
         // Before the claim: what cannot be had must not leave sends claimed.
         let parts = self.sources.parts(inputs, ways).await?;
-        let Claimed { sendable, withheld } = claim::claim(&self.claims, inputs, self.claim_lease, &self.warm).await?;
+        let claims = if has_priority(inputs) { &self.priority_claims } else { &self.bulk_claims };
+        let Claimed { sendable, withheld } = claim::claim(claims, inputs, self.claim_lease, &self.warm).await?;
         let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {
@@ -204,7 +207,8 @@ impl Delivery {
             sources: Sources::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
             ledger,
             shutdown,
-            claims: KeptPlans::new(&pool, CLAIMS_AT_ONCE),
+            bulk_claims: KeptPlans::new(&pool, CLAIMS_AT_ONCE),
+            priority_claims: KeptPlans::new(&pool, CLAIMS_AT_ONCE),
             bus: None,
         })
     }
@@ -224,8 +228,7 @@ impl Delivery {
 
     /// Prepares in chunks and transmits many at once; answers when each send has its result on the way to the ledger.
     async fn send_all(&self, road: &Road<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
-        let has_priority = road.inputs.iter().any(|input| input.lane == Lane::Priority);
-        let in_flight = if has_priority { self.priority_in_flight } else { self.bulk_in_flight };
+        let in_flight = if has_priority(road.inputs) { self.priority_in_flight } else { self.bulk_in_flight };
         let (sendable, put_off) = passage::sort(&self.transmitter.paces, road.inputs, sendable);
         let mut recorded = Vec::with_capacity(sendable.len() + put_off.len());
         for change in put_off {
@@ -246,6 +249,10 @@ impl Delivery {
         recorded.extend(results.buffer_unordered(in_flight).filter_map(std::future::ready).collect::<Vec<_>>().await);
         recorded
     }
+}
+
+fn has_priority(inputs: &[Rendered]) -> bool {
+    inputs.iter().any(|input| input.lane == Lane::Priority)
 }
 
 /// What the sends of the messages in hand share.

@@ -4,7 +4,7 @@ use chrono::Utc;
 use rstest::rstest;
 
 use super::*;
-use crate::routes::platform::Report;
+use crate::routes::platform::{Report, facts::Ping};
 
 fn stage(name: &str) -> StageFacts {
     let settings = ["public-url", "smtp-url"].map(str::to_owned).to_vec();
