@@ -70,6 +70,8 @@ pub struct Ingress {
     pub pool: PgPool,
     /// The same, for reads by key.
     by_key: PgPool,
+    /// Nonces, counts and names of all requests.
+    pub(crate) admissions: auth::Admissions,
     /// The bus.
     pub bus: Bus,
     /// Rung after every write: it may have committed facts.
@@ -115,6 +117,7 @@ impl Ingress {
             ..DnsSettings::default()
         })?;
         let tasks = TaskTracker::new();
+        let by_key = Reach::One.connections(&deps.pool);
         let shared = mcp::Deps { pool: deps.pool.clone(), tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
@@ -122,7 +125,8 @@ impl Ingress {
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
-            by_key: Reach::One.connections(&deps.pool),
+            admissions: auth::Admissions::start(by_key.clone()),
+            by_key,
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,

@@ -143,15 +143,14 @@ async fn read_steps(
     };
     let named = asked.as_ref().ok().and_then(|(claim, _)| claim.as_ref()).map(|claim| claim.product_tenant_id.as_str());
     let by_key = parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with("/{id}"));
-    let reach = if by_key { Reach::One } else { Reach::Many };
-    let terms = Terms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named, reach };
-    let Admitted { caller, tenant, connection, .. } =
-        auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
+    let terms = Terms { scope: spec.scope, body_max_bytes: BODY_MAX_BYTES, tenant: named };
+    let Admitted { caller, tenant, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
-    let tx = tenant::begin_read(connection, tenant, READ_STATEMENT_MAX).await?;
+    let reach = if by_key { Reach::One } else { Reach::Many };
+    let tx = tenant::begin_read(ingress.pool(reach), tenant, READ_STATEMENT_MAX).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
     // The transaction is rolled back when it is dropped, behind the answer's back.
     handler(&mut act, query).await
@@ -180,7 +179,7 @@ async fn write_steps(
     handler: Erased<Map<String, Value>>,
     seen: &mut Seen,
 ) -> Result<Response, ApiError> {
-    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None, reach: spec.reach };
+    let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
     let Admitted { caller, body, .. } = auth::admit(ingress, &parts, unread, terms, &mut seen.rate).await?;
     seen.trace.key_id = Some(caller.key_id);
     body::require_json(&parts.headers)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use runtime::plans;
 use schemas::parse_id;
 use serde_json::{Map, Value};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr, Transaction, pool::PoolConnection};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::{auth::Caller, error::ApiError};
@@ -155,7 +155,7 @@ impl Reach {
 /// # Errors
 /// When Postgres is away.
 pub async fn begin_read(
-    connection: PoolConnection<Postgres>,
+    pool: &PgPool,
     tenant: Uuid,
     statement_timeout: Duration,
 ) -> sqlx::Result<Transaction<'static, Postgres>> {
@@ -165,5 +165,5 @@ pub async fn begin_read(
         if tenant.is_nil() { String::new() } else { tenant.to_string() },
         statement_timeout.as_millis(),
     );
-    Transaction::begin(connection, Some(AssertSqlSafe(statements).into_sql_str())).await
+    pool.begin_with(AssertSqlSafe(statements)).await
 }

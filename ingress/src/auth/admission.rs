@@ -1,10 +1,25 @@
-//! Nonces, the rate limit and the name of the tenant: one statement for all.
+//! Nonces, the rate limit and the name of the tenant: one statement for all, and for all requests that are waiting together.
+//!
+//! As the ledger's writer does it: a request that comes alone is admitted at once; those that come while a group is being admitted are
+//! the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
 
-use sqlx::PgConnection;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
+
+use crate::error::ApiError;
 
 /// The seconds of a rate window.
 pub const WINDOW_SECONDS: u32 = 60;
+
+/// The most requests of one group.
+const GROUP_MAX: usize = 64;
+/// Requests waiting for a group; more wait their turn.
+const QUEUE: usize = 1_024;
+/// How long a group may take.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a key stands in its minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +47,27 @@ impl RateState {
 }
 
 /// A tenant as a request names it.
-#[derive(Debug, Clone, Copy)]
-pub struct Named<'a> {
+#[derive(Debug, Clone)]
+pub struct Named {
     /// The product of the key.
-    pub product: &'a str,
+    pub product: String,
     /// The environment of the key.
-    pub environment: &'a str,
+    pub environment: &'static str,
     /// The product's own id of the tenant.
-    pub product_tenant_id: &'a str,
+    pub product_tenant_id: String,
+}
+
+/// What a request asks for before its act.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Who calls.
+    pub key_id: Uuid,
+    /// The nonce to burn, if it is signed.
+    pub nonce: Option<String>,
+    /// Requests allowed in a minute; 0 for any number.
+    pub limit: u32,
+    /// The tenant to find, if one is named.
+    pub named: Option<Named>,
 }
 
 /// What became of a nonce, a count and a name.
@@ -53,44 +81,128 @@ pub struct Admission {
     pub tenant: Option<Uuid>,
 }
 
-/// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
-/// holds over all ingress processes and is committed when this returns.
-///
-/// Nothing waits for the disk here: the nonce outlives our restarts, but a crash of Postgres itself can forget those of the last
-/// fraction of a second, and with them only requests that were signed within it.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn admit(
-    db: &mut PgConnection,
-    key_id: Uuid,
-    nonce: Option<&str>,
-    limit: u32,
-    named: Option<Named<'_>>,
-) -> sqlx::Result<Admission> {
-    if nonce.is_none() && limit == 0 && named.is_none() {
-        return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });
-    }
-    let row = sqlx::query!(
-        r#"select nonce_is_fresh as "nonce_is_fresh!", used_now, resets_in, linked_tenant
-           from admit($1, $2, $3, $4, $5, $6)"#,
-        key_id,
-        nonce,
-        limit > 0,
-        named.map(|named| named.product),
-        named.map(|named| named.environment),
-        named.map(|named| named.product_tenant_id),
-    )
-    .fetch_one(db)
-    .await?;
-    let rate = row.used_now.map(|used| RateState {
-        limit,
-        used: u32::try_from(used).unwrap_or(u32::MAX),
-        resets_in: row
-            .resets_in
-            .and_then(|seconds| u32::try_from(seconds).ok())
-            .unwrap_or(WINDOW_SECONDS)
-            .clamp(1, WINDOW_SECONDS),
-    });
-    Ok(Admission { nonce_is_fresh: row.nonce_is_fresh, rate, tenant: row.linked_tenant })
+/// Why a request could not be admitted: nothing is known of it.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    is_transient: bool,
 }
+
+impl From<Failed> for ApiError {
+    fn from(failed: Failed) -> Self {
+        if failed.is_transient { Self::unavailable() } else { Self::internal() }
+    }
+}
+
+/// A request that waits, and who hears of it.
+struct Entry {
+    wanted: Wanted,
+    answer: oneshot::Sender<Result<Admission, Failed>>,
+}
+
+/// Admits requests. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Admissions {
+    queue: mpsc::Sender<Entry>,
+}
+
+impl Admissions {
+    /// Begins to admit, on connections of the ingress's role that keep their plans. To be called in a runtime; connects when first asked.
+    #[must_use]
+    pub fn start(pool: PgPool) -> Self {
+        let (queue, entries) = mpsc::channel(QUEUE);
+        tokio::spawn(carry(pool, entries));
+        Self { queue }
+    }
+
+    /// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
+    /// holds over all ingress processes and is committed when this returns.
+    ///
+    /// Nothing waits for the disk here: the nonce outlives our restarts, but a crash of Postgres itself can forget those of the last
+    /// fraction of a second, and with them only requests that were signed within it.
+    ///
+    /// # Errors
+    /// 503 when Postgres is away.
+    pub async fn admit(&self, wanted: Wanted) -> Result<Admission, ApiError> {
+        if wanted.nonce.is_none() && wanted.limit == 0 && wanted.named.is_none() {
+            return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });
+        }
+        let (answer, heard) = oneshot::channel();
+        self.queue.send(Entry { wanted, answer }).await.map_err(|_| ApiError::unavailable())?;
+        Ok(heard.await.map_err(|_| ApiError::unavailable())??)
+    }
+}
+
+/// Admits group after group: what came while the one before was under way.
+async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
+    let mut group = Vec::with_capacity(GROUP_MAX);
+    while entries.recv_many(&mut group, GROUP_MAX).await > 0 {
+        let (wanted, answers): (Vec<Wanted>, Vec<_>) =
+            group.drain(..).map(|entry| (entry.wanted, entry.answer)).unzip();
+        for (admission, answer) in admit_each(&pool, &wanted).await.into_iter().zip(answers) {
+            // Whoever has hung up meanwhile has used his nonce all the same.
+            let _ = answer.send(admission);
+        }
+    }
+}
+
+/// Admits a group. What Postgres refuses is tried one by one: one at fault costs itself only.
+async fn admit_each(pool: &PgPool, wanted: &[Wanted]) -> Vec<Result<Admission, Failed>> {
+    match admit_group(pool, wanted).await {
+        Ok(admissions) => admissions.into_iter().map(Ok).collect(),
+        Err(error) if runtime::db::is_transient(&error) => {
+            wanted.iter().map(|_| Err(Failed { is_transient: true })).collect()
+        }
+        Err(error) if wanted.len() == 1 => {
+            tracing::error!(%error, "a request could not be admitted");
+            vec![Err(Failed { is_transient: false })]
+        }
+        Err(_) => {
+            let mut each = Vec::with_capacity(wanted.len());
+            for one in wanted {
+                each.extend(Box::pin(admit_each(pool, std::slice::from_ref(one))).await);
+            }
+            each
+        }
+    }
+}
+
+async fn admit_group(pool: &PgPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+    let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
+    let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
+    let are_limited: Vec<bool> = wanted.iter().map(|one| one.limit > 0).collect();
+    let of_names = |part: fn(&Named) -> String| -> Vec<Option<String>> {
+        wanted.iter().map(|one| one.named.as_ref().map(part)).collect()
+    };
+    let rows = sqlx::query!(
+        r#"select place as "place!", nonce_is_fresh as "nonce_is_fresh!", used_now, resets_in, linked_tenant
+           from admit_all($1, $2, $3, $4, $5, $6)"#,
+        &keys,
+        &nonces as &[Option<String>],
+        &are_limited,
+        &of_names(|named| named.product.clone()) as &[Option<String>],
+        &of_names(|named| named.environment.to_owned()) as &[Option<String>],
+        &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],
+    )
+    .fetch_all(pool);
+    let rows = tokio::time::timeout(GROUP_TIMEOUT, rows).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+    let mut admissions: Vec<Option<Admission>> = vec![None; wanted.len()];
+    for row in rows {
+        let at = usize::try_from(row.place - 1).unwrap_or(usize::MAX);
+        let (Some(one), Some(admission)) = (wanted.get(at), admissions.get_mut(at)) else { continue };
+        let rate = row.used_now.map(|used| RateState {
+            limit: one.limit,
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            resets_in: row
+                .resets_in
+                .and_then(|seconds| u32::try_from(seconds).ok())
+                .unwrap_or(WINDOW_SECONDS)
+                .clamp(1, WINDOW_SECONDS),
+        });
+        *admission = Some(Admission { nonce_is_fresh: row.nonce_is_fresh, rate, tenant: row.linked_tenant });
+    }
+    admissions.into_iter().collect::<Option<Vec<Admission>>>().ok_or(sqlx::Error::RowNotFound)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use chrono::NaiveDate;
 use moka::future::Cache;
 use schemas::Environment;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use uuid::Uuid;
 
 /// How long a key is remembered: a revocation bites within this time.
@@ -96,7 +96,7 @@ impl Keys {
     }
 
     /// Notes the day a key was last used, once a day. Best effort: nothing depends on it.
-    pub async fn note_use(&self, db: &mut PgConnection, caller: &Caller) {
+    pub async fn note_use(&self, caller: &Caller) {
         let today = Some(chrono::Utc::now().date_naive());
         if caller.last_used_on == today || self.noted.get(&caller.key_id).await == today {
             return;
@@ -106,7 +106,7 @@ impl Keys {
              where id = $1 and last_used_on is distinct from (now() at time zone 'utc')::date",
             caller.key_id,
         )
-        .execute(db)
+        .execute(&self.pool)
         .await;
         match (noted, today) {
             (Ok(_), Some(today)) => self.noted.insert(caller.key_id, today).await,

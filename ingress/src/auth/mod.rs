@@ -12,22 +12,17 @@ use axum::body::Body;
 use bytes::Bytes;
 use chrono::{SecondsFormat, Utc};
 use http::{StatusCode, request::Parts};
-use sqlx::{PgConnection, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
-pub use admission::RateState;
+pub use admission::{Admissions, RateState};
 pub use keys::{Caller, Keys};
 
 use self::{
-    admission::Named,
+    admission::{Named, Wanted},
     credentials::{Credentials, Signed},
     signature::SignedParts,
 };
-use crate::{
-    Ingress,
-    act::{body, tenant::Reach},
-    error::ApiError,
-};
+use crate::{Ingress, act::body, error::ApiError};
 
 /// A request whose caller is known and may do what it asks.
 #[derive(Debug)]
@@ -38,8 +33,6 @@ pub struct Admitted {
     pub body: Bytes,
     /// The tenant that [`Terms::tenant`] named, if it is linked. Whether the key may work for it is not said yet.
     pub tenant: Option<Uuid>,
-    /// The connection it was found out with, outside of any transaction: good for going on.
-    pub connection: PoolConnection<Postgres>,
 }
 
 /// A caller who was let in elsewhere, by the permissions of the bus. Travels as an extension of a request made in this process:
@@ -63,8 +56,6 @@ pub struct Terms<'a> {
     pub body_max_bytes: usize,
     /// The tenant the query names, so that it is looked up along with the rest.
     pub tenant: Option<&'a str>,
-    /// What the request's statements will touch.
-    pub reach: Reach,
 }
 
 /// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. `rate` is filled in as soon as it is
@@ -95,18 +86,15 @@ pub async fn admit(
     if let Credentials::Signed(signed) = &credentials {
         check_signature(signed, parts, &body)?;
     }
-    let mut connection = ingress.pool(terms.reach).acquire().await?;
-    let limit = ingress.settings.rate_limit_per_minute;
-    let tenant = check_nonce_and_rate(&mut connection, limit, &caller, &credentials, terms.tenant, rate).await?;
+    let tenant = check_nonce_and_rate(ingress, &caller, &credentials, terms.tenant, rate).await?;
     if let Credentials::Signed(signed) = &credentials {
         check_claims(&caller, signed)?;
     }
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
-    // With the connection at hand: whoever holds one and waits for another can wait for ever.
-    ingress.keys.note_use(&mut connection, &caller).await;
-    Ok(Admitted { caller, body, tenant, connection })
+    ingress.keys.note_use(&caller).await;
+    Ok(Admitted { caller, body, tenant })
 }
 
 /// Whoever is let in elsewhere has neither signature nor nonce nor a rate; the scope is checked all the same.
@@ -121,14 +109,9 @@ async fn admit_trusted(
     if !caller.may(terms.scope) {
         return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
     }
-    let mut connection = ingress.pool(terms.reach).acquire().await?;
-    let named = terms.tenant.map(|product_tenant_id| Named {
-        product: &caller.product,
-        environment: caller.environment.as_str(),
-        product_tenant_id,
-    });
-    let tenant = admission::admit(&mut connection, caller.key_id, None, 0, named).await?.tenant;
-    Ok(Admitted { caller, body, tenant, connection })
+    let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: named(&caller, terms.tenant) };
+    let tenant = ingress.admissions.admit(wanted).await?.tenant;
+    Ok(Admitted { caller, body, tenant })
 }
 
 fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
@@ -158,8 +141,7 @@ fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), Ap
 
 /// Answers the tenant that is named, if it is linked.
 async fn check_nonce_and_rate(
-    db: &mut PgConnection,
-    limit: u32,
+    ingress: &Ingress,
     caller: &Caller,
     credentials: &Credentials,
     tenant: Option<&str>,
@@ -169,15 +151,12 @@ async fn check_nonce_and_rate(
         Credentials::Signed(signed) if !signature::is_nonce(&signed.nonce) => {
             return Err(ApiError::unauthorized("replayed_nonce").detail("a nonce is 1 to 128 visible ASCII characters"));
         }
-        Credentials::Signed(signed) => Some(signed.nonce.as_str()),
+        Credentials::Signed(signed) => Some(signed.nonce.clone()),
         Credentials::Bearer { .. } => None,
     };
-    let named = tenant.map(|product_tenant_id| Named {
-        product: &caller.product,
-        environment: caller.environment.as_str(),
-        product_tenant_id,
-    });
-    let admission = admission::admit(db, caller.key_id, nonce, limit, named).await?;
+    let limit = ingress.settings.rate_limit_per_minute;
+    let wanted = Wanted { key_id: caller.key_id, nonce, limit, named: named(caller, tenant) };
+    let admission = ingress.admissions.admit(wanted).await?;
     *rate = admission.rate;
     if !admission.nonce_is_fresh {
         return Err(ApiError::unauthorized("replayed_nonce").detail("the nonce was used before"));
@@ -189,6 +168,14 @@ async fn check_nonce_and_rate(
         }
         _ => Ok(admission.tenant),
     }
+}
+
+fn named(caller: &Caller, tenant: Option<&str>) -> Option<Named> {
+    tenant.map(|product_tenant_id| Named {
+        product: caller.product.clone(),
+        environment: caller.environment.as_str(),
+        product_tenant_id: product_tenant_id.to_owned(),
+    })
 }
 
 /// The headers may not claim another product or environment than the key's.
