@@ -19,7 +19,7 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
-use runtime::{Bus, FactBell, MasterKeys, Vault, VaultError, outbound::SetupError};
+use runtime::{Bus, FactBell, MasterKeys, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans};
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
@@ -64,12 +64,17 @@ pub enum StartError {
     Assistant(#[from] mcp::StartError),
 }
 
+/// Looks at what became of messages, at the same time; each takes a millisecond or two.
+const LOOKS_AT_ONCE: usize = 4;
+
 /// The state all handlers share.
 pub struct Ingress {
     /// Postgres, in the ingress's role: sees a tenant's rows only inside a confined transaction.
     pub pool: PgPool,
-    /// The same, for reads by key.
+    /// The same, for what finds all its rows by key.
     by_key: PgPool,
+    /// The same, for looking at what became of messages.
+    pub(crate) looks: KeptPlans,
     /// Nonces, counts and names of all requests.
     pub(crate) admissions: auth::Admissions,
     /// The bus.
@@ -117,7 +122,6 @@ impl Ingress {
             ..DnsSettings::default()
         })?;
         let tasks = TaskTracker::new();
-        let by_key = Reach::One.connections(&deps.pool);
         let shared = mcp::Deps { pool: deps.pool.clone(), tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
@@ -125,8 +129,9 @@ impl Ingress {
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
-            admissions: auth::Admissions::start(by_key.clone()),
-            by_key,
+            admissions: auth::Admissions::start(&deps.pool),
+            looks: KeptPlans::new(&deps.pool, LOOKS_AT_ONCE),
+            by_key: Reach::One.connections(&deps.pool),
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,
@@ -137,6 +142,16 @@ impl Ingress {
             tasks,
             inbox: Inbox::new(),
         }))
+    }
+
+    /// Its pools, and what metrics call them.
+    #[must_use]
+    pub fn pools(&self) -> [(&'static str, PgPool); 3] {
+        [
+            (Role::Ingress.as_str(), self.pool.clone()),
+            ("ingress_by_key", self.by_key.clone()),
+            ("admission", self.admissions.pool().clone()),
+        ]
     }
 
     /// The connections for statements of this reach.

@@ -35,8 +35,9 @@ pub use later::{Awaited, Later};
 pub use page::{Page, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
+use tenant::Reach;
 pub use tenant::is_product_tenant_id;
-pub(crate) use tenant::{Reach, TenantClaim, check as check_tenant, find as find_tenant};
+pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};

@@ -137,7 +137,8 @@ impl Reach {
     ///
     /// Plans of statements that go by key are made once for each connection: planning costs several times what they cost themselves
     /// (measured: 500 us of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has
-    /// grown; here that cannot happen, for the planner is left nothing but to follow keys.
+    /// grown. So what runs here names its rows by constants that are a key, or from key to key (`lateral … offset 0`); for what joins
+    /// a month's partition that may have been empty there is [`runtime::plans::KeptPlans`].
     #[must_use]
     pub fn connections(self, pool: &PgPool) -> PgPool {
         if self == Self::Many {

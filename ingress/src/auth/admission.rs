@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use runtime::plans;
 use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -18,8 +19,13 @@ pub const WINDOW_SECONDS: u32 = 60;
 const GROUP_MAX: usize = 64;
 /// Requests waiting for a group; more wait their turn.
 const QUEUE: usize = 1_024;
-/// How long a group may take.
-const GROUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections for it: one group is under way at a time, beside one that is given back and one that is asked for to see how long that
+/// takes.
+const CONNECTIONS: u32 = 3;
+/// How long Postgres may take over a group.
+const STATEMENT_TIMEOUT: &str = "3s";
+/// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a key stands in its minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,16 +108,26 @@ struct Entry {
 /// Admits requests. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Admissions {
+    pool: PgPool,
     queue: mpsc::Sender<Entry>,
 }
 
 impl Admissions {
-    /// Begins to admit, on connections of the ingress's role that keep their plans. To be called in a runtime; connects when first asked.
+    /// Begins to admit, on connections of its own like those of `pool`: nobody's work stands before it. To be called in a runtime;
+    /// connects when first asked.
     #[must_use]
-    pub fn start(pool: PgPool) -> Self {
+    pub fn start(pool: &PgPool) -> Self {
+        let options = plans::by_kept_key((*pool.connect_options()).clone());
+        let options = options.options([("statement_timeout", STATEMENT_TIMEOUT)]);
+        let pool = pool.options().clone().min_connections(0).max_connections(CONNECTIONS).connect_lazy_with(options);
         let (queue, entries) = mpsc::channel(QUEUE);
-        tokio::spawn(carry(pool, entries));
-        Self { queue }
+        tokio::spawn(carry(pool.clone(), entries));
+        Self { pool, queue }
+    }
+
+    /// Its connections, for whoever watches them.
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
     }
 
     /// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
@@ -121,26 +137,45 @@ impl Admissions {
     /// fraction of a second, and with them only requests that were signed within it.
     ///
     /// # Errors
-    /// 503 when Postgres is away.
+    /// 503 when Postgres is away, five seconds later at the latest.
     pub async fn admit(&self, wanted: Wanted) -> Result<Admission, ApiError> {
         if wanted.nonce.is_none() && wanted.limit == 0 && wanted.named.is_none() {
             return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });
         }
         let (answer, heard) = oneshot::channel();
-        self.queue.send(Entry { wanted, answer }).await.map_err(|_| ApiError::unavailable())?;
-        Ok(heard.await.map_err(|_| ApiError::unavailable())??)
+        let admitted = async {
+            self.queue.send(Entry { wanted, answer }).await.ok()?;
+            heard.await.ok()
+        };
+        match tokio::time::timeout(PATIENCE, admitted).await {
+            Ok(Some(admission)) => Ok(admission?),
+            _ => Err(ApiError::unavailable()),
+        }
     }
 }
 
-/// Admits group after group: what came while the one before was under way.
+/// Admits group after group: what came while the one before was under way. While Postgres is away all who wait hear so at once,
+/// not a group at a time.
 async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
     let mut group = Vec::with_capacity(GROUP_MAX);
     while entries.recv_many(&mut group, GROUP_MAX).await > 0 {
+        // Whoever has given up uses up nothing.
+        group.retain(|entry| !entry.answer.is_closed());
         let (wanted, answers): (Vec<Wanted>, Vec<_>) =
             group.drain(..).map(|entry| (entry.wanted, entry.answer)).unzip();
-        for (admission, answer) in admit_each(&pool, &wanted).await.into_iter().zip(answers) {
-            // Whoever has hung up meanwhile has used his nonce all the same.
+        if wanted.is_empty() {
+            continue;
+        }
+        let (count, pool) = (wanted.len(), pool.clone());
+        // A task of its own: a panic costs its group, and not all who come after it.
+        let admitted = tokio::spawn(async move { admit_each(&pool, &wanted).await }).await;
+        let admitted = admitted.unwrap_or_else(|_| vec![Err(Failed { is_transient: false }); count]);
+        let is_away = admitted.iter().any(|admission| admission.is_err_and(|failed| failed.is_transient));
+        for (admission, answer) in admitted.into_iter().zip(answers) {
             let _ = answer.send(admission);
+        }
+        while is_away && let Ok(entry) = entries.try_recv() {
+            let _ = entry.answer.send(Err(Failed { is_transient: true }));
         }
     }
 }
@@ -183,8 +218,8 @@ async fn admit_group(pool: &PgPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admis
         &of_names(|named| named.environment.to_owned()) as &[Option<String>],
         &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],
     )
-    .fetch_all(pool);
-    let rows = tokio::time::timeout(GROUP_TIMEOUT, rows).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+    .fetch_all(pool)
+    .await?;
     let mut admissions: Vec<Option<Admission>> = vec![None; wanted.len()];
     for row in rows {
         let at = usize::try_from(row.place - 1).unwrap_or(usize::MAX);

@@ -210,7 +210,7 @@ impl Process {
         .await?;
         let shutdown = CancellationToken::new();
         tokio::spawn(make_streams(bus.clone(), shutdown.clone()));
-        tokio::spawn(runtime::pools::watch(pool.clone(), Role::Stages, shutdown.clone()));
+        tokio::spawn(runtime::pools::watch(pool.clone(), Role::Stages.as_str(), shutdown.clone()));
         let admin_addr = Admin::new(metrics, pool.clone(), bus.clone())
             .serve(core.admin_addr, shutdown.clone())
             .await
@@ -313,7 +313,6 @@ async fn start_ingress(
     let address = settings.http_addr;
     let own_listeners = settings.outbound.own_listeners.clone();
     let pool = Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?;
-    tokio::spawn(runtime::pools::watch(pool.clone(), Role::Ingress, process.deps.shutdown.clone()));
     let deps = ingress::Deps {
         pool,
         bus: process.deps.bus.clone(),
@@ -322,6 +321,9 @@ async fn start_ingress(
         runner: process.deps.runner.clone(),
     };
     let ingress = ingress::Ingress::new(deps, settings)?;
+    for (name, pool) in ingress.pools() {
+        tokio::spawn(runtime::pools::watch(pool, name, process.deps.shutdown.clone()));
+    }
     let serving =
         ingress::serve(ingress, process.deps.shutdown.clone()).await.with_context(|| format!("http-addr {address}"))?;
     own_listeners.add(serving.address);

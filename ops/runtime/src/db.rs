@@ -116,7 +116,8 @@ impl Database {
 /// A cancelled `begin()` can return its connection inside an open transaction (sqlx 0.9.0): the next user's writes would look
 /// fine and never be committed, and its tenant would be the previous one's. So every released connection is rolled back.
 ///
-/// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw.
+/// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw. (Those of
+/// [`crate::plans::KeptPlans`] are not released in between; they do so when they forget their plans.)
 async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
     connection.execute("rollback").await?;
     connection.shrink_buffers();

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection, postgres::PgConnectOptions};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection, postgres::PgConnectOptions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
@@ -81,6 +81,16 @@ struct Idle {
     planned: Instant,
 }
 
+impl Idle {
+    /// Gives back the room it made for what it carried, too: no pool does so for it.
+    async fn forget_plans(&mut self) -> sqlx::Result<()> {
+        self.connection.shrink_buffers();
+        sqlx::raw_sql("discard plans").execute(&mut *self.connection).await?;
+        self.planned = Instant::now();
+        Ok(())
+    }
+}
+
 /// A connection with its plans. To be [put back](KeptPlans::put_back) after success; it is closed or cleaned otherwise.
 #[derive(Debug)]
 pub struct KeptConnection {
@@ -89,16 +99,17 @@ pub struct KeptConnection {
 }
 
 impl KeptPlans {
-    /// Connects like `pool`, when first asked, at most `connections` times. The runtime it is used on drives them.
+    /// Connects like `pool`, when first asked, at most `connections` times, and once at least. The runtime it is used on drives them.
     #[must_use]
-    pub fn new(pool: &PgPool, connections: u32) -> Self {
+    pub fn new(pool: &PgPool, connections: usize) -> Self {
+        let places = connections.clamp(1, Semaphore::MAX_PERMITS);
         let options = by_kept_key((*pool.connect_options()).clone());
-        let pool = pool.options().clone().min_connections(0).max_connections(connections).connect_lazy_with(options);
-        let places = usize::try_from(connections).unwrap_or(Semaphore::MAX_PERMITS);
+        let most = u32::try_from(places).unwrap_or(u32::MAX);
+        let pool = pool.options().clone().min_connections(0).max_connections(most).connect_lazy_with(options);
         Self { pool, places: Arc::new(Semaphore::new(places)), idle: Mutex::default() }
     }
 
-    /// A connection for one transaction, as soon as one is free. It is not asked whether it still lives.
+    /// A connection for one transaction, as soon as one is free. It is not asked whether it still lives when it was used just now.
     ///
     /// # Errors
     /// When Postgres is away, or none was free within the pool's time.
@@ -106,16 +117,20 @@ impl KeptPlans {
         let place =
             tokio::time::timeout(self.pool.options().get_acquire_timeout(), self.places.clone().acquire_owned());
         let place = place.await.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut kept = match idle {
-            Some(kept) if kept.planned.elapsed() < KEPT_FOR => return Ok(KeptConnection { kept, _place: place }),
-            Some(kept) => kept,
-            // It may have been here before, and hold plans of any age.
-            None => Idle { connection: self.pool.acquire().await?, planned: Instant::now() },
-        };
-        sqlx::raw_sql("discard plans").execute(&mut *kept.connection).await?;
-        kept.planned = Instant::now();
+        while let Some(mut kept) = self.pop_idle() {
+            // One that died meanwhile is dropped here.
+            if kept.planned.elapsed() < KEPT_FOR || kept.forget_plans().await.is_ok() {
+                return Ok(KeptConnection { kept, _place: place });
+            }
+        }
+        // It may have been here before, and hold plans of any age.
+        let mut kept = Idle { connection: self.pool.acquire().await?, planned: Instant::now() };
+        kept.forget_plans().await?;
         Ok(KeptConnection { kept, _place: place })
+    }
+
+    fn pop_idle(&self) -> Option<Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Keeps it for the next, who may be waiting.

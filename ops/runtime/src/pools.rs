@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Gauge, Histogram, Role};
+use crate::{Gauge, Histogram};
 
 /// How often the pool is looked at, and a connection asked for. One a second costs nothing and sees any shortage that lasts.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Tells how a pool is used until shut down.
-pub async fn watch(pool: PgPool, role: Role, shutdown: CancellationToken) {
-    let role = role.as_str();
+/// Tells how a pool is used until shut down. `role` is what the metrics call it.
+pub async fn watch(pool: PgPool, role: &'static str, shutdown: CancellationToken) {
     Gauge::PoolConnectionsMax.set(f64::from(pool.options().get_max_connections()), [("role", role)]);
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         let size = f64::from(pool.size());

@@ -95,3 +95,29 @@ async fn who_waits_for_a_connection_gets_the_one_that_is_put_back() {
     let one: i32 = sqlx::query_scalar("select 1").fetch_one(&mut *connection).await.unwrap();
     assert_eq!(one, 1);
 }
+
+#[tokio::test]
+async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
+    /// After this long a connection is asked for something before it is used.
+    const OLD: Duration = Duration::from_millis(1_100);
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
+    let plans = KeptPlans::new(&pool, 2);
+    let (one, other) = (plans.take().await.unwrap(), plans.take().await.unwrap());
+    plans.put_back(one);
+    plans.put_back(other);
+    let put_back = Instant::now();
+    let mut owner = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::query(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()",
+    )
+    .execute(&mut owner)
+    .await
+    .unwrap();
+    tokio::time::sleep_until((put_back + OLD).into()).await;
+    for _ in 0..2 {
+        let mut connection = plans.take().await.unwrap();
+        let one: i32 = sqlx::query_scalar("select 1").fetch_one(&mut *connection).await.unwrap();
+        assert_eq!(one, 1);
+    }
+}

@@ -30,7 +30,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Audience {
         pool: deps.pool.clone(),
         // Those of single requests and those of arrays.
-        plans: KeptPlans::new(&deps.pool, u32::try_from(2 * workers).unwrap_or(u32::MAX)),
+        plans: KeptPlans::new(&deps.pool, 2 * workers),
         reannounce: settings.audience_reannounce,
     };
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {

@@ -51,7 +51,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let stage = Arc::new(Compliance {
         pool: deps.pool.clone(),
-        plans: KeptPlans::new(&deps.pool, u32::try_from(2 * settings.compliance_workers.max(1)).unwrap_or(u32::MAX)),
+        plans: KeptPlans::new(&deps.pool, 2 * settings.compliance_workers.max(1)),
         bus: deps.bus.clone(),
     });
     deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);

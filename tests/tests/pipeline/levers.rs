@@ -33,7 +33,6 @@ async fn fenced_after(rig: &Rig, tenant: Uuid, at: DateTime<Utc>) -> i64 {
         .unwrap()
 }
 
-/// What the stage's consumers have to do.
 /// How many messages a stage has before it. One that a worker gave back when the pause came is no longer pending to the server, but
 /// still to be acknowledged.
 fn waiting(rig: &Rig, stage: &str) -> u64 {

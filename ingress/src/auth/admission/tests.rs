@@ -6,15 +6,19 @@ use secrecy::SecretString;
 use servers::TestDatabase;
 
 use super::*;
-use crate::act::Reach;
 
 async fn connections(database: &TestDatabase) -> PgPool {
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
-    Reach::One.connections(&pool)
+    Admissions::start(&pool).pool().clone()
 }
 
 fn signed(key: u128, nonce: &str, limit: u32) -> Wanted {
     Wanted { key_id: Uuid::from_u128(key), nonce: Some(nonce.to_owned()), limit, named: None }
+}
+
+/// Counts begin anew with it.
+fn minute() -> i64 {
+    chrono::Utc::now().timestamp() / i64::from(WINDOW_SECONDS)
 }
 
 /// What one request after the other would be told: whether its nonce is fresh, and its number in the minute.
@@ -38,10 +42,8 @@ impl OneByOne {
 
 #[tokio::test]
 async fn requests_admitted_together_are_told_what_one_after_the_other_would_be() {
-    const MINUTE: u64 = 60;
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = connections(&database).await;
-    let minute = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() / MINUTE;
     for seed in 0.. {
         let mut dice = StdRng::seed_from_u64(seed);
         let (mut told, mut expected, mut model) = (Vec::new(), Vec::new(), OneByOne::default());
@@ -114,9 +116,53 @@ async fn a_request_that_postgres_refuses_costs_itself_only() {
     let pool = connections(&database).await;
     let group = [signed(1, "good", 120), signed(1, "no \0 text", 120), signed(1, "good too", 120)];
     let admitted = admit_each(&pool, &group).await;
-    let told: Vec<Result<Option<u32>, bool>> = admitted
+    let told: Vec<Result<bool, bool>> = admitted
         .into_iter()
-        .map(|one| one.map(|one| one.rate.map(|rate| rate.used)).map_err(|failed| failed.is_transient))
+        .map(|one| one.map(|one| one.nonce_is_fresh).map_err(|failed| failed.is_transient))
         .collect();
-    assert_eq!(told, [Ok(Some(1)), Err(false), Ok(Some(2))]);
+    assert_eq!(told, [Ok(true), Err(false), Ok(true)]);
+}
+
+/// As the queue does it, with two processes: what each of many simultaneous requests is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_requests_with_one_nonce_at_two_processes_one_is_fresh_and_each_count_is_told_once() {
+    const REQUESTS: u32 = 400;
+    const NONCES: u32 = 150;
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
+    let processes = [Admissions::start(&pool), Admissions::start(&pool)];
+    for key in 1.. {
+        let begun = minute();
+        // In opposite orders, so that they meet each other's locks.
+        let asked = (0..REQUESTS).map(|n| {
+            let nonce = if n % 2 == 0 { n / 2 % NONCES } else { NONCES - 1 - n / 2 % NONCES };
+            processes[(n % 2) as usize].admit(signed(key, &nonce.to_string(), 10_000))
+        });
+        let told: Vec<Admission> = futures::future::try_join_all(asked).await.unwrap();
+        if begun != minute() {
+            continue;
+        }
+        let mut counts: Vec<u32> = told.iter().filter_map(|one| one.rate.map(|rate| rate.used)).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, (1..=NONCES).collect::<Vec<u32>>());
+        assert_eq!(told.iter().filter(|one| one.nonce_is_fresh).count(), NONCES as usize);
+        return;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_postgres_is_stuck_everybody_is_refused_in_time_and_afterwards_admitted_again() {
+    const REQUESTS: usize = 500;
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
+    let admissions = Admissions::start(&pool);
+    let owner = sqlx::PgPool::connect(&database.url()).await.unwrap();
+    let mut lock = owner.begin().await.unwrap();
+    sqlx::query("lock table nonces").execute(&mut *lock).await.unwrap();
+    let asked = (0..REQUESTS).map(|n| admissions.admit(signed(1, &n.to_string(), 0)));
+    let told = tokio::time::timeout(PATIENCE * 2, futures::future::join_all(asked)).await.unwrap();
+    assert!(told.iter().all(|one| one.as_ref().is_err_and(|error| error.status == 503)), "{told:?}");
+    lock.rollback().await.unwrap();
+    let admission = admissions.admit(signed(1, "afterwards", 0)).await.unwrap();
+    assert!(admission.nonce_is_fresh);
 }

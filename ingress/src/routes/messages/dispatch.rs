@@ -6,12 +6,13 @@ use chrono::{DateTime, Utc};
 use http::StatusCode;
 use schemas::{SendState, month_of};
 use serde_json::{Value, json};
+use sqlx::Connection;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
     Ingress,
-    act::{Awaited, Reach, Reply},
+    act::{Awaited, Reply},
     error::ApiError,
 };
 
@@ -102,10 +103,13 @@ fn pending(message: Uuid) -> ApiError {
 }
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
-    let mut tx = runtime::db::begin_for_tenant(ingress.pool(Reach::One), tenant).await?;
+    let mut connection = ingress.looks.take().await?;
+    let mut tx = connection.begin().await?;
+    runtime::db::confine(&mut tx, tenant).await?;
     let rows =
         sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *tx).await?;
     tx.rollback().await?;
+    ingress.looks.put_back(connection);
     // A message has a recipient and a request, or it was never committed.
     let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let (rejected, sending_domain) = (head.rejected, head.domain.clone());

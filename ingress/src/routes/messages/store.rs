@@ -51,7 +51,11 @@ pub(super) async fn find_or_create_contacts(
     .await?;
     // A statement of its own: somebody else may have made one at the same moment.
     let rows = sqlx::query!(
-        "select id, address from contacts where tenant_id = $1 and address = any ($2)",
+        r#"select c.id as "id!", w.address as "address!"
+           from unnest($2::text[]) as w (address)
+           cross join lateral (
+               select c.id from contacts c where c.tenant_id = $1 and c.address = w.address offset 0
+           ) c"#,
         tenant,
         &addresses
     )
@@ -71,8 +75,13 @@ pub(super) async fn find_or_create_contacts(
 async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid], dot_number: i64) -> sqlx::Result<()> {
     sqlx::query!(
         "with held as (
-             select id from contacts where tenant_id = $1 and id = any ($2) and dot_number is null
-             order by id for no key update
+             select c.id
+             from (select id from unnest($2::uuid[]) as u (id) order by id) w
+             cross join lateral (
+                 select c.id from contacts c
+                 where c.tenant_id = $1 and c.id = w.id and c.dot_number is null
+                 offset 0 for no key update
+             ) c
          )
          update contacts c set dot_number = $3, updated_at = now()
          from held where c.tenant_id = $1 and c.id = held.id",

@@ -110,10 +110,13 @@ pub(crate) async fn readiness(
 ) -> sqlx::Result<Option<Readiness>> {
     sqlx::query_as!(
         Readiness,
-        r#"select s.id, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"
-           from senders s
-           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
-           where s.tenant_id = $1 and (s.id = $2 or ($2::uuid is null and s.is_default))"#,
+        r#"select s.id as "id!", s.status = 'active' as "active!", d.status as "domain_status!: DomainStatus"
+           from (
+               select id, status, domain_id from senders where tenant_id = $1 and id = $2
+               union all
+               select id, status, domain_id from senders where $2::uuid is null and tenant_id = $1 and is_default
+           ) s
+           cross join lateral (select d.status from domains d where d.tenant_id = $1 and d.id = s.domain_id offset 0) d"#,
         tenant,
         id,
     )

@@ -63,7 +63,7 @@ pub use settings::Settings;
 const IN_FLIGHT_PER_CONNECTION: usize = 2;
 /// Claims of one lane at once. They are short: who comes meanwhile waits for a connection, not for a plan; and no transactional mail
 /// waits for those of campaigns.
-const CLAIMS_AT_ONCE: u32 = 3;
+const CLAIMS_AT_ONCE: usize = 3;
 
 /// The delivery stage.
 pub struct Delivery {

@@ -79,7 +79,7 @@ impl Rendering {
         let shard = Uuid::new_v4().as_bytes()[0];
         Ok(Self {
             contents: Contents::new(settings.rendering_cache_mb),
-            plans: KeptPlans::new(&pool, workers(settings)),
+            plans: KeptPlans::new(&pool, settings.rendering_workers + settings.rendering_priority_workers),
             pool,
             tokens,
             public_url: url.as_str().trim_end_matches('/').into(),
@@ -144,11 +144,6 @@ impl Rendering {
             }
         })
     }
-}
-
-/// Workers of both lanes.
-fn workers(settings: &Settings) -> u32 {
-    u32::try_from(settings.rendering_workers.max(1) + settings.rendering_priority_workers.max(1)).unwrap_or(u32::MAX)
 }
 
 fn rendition(
