@@ -23,7 +23,7 @@ from pathlib import Path
 
 import nats
 import nkeys
-from nats.errors import NoServersError, TimeoutError as NatsTimeout
+from nats.errors import NoRespondersError, NoServersError, TimeoutError as NatsTimeout
 
 HERE = Path(__file__).resolve().parent
 SERVERS = ("nats-0", "nats-1", "nats-2")
@@ -165,7 +165,17 @@ async def may_hear(client, subject):
 
 
 async def ask(client, subject, body=None, headers=None):
-    answer = await client.request(subject, json.dumps(body or {}).encode(), timeout=5, headers=headers)
+    clock = asyncio.get_running_loop().time
+    until = clock() + WAIT
+    while True:
+        try:
+            answer = await client.request(subject, json.dumps(body or {}).encode(), timeout=5, headers=headers)
+            break
+        except NoRespondersError:
+            # Who answers may have subscribed at another server a moment ago.
+            if clock() > until:
+                raise
+            await asyncio.sleep(0.1)
     return json.loads(answer.data)
 
 

@@ -49,7 +49,8 @@ impl Rig {
         // The stream table, each stream small: JetStream sets the bytes aside, and many tests share one server.
         for spec in STREAMS {
             let config = Config { max_bytes: STREAM_BYTES, ..spec.config(&prefix, 1) };
-            bus.jetstream().create_stream(config).await.unwrap();
+            // The server may take its time when many tests begin at once; what it did meanwhile stands.
+            until("the stream to be made", async || bus.jetstream().create_stream(config.clone()).await.is_ok()).await;
         }
         Self { pool, bus, database, shutdown: CancellationToken::new() }
     }
