@@ -22,10 +22,10 @@ const QUEUE: usize = 1_024;
 /// Connections for it: one group is under way at a time, beside one that is given back and one that is asked for to see how long that
 /// takes.
 const CONNECTIONS: u32 = 3;
-/// How long Postgres may take over a group.
-const STATEMENT_TIMEOUT: &str = "3s";
+/// How long Postgres may take over a group: a disk that stands still for some seconds refuses nobody.
+const STATEMENT_TIMEOUT: &str = "10s";
 /// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(12);
 
 /// Where a key stands in its minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Admissions {
     /// fraction of a second, and with them only requests that were signed within it.
     ///
     /// # Errors
-    /// 503 when Postgres is away, five seconds later at the latest.
+    /// 503 when Postgres is away; twelve seconds later at the latest, when it is there and does not answer.
     pub async fn admit(&self, wanted: Wanted) -> Result<Admission, ApiError> {
         if wanted.nonce.is_none() && wanted.limit == 0 && wanted.named.is_none() {
             return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });

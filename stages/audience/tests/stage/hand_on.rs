@@ -101,8 +101,10 @@ async fn a_tenant_with_a_hundred_batches_does_not_stand_before_nine_with_one() {
     .unwrap();
     until("the late one is served", async || announced_by_tenant(&rig).await.get(&late.id) == Some(&2)).await;
     assert_eq!(announced(&rig).await, 10, "and the lane is not overfilled");
-    let rung: Vec<Resolved> = rig.messages(stream::RESOLVED).await;
-    assert_eq!(rung.len(), 21, "each hand-on was announced once");
+    // It is rung after the commit that was just seen.
+    let rung = async || rig.messages::<Resolved>(stream::RESOLVED).await.len();
+    until("all hand-ons are announced", async || rung().await >= 21).await;
+    assert_eq!(rung().await, 21, "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
