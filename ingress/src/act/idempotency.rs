@@ -193,7 +193,7 @@ impl IdempotencyKey {
         .map(drop)
     }
 
-    /// Renews the lease of a parked act, from now; a lease of nothing gives it up.
+    /// Takes the lease of a parked act that nobody holds, from now; a lease of nothing gives it up.
     ///
     /// # Errors
     /// When Postgres is away.
@@ -201,6 +201,24 @@ impl IdempotencyKey {
         sqlx::query!(
             "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
              where key_id = $1 and idempotency_key = $2 and status is null",
+            key_id,
+            self.value,
+            lease.as_secs_f64(),
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+
+    /// Renews the lease of a parked act, from now, while it lasts. One that was given up stays so: Postgres may come to a renewal
+    /// only after its sender stopped waiting for it, and gave the lease up.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn renew(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
+             where key_id = $1 and idempotency_key = $2 and status is null and locked_until > clock_timestamp()",
             key_id,
             self.value,
             lease.as_secs_f64(),

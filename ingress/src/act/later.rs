@@ -60,7 +60,7 @@ pub(super) async fn conclude(
 async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        if let Err(error) = scoped.key.hold(pool, scoped.key_id, LEASE).await {
+        if let Err(error) = scoped.key.renew(pool, scoped.key_id, LEASE).await {
             tracing::debug!(transient = runtime::db::is_transient(&error), "lease not renewed");
         }
     }
@@ -68,13 +68,15 @@ async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
 
 async fn store(pool: &PgPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
     let Scoped { key, key_id } = scoped;
-    let (status, body) = match result {
-        Ok(reply) => (reply.status, Cow::from(&reply.body)),
-        Err(error) if error.is_deterministic() => (error.status, Cow::from(error.body())),
-        Err(_) => return key.hold(pool, *key_id, Duration::ZERO).await,
-    };
-    // The caller waits, and waits for no disk: should a crash of Postgres take the answer back, a repeat finds the outcome anew.
+    // The caller waits, and waits for no disk: should a crash of Postgres take this back, a repeat finds the outcome anew.
     let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
-    key.complete(&mut tx, *key_id, status, &body).await?;
+    let answer = match result {
+        Ok(reply) => Some((reply.status, Cow::from(&reply.body))),
+        Err(error) => error.is_deterministic().then(|| (error.status, Cow::from(error.body()))),
+    };
+    match answer {
+        Some((status, body)) => key.complete(&mut tx, *key_id, status, &body).await?,
+        None => key.hold(&mut *tx, *key_id, Duration::ZERO).await?,
+    }
     tx.commit().await
 }

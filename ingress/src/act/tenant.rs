@@ -144,10 +144,7 @@ impl Reach {
         if self == Self::Many {
             return pool.clone();
         }
-        pool.options()
-            .clone()
-            .min_connections(0)
-            .connect_lazy_with(plans::by_kept_key((*pool.connect_options()).clone()))
+        plans::pool_by_kept_key(pool, pool.options().get_max_connections(), &[])
     }
 }
 

@@ -117,9 +117,7 @@ impl Admissions {
     /// connects when first asked.
     #[must_use]
     pub fn start(pool: &PgPool) -> Self {
-        let options = plans::by_kept_key((*pool.connect_options()).clone());
-        let options = options.options([("statement_timeout", STATEMENT_TIMEOUT)]);
-        let pool = pool.options().clone().min_connections(0).max_connections(CONNECTIONS).connect_lazy_with(options);
+        let pool = plans::pool_by_kept_key(pool, CONNECTIONS, &[("statement_timeout", STATEMENT_TIMEOUT)]);
         let (queue, entries) = mpsc::channel(QUEUE);
         tokio::spawn(carry(pool.clone(), entries));
         Self { pool, queue }

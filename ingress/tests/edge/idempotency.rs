@@ -1,6 +1,9 @@
 //! `Idempotency-Key`: once, or not at all.
 
+use std::time::Duration;
+
 use http::Method;
+use ingress::act::IdempotencyKey;
 use serde_json::json;
 
 use crate::common::{Client, Edge, PRODUCT};
@@ -113,6 +116,25 @@ async fn until(edge: &Edge, sql: &'static str) {
     while edge.count(sql).await == 0 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Postgres may come to a renewal after the waiter who sent it has answered "not yet" and gone: the repeat must be able to wait at once.
+#[tokio::test]
+async fn a_lease_is_renewed_while_it_is_held_and_not_after_it_was_given_up() {
+    let edge = Edge::start().await;
+    edge.client().await.post_once("k-1", PATH, json!({"kind": "list", "name": "News"})).await;
+    let parked =
+        "update idempotency_keys set status = null, waits_for = key_id, locked_until = now() + interval '1 minute'
+                  returning key_id";
+    let key_id = sqlx::query_scalar(parked).fetch_one(&edge.pool).await.unwrap();
+    let key = IdempotencyKey::of("k-1", "POST", PATH, b"");
+    let held_for_an_hour = "select count(*) from idempotency_keys where locked_until > now() + interval '1 hour'";
+    let lease = Duration::from_secs(7200);
+    key.renew(&edge.pool, key_id, lease).await.unwrap();
+    assert_eq!(edge.count(held_for_an_hour).await, 1);
+    key.hold(&edge.pool, key_id, Duration::ZERO).await.unwrap();
+    key.renew(&edge.pool, key_id, lease).await.unwrap();
+    assert_eq!(edge.count(held_for_an_hour).await, 0);
 }
 
 #[tokio::test]

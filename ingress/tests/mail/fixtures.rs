@@ -77,13 +77,9 @@ pub async fn audience(pool: &PgPool, tenant: Uuid, kind: &str, prefix: &str, mem
 
 /// Makes the two streams the ingress publishes to, small: a full-sized table for each test would reserve the whole disk.
 pub async fn open_streams(edge: &Edge) {
-    use async_nats::jetstream::context::CreateStreamErrorKind::TimedOut;
-    let bus = &edge.ingress.bus;
     for spec in runtime::streams::STREAMS.iter().filter(|spec| [stream::ACCEPTED, stream::SIGNALS].contains(&spec.name))
     {
-        let config = async_nats::jetstream::stream::Config { max_bytes: 1024 * 1024, ..spec.config(bus.prefix(), 1) };
-        // The server may take its time when many tests begin at once; what it did meanwhile stands.
-        while bus.jetstream().create_stream(config.clone()).await.is_err_and(|error| error.kind() == TimedOut) {}
+        stage_rig::make_stream(&edge.ingress.bus, spec, 1024 * 1024).await;
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection, postgres::PgConnectOptions};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
@@ -49,11 +49,16 @@ macro_rules! pairs {
 /// one made while a partition was empty goes through all of it once a campaign has filled it.
 pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1");
 
-/// A whole connection of such transactions, for one that does nothing else: they begin without saying so, and each of its plans is
-/// made once and kept.
+/// Connections like those of `pool`, made when first asked for, on which nothing runs but such transactions: they begin without saying
+/// so, and each of their plans is made once for a connection and kept. `settings` are further ones of Postgres.
 #[must_use]
-pub fn by_kept_key(options: PgConnectOptions) -> PgConnectOptions {
-    options.options(by_key!(pairs)).options([("join_collapse_limit", "1"), ("plan_cache_mode", "force_generic_plan")])
+pub fn pool_by_kept_key(pool: &PgPool, connections: u32, settings: &[(&str, &str)]) -> PgPool {
+    let options = (*pool.connect_options())
+        .clone()
+        .options(by_key!(pairs))
+        .options([("join_collapse_limit", "1"), ("plan_cache_mode", "force_generic_plan")])
+        .options(settings.iter().copied());
+    pool.options().clone().min_connections(0).max_connections(connections).connect_lazy_with(options)
 }
 
 /// How long a connection keeps the plans it made ([`KeptPlans`]).
@@ -62,7 +67,7 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 /// Connections for transactions of the same few statements by key, hundreds of them a second. Each makes its plans once and keeps
 /// them, for a second: making them anew each time was a third of what such statements cost Postgres.
 ///
-/// A plan made while a partition was empty may go through all of it ([`by_kept_key`] does not prevent that: an empty index costs
+/// A plan made while a partition was empty may go through all of it ([`pool_by_kept_key`] does not prevent that: an empty index costs
 /// nothing to read). Such a one is gone a second later, before it does harm; plans kept for good were measured at 700 ms a group.
 #[derive(Debug)]
 pub struct KeptPlans {
@@ -103,9 +108,7 @@ impl KeptPlans {
     #[must_use]
     pub fn new(pool: &PgPool, connections: usize) -> Self {
         let places = connections.clamp(1, Semaphore::MAX_PERMITS);
-        let options = by_kept_key((*pool.connect_options()).clone());
-        let most = u32::try_from(places).unwrap_or(u32::MAX);
-        let pool = pool.options().clone().min_connections(0).max_connections(most).connect_lazy_with(options);
+        let pool = pool_by_kept_key(pool, u32::try_from(places).unwrap_or(u32::MAX), &[]);
         Self { pool, places: Arc::new(Semaphore::new(places)), idle: Mutex::default() }
     }
 

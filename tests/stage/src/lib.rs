@@ -7,11 +7,12 @@ mod wait;
 
 use std::sync::Arc;
 
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::{context::CreateStreamErrorKind, stream::Config};
 use clap::{Args, Command};
 use runner::{Deps, Runner};
 use runtime::{
-    Bus, Database, FactBell, MasterKeys, Outbound, OutboundSettings, Publication, Role, Vault, streams::STREAMS,
+    Bus, Database, FactBell, MasterKeys, Outbound, OutboundSettings, Publication, Role, Vault,
+    streams::{STREAMS, StreamSpec},
 };
 use schemas::{messages::Message, subjects::stream};
 use servers::TestDatabase;
@@ -39,6 +40,17 @@ pub struct Dead {
     pub subject: String,
 }
 
+/// Makes a stream of the table, of this size. The server may take its time when many tests begin at once; what it did meanwhile stands.
+pub async fn make_stream(bus: &Bus, spec: &StreamSpec, max_bytes: i64) {
+    let config = Config { max_bytes, ..spec.config(bus.prefix(), 1) };
+    until("the stream to be made", async || match bus.jetstream().create_stream(config.clone()).await {
+        Ok(_) => true,
+        Err(error) if error.kind() == CreateStreamErrorKind::TimedOut => false,
+        Err(error) => panic!("{}: {error}", spec.name),
+    })
+    .await;
+}
+
 impl Rig {
     pub async fn new() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -48,9 +60,7 @@ impl Rig {
         let bus = Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap();
         // The stream table, each stream small: JetStream sets the bytes aside, and many tests share one server.
         for spec in STREAMS {
-            let config = Config { max_bytes: STREAM_BYTES, ..spec.config(&prefix, 1) };
-            // The server may take its time when many tests begin at once; what it did meanwhile stands.
-            until("the stream to be made", async || bus.jetstream().create_stream(config.clone()).await.is_ok()).await;
+            make_stream(&bus, spec, STREAM_BYTES).await;
         }
         Self { pool, bus, database, shutdown: CancellationToken::new() }
     }
