@@ -4,7 +4,7 @@
 use chrono::NaiveDate;
 use serde_json::Value;
 use servers::TestDatabase;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, postgres::PgConnectOptions};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 const CLAIM: &str = include_str!("../queries/claim.sql");
@@ -40,7 +40,7 @@ async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
     .unwrap();
     let mut db = db.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
     let some = "select id, month from sends order by id limit 500";
-    let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut *db).await.unwrap();
+    let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut db).await.unwrap();
     let (ids, months): (Vec<Uuid>, Vec<NaiveDate>) = sends.into_iter().unzip();
     let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{CLAIM}")))
         .bind(vec![TENANT; ids.len()])
@@ -48,7 +48,7 @@ async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
         .bind(months[0])
         .bind(Uuid::from_u128(3))
         .bind(300_f64)
-        .fetch_one(&mut *db)
+        .fetch_one(&mut db)
         .await
         .unwrap();
     let in_vain = rows_in_vain(&plan[0]["Plan"]);
@@ -102,14 +102,14 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
 #[tokio::test]
 async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let options: PgConnectOptions = database.url().parse().unwrap();
+    let pool = PgPool::connect_lazy(&database.url()).unwrap();
     // Each of them planned anew here: what is judged is the plan that the rows below call for.
-    let options = runtime::plans::by_kept_key(options).options([("plan_cache_mode", "force_custom_plan")]);
-    let mut db = PgConnection::connect_with(&options).await.unwrap();
+    let pool = runtime::plans::pool_by_kept_key(&pool, 1, &[("plan_cache_mode", "force_custom_plan")]);
+    let mut db = pool.acquire().await.unwrap();
     for statement in statements(&[TENANT]) {
         let Prepared { name, sql, arguments } = statement;
         for sql in [format!("prepare {name} as {sql}"), format!("execute {name}({arguments})")] {
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut db).await.unwrap();
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *db).await.unwrap();
         }
     }
     // As rows would be after a first import and the launch of a first campaign: nobody has analysed them yet.
@@ -129,7 +129,7 @@ async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() 
         sqlx::query_scalar("select id from sends order by id limit 100").fetch_all(&mut filler).await.unwrap();
     for Prepared { name, arguments, .. } in statements(&ids) {
         let explain = format!("explain (analyze, format json) execute {name}({arguments})");
-        let plan: Value = sqlx::query_scalar(AssertSqlSafe(explain)).fetch_one(&mut db).await.unwrap();
+        let plan: Value = sqlx::query_scalar(AssertSqlSafe(explain)).fetch_one(&mut *db).await.unwrap();
         let in_vain = rows_in_vain(&plan[0]["Plan"]);
         assert!(in_vain < 1_000.0, "{name}: {in_vain} rows were looked at in vain: {plan:#}");
     }
