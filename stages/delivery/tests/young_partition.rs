@@ -40,7 +40,7 @@ async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
     .unwrap();
     let mut db = db.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
     let some = "select id, month from sends order by id limit 500";
-    let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut db).await.unwrap();
+    let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut *db).await.unwrap();
     let (ids, months): (Vec<Uuid>, Vec<NaiveDate>) = sends.into_iter().unzip();
     let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{CLAIM}")))
         .bind(vec![TENANT; ids.len()])
@@ -48,7 +48,7 @@ async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
         .bind(months[0])
         .bind(Uuid::from_u128(3))
         .bind(300_f64)
-        .fetch_one(&mut db)
+        .fetch_one(&mut *db)
         .await
         .unwrap();
     let in_vain = rows_in_vain(&plan[0]["Plan"]);
