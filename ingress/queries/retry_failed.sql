@@ -2,7 +2,8 @@
 -- caller has locked, wait to be handed on. $1 tenant, $2 first and $3 last ids of the batches, $4 months, $5 the reasons.
 -- Attempts stay counted. What the totals said of these sends is taken back where it was said.
 with tried as (
-    select s.id, s.month, w.first as batch_id, s.state, s.reason, s.decided_at, s.reason = any ($5) as again
+    select s.id, s.month, w.first as batch_id, s.state, s.reason, s.decided_at, s.reason = any ($5) as again,
+           s.fenced_at is null as unmetered
     from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
     join sends s on s.tenant_id = $1 and s.id between w.first and w.last and s.month = w.month
     where s.state in ('failed', 'expired')
@@ -41,4 +42,5 @@ with tried as (
     order by t.hour, t.kind, t.event
     on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count
 )
-select count(*) filter (where again) as "queued!", count(*) filter (where not coalesce(again, false)) as "skipped!" from tried
+select count(*) filter (where again) as "queued!", count(*) filter (where again and unmetered) as "unmetered!",
+       count(*) filter (where not coalesce(again, false)) as "skipped!" from tried

@@ -1,11 +1,13 @@
 //! Every answer that is not a success, in one shape: `{ok: false, error, detail?, fields?}` (API.md §1).
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::borrow::Cow;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
+use runtime::{causes, db};
 use schemas::rejected::{Refusal, RefusedField};
 use serde::Serialize;
+use tokio::task::JoinError;
 
 /// What a caller should wait, in seconds, when Postgres is away.
 const RETRY_UNAVAILABLE: u64 = 2;
@@ -130,9 +132,9 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable").retry_after(RETRY_UNAVAILABLE)
     }
 
-    /// Logs an unexpected error with its chain, and answers 500.
+    /// Logs an unexpected error with its chain ([`causes::chain`]), and answers 500.
     pub fn unexpected(error: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::error!(error = chain(error), "request failed");
+        tracing::error!(error = causes::chain(error), "request failed");
         Self::internal()
     }
 
@@ -227,38 +229,20 @@ impl From<sqlx::Error> for ApiError {
         let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
         // 40: deadlock or serialization, 55P03: lock not available, 57014: statement timeout. A repeat may well succeed.
         let again = code.starts_with("40") || code == "55P03" || code == "57014";
-        if again || runtime::db::is_unavailable(&error) {
-            tracing::warn!(error = describe(&error), "database unavailable");
+        if again || db::is_unavailable(&error) {
+            tracing::warn!(error = db::describe(&error), "database unavailable");
             return Self::unavailable();
         }
-        tracing::error!(error = describe(&error), "database refused");
+        tracing::error!(error = db::describe(&error), "database refused");
         Self::internal()
     }
 }
 
-/// A database error without the values in it: Postgres quotes the offending row, and that may be an address.
-fn describe(error: &sqlx::Error) -> String {
-    match error.as_database_error() {
-        Some(database) => format!(
-            "sqlstate {} table {} constraint {}",
-            database.code().unwrap_or_default(),
-            database.table().unwrap_or("-"),
-            database.constraint().unwrap_or("-"),
-        ),
-        None => chain(error),
+/// A task of ours that panicked: 500. What it said may quote the caller's data; the panic hook has said where.
+impl From<JoinError> for ApiError {
+    fn from(error: JoinError) -> Self {
+        Self::unexpected(&error)
     }
-}
-
-/// An error and its sources, in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -102,8 +102,7 @@ impl From<sqlx::Error> for Refusal {
             tracing::warn!("database unavailable to the assistant endpoint");
             return Self::Unavailable;
         }
-        let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
-        tracing::error!(sqlstate = code, "database refused the assistant endpoint");
+        tracing::error!(error = runtime::db::describe(&error), "database refused the assistant endpoint");
         Self::Internal
     }
 }

@@ -1,5 +1,6 @@
 -- Brings known contacts up to date. An empty cell leaves the value; an opt-out is never lifted; `pending` becomes `subscribed`
--- only where the import states that marketing is allowed and on what basis ($2). A row that says nothing new changes nothing.
+-- only where the import states that marketing is allowed and on what basis ($2); the import is then the evidence: its basis ($3), slug
+-- ($4) and description ($5). A row that says nothing new changes nothing.
 with told as (
     select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
            r.fields, r.consent_basis, r.consent_at,
@@ -7,7 +8,8 @@ with told as (
                when r.unsubscribed then 'unsubscribed'
                when $2 and c.marketing_status = 'pending' then 'subscribed'
                else c.marketing_status
-           end as marketing_status
+           end as marketing_status,
+           $2 and not r.unsubscribed and c.marketing_status = 'pending' as agrees
     from import_rows r
     join contacts c on c.tenant_id = $1 and c.id = r.contact_id
     where r.contact_id <> r.new_id
@@ -25,8 +27,11 @@ changed as (
         locale = coalesce(t.locale, c.locale),
         fields = c.fields || t.fields,
         marketing_status = t.marketing_status,
-        consent_basis = coalesce(t.consent_basis, c.consent_basis, $3),
-        consent_at = coalesce(t.consent_at, c.consent_at, case when $3::text is not null then now() end),
+        consent_basis = case when t.agrees then coalesce(t.consent_basis, $3) else coalesce(t.consent_basis, c.consent_basis, $3) end,
+        consent_at = case when t.agrees then coalesce(t.consent_at, now())
+                          else coalesce(t.consent_at, c.consent_at, case when $3::text is not null then now() end) end,
+        consent_source = case when t.agrees then $4 else c.consent_source end,
+        consent_description = case when t.agrees then $5 else c.consent_description end,
         updated_at = now()
     from told t
     where c.tenant_id = $1 and c.id = t.id

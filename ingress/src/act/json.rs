@@ -168,7 +168,7 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
     } else if message.starts_with("duplicate field") {
         FieldFault::new(joined(quoted()), "duplicate", "is given twice")
     } else if message.starts_with("unknown variant") {
-        let allowed = message.split_once("expected").map_or("", |(_, rest)| rest.trim().trim_start_matches("one of "));
+        let allowed = message.rsplit_once(", expected ").map_or("", |(_, rest)| rest.trim_start_matches("one of "));
         FieldFault::new(path, "not_allowed", format!("must be one of {}", allowed.replace('`', "")))
     } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
         // What follows "expected" names the type; what stands before may quote the caller's value.
@@ -325,6 +325,9 @@ mod tests {
     fn a_fault_does_not_quote_the_value() {
         let error = decode::<Body>(json!({"name": ["ann@example.com"]}).as_object().unwrap().clone()).unwrap_err();
         assert!(!format!("{error:?}").contains("ann@"));
+        let body = json!({"name": "a", "steps": [{"kind": "expected, expected ann@example.com"}]});
+        let error = decode::<Body>(body.as_object().unwrap().clone()).unwrap_err();
+        assert_eq!(error.fields[0].detail, "must be one of wait or send");
     }
 
     #[test]

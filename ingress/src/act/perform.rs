@@ -337,7 +337,7 @@ async fn parse(body: &Bytes) -> Result<Map<String, Value>, ApiError> {
         return json::parse(body);
     }
     let body = body.clone();
-    tokio::task::spawn_blocking(move || json::parse(&body)).await.map_err(|_| ApiError::internal())?
+    tokio::task::spawn_blocking(move || json::parse(&body)).await?
 }
 
 /// Whose act it was, and what a repeat is recognised by.

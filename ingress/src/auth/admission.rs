@@ -186,7 +186,7 @@ async fn admit_each(pool: &PgPool, wanted: &[Wanted]) -> Vec<Result<Admission, F
             wanted.iter().map(|_| Err(Failed { is_transient: true })).collect()
         }
         Err(error) if wanted.len() == 1 => {
-            tracing::error!(%error, "a request could not be admitted");
+            tracing::error!(error = runtime::db::describe(&error), "a request could not be admitted");
             vec![Err(Failed { is_transient: false })]
         }
         Err(_) => {

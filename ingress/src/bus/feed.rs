@@ -154,8 +154,8 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-fn away(error: impl std::fmt::Display) -> ApiError {
-    tracing::warn!(error = %BusError::Stream(error.to_string()), "a consumer of events could not be made");
+fn away(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ApiError {
+    tracing::warn!(error = %BusError::refused(error), "a consumer of events could not be made");
     ApiError::unavailable()
 }
 

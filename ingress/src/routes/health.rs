@@ -21,6 +21,8 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, Serialize)]
 struct Health {
     ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
     status: &'static str,
     version: &'static str,
     checks: Checks,
@@ -41,5 +43,6 @@ async fn health(State(ingress): State<Arc<Ingress>>) -> impl IntoResponse {
         (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let checks = Checks { database: found.database, bus: found.bus };
-    (code, Json(Health { ok: found.database, status, version: env!("CARGO_PKG_VERSION"), checks }))
+    let error = (!found.database).then_some("unavailable");
+    (code, Json(Health { ok: found.database, error, status, version: env!("CARGO_PKG_VERSION"), checks }))
 }

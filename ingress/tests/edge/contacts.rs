@@ -206,6 +206,12 @@ async fn leave_traces(edge: &Edge, client: &Client, contact: &str) {
          where $5::text is not null")
         .await
         .unwrap();
+    run("insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         select $1, $3, gen_random_uuid(), $4, 'bounced', now(),
+                '{\"class\": \"hard\", \"diagnostic\": \"550 5.1.1 <ann@example.com>: no such user\"}'
+         where $2::uuid is not null and $5::text is not null")
+    .await
+    .unwrap();
     run("insert into renditions (tenant_id, send_id, rendered)
          select $1, $3, '{\"to\": \"ann@example.com\"}' where $2::uuid is not null and $4::date is not null and $5::text is not null")
         .await

@@ -152,8 +152,8 @@ async fn an_import_never_lifts_a_suppression_or_an_opt_out() {
     client.post("/v1/contacts", json!({"email": "pending@example.com", "marketing_status": "pending"})).await;
     client.post("/v1/suppressions", json!({"email": "held@example.com", "reason": "complaint"})).await;
     let csv = "email,unsubscribed\nleft@example.com,no\nheld@example.com,no\npending@example.com,no\nleaves@example.com,yes\n";
-    let body = json!({"csv": csv, "compliance": {"marketing_allowed": true, "consent_basis": "opt_in"}});
-    let answer = client.post(PATH, body).await;
+    let compliance = json!({"marketing_allowed": true, "consent_basis": "opt_in", "source_description": "The fair"});
+    let answer = client.post(PATH, json!({"csv": csv, "source_slug": "fair", "compliance": compliance})).await;
     assert_eq!(answer.body["counts"]["suppressed"], 1, "{}", answer.body);
     let status = |address: &'static str| {
         let client = client.clone();
@@ -162,6 +162,12 @@ async fn an_import_never_lifts_a_suppression_or_an_opt_out() {
     assert_eq!(status("left@example.com").await, "unsubscribed");
     assert_eq!(status("leaves@example.com").await, "unsubscribed");
     assert_eq!(status("pending@example.com").await, "subscribed", "an agreement that was not given yet is given now");
+    let consent = contact(&client, "pending@example.com").await["consent"].clone();
+    assert_eq!(
+        (&consent["basis"], &consent["source"], &consent["description"]),
+        (&json!("opt_in"), &json!("fair"), &json!("The fair")),
+        "the import is the evidence"
+    );
     assert_eq!(contact(&client, "held@example.com").await["suppression"]["reason"], "complaint");
     client.post(PATH, json!({"csv": "email\nx@example.com\n", "compliance": {"marketing_allowed": false}})).await;
     assert_eq!(status("x@example.com").await, "pending");

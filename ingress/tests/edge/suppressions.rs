@@ -1,6 +1,7 @@
 //! `/v1/suppressions`
 
 use serde_json::{Value, json};
+use stage_rig::until;
 
 use crate::common::{Client, Edge};
 
@@ -147,9 +148,7 @@ async fn a_suppression_waits_for_a_fence_that_holds_the_contact() {
     });
     let waiting =
         "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-    while edge.count(waiting).await == 0 {
-        tokio::task::yield_now().await;
-    }
+    until("the write to wait for the fence", async || edge.count(waiting).await > 0).await;
     assert_eq!(edge.count("select count(*) from suppressions").await, 0);
     fence.commit().await.unwrap();
     assert_eq!(writing.await.unwrap(), 201);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::common::{Client, Edge, settings};
 
 /// Nobody waits longer for the listener.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listener on a database of its own.
 pub struct Wire {

@@ -178,14 +178,14 @@ async fn send_counts_are_the_sums_over_the_batches() {
     let id = ready.campaign(json!({})).await;
     ready.batch(&id, &["sent", "skipped"]).await;
     ready.batch(&id, &["queued"]).await;
-    sqlx::query("update batches set opened = 1, delivered = 1 where size = 2").execute(&ready.edge.pool).await.unwrap();
+    sqlx::query("update batches set opened = 1 where size = 2").execute(&ready.edge.pool).await.unwrap();
     let counts = ready.client.get(&format!("/v1/campaigns/{id}")).await.body["send_counts"].clone();
     assert_eq!(
         counts,
         json!({
             "total": 3, "queued": 1, "claimed": 0, "fenced": 0, "deferred": 0, "sent": 1, "failed": 0, "unknown": 0, "skipped": 1,
-            "cancelled": 0, "expired": 0, "delivered": 1, "bounced": 0, "complained": 0, "opened": 1, "clicked": 0,
-            "unsubscribed": 0,
+            "cancelled": 0, "expired": 0, "delivered": 1, "delivered_confirmed": 0, "bounced": 0, "complained": 0, "opened": 1,
+            "clicked": 0, "unsubscribed": 0,
         })
     );
 }

@@ -65,6 +65,21 @@ async fn the_first_gate_that_stops_decides_and_names_its_row() {
 }
 
 #[tokio::test]
+async fn a_magic_recipient_is_suppressed_in_the_sandbox() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    sqlx::query("update contacts set address = 'suppressed+1@sandbox.test' where address = 'reader1@example.com'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    for (environment, verdict, detail) in [("production", "wait", "none"), ("sandbox", "stop", "sandbox_recipient")] {
+        sqlx::query("update tenants set environment = $1").bind(environment).execute(&ready.edge.pool).await.unwrap();
+        let found = explain(&ready, &id, "suppressed%2B1%40sandbox.test").await;
+        assert_eq!((&found["verdict"], &gate(&found, "suppression")["detail"]), (&json!(verdict), &json!(detail)));
+    }
+}
+
+#[tokio::test]
 async fn a_stranger_is_in_no_audience() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

@@ -90,7 +90,7 @@ pub async fn first_on(edge: &Edge, name: &str) -> (String, Value) {
     let config = async_nats::jetstream::consumer::pull::Config::default();
     let consumer = stream.create_consumer(config).await.unwrap();
     let mut messages = consumer.messages().await.unwrap();
-    let message = tokio::time::timeout(Duration::from_secs(10), messages.next()).await.unwrap().unwrap().unwrap();
+    let message = tokio::time::timeout(Duration::from_secs(120), messages.next()).await.unwrap().unwrap().unwrap();
     (message.subject.to_string(), serde_json::from_slice(&message.payload).unwrap())
 }
 

@@ -283,6 +283,9 @@ async fn people_of_every_standing(ready: &Ready) {
                     a.reason as reason1, a.scope as scope1, a.over as over1, b.reason as reason2, b.scope as scope2, b.over as over2
              from unnest(array['subscribed', 'unsubscribed', 'pending']) m, unnest(array['active', 'archived']) c,
                   suppressions_of a, suppressions_of b
+             union all
+             select gen_random_uuid(), name || '@sandbox.test', 'subscribed', 'active', null, null, false, null, null, false
+             from unnest(array['suppressed', 'suppressed+1', 'suppressedly']) name
          ), inserted as (
              insert into contacts (tenant_id, id, address, marketing_status, status) select $1, id, address, m, c from people
          ), suppressed as (
@@ -313,6 +316,8 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
 ) {
     let ready = Ready::start().await;
     people_of_every_standing(&ready).await;
+    // A magic recipient is suppressed without a row; in the sandbox only.
+    sqlx::query("update tenants set environment = 'sandbox'").execute(&ready.edge.pool).await.unwrap();
     let rows = sqlx::query(
         "select s.* from standings($1, (select array_agg(contact_id) from audience_members where audience_id = $2)) s
          where s.contact_active",

@@ -7,6 +7,7 @@ use http::Method;
 use rstest::rstest;
 use schemas::{SendId, month_of, parse_id, subjects::stream};
 use serde_json::{Value, json};
+use stage_rig::until;
 use uuid::Uuid;
 
 use crate::{
@@ -60,16 +61,11 @@ impl World {
 }
 
 async fn decide(edge: &Edge, states: &[&str]) -> Uuid {
-    let message = loop {
-        let newest: Option<Uuid> = sqlx::query_scalar("select id from messages order by created_at desc limit 1")
-            .fetch_optional(&edge.pool)
-            .await
-            .unwrap();
-        match newest {
-            Some(message) => break message,
-            None => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    };
+    until("a message to be accepted", async || edge.count("select count(*) from messages").await > 0).await;
+    let message: Uuid = sqlx::query_scalar("select id from messages order by created_at desc limit 1")
+        .fetch_one(&edge.pool)
+        .await
+        .unwrap();
     for (place, state) in states.iter().enumerate() {
         sqlx::query(
             "insert into sends (tenant_id, id, month, request_id, contact_id, state, reason, smtp_code, enhanced_code, decided_at)
@@ -264,18 +260,17 @@ async fn a_client_that_hangs_up_loses_nothing() {
         let (client, body) = (world.client.clone(), body.clone());
         async move { client.post_once("k-1", PATH, body).await }
     });
-    while world.edge.count("select count(*) from messages").await == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("its acceptance", async || world.edge.count("select count(*) from messages").await > 0).await;
     request.abort();
     let id = world.decide(&["sent"]).await;
-    let again = loop {
-        let answer = world.client.post_once("k-1", PATH, body.clone()).await;
-        if answer.status != 409 {
-            break answer;
+    let mut again = world.client.post_once("k-1", PATH, body.clone()).await;
+    until("the request to be over", async || {
+        if again.status == 409 {
+            again = world.client.post_once("k-1", PATH, body.clone()).await;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+        again.status != 409
+    })
+    .await;
     assert_eq!((again.status.as_u16(), again.text("message_id")), (200, id.to_string()));
 }
 

@@ -164,6 +164,22 @@ async fn a_launch_sends_the_newest_version_of_a_variants_template() {
 }
 
 #[tokio::test]
+async fn a_draft_keeps_its_archived_template_until_its_words_change() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"subject": "Old"})).await;
+    let variants = json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "template_id": template}]);
+    let id = ready.campaign(json!({"variants": variants})).await;
+    ready.client.delete(&format!("/v1/templates/{template}"), json!({})).await;
+    let path = format!("/v1/campaigns/{id}");
+    let contents = "select count(*) from contents";
+    let before = ready.edge.count(contents).await;
+    assert_eq!(ready.client.patch(&path, json!({"name": "Renamed"})).await.status, 200);
+    assert_eq!(ready.edge.count(contents).await, before, "nothing is stored again");
+    let anew = ready.client.patch(&path, json!({"variants": variants})).await;
+    assert_eq!(anew.refusal(), (404, "template_not_found"));
+}
+
+#[tokio::test]
 async fn a_campaign_is_not_launched_into_a_closed_window() {
     let ready = Ready::start().await;
     let at = Utc::now() + TimeDelta::hours(1);

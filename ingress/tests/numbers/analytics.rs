@@ -205,6 +205,14 @@ async fn variants_and_winner_appear_when_a_test_ran() {
     .await
     .unwrap();
     let set = |sql: &'static str| sqlx::query(sql).bind(campaign.clone()).execute(&ready.edge.pool);
+    set("update campaigns set launched_at = now() where id = $1::uuid").await.unwrap();
+    let split = ready.client.get(&format!("/v1/analytics/campaigns/{campaign}")).await.body;
+    assert_eq!(
+        (split["variants"].as_array().map(Vec::len), &split["winner"]),
+        (Some(2), &json!(null)),
+        "nobody decides a mere split"
+    );
+    assert!(!split["notes"].to_string().contains("A/B test"));
     set("update campaigns set test_percent = 20, winner_metric = 'click_rate', decide_after_minutes = 60, launched_at = now() where id = $1::uuid").await.unwrap();
     let path = format!("/v1/analytics/campaigns/{campaign}");
     let body = ready.client.get(&path).await.body;

@@ -42,6 +42,12 @@ async fn who_leaves_a_topic_stays_away_whoever_adds_him_until_he_comes_back_hims
         assert!(answer.status == 200 && html(&answer).contains("Your choices are saved"), "{}", html(&answer));
         assert!(!reader.is_in(news).await && reader.is_in(offers).await);
     }
+    let told: Vec<(String, String)> =
+        sqlx::query_as("select detail->>'topic', detail->>'method' from events where type = 'topic_left'")
+            .fetch_all(&reader.ready.edge.pool)
+            .await
+            .unwrap();
+    assert_eq!(told, [(news.to_string(), "preferences".to_owned())], "once, however often the form was sent");
     let added = reader.add(news).await;
     assert_eq!((added.body["added"].as_i64(), added.body["departed"].as_i64()), (Some(0), Some(1)));
     let csv = "email,list\nreader1@example.com,News\n";

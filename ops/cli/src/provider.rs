@@ -236,7 +236,7 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &Guard, id: Uuid) -> anyhow::
         settings: serde_json::from_value(row.settings)?,
         secret: SecretString::from(secret),
     };
-    let provider = connection.open(&reach()?, guard)?;
+    let [_, provider] = connection.open(&reach()?, guard)?;
     let started = std::time::Instant::now();
     let answered = provider.ping().await;
     let record = json!({

@@ -40,13 +40,18 @@ pub enum BusError {
     Publish(#[from] jetstream::context::PublishError),
     /// A stream or consumer could not be made or asked.
     #[error("JetStream refused: {0}")]
-    Stream(String),
+    Stream(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing came back in time.
     #[error("JetStream did not answer in time")]
     Timeout,
 }
 
 impl BusError {
+    /// JetStream's refusal, or what came instead of an answer.
+    pub fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Stream(error.into())
+    }
+
     /// Whether it may go away by itself.
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -181,7 +186,7 @@ impl Bus {
             Ok(stream) => Ok(Some(stream)),
             Err(error) => match error.kind() {
                 GetStreamErrorKind::JetStream(told) if told.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
-                _ => Err(BusError::Stream(error.to_string())),
+                _ => Err(BusError::refused(error)),
             },
         }
     }
@@ -195,7 +200,7 @@ impl Bus {
             self.jetstream
                 .create_or_update_stream(spec.config(&self.prefix, self.replicas))
                 .await
-                .map_err(|error| BusError::Stream(error.to_string()))?;
+                .map_err(BusError::refused)?;
         }
         Ok(())
     }

@@ -160,6 +160,24 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
     }
 }
 
+/// A database error in words, without the values in it: Postgres quotes the offending row or text, a decoder the value, and that may
+/// be an address. Of a refusal the SQLSTATE is left, and what was refused; of other errors their own text.
+#[must_use]
+pub fn describe(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(error) => format!(
+            "sqlstate {} table {} constraint {}",
+            error.code().unwrap_or_default(),
+            error.table().unwrap_or("-"),
+            error.constraint().unwrap_or("-"),
+        ),
+        sqlx::Error::ColumnDecode { index, .. } => format!("column {index} does not decode"),
+        sqlx::Error::Decode(_) => "a value does not decode".to_owned(),
+        sqlx::Error::Encode(_) => "a value does not encode".to_owned(),
+        error => error.to_string(),
+    }
+}
+
 /// Whether Postgres itself is away or overloaded, as opposed to refusing this statement.
 #[must_use]
 pub fn is_unavailable(error: &sqlx::Error) -> bool {

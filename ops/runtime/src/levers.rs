@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge, control::Nudges, mark};
+use crate::{Bus, Gauge, causes::chain, control::Nudges, db, mark};
 
 /// How soon a lever is known without a nudge.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -95,7 +95,9 @@ async fn look_often(pool: PgPool, known: watch::Sender<Held>, mut nudges: Nudges
     loop {
         match tokio::time::timeout(LOOK_MAX, look(&pool)).await {
             Ok(Ok(seen)) => follow(&known, &seen),
-            Ok(Err(error)) => tracing::debug!(%error, "the levers could not be read; the last ones stand"),
+            Ok(Err(error)) => {
+                tracing::debug!(error = db::describe(&error), "the levers could not be read; the last ones stand")
+            }
             Err(_) => tracing::debug!("the levers took too long to read; the last ones stand"),
         }
         tokio::select! {
@@ -154,7 +156,7 @@ async fn vouch(pool: PgPool, bus: Bus, known: watch::Sender<Held>, shutdown: Can
                     is_news
                 });
             }
-            Ok(Err(error)) => tracing::debug!(%error, "the ledger could not be vouched for yet"),
+            Ok(Err(error)) => tracing::debug!(error = chain(&error), "the ledger could not be vouched for yet"),
             Err(_) => tracing::debug!("the ledger could not be vouched for in time"),
         }
         if shutdown.run_until_cancelled(tokio::time::sleep(mark::EVERY)).await.is_none() {

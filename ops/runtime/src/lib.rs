@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod bus;
+pub mod causes;
 pub mod control;
 pub mod db;
 pub mod facts;

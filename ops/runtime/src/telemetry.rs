@@ -15,6 +15,8 @@ use tracing_subscriber::{
 
 use crate::trace;
 
+/// The target of lines about panics. They are written whatever the filter: nothing else tells of one.
+const PANICS: &str = "panic";
 /// Room for a usual line.
 const LINE_BYTES: usize = 512;
 
@@ -43,11 +45,21 @@ struct Filtering {
 
 static FILTERING: OnceLock<Filtering> = OnceLock::new();
 
-/// Starts JSON logs on standard error.
+/// Starts JSON logs on standard error, for a process that serves. From now on a panic is a line of them that says where, and not
+/// what: its message may quote data, as that of a slice out of range quotes the text that was sliced.
 ///
 /// # Errors
 /// For a filter that does not parse, or a second start.
 pub fn init_logs(filter: &str) -> Result<(), TelemetryError> {
+    start(filter)?;
+    std::panic::set_hook(Box::new(|panic| {
+        let (file, line) = panic.location().map_or(("", 0), |place| (place.file(), place.line()));
+        tracing::error!(target: PANICS, file, line, "panicked");
+    }));
+    Ok(())
+}
+
+fn start(filter: &str) -> Result<(), TelemetryError> {
     let (layer, handle) = reload::Layer::new(parse(filter)?);
     let lines = fmt::layer()
         .json()
@@ -114,7 +126,8 @@ fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
     // The assistant protocol's library logs what clients send and are answered.
     Ok(EnvFilter::try_new(filter)?
         .add_directive("sqlx::postgres::notice=off".parse()?)
-        .add_directive("rmcp=off".parse()?))
+        .add_directive("rmcp=off".parse()?)
+        .add_directive(format!("{PANICS}=error").parse()?))
 }
 
 #[cfg(test)]
@@ -125,7 +138,8 @@ mod tests {
     #[test]
     fn the_filter_changes_while_the_process_runs_and_a_bad_one_changes_nothing() {
         assert!(matches!(set_log_filter("debug"), Err(TelemetryError::NotStarted)));
-        init_logs("warn").unwrap();
+        // Without the hook: what panics in the other tests of this process is to be read.
+        start("warn").unwrap();
         assert!(!tracing::enabled!(tracing::Level::DEBUG));
         assert_eq!(set_log_filter("warn,runtime=debug").unwrap(), "warn");
         assert!(tracing::enabled!(tracing::Level::DEBUG));
@@ -133,5 +147,7 @@ mod tests {
         assert_eq!(log_filter(), "warn,runtime=debug");
         assert_eq!(set_log_filter("warn,rmcp=trace").unwrap(), "warn,runtime=debug");
         assert!(!tracing::enabled!(target: "rmcp", tracing::Level::ERROR));
+        set_log_filter("off").unwrap();
+        assert!(tracing::enabled!(target: PANICS, tracing::Level::ERROR));
     }
 }

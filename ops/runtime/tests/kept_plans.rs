@@ -109,7 +109,7 @@ async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
     let put_back = Instant::now();
     let mut owner = PgConnection::connect(&database.url()).await.unwrap();
     sqlx::query(
-        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()",
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()",
     )
     .execute(&mut owner)
     .await

@@ -16,7 +16,9 @@ with held as (
     where s.tenant_id = $1 and (s.expires_at is null or s.expires_at > now())
     group by s.address
 )
-select coalesce(h.standing, 0) as "standing!",
+select coalesce(h.standing, 0)
+           | case when is_suppressed_by_name(c.address, (select t.environment from tenants t where t.id = $1)) then 16 else 0 end
+           as "standing!",
        c.marketing_status as "marketing_status!",
        case when cardinality($4::bigint[]) = 0 then 0 else width_bucket(ab_draw($3, c.id), $4) end as "part!",
        count(*) as "contacts!",

@@ -7,7 +7,7 @@ with wanted as (
     select c.tenant_id, c.id
     from wanted w
     join contacts c on c.tenant_id = w.tenant_id and c.id = w.id
-    order by c.tenant_id, c.id
+    order by c.id, c.tenant_id
     for no key update of c
 )
 update contacts c

@@ -1,5 +1,6 @@
 -- Announces waiting batches of running campaigns, of tenants that are not paused, into $1 sends of room; at most $2 batches of one
--- campaign are looked at; $3 seconds until the first ring again.
+-- campaign are looked at; $3 seconds until the first ring again; $4 sends in flight of each tenant with a connection of its own: it is as
+-- fast as its provider, so it stands apart and takes no room from others.
 -- Tenants take turns: a batch's place is what its tenant would then have in flight, so one with much in flight waits until
 -- the others have as much. Within a tenant the older launch comes first. `campaigns_running` finds the campaigns,
 -- `batches_open` the waiting batches of each, by the range of its ids: what is done is never read.
@@ -110,19 +111,21 @@ with recursive direct as (
     from batches
     where lane = 'bulk' and state = 'announced'
     group by tenant_id
+), apart as materialized (
+    select tenant_id from provider_connections where is_default and status = 'active'
 ), placed as (
-    select w.tenant_id, w.id, w.load, w.campaign_id, w.pace,
+    select w.tenant_id, w.id, w.load, w.campaign_id, w.pace, w.tenant_id in (select tenant_id from apart) as apart,
            coalesce(f.load, 0) + sum(w.load) over (partition by w.tenant_id order by w.id) as place
     from allowed w
     left join in_flight f on f.tenant_id = w.tenant_id
 ), summed as (
-    select *, sum(load) over (order by place, tenant_id, id) as up_to
+    select *, sum(load) filter (where not apart) over (order by place, tenant_id, id) as up_to
     from placed
 ), taken as (
     select b.tenant_id, b.id, s.load, s.campaign_id, s.pace
     from summed s
     join batches b on b.tenant_id = s.tenant_id and b.id = s.id
-    where s.up_to - s.load < $1 and b.state = 'waiting'
+    where case when s.apart then s.place - s.load < $4 else s.up_to - s.load < $1 end and b.state = 'waiting'
     order by b.tenant_id, b.id
     for update of b skip locked
 ), moved_on as (

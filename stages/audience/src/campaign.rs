@@ -99,7 +99,7 @@ async fn lock_request(
     }
     serde_json::from_value(row.payload)
         .map(Some)
-        .map_err(|_| StageError::rejected("malformed_request", "the payload does not name a campaign"))
+        .map_err(|_| StageError::rejected("malformed", "the payload does not name a campaign"))
 }
 
 /// Takes the campaign for this transaction: a cancel comes before or after, never in between.

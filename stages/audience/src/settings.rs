@@ -18,6 +18,10 @@ pub struct Settings {
     /// or another tenant's turn come sooner. Some seconds of work.
     #[arg(long, env = "POSTRIDER_AUDIENCE_BACKLOG", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub audience_backlog: u32,
+    /// The same of each tenant with a provider connection of its own, which does not count in the above: the connection may be slow, or
+    /// away, and keeps nobody else waiting.
+    #[arg(long, env = "POSTRIDER_AUDIENCE_CONNECTION_BACKLOG", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub audience_connection_backlog: u32,
     /// First pause before a batch that was handed on and is still open is announced again; doubles each time, up to 30 times this.
     #[arg(long, env = "POSTRIDER_AUDIENCE_REANNOUNCE", default_value = "60s", value_parser = humantime::parse_duration)]
     pub audience_reannounce: Duration,

@@ -141,8 +141,7 @@ async fn lock(
         found.insert(batch);
         match row.state.as_str() {
             "accepted" => {
-                let payload = serde_json::from_str(&row.payload)
-                    .map_err(|error| StageError::rejected("malformed_request", position(&error)))?;
+                let payload = serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
                 accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload });
             }
             "handled" => {
@@ -155,11 +154,6 @@ async fn lock(
         return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
     }
     Ok((accepted, handled))
-}
-
-/// Where a payload is at fault. The error's own words quote the value, which may be an address.
-fn position(error: &serde_json::Error) -> String {
-    format!("the payload is at fault at line {} column {}", error.line(), error.column())
 }
 
 /// Each person once; what an earlier request says stands before what a later one says.

@@ -20,8 +20,8 @@ pub(crate) struct BatchFacts {
     pub kind: MessageKind,
     pub classification: Classification,
     pub campaign_id: Option<Uuid>,
-    /// The list a campaign goes to.
-    pub list_id: Option<Uuid>,
+    /// The topic a campaign is about: the list it goes to, if people can leave that one.
+    pub topic_id: Option<Uuid>,
     pub content_id: Uuid,
     pub sender_id: Uuid,
     pub is_done: bool,
@@ -82,7 +82,7 @@ pub(crate) async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx:
                   b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
                   b.sender_id as "sender_id!", b.state = 'done' as "is_done!",
                   coalesce(c.status = 'sending', true) as "campaign_sending!", coalesce(c.paused, false) as "campaign_paused!",
-                  t.paused_at is not null as "tenant_paused!", c.list_id as "list_id?", t.status = 'active' as "tenant_active!",
+                  t.paused_at is not null as "tenant_paused!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
                   s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
            cross join lateral (
@@ -97,9 +97,13 @@ pub(crate) async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx:
                select d.status from domains d where d.tenant_id = b.tenant_id and d.id = s.domain_id offset 0
            ) d
            left join lateral (
-               select c.status, c.paused, c.list_id from campaigns c
-               where c.tenant_id = b.tenant_id and c.id = b.campaign_id offset 0
-           ) c on true"#,
+               select c.status, c.paused, case c.audience_mode when 'list' then c.list_id end as list_id
+               from campaigns c where c.tenant_id = b.tenant_id and c.id = b.campaign_id offset 0
+           ) c on true
+           left join lateral (
+               select a.id from audiences a
+               where a.tenant_id = b.tenant_id and a.id = c.list_id and a.public_name is not null offset 0
+           ) a on true"#,
         &tenants,
         &ids
     )
@@ -112,7 +116,7 @@ pub(crate) async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx:
         kind: row.kind,
         classification: row.classification,
         campaign_id: row.campaign_id,
-        list_id: row.list_id,
+        topic_id: row.topic_id,
         content_id: row.content_id,
         sender_id: row.sender_id,
         is_done: row.is_done,
@@ -161,7 +165,7 @@ pub(crate) async fn owed_sends(
         standings.extend(standings_of(db, tenant, &contacts).await?);
     }
     let lists: HashMap<(Uuid, Uuid), Uuid> =
-        batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.list_id?))).collect();
+        batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
     let on_lists = sends.iter().filter_map(|send| {
         let list = lists.get(&(send.tenant_id, SendId(send.id).batch()))?;
         Some((send.tenant_id, *list, send.contact_id))

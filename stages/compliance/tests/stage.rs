@@ -348,13 +348,33 @@ async fn the_gate_looks_contacts_up_by_key_even_before_there_are_statistics() {
     assert!(!plan.contains("Seq Scan") && !plan.contains("Hash"), "{plan}");
 }
 
+/// The topic is the list that the campaign goes to, while it is one that people can see and leave.
 #[rstest]
-#[case::marketing(Classification::Marketing, true)]
-#[case::operational(Classification::Operational, false)]
+#[case::marketing(Classification::Marketing, "list", Some("News"), true)]
+#[case::operational(Classification::Operational, "list", Some("News"), false)]
+#[case::left_over_of_another_mode(Classification::Marketing, "segment", Some("News"), false)]
+#[case::no_topic_any_more(Classification::Marketing, "list", None, false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_left_the_topic_since_the_launch_is_not_mailed(#[case] class: Classification, #[case] withheld: bool) {
+async fn who_has_left_the_topic_since_the_launch_is_not_mailed(
+    #[case] class: Classification,
+    #[case] mode: &str,
+    #[case] public_name: Option<&str>,
+    #[case] withheld: bool,
+) {
     let rig = Rig::new().await;
     let (tenant, campaign) = campaign(&rig).await;
+    sqlx::query(
+        "with topic as (
+             update audiences a set public_name = $3 from campaigns c where c.id = $1 and a.tenant_id = c.tenant_id and a.id = c.list_id
+         )
+         update campaigns set audience_mode = $2 where id = $1",
+    )
+    .bind(campaign)
+    .bind(mode)
+    .bind(public_name)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
     let people = rig.people(&tenant, 2).await;
     let batch = rig.batch(&tenant, campaign, class, &people).await;
     sqlx::query(

@@ -1,4 +1,5 @@
--- Leases that ran out after a fence: the body may have left. What is not campaign mail gets one more attempt with the same bytes.
+-- Leases that ran out after a fence: the body may have left. What is neither of a campaign nor marketing gets one more attempt with the
+-- same bytes.
 with doubted as (
     update sends s
     set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,

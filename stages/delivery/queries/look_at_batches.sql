@@ -1,7 +1,7 @@
 -- What may have stopped these batches since they were claimed, the topic they are about, and their tenants' own send limits. From
 -- key to key (`offset 0`), whatever the tables hold.
 select b.id as "id!", b.tenant_id as "tenant_id!", c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
-       case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
+       case when c.closes_at <= clock_timestamp() then c.on_miss end as "missed?: OnMiss",
        t.status as "tenant_status!", t.paused_at is not null as "tenant_paused!", d.status as "domain_status!: DomainStatus", s.status as "sender_status!",
        a.id as "topic_id?", l.monthly as "monthly?", l.daily as "daily?", (now() at time zone 'utc')::date as "today!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)

@@ -38,6 +38,11 @@ set queued = j.queued, claimed = j.claimed, fenced = j.fenced, deferred = j.defe
     end,
     quiet_at = case when b.state = 'announced' and j.next_state <> 'announced' then now() else b.quiet_at end,
     done_at = case when j.next_state = 'done' then coalesce(b.done_at, now()) end,
-    lease_until = case when j.lease_seconds > 0 then greatest(b.lease_until, now() + make_interval(secs => j.lease_seconds)) else b.lease_until end
+    -- The first of the leases of what is held; one of what was held before says nothing any more.
+    lease_until = case
+        when j.lease_seconds = 0 then b.lease_until
+        when b.claimed + b.fenced = 0 then now() + make_interval(secs => j.lease_seconds)
+        else least(b.lease_until, now() + make_interval(secs => j.lease_seconds))
+    end
 from judged j
 where b.tenant_id = j.tenant_id and b.id = j.id

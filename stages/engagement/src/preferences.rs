@@ -92,7 +92,7 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
 }
 
 /// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Topics that are not his to choose are
-/// passed over. Harmless to repeat.
+/// passed over. Each topic left is a fact of the mail, told as `email.unsubscribed` with the topic as its scope. Harmless to repeat.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -103,6 +103,7 @@ pub async fn choose(
     send_id: Uuid,
     shown: &[Uuid],
     chosen: &[Uuid],
+    evidence: Evidence<'_>,
 ) -> sqlx::Result<()> {
     // The row first: two forms of one person sent at once are carried out one after the other.
     sqlx::query!("select 1 as one from contacts where tenant_id = $1 and id = $2 for no key update", tenant, contact)
@@ -114,17 +115,29 @@ pub async fn choose(
         topics.iter().filter(|topic| topic.joined == joined && asked(&topic.id)).map(|topic| topic.id).collect()
     };
     let (leaving, joining) = (of(true, false), of(false, true));
+    let detail = json!({"method": "preferences", "ip": evidence.ip, "user_agent": evidence.user_agent});
     sqlx::query!(
         "with gone as (
              delete from audience_members where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)
+         ),
+         gone_now as (
+             insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
+             select $1, audience_id, $2, $4 from unnest($3::uuid[]) audience_id
+             on conflict do nothing
+             returning audience_id
          )
-         insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
-         select $1, audience_id, $2, $4 from unnest($3::uuid[]) audience_id
-         on conflict do nothing",
+         insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         select $1, $4, n.event_id, $6, 'topic_left', now(),
+                jsonb_strip_nulls($7::jsonb || jsonb_build_object('topic', g.audience_id))
+         from gone_now g
+         join unnest($3::uuid[], $5::uuid[]) as n (audience_id, event_id) on n.audience_id = g.audience_id",
         tenant,
         contact,
         &leaving,
         send_id,
+        &leaving.iter().map(|_| schemas::new_id()).collect::<Vec<_>>(),
+        SendId(send_id).month(),
+        detail,
     )
     .execute(&mut *db)
     .await?;

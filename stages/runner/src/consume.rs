@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::{self, AckKind, consumer::pull};
-use futures::{StreamExt, TryStreamExt, future};
+use futures::{StreamExt, future};
 use runtime::{
     Bus, BusError, Counter, FactBell, Gauge, Histogram,
     trace::{self, TraceContext},
@@ -91,14 +91,9 @@ impl<S: Stage> Worker<S> {
 
     async fn pull(&self, consumer: &Consumer) -> Result<Vec<jetstream::Message>, BusError> {
         let first = async {
-            let mut batch = consumer
-                .batch()
-                .max_messages(1)
-                .expires(PULL_EXPIRES)
-                .messages()
-                .await
-                .map_err(|error| BusError::Stream(error.to_string()))?;
-            batch.next().await.transpose().map_err(|error| BusError::Stream(error.to_string()))
+            let mut batch =
+                consumer.batch().max_messages(1).expires(PULL_EXPIRES).messages().await.map_err(BusError::refused)?;
+            batch.next().await.transpose().map_err(BusError::refused)
         };
         let first = tokio::time::timeout(PULL_EXPIRES + PULL_GRACE, first).await.map_err(|_| BusError::Timeout)??;
         let Some(first) = first else { return Ok(Vec::new()) };
@@ -107,13 +102,15 @@ impl<S: Stage> Worker<S> {
         let mut messages = vec![first];
         if self.intake.coalesce > 1 && waiting > 0 {
             let more = async {
-                let batch = consumer.fetch().max_messages(self.intake.coalesce - 1).messages().await.ok()?;
-                batch.try_collect::<Vec<_>>().await.ok()
+                let Ok(mut batch) = consumer.fetch().max_messages(self.intake.coalesce - 1).messages().await else {
+                    return;
+                };
+                while let Some(Ok(message)) = batch.next().await {
+                    messages.push(message);
+                }
             };
-            // Failing here loses nothing: what the server handed out and we did not see comes again after ACK_WAIT.
-            if let Ok(Some(more)) = tokio::time::timeout(PULL_GRACE, more).await {
-                messages.extend(more);
-            }
+            // What came is kept; what the server handed out and we did not see comes again after ACK_WAIT.
+            let _ = tokio::time::timeout(PULL_GRACE, more).await;
         }
         Ok(messages)
     }
@@ -287,7 +284,6 @@ async fn put_back(messages: &[jetstream::Message]) {
 
 /// Makes the durable consumer, or finds it as it is to be.
 async fn ensure_consumer(bus: &Bus, intake: &Intake) -> Result<Consumer, BusError> {
-    let refused = |error: &dyn std::fmt::Display| BusError::Stream(error.to_string());
     let config = pull::Config {
         durable_name: Some(intake.durable.clone()),
         filter_subjects: intake.subjects.iter().map(|subject| bus.prefixed(subject)).collect(),
@@ -302,8 +298,8 @@ async fn ensure_consumer(bus: &Bus, intake: &Intake) -> Result<Consumer, BusErro
         Ok(consumer) => Ok(consumer),
         Err(error) => {
             // The store may have been emptied under us: the streams are ours to make again, the ledger refills them.
-            bus.apply_streams().await.map_err(|_| refused(&error))?;
-            bus.jetstream().create_consumer_on_stream(config, &stream).await.map_err(|error| refused(&error))
+            bus.apply_streams().await.map_err(|_| BusError::refused(error))?;
+            bus.jetstream().create_consumer_on_stream(config, &stream).await.map_err(BusError::refused)
         }
     }
 }

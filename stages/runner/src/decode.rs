@@ -101,7 +101,7 @@ pub trait Decode: Sized + Send + Sync + 'static {
 
 impl<M: Message> Decode for M {
     fn decode(message: &Incoming<'_>) -> Result<Self, StageError> {
-        serde_json::from_slice(message.payload).map_err(|error| StageError::rejected("malformed", error))
+        serde_json::from_slice(message.payload).map_err(|error| StageError::malformed(&error))
     }
 
     fn about(&self) -> Option<About> {

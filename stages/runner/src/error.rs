@@ -1,6 +1,6 @@
 //! Stage errors: the type answers "retry or reject?".
 
-use runtime::BusError;
+use runtime::{BusError, causes};
 use thiserror::Error;
 
 /// Why a stage could not handle its input.
@@ -40,6 +40,12 @@ impl StageError {
         Self::Rejected { code, detail: detail.to_string() }
     }
 
+    /// A rejection of what does not decode: says what is wrong with it and where, and quotes nothing of it.
+    #[must_use]
+    pub fn malformed(error: &serde_json::Error) -> Self {
+        Self::rejected("malformed", causes::place(error))
+    }
+
     /// Whether the same input may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -68,22 +74,43 @@ impl StageError {
         }
     }
 
-    /// The whole chain of causes in one line. Database errors show their SQLSTATE and message, never the row.
+    /// The whole chain of causes in one line, without the data at fault. Database errors show their SQLSTATE, table and constraint.
     #[must_use]
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
+        causes::chain(self)
     }
 }
 
 impl From<serde_json::Error> for StageError {
     fn from(error: serde_json::Error) -> Self {
-        Self::Rejected { code: "json", detail: error.to_string() }
+        Self::malformed(&error)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_decode_is_not_quoted() {
+        let error = serde_json::from_str::<Vec<u8>>("[\"ann@example.com\"]").unwrap_err();
+        assert!(error.to_string().contains('@'));
+        let error = StageError::from(error);
+        assert_eq!(error.code(), "malformed");
+        assert!(!error.chain().contains('@') && error.chain().contains("line 1"), "{}", error.chain());
+    }
+
+    #[test]
+    fn a_value_postgres_or_its_decoder_quotes_is_not_in_the_chain() {
+        let source = "invalid address ann@example.com".into();
+        let error = StageError::from(sqlx::Error::ColumnDecode { index: "address".to_owned(), source });
+        assert_eq!(error.chain(), "the ledger: column address does not decode");
+    }
+
+    #[test]
+    fn what_jetstream_says_is_said_once() {
+        let error = StageError::from(BusError::refused("stream not found"));
+        assert_eq!(error.chain(), "the bus: JetStream refused: stream not found");
     }
 }

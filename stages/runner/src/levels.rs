@@ -24,7 +24,9 @@ pub(crate) async fn watch(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
             );
             match ledger {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "the ledger's levels are not known"),
+                Ok(Err(error)) => {
+                    tracing::debug!(error = runtime::db::describe(&error), "the ledger's levels are not known")
+                }
                 Err(_) => tracing::debug!("the ledger's levels were looked at for too long"),
             }
             if !matches!(streams, Ok(Some(()))) {

@@ -66,7 +66,7 @@ pub trait Stage: Send + Sync + 'static {
 
 /// How long a message may go without a sign of life before JetStream hands it to somebody else. Workers give one every third.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(30);
-/// Deliveries of one message before it is set aside. With the backoff this is about ten minutes.
+/// Deliveries of one message before it is set aside. With the backoff this is about six minutes.
 pub const MAX_DELIVERIES: i64 = 12;
 /// Messages one consumer may have handed out, over all processes. Above every sensible number of workers.
 pub(crate) const MAX_ACK_PENDING: i64 = 4_096;

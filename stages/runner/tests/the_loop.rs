@@ -22,6 +22,7 @@ use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+const PATIENCE: Duration = Duration::from_secs(120);
 /// What the toy stage does with an announcement of this number.
 const GOOD: i32 = 1;
 const POISON: i32 = 2;
@@ -119,7 +120,7 @@ impl Rig {
     }
 
     async fn holds(&self, name: &str, messages: u64) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let now = self.messages(name).await;
             if now == messages {
@@ -233,7 +234,7 @@ async fn a_stream_deleted_under_a_worker_is_made_again_and_work_goes_on() {
     rig.publish(GOOD).await;
     rig.holds(stream::CLEARED, 1).await;
     rig.bus.jetstream().delete_stream(rig.bus.prefixed(stream::RESOLVED)).await.unwrap();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     while rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::RESOLVED)).await.is_err() {
         assert!(tokio::time::Instant::now() < deadline, "the worker makes the stream again");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -247,13 +248,13 @@ async fn draining_finishes_and_acknowledges_what_is_in_hand() {
     let rig = Rig::new().await;
     rig.publish(SLOW).await;
     rig.start(1);
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     while rig.toy.seen.lock().unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline, "the work is taken");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     rig.shutdown.cancel();
-    assert!(rig.runner.drained(Duration::from_secs(10)).await);
+    assert!(rig.runner.drained(PATIENCE).await);
     assert_eq!(rig.toy.finished.load(Ordering::SeqCst), 1);
     assert_eq!((rig.messages(stream::RESOLVED).await, rig.messages(stream::CLEARED).await), (0, 1));
 }

@@ -4,8 +4,7 @@ select w.tenant_id as "tenant_id!", w.send_id as "send_id!", w.id as "id!", e.ty
        e.recorded_at as "recorded_at!", e.detail as "detail!", s.campaign_id as "campaign_id?", s.contact_id as "contact_id!",
        s.provider as "provider?", s.provider_message_id as "provider_message_id?", s.opened_at as "opened_at?",
        s.clicked_at as "clicked_at?", c.address as "address?", q.sequence_id as "sequence_id?",
-       q.enrollment_id as "enrollment_id?", q.step_id as "step_id?",
-       p.topic as "topic?"
+       q.enrollment_id as "enrollment_id?", q.step_id as "step_id?"
 from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) as w (tenant_id, send_id, id, month)
 cross join lateral (
     select e.type, e.occurred_at, e.recorded_at, e.detail
@@ -25,10 +24,3 @@ left join lateral (
     select q.sequence_id, q.enrollment_id, q.step_id from sequence_sends q where q.tenant_id = w.tenant_id and q.send_id = w.send_id
     offset 0
 ) q on true
--- What an unsubscribing recipient left, where it was a topic.
-left join lateral (
-    select d.audience_id as topic from topic_departures d
-    where e.type = 'unsubscribed' and d.tenant_id = w.tenant_id and d.contact_id = s.contact_id and d.send_id = w.send_id
-    order by d.audience_id
-    limit 1
-) p on true

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const LOOK: Duration = Duration::from_millis(15);
-const GIVE_UP: Duration = Duration::from_secs(30);
+const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Waits until `is_so` answers yes. Panics with `what` when it never does.
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {

@@ -201,33 +201,53 @@ async fn a_scheduled_campaign_waits_a_paused_one_rests_and_a_cancelled_one_stops
     rig.start_all().await;
     let (list, addresses) = rig.list_of(50, "timed", "example.com").await;
 
-    let scheduled = rig.campaign(list, "Later", HTML).await;
-    let at = (chrono::Utc::now() + chrono::Duration::seconds(4)).to_rfc3339();
-    let answer =
-        rig.client.post(&format!("/v1/campaigns/{scheduled}/launch"), json!({"schedule_for": at})).await.expect(202);
-    assert!(answer["scheduled_for"].is_string(), "{answer}");
-    rig.status(scheduled, "scheduled", Duration::from_secs(1)).await;
+    let at = (chrono::Utc::now() + chrono::Duration::hours(1)).to_rfc3339();
+    let [scheduled, paused, cancelled] = [
+        rig.campaign(list, "Later", HTML).await,
+        rig.campaign(list, "Rest", HTML).await,
+        rig.campaign(list, "Never", HTML).await,
+    ];
+    for campaign in [scheduled, paused, cancelled] {
+        let path = format!("/v1/campaigns/{campaign}/launch");
+        let answer = rig.client.post(&path, json!({"schedule_for": at})).await.expect(202);
+        assert!(answer["scheduled_for"].is_string(), "{answer}");
+        rig.status(campaign, "scheduled", Duration::from_secs(60)).await;
+    }
+    rig.client.patch(&format!("/v1/campaigns/{paused}"), json!({"paused": true})).await.expect(200);
+    rig.client.patch(&format!("/v1/campaigns/{cancelled}"), json!({"status": "cancelled"})).await.expect(200);
     assert_eq!(rig.sink.accepted().await, 0);
 
-    let cancelled = rig.campaign(list, "Never", HTML).await;
-    let far = (chrono::Utc::now() + chrono::Duration::hours(1)).to_rfc3339();
-    rig.client.post(&format!("/v1/campaigns/{cancelled}/launch"), json!({"schedule_for": far})).await.expect(202);
-    rig.client.patch(&format!("/v1/campaigns/{cancelled}"), json!({"status": "cancelled"})).await.expect(200);
+    come_due(&rig, &[scheduled, paused, cancelled]).await;
+    rig.status(scheduled, "sent", Duration::from_secs(120)).await;
+    let early =
+        "select count(*) from sends s join campaigns c on c.id = s.campaign_id where s.fenced_at < c.scheduled_for";
+    assert_eq!(sqlx::query_scalar::<_, i64>(early).fetch_one(&rig.pool).await.unwrap(), 0, "not before its time");
+    rig.status(paused, "sending", Duration::from_secs(120)).await;
+    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 50], "of the one that is not held back");
 
-    rig.status(scheduled, "sent", Duration::from_secs(60)).await;
-    let sent_at: chrono::DateTime<chrono::Utc> =
-        sqlx::query_scalar("select min(fenced_at) from sends where campaign_id = $1")
-            .bind(scheduled)
-            .fetch_one(&rig.pool)
-            .await
-            .unwrap();
-    assert!(sent_at >= chrono::DateTime::parse_from_rfc3339(&at).unwrap(), "not before its time");
-    assert_eq!(rig.sink.counts(&addresses).await, vec![1; 50]);
-    let status: String = sqlx::query_scalar("select status from campaigns where id = $1")
-        .bind(cancelled)
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
-    assert_eq!(status, "cancelled");
+    rig.client.patch(&format!("/v1/campaigns/{paused}"), json!({"paused": false})).await.expect(200);
+    rig.status(paused, "sent", Duration::from_secs(120)).await;
+    rig.status(cancelled, "cancelled", Duration::from_secs(60)).await;
+    assert_eq!(rig.sink.counts(&addresses).await, vec![2; 50]);
     rig.books_balance().await;
+}
+
+/// The hour for which these were launched has come; their launches are looked at.
+async fn come_due(rig: &Rig, campaigns: &[Uuid]) {
+    let mut tx = rig.pool.begin().await.unwrap();
+    for due in [
+        "update campaigns set scheduled_for = now() where id = any($1)",
+        "update requests set announce_after = now() where (payload ->> 'campaign_id')::uuid = any($1)",
+    ] {
+        let changed = sqlx::query(due).bind(campaigns).execute(&mut *tx).await.unwrap().rows_affected();
+        assert_eq!(changed, campaigns.len() as u64);
+    }
+    tx.commit().await.unwrap();
+    eventually("the launches to be looked at", Duration::from_secs(120), || async {
+        let waiting =
+            "select count(*) from requests where (payload ->> 'campaign_id')::uuid = any($1) and state <> 'handled'";
+        let waiting: i64 = sqlx::query_scalar(waiting).bind(campaigns).fetch_one(&rig.pool).await.ok()?;
+        (waiting == 0).then_some(())
+    })
+    .await;
 }

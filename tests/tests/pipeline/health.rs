@@ -113,8 +113,10 @@ async fn a_stage_that_is_gone_is_named_and_a_503_says_so() {
 
     // Started again: well.
     rig.start("rendering", &["stage", "rendering"]).await;
-    eventually("the stage to be back", Duration::from_secs(15), || async { (ask().await.status == 200).then_some(()) })
-        .await;
+    eventually("the stage to be back", Duration::from_secs(120), || async {
+        (ask().await.status == 200).then_some(())
+    })
+    .await;
 
     // Stopped on purpose: it says so itself, at once.
     let engagement = rig.processes.remove("engagement").unwrap();

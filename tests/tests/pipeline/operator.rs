@@ -29,7 +29,7 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
     assert!(!listed.contains(key), "the key itself is never shown again");
     assert!(lines(&listed).iter().any(|line| line["key_id"] == issued["key_id"]));
     process::run(&["key", "revoke", issued["key_id"].as_str().unwrap()], &rig.operator_env());
-    eventually("the revoked key to be refused", Duration::from_secs(10), || async {
+    eventually("the revoked key to be refused", Duration::from_secs(120), || async {
         let answer = client.get("/v1/contacts", &[]).await;
         (answer.status.as_u16() == 401 && answer.error() == "invalid_api_key").then_some(())
     })
@@ -103,12 +103,11 @@ async fn a_suspended_tenant_sends_nothing_and_its_recipients_have_their_reason()
     let (list, _) = rig.list_of(10, "suspended", "example.com").await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
     process::run(&["tenant", "suspend", &rig.engine_tenant_id.to_string()], &rig.operator_env());
-    let launched = rig.client.post(&format!("/v1/campaigns/{campaign}/launch"), json!({})).await;
-    if launched.status.is_success() {
-        rig.status(campaign, "sent", Duration::from_secs(60)).await;
-        let states = pipeline::ledger::by_address(&rig.pool, campaign).await;
-        assert!(states.values().all(|(state, reason)| state == "skipped" && reason.is_some()), "{states:?}");
-    }
+    rig.launch(campaign).await;
+    rig.status(campaign, "sent", Duration::from_secs(60)).await;
+    let states = pipeline::ledger::by_address(&rig.pool, campaign).await;
+    assert_eq!(states.len(), 10);
+    assert!(states.values().all(|(state, reason)| state == "skipped" && reason.is_some()), "{states:?}");
     assert_eq!(rig.sink.accepted().await, 0);
     rig.books_balance().await;
 }

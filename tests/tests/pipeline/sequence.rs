@@ -74,7 +74,6 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
 
     // Through all of it, and the stage is killed again and again.
     let path = format!("/v1/enrollments/{}", enrolled["enrollment_id"].as_str().unwrap());
-    let mut seen = 0;
     let done = eventually("the enrollment to be over", WITHIN * 2, || {
         let (rig, path) = (&rig, path.as_str());
         async move {
@@ -86,6 +85,7 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
     })
     .await;
     assert_eq!(done["exit_reason"], Value::Null, "{done}");
+    let mut seen = done["steps"].as_array().unwrap().len();
     for _ in 0..3 {
         rig.kill9("sequencing");
         rig.start("sequencing", &["stage", "sequencing"]).await;

@@ -39,7 +39,9 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         .map(|event| {
             let of_the_sent = matches!(*event, "delivered" | "bounced" | "complained" | "unsubscribed");
             let told = if of_the_sent { small::share(number(event), sent) } else { small::count(number(event)) };
-            ((*event).to_owned(), told)
+            // As in reports, where `delivered` is what was sent.
+            let name = if *event == "delivered" { "delivered_confirmed" } else { event };
+            (name.to_owned(), told)
         })
         .collect();
     let domains = sqlx::query!(

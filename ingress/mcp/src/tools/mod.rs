@@ -60,7 +60,7 @@ tools! {
     ListCampaigns = "list_campaigns", campaigns;
     /// How many people a campaign's audience has, how many would be or were mailed, and how many were left out, by reason.
     AudienceCounts = "audience_counts", audience_counts;
-    /// What became of a campaign: delivered, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail programs.
+    /// What became of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail programs.
     CampaignPerformance = "campaign_performance", performance;
     /// What still stands between a campaign and its launch: content, sender, domain, postal address, audience.
     CampaignReadiness = "campaign_readiness", readiness;
@@ -121,8 +121,12 @@ impl Fault {
 
 impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
-        tracing::warn!(sqlstate = code, "a call of the assistant endpoint failed");
+        // Callers hear the same of both; whoever reads the log must tell a fault of ours from a Postgres that is away.
+        if runtime::db::is_transient(&error) {
+            tracing::warn!(error = runtime::db::describe(&error), "database unavailable to a call of the assistant");
+        } else {
+            tracing::error!(error = runtime::db::describe(&error), "database refused a call of the assistant");
+        }
         Self::Unavailable
     }
 }

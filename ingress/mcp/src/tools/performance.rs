@@ -49,7 +49,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         "total": small::count(row.total),
         "states": states,
         "facts": {
-            "delivered": fact(row.delivered),
+            "delivered_confirmed": fact(row.delivered),
             "bounced": fact(row.bounced),
             "complained": fact(row.complained),
             "unsubscribed": fact(row.unsubscribed),

@@ -132,13 +132,11 @@ impl Requests {
 /// Reads an array; a long one off the reactor, where it would hold up everybody else.
 async fn read_array(body: &Bytes) -> Result<Vec<serde_json::Value>, ApiError> {
     let body = body.clone();
-    tokio::task::spawn_blocking(move || json::parse_array(&body, many::MANY_MAX))
-        .await
-        .map_err(|_| ApiError::internal())?
+    tokio::task::spawn_blocking(move || json::parse_array(&body, many::MANY_MAX)).await?
 }
 
 /// Whether a refusal is the last word. What a repetition may decide otherwise comes again: without end where something is away,
-/// and some ten minutes where the fault is ours.
+/// and some five minutes where the fault is ours.
 fn may_be_told(error: &ApiError, deliveries: i64) -> Result<(), StageError> {
     match error.status {
         StatusCode::SERVICE_UNAVAILABLE => Err(StageError::Unavailable { reason: "unavailable" }),

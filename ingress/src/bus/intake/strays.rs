@@ -40,8 +40,8 @@ impl Strays {
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> StageError {
-    StageError::Bus(BusError::Stream(error.to_string()))
+fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StageError {
+    StageError::Bus(BusError::refused(error))
 }
 
 #[async_trait]

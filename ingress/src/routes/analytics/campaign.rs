@@ -35,8 +35,8 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
         "outcomes": outcomes::of_campaign(&credited), "revenue_amount": outcomes::campaign_revenue(&credited),
         "notes": notes(&campaign),
     });
-    // "variants appear when an A/B test ran" (specification, Analytics)
-    if campaign.tested && campaign.launched {
+    // "variants appear when an A/B test ran" (specification, Analytics): also of a split that nobody asked to decide.
+    if campaign.launched && !names.is_empty() {
         let of = |variant: &str| {
             by_variant
                 .iter()

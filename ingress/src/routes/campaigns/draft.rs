@@ -219,15 +219,20 @@ impl Wish {
         if sender.fetch_optional(&mut *db).await?.is_none() {
             return Err(ApiError::not_found("sender_profile"));
         }
-        if draft.content_id.is_nil() {
+        let says_anew = draft.content_id.is_nil();
+        if says_anew {
             draft.content_id = words::compose(db, tenant, &draft.words()).await?;
         }
         for at in 0..draft.rules.variants.len() {
             let variant = &draft.rules.variants[at];
             let words = variant.words(&draft.words());
-            let content_id = match words.is_same_as(&draft.words()) {
-                true => draft.content_id,
-                false => words::compose(db, tenant, &words).await.map_err(|error| within_variant(error, at))?,
+            let content_id = if words.is_same_as(&draft.words()) {
+                draft.content_id
+            } else if says_anew || variant.content_id.is_nil() {
+                words::compose(db, tenant, &words).await.map_err(|error| within_variant(error, at))?
+            } else {
+                // Stored before, and not asked about: its template may be archived meanwhile.
+                variant.content_id
             };
             draft.rules.variants[at].content_id = content_id;
         }

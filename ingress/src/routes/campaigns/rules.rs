@@ -35,6 +35,9 @@ pub(crate) struct VariantBody {
     preheader: Option<String>,
     template_id: Option<Id>,
     body_html: Option<String>,
+    /// What it said when it was stored; no caller gives it.
+    #[serde(skip)]
+    content_id: Option<Uuid>,
 }
 
 /// A test in a body.
@@ -199,6 +202,7 @@ impl VariantBody {
             preheader: row.preheader.clone(),
             template_id: row.template_id.map(Id),
             body_html: row.body_html.clone(),
+            content_id: Some(row.content_id),
         }
     }
 
@@ -218,7 +222,7 @@ impl VariantBody {
             preheader: self.preheader,
             template_id: self.template_id.map(|id| id.0),
             body_html: self.body_html,
-            content_id: Uuid::nil(),
+            content_id: self.content_id.unwrap_or_default(),
         }
     }
 }

@@ -51,9 +51,7 @@ pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -
     let options = options(act.db(), tenant, row).await?;
     let contacts = contacts(act.db(), tenant, row).await?;
     let source = parts.source(TemplateKind::Marketing);
-    tokio::task::spawn_blocking(move || render_all(&source, &options, contacts))
-        .await
-        .map_err(|error| ApiError::unexpected(&error))
+    Ok(tokio::task::spawn_blocking(move || render_all(&source, &options, contacts)).await?)
 }
 
 fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {

@@ -180,10 +180,10 @@ async fn erase_ledger(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sql
     .execute(&mut *db)
     .await?;
     sqlx::query!(
-        "update events e set detail = e.detail - '{response,ip,user_agent}'::text[]
+        "update events e set detail = e.detail - '{response,diagnostic,message_id,ip,user_agent}'::text[]
          from unnest($2::uuid[], $3::date[]) as known (id, month)
          where e.tenant_id = $1 and e.send_id = known.id and e.month = known.month
-           and e.detail ?| array['response', 'ip', 'user_agent']",
+           and e.detail ?| array['response', 'diagnostic', 'message_id', 'ip', 'user_agent']",
         tenant,
         &ids,
         &months,

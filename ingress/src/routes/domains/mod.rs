@@ -150,7 +150,7 @@ async fn generate_keys() -> Result<[GeneratedKey; 2], ApiError> {
     match tokio::task::spawn_blocking(generate).await {
         Ok(Ok(keys)) => Ok(keys),
         Ok(Err(error)) => Err(ApiError::unexpected(&error)),
-        Err(error) => Err(ApiError::unexpected(&error)),
+        Err(panicked) => Err(panicked.into()),
     }
 }
 

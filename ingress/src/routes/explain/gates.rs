@@ -125,10 +125,11 @@ pub(super) fn contact(row: &ContactRow) -> Gate {
     )
 }
 
-/// One gate for each live suppression, or one that says that there is none.
-pub(super) fn suppressions(rows: &[SuppressionRow], classification: Classification) -> Vec<Gate> {
+/// One gate for each live suppression, or one that says that there is none. A magic recipient of the sandbox has no row.
+pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classification: Classification) -> Vec<Gate> {
     if rows.is_empty() {
-        return vec![Gate::new("suppression", Verdict::Pass, "none")];
+        let detail = if by_name { "sandbox_recipient" } else { "none" };
+        return vec![Gate::new("suppression", stop_if(by_name), detail)];
     }
     let gate = |row: &SuppressionRow| {
         let binds = row.scope == "all" || classification == Classification::Marketing;
@@ -245,7 +246,7 @@ mod tests {
         #[case] classification: Classification,
         #[case] verdict: Verdict,
     ) {
-        let gates = suppressions(&[suppression(reason, scope)], classification);
+        let gates = suppressions(&[suppression(reason, scope)], false, classification);
         assert_eq!((gates.len(), gates[0].verdict, gates[0].detail.as_str()), (1, verdict, reason));
     }
 

@@ -229,7 +229,7 @@ async fn person(
     let tenant = asker.tenant;
     let suppressions = store::suppressions(&mut *asker.db, tenant, address.as_str()).await?;
     let mut gates = vec![gates::contact(contact)];
-    gates.extend(gates::suppressions(&suppressions, classification));
+    gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
     gates.push(gates::consent(contact, classification));
     Ok(gates)
 }

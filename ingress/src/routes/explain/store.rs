@@ -13,6 +13,8 @@ pub(super) struct ContactRow {
     pub(super) marketing_status: String,
     pub(super) consent_at: Option<DateTime<Utc>>,
     pub(super) updated_at: DateTime<Utc>,
+    /// A magic recipient of the sandbox.
+    pub(super) suppressed_by_name: bool,
 }
 
 /// A live suppression.
@@ -48,7 +50,9 @@ pub(super) struct MessageRow {
 pub(super) async fn contact(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<Option<ContactRow>> {
     sqlx::query_as!(
         ContactRow,
-        "select id, status, marketing_status, consent_at, updated_at from contacts where tenant_id = $1 and address = $2",
+        r#"select id, status, marketing_status, consent_at, updated_at,
+                  is_suppressed_by_name(address, (select t.environment from tenants t where t.id = $1)) as "suppressed_by_name!"
+           from contacts where tenant_id = $1 and address = $2"#,
         tenant,
         address
     )

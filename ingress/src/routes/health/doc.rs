@@ -4,21 +4,28 @@ use serde_json::json;
 
 use crate::openapi::{
     Doc,
-    schema::{boolean, object, one_of, required, text},
+    schema::{boolean, object, one_of, optional, required, text},
 };
 
 pub(super) fn health() -> Doc {
     let body = || {
         object([
             required("ok", boolean()),
+            optional("error", one_of(["unavailable"])),
             required("status", one_of(["healthy", "degraded", "unavailable"])),
             required("version", text()),
             required("checks", object([required("database", boolean()), required("bus", boolean())])),
         ])
         .named("Health")
     };
-    let example =
-        |ok, status| json!({"ok": ok, "status": status, "version": "0.1.0", "checks": {"database": ok, "bus": true}});
+    let example = |ok: bool, status: &str| {
+        let mut example =
+            json!({"ok": ok, "status": status, "version": "0.1.0", "checks": {"database": ok, "bus": true}});
+        if !ok {
+            example["error"] = json!("unavailable");
+        }
+        example
+    };
     Doc::new(
         "getHealth",
         "Whether the service works",

@@ -157,7 +157,7 @@ async fn keep(
 ) -> Result<&'static str, ApiError> {
     let shared = Arc::clone(ingress);
     let work = async move { store::store(&shared.pool, &connection, id, &proof, &raw).await };
-    let stored = ingress.tasks.spawn(work).await.map_err(|panicked| ApiError::unexpected(&panicked))??;
+    let stored = ingress.tasks.spawn(work).await??;
     match stored {
         store::Stored::New => {
             ingress.hooks.stored.notify_one();
@@ -171,5 +171,5 @@ async fn keep(
 async fn keep_record(ingress: &Arc<Ingress>, connection: &Connection, id: Uuid, topic: &str) -> Result<(), ApiError> {
     let (shared, tenant, topic) = (Arc::clone(ingress), connection.tenant_id, topic.to_owned());
     let work = async move { store::confirmed(&shared.pool, tenant, id, &topic).await };
-    Ok(ingress.tasks.spawn(work).await.map_err(|panicked| ApiError::unexpected(&panicked))??)
+    Ok(ingress.tasks.spawn(work).await??)
 }

@@ -92,8 +92,7 @@ async fn write(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec<Row>) -> R
 }
 
 async fn load(db: &mut PgConnection, rows: Vec<Row>) -> Result<(), ApiError> {
-    let bytes =
-        tokio::task::spawn_blocking(move || copy::encode(rows)).await.map_err(|error| ApiError::unexpected(&error))?;
+    let bytes = tokio::task::spawn_blocking(move || copy::encode(rows)).await?;
     sqlx::raw_sql(CREATE_TABLE).execute(&mut *db).await?;
     let mut stream = db.copy_in_raw(copy::STATEMENT).await?;
     for chunk in bytes.chunks(COPY_CHUNK) {
@@ -143,7 +142,14 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> s
         // Known contacts are skipped altogether.
         sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id").execute(db).await?;
     } else {
-        once(UPDATE).bind(tenant).bind(compliance.agrees()).bind(&compliance.consent_basis).execute(db).await?;
+        once(UPDATE)
+            .bind(tenant)
+            .bind(compliance.agrees())
+            .bind(&compliance.consent_basis)
+            .bind(source_slug)
+            .bind(&compliance.source_description)
+            .execute(db)
+            .await?;
     }
     Ok(())
 }

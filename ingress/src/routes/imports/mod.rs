@@ -200,9 +200,7 @@ async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
     let rows_max = act.ingress.settings.import_max_rows;
     let Import { csv, name, operation, source_slug, compliance } = body;
     // Off the reactor: fifty thousand rows are a good part of a second of work.
-    let parsed = tokio::task::spawn_blocking(move || parse(&csv, &defined, rows_max))
-        .await
-        .map_err(|error| ApiError::unexpected(&error))??;
+    let parsed = tokio::task::spawn_blocking(move || parse(&csv, &defined, rows_max)).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
     let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
     let valid = parsed.rows.len();

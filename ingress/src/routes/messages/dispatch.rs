@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use http::StatusCode;
-use schemas::{SendState, month_of};
+use schemas::{SendState, SkipReason, month_of};
 use serde_json::{Value, json};
 use sqlx::Connection;
 use tokio::time::Instant;
@@ -187,7 +187,7 @@ impl Ledger {
         let refused: Vec<&RecipientRow> =
             self.recipients.iter().filter(|recipient| !recipient.is(SendState::Skipped)).collect();
         if refused.is_empty() {
-            return Err(super::all_suppressed());
+            return Err(self.withheld());
         }
         let mut codes: Vec<String> = refused.iter().filter_map(|recipient| recipient.refusal()).collect();
         codes.sort_unstable();
@@ -195,6 +195,25 @@ impl Ledger {
         Err(ApiError::new(StatusCode::BAD_GATEWAY, "provider_rejected")
             .detail(codes.join(", "))
             .about_message(self.message_id))
+    }
+
+    /// Nobody may be mailed: because of what happened to the tenant or its domain after the message was accepted, or because of who
+    /// they are.
+    fn withheld(&self) -> ApiError {
+        let any = |reason: SkipReason| {
+            self.recipients.iter().any(|recipient| recipient.reason.as_deref() == Some(reason.as_str()))
+        };
+        if any(SkipReason::DomainUnverified) {
+            return ApiError::forbidden("domain_not_verified")
+                .detail("the tenant, the sender or its domain may not send any more")
+                .about_message(self.message_id);
+        }
+        if any(SkipReason::QuotaExceeded) {
+            return ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded")
+                .detail("the quota was used up when the message came to its turn")
+                .about_message(self.message_id);
+        }
+        super::all_suppressed()
     }
 
     fn accepted(&self) -> Result<Reply, ApiError> {
@@ -262,6 +281,23 @@ mod tests {
             Standing::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
         };
         assert_eq!(found, expected.map(|(status, code)| (status, code.to_owned())));
+    }
+
+    #[rstest]
+    #[case::who_they_are(&["unsubscribed", "hard_bounced"], (422, "all_recipients_suppressed"))]
+    #[case::the_domain(&["unsubscribed", "domain_unverified"], (403, "domain_not_verified"))]
+    #[case::the_quota(&["quota_exceeded", "unsubscribed"], (429, "send_quota_exceeded"))]
+    fn when_all_are_withheld_the_answer_says_whose_doing_it_is(
+        #[case] reasons: &[&str],
+        #[case] expected: (u16, &str),
+    ) {
+        let mut ledger = ledger(&vec![Some(Skipped); reasons.len()]);
+        for (recipient, reason) in ledger.recipients.iter_mut().zip(reasons) {
+            recipient.reason = Some((*reason).to_owned());
+        }
+        let Standing::Decided(Err(error)) = ledger.standing() else { panic!() };
+        assert_eq!((error.status.as_u16(), error.code.to_string().as_str()), expected);
+        assert_eq!(error.is_deterministic(), expected.0 == 422, "what may pass is not kept for the key");
     }
 
     #[test]

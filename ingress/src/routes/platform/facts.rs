@@ -217,7 +217,7 @@ async fn look<T>(what: &'static str, looking: impl Future<Output = sqlx::Result<
     match tokio::time::timeout(LOOK_MAX, looking).await {
         Ok(Ok(seen)) => Some(seen),
         Ok(Err(error)) => {
-            tracing::warn!(what, %error, "health could not look");
+            tracing::warn!(what, error = runtime::db::describe(&error), "health could not look");
             None
         }
         Err(_) => {

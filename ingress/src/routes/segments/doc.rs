@@ -1,6 +1,6 @@
 //! How `/v1/segments` is documented.
 
-use audience::segment::{DEPTH_MAX, EVENT_OPS, EVENTS, LEAVES_MAX, OPS, SAMPLE_MAX};
+use audience::segment::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LEAVES_MAX, OPS, SAMPLE_MAX};
 use serde_json::{Value, json};
 
 use super::{DESCRIPTION_MAX_CHARS, NAME_MAX_CHARS};
@@ -76,7 +76,10 @@ fn example() -> Value {
 }
 
 fn limits() -> String {
-    format!("At most {DEPTH_MAX} deep, {LEAVES_MAX} leaves.")
+    format!(
+        "At most {DEPTH_MAX} deep, {LEAVES_MAX} leaves; with those of the segments it names {EXPANDED_LEAVES_MAX}, {EVENTS_MAX} of them \
+         events."
+    )
 }
 
 pub(super) fn list() -> Doc {

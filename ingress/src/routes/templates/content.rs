@@ -74,7 +74,7 @@ pub(crate) async fn check(
     match checked {
         Ok(Ok(checked)) => Ok(checked.variables),
         Ok(Err(faults)) => Err(refusal(&faults, path)),
-        Err(error) => Err(ApiError::unexpected(&error)),
+        Err(panicked) => Err(panicked.into()),
     }
 }
 

@@ -111,9 +111,7 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
     // Up to the deadline of a rendering: not on the reactor.
-    let shown = tokio::task::spawn_blocking(move || preview(&source, &options, &data))
-        .await
-        .map_err(|error| ApiError::unexpected(&error))??;
+    let shown = tokio::task::spawn_blocking(move || preview(&source, &options, &data)).await??;
     Reply::ok(&json!({
         "ok": true, "template_id": id, "version": row.version, "subject": shown.subject, "html": shown.html, "text": shown.text,
     }))

@@ -70,7 +70,7 @@ async fn leave(
         Ok(Ok(OptOut::Recorded | OptOut::Already)) => reader.done(&preferences_token(&ingress, &claims)),
         Ok(Ok(OptOut::UnknownSend)) => reader.no_such_link(),
         Ok(Err(error)) => reader.not_left(error.status),
-        Err(panicked) => reader.not_left(ApiError::unexpected(&panicked).status),
+        Err(panicked) => reader.not_left(ApiError::from(panicked).status),
     }
 }
 

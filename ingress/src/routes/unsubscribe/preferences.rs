@@ -90,7 +90,7 @@ pub(super) async fn change(
                 Ok(Ok(Some(told))) => told,
                 Ok(Ok(None)) => return reader.no_such_link(),
                 Ok(Err(error)) => return reader.not_stored(error.status),
-                Err(panicked) => return reader.not_stored(ApiError::unexpected(&panicked).status),
+                Err(panicked) => return reader.not_stored(ApiError::from(panicked).status),
             }
         }
     };
@@ -129,9 +129,13 @@ impl Choosing {
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
         let Some(recipient) = preferences::recipient(&mut tx, tenant, send).await? else { return Ok(None) };
         let contact = recipient.contact_id;
+        let ip = peer.ip().map(|ip| ip.to_string());
+        let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+        let agent = agent.map(|agent| agent.chars().take(signals::USER_AGENT_MAX_CHARS).collect::<String>());
+        let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let told = match &wish {
             Wish::Save { shown, chosen } => {
-                preferences::choose(&mut tx, tenant, contact, send, shown, chosen).await?;
+                preferences::choose(&mut tx, tenant, contact, send, shown, chosen, evidence).await?;
                 Told::Saved
             }
             Wish::Leave => {
@@ -139,10 +143,6 @@ impl Choosing {
                 Told::Left
             }
             Wish::Return => {
-                let ip = peer.ip().map(|ip| ip.to_string());
-                let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-                let agent = agent.map(|agent| agent.chars().take(signals::USER_AGENT_MAX_CHARS).collect::<String>());
-                let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
                 preferences::opt_in(&mut tx, tenant, contact, send, evidence).await?;
                 Told::Back
             }

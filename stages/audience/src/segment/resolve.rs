@@ -15,9 +15,9 @@ use super::{
 /// How deep segments may name segments.
 const NESTING_MAX: usize = 5;
 /// Leaves of a rule with those of all segments it names.
-const EXPANDED_LEAVES_MAX: usize = 200;
+pub const EXPANDED_LEAVES_MAX: usize = 200;
 /// Events among them: each reads a tenant's facts.
-const EVENTS_MAX: usize = 10;
+pub const EVENTS_MAX: usize = 10;
 
 /// A stored segment, ready to be evaluated as its rule stands now.
 ///

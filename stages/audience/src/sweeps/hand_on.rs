@@ -1,4 +1,5 @@
-//! Hands batches of campaigns on to compliance, tenants in turn, no more than the backlog at a time.
+//! Hands batches of campaigns on to compliance, tenants in turn, no more than the backlog at a time. A tenant with a connection of its
+//! own has a backlog of its own: what its provider does not take stands in nobody else's way.
 //!
 //! Only the bulk lane has batches that wait: priority sends are announced as they are made.
 
@@ -21,12 +22,19 @@ pub(super) struct HandOn {
     pool: PgPool,
     bus: Bus,
     backlog: i64,
+    connection_backlog: i64,
     reannounce: Duration,
 }
 
 impl HandOn {
     pub(super) fn new(pool: PgPool, bus: Bus, settings: &Settings) -> Self {
-        Self { pool, bus, backlog: settings.audience_backlog.into(), reannounce: settings.audience_reannounce }
+        Self {
+            pool,
+            bus,
+            backlog: settings.audience_backlog.into(),
+            connection_backlog: settings.audience_connection_backlog.into(),
+            reannounce: settings.audience_reannounce,
+        }
     }
 
     /// Marks the next batches announced, in a transaction of its own.
@@ -34,24 +42,18 @@ impl HandOn {
         let mut tx = self.pool.begin().await?;
         // One process at a time, so that two do not fill the same room; the others find nothing to do. Whether anything waits is asked
         // first: the statement that hands on takes milliseconds to plan, ten times a second.
-        let in_flight = sqlx::query_scalar!(
-            r#"select case when exists (select from batches where lane = 'bulk' and state = 'waiting')
-                                and pg_try_advisory_xact_lock(hashtext('postrider hand_on'))
-                           then (select coalesce(sum(queued + claimed + fenced), 0)::bigint
-                                 from batches where lane = 'bulk' and state = 'announced') end"#
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        let room = in_flight.map_or(0, |in_flight| self.backlog - in_flight);
-        if room <= 0 {
+        let found = sqlx::query_file!("queries/hand_on_room.sql", self.connection_backlog).fetch_one(&mut *tx).await?;
+        let room = found.in_flight.map_or(0, |in_flight| self.backlog - in_flight).max(0);
+        if room == 0 && !found.apart {
             return Ok(Vec::new());
         }
         let rows = sqlx::query_file!(
             "queries/hand_on.sql",
             room,
             // No campaign can get more batches than this, so no more of each are looked at.
-            room / BATCH_MAX as i64 + 1,
+            room.max(self.connection_backlog) / BATCH_MAX as i64 + 1,
             self.reannounce.as_secs_f64(),
+            self.connection_backlog,
         )
         .fetch_all(&mut *tx)
         .await?;

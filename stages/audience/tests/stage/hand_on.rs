@@ -108,6 +108,31 @@ async fn a_tenant_with_a_hundred_batches_does_not_stand_before_nine_with_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_whose_own_connection_stands_still_takes_room_from_nobody() {
+    let rig = Rig::new().await;
+    let (apart, other) = (rig.tenant().await, rig.tenant().await);
+    waiting(&rig, &apart, 20).await;
+    waiting(&rig, &other, 5).await;
+    sqlx::query(
+        "insert into provider_connections (tenant_id, id, provider, name, settings, secret, is_default)
+         values ($1, gen_random_uuid(), 'ses', 'Own', '{}', '', true)",
+    )
+    .bind(apart.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    start(&rig, &["--audience-backlog", "1000", "--audience-connection-backlog", "1500"]).await;
+    let full = BTreeMap::from([(apart.id, 3), (other.id, 2)]);
+    until("each has its own room", async || announced_by_tenant(&rig).await == full).await;
+    deliver(&rig, &other).await;
+    until("the other goes on", async || announced_by_tenant(&rig).await == full).await;
+    deliver(&rig, &other).await;
+    until("and ends", async || announced_by_tenant(&rig).await == BTreeMap::from([(apart.id, 3), (other.id, 1)])).await;
+    deliver(&rig, &apart).await;
+    until("what moves goes on", async || announced_by_tenant(&rig).await.get(&apart.id) == Some(&3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_larger_than_the_backlog_is_still_handed_on() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

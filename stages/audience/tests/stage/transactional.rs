@@ -129,7 +129,7 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
     all_handled(&rig, 8).await;
     until("both are set aside", async || rig.held(stream::DEAD).await == 2).await;
     let reasons: BTreeSet<String> = rig.dead().await.into_iter().map(|dead| dead.reason).collect();
-    assert_eq!(reasons, BTreeSet::from(["ledger".to_owned(), "malformed_request".to_owned()]));
+    assert_eq!(reasons, BTreeSet::from(["ledger".to_owned(), "malformed".to_owned()]));
     assert_eq!(
         rig.number("select count(*) from requests where state = 'rejected' and announce_after is null").await,
         2

@@ -1,5 +1,8 @@
 //! A tenant's account with a provider: settings that are not secret, and the secret, made into a way out.
 
+use std::sync::Arc;
+
+use schemas::Lane;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -8,7 +11,7 @@ use super::{
     Guard, Provider, ProviderKind, Reach, SmtpProvider,
     guard::{is_region, own_url},
     http::{self, HttpProvider},
-    paced::Paced,
+    paced::{Paced, Turns},
 };
 use crate::smtp::{Pool, Relay, SmtpSettings};
 
@@ -68,17 +71,22 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Checks the settings and makes the way out. Touches no network.
+    /// Checks the settings and makes the ways out, for the bulk and the priority lane: they share the account's rate. Touches no
+    /// network.
     ///
     /// # Errors
     /// [`ConnectionFault`].
-    pub fn open(&self, reach: &Reach, guard: &Guard) -> Result<Box<dyn Provider>, ConnectionFault> {
+    pub fn open(&self, reach: &Reach, guard: &Guard) -> Result<[Box<dyn Provider>; 2], ConnectionFault> {
         self.check()?;
-        let provider = self.unpaced(reach, guard)?;
-        Ok(match self.settings.max_per_second {
-            Some(rate) => Box::new(Paced::new(provider, rate)),
-            None => provider,
-        })
+        let turns = self.settings.max_per_second.map(|rate| Arc::new(Turns::new(rate)));
+        let way = |lane| -> Result<Box<dyn Provider>, ConnectionFault> {
+            let provider = self.unpaced(reach, guard)?;
+            Ok(match &turns {
+                Some(turns) => Box::new(Paced::new(provider, turns.clone(), lane)),
+                None => provider,
+            })
+        };
+        Ok([way(Lane::Bulk)?, way(Lane::Priority)?])
     }
 
     fn unpaced(&self, reach: &Reach, guard: &Guard) -> Result<Box<dyn Provider>, ConnectionFault> {

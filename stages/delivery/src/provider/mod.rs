@@ -180,6 +180,14 @@ pub trait Provider: Send + Sync + 'static {
     /// Which signature of ours it wants.
     fn signing(&self) -> Signing;
 
+    /// Waits until the next handover may begin, where the account has a rate.
+    ///
+    /// # Errors
+    /// The wait, where it is longer than a claimed mail may wait.
+    async fn turn(&self) -> Result<(), Duration> {
+        Ok(())
+    }
+
     /// Brings a handover to the last point before anything of the message leaves.
     ///
     /// # Errors

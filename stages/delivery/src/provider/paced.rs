@@ -2,35 +2,76 @@
 //! costs it reputation and us a round through the queue.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
+use schemas::Lane;
 
 use super::{Opened, Parcel, PingFault, Provider, ProviderKind, Refused, Signing};
 
-/// A provider that begins at most so many handovers a second, evenly. Of this process: the account's rate is to be divided by
-/// the number of delivery processes.
+/// The longest wait for a turn. Far below a claim's lease: who would wait longer gives the mail back instead.
+const TURN_MAX: Duration = Duration::from_secs(60);
+
+/// The turns of an account: so many handovers a second, evenly, over both lanes. Of this process: the account's rate is to be divided
+/// by the number of delivery processes.
+#[derive(Debug)]
+pub(super) struct Turns {
+    interval: Duration,
+    next: Mutex<Next>,
+}
+
+/// When each lane's next handover may begin.
+#[derive(Debug, Clone, Copy)]
+struct Next {
+    bulk: Instant,
+    priority: Instant,
+}
+
+impl Turns {
+    pub fn new(per_second: u32) -> Self {
+        let now = Instant::now();
+        Self {
+            interval: Duration::from_secs(1) / per_second.max(1),
+            next: Mutex::new(Next { bulk: now, priority: now }),
+        }
+    }
+
+    /// Takes the lane's next turn, and answers how long until then. A priority mail waits for no campaign: what it takes is taken from
+    /// the turns to come of campaigns.
+    ///
+    /// # Errors
+    /// The wait, when it is too long; no turn was taken.
+    fn take(&self, lane: Lane, now: Instant) -> Result<Duration, Duration> {
+        // Plain fields: nothing a panic could leave half done.
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = match lane {
+            Lane::Bulk => next.bulk,
+            Lane::Priority => next.priority,
+        };
+        let wait = turn.saturating_duration_since(now);
+        if wait > TURN_MAX {
+            return Err(wait);
+        }
+        next.bulk = next.bulk.max(now) + self.interval;
+        if lane == Lane::Priority {
+            next.priority = turn.max(now) + self.interval;
+        }
+        Ok(wait)
+    }
+}
+
+/// A provider that begins no more handovers than its turns allow.
 pub(super) struct Paced {
     inner: Box<dyn Provider>,
-    interval: Duration,
-    /// When the next one may begin.
-    next: Mutex<Instant>,
+    turns: Arc<Turns>,
+    lane: Lane,
 }
 
 impl Paced {
-    pub fn new(inner: Box<dyn Provider>, per_second: u32) -> Self {
-        Self { inner, interval: Duration::from_secs(1) / per_second.max(1), next: Mutex::new(Instant::now()) }
-    }
-
-    /// Takes the next turn, and answers when it is.
-    fn turn(&self, now: Instant) -> Instant {
-        // One plain field: nothing a panic could leave half done.
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = (*next).max(now);
-        *next = turn + self.interval;
-        turn
+    pub fn new(inner: Box<dyn Provider>, turns: Arc<Turns>, lane: Lane) -> Self {
+        Self { inner, turns, lane }
     }
 }
 
@@ -44,9 +85,12 @@ impl Provider for Paced {
         self.inner.signing()
     }
 
-    /// The wait is here, before the fence: nobody waits with a fence in hand.
+    async fn turn(&self) -> Result<(), Duration> {
+        tokio::time::sleep(self.turns.take(self.lane, Instant::now())?).await;
+        Ok(())
+    }
+
     async fn open(&self, parcel: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
-        tokio::time::sleep_until(self.turn(Instant::now()).into()).await;
         self.inner.open(parcel).await
     }
 
@@ -60,18 +104,44 @@ impl Provider for Paced {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::provider::Broken;
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn handovers_begin_evenly_and_unused_turns_are_not_saved_up() {
-        let paced = Paced::new(Box::new(Broken(ProviderKind::Ses)), 4);
-        let start = Instant::now() + Duration::from_secs(1);
-        let turns: Vec<u128> = (0..4).map(|_| (paced.turn(start) - start).as_millis()).collect();
-        assert_eq!(turns, [0, 250, 500, 750]);
-        let later = start + Duration::from_secs(60);
-        assert_eq!(paced.turn(later), later);
-        assert_eq!(paced.turn(later) - later, Duration::from_millis(250));
+        let turns = Turns::new(4);
+        let start = Instant::now() + SECOND;
+        let waits: Vec<u128> = (0..4).map(|_| turns.take(Lane::Bulk, start).unwrap().as_millis()).collect();
+        assert_eq!(waits, [0, 250, 500, 750]);
+        let later = start + 60 * SECOND;
+        assert_eq!(turns.take(Lane::Bulk, later), Ok(Duration::ZERO));
+        assert_eq!(turns.take(Lane::Bulk, later), Ok(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn a_priority_mail_waits_for_no_campaign_and_campaigns_make_room_for_it() {
+        let turns = Turns::new(1);
+        let start = Instant::now() + SECOND;
+        assert_eq!(turns.take(Lane::Bulk, start), Ok(Duration::ZERO));
+        assert_eq!(turns.take(Lane::Priority, start), Ok(Duration::ZERO));
+        assert_eq!(turns.take(Lane::Priority, start), Ok(SECOND));
+        assert_eq!(turns.take(Lane::Bulk, start), Ok(3 * SECOND), "both lanes together keep the rate");
+    }
+
+    #[test]
+    fn a_turn_that_is_too_far_is_not_taken() {
+        let turns = Turns::new(1);
+        let start = Instant::now() + SECOND;
+        let taken = std::iter::repeat_with(|| turns.take(Lane::Bulk, start)).take_while(Result::is_ok).count();
+        assert_eq!(taken, 61);
+        assert_eq!(turns.take(Lane::Bulk, start), Err(61 * SECOND));
+        assert_eq!(
+            turns.take(Lane::Bulk, start + SECOND),
+            Ok(60 * SECOND),
+            "nobody who was sent away keeps others waiting"
+        );
     }
 }

@@ -8,12 +8,12 @@ use std::{
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use runner::{StageError, Sweep};
-use schemas::{MessageKind, SendId, SendState};
+use schemas::{Classification, MessageKind, SendId, SendState};
 use sqlx::{Connection, PgPool};
 use uuid::Uuid;
 
 use super::ledger::{
-    Ring,
+    Ring, is_tried_again,
     sql::{self, BatchKey, Booking, Totals},
 };
 
@@ -33,6 +33,7 @@ struct Expired {
     tenant_id: Uuid,
     id: Uuid,
     kind: MessageKind,
+    classification: Classification,
 }
 
 #[async_trait]
@@ -55,7 +56,12 @@ impl Sweep for Leases {
         let rows = sqlx::query_file!("queries/expired_leases.sql").fetch_all(&mut *tx).await?;
         let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
         for row in rows {
-            months.entry(row.month).or_default().push(Expired { tenant_id: row.tenant_id, id: row.id, kind: row.kind });
+            months.entry(row.month).or_default().push(Expired {
+                tenant_id: row.tenant_id,
+                id: row.id,
+                kind: row.kind,
+                classification: row.classification,
+            });
         }
         let (mut bookings, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
         for (month, batches) in &months {
@@ -85,8 +91,7 @@ async fn end_leases(
 ) -> Result<u64, StageError> {
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
     let (tenants, ids, last) = keys(batches);
-    // Only campaign mail stays unknown for good at the first doubt.
-    let again: Vec<bool> = batches.iter().map(|batch| batch.kind != MessageKind::Campaign).collect();
+    let again: Vec<bool> = batches.iter().map(|batch| is_tried_again(batch.kind, batch.classification)).collect();
     let released =
         sqlx::query_file!("queries/release_claimed.sql", &tenants, &ids, &last, month).fetch_all(&mut *db).await?;
     let doubted =

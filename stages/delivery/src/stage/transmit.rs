@@ -89,6 +89,11 @@ impl Transmitter {
         let serial = (send.attempt - send.doubtful).max(1);
         let parcel =
             Parcel { send_id: send.id, serial, envelope, signature: &signed.signature, message: &signed.message };
+        match self.shutdown.run_until_cancelled(way.provider.turn()).await {
+            Some(Ok(())) => {}
+            Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
+            None => return self.record(Change::released(send, SendState::Claimed, SOON)).await,
+        }
         let opened = match way.provider.open(&parcel).await {
             Ok(opened) => opened,
             Err(refused) => return self.refused(send, SendState::Claimed, way, refused, envelope, &mut permit).await,

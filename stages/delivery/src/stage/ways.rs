@@ -198,10 +198,7 @@ impl Ways {
         let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
         let outage = Arc::new(Outage::of(id));
         let lanes = match self.connection(tenant, kind, row.settings, &row.secret) {
-            Some(connection) => {
-                let way = |desks: usize| self.open(&connection, id, &outage, desks);
-                Lanes { bulk: way(self.means.desks[0]), priority: way(self.means.desks[1]) }
-            }
+            Some(connection) => self.open(&connection, id, &outage),
             None => {
                 tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
                 let way = way_of(Arc::new(Broken(kind)), id, &outage, 1);
@@ -225,12 +222,13 @@ impl Ways {
         Some(Connection { kind, settings, secret: SecretString::from(String::from_utf8(secret).ok()?) })
     }
 
-    fn open(&self, connection: &Connection, id: Uuid, outage: &Arc<Outage>, desks: usize) -> Way {
-        let provider = connection.open(&self.means.reach, &self.means.guard).unwrap_or_else(|fault| {
+    fn open(&self, connection: &Connection, id: Uuid, outage: &Arc<Outage>) -> Lanes {
+        let [bulk, priority] = connection.open(&self.means.reach, &self.means.guard).unwrap_or_else(|fault| {
             tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
-            Box::new(Broken(connection.kind))
+            [Box::new(Broken(connection.kind)), Box::new(Broken(connection.kind))]
         });
-        way_of(Arc::from(provider), id, outage, desks)
+        let way = |provider: Box<dyn Provider>, desks| way_of(Arc::from(provider), id, outage, desks);
+        Lanes { bulk: way(bulk, self.means.desks[0]), priority: way(priority, self.means.desks[1]) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
-use runtime::{Counter, plans};
+use runtime::{Counter, causes, plans};
 use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -17,7 +17,7 @@ use crate::{
 
 /// Mails one transaction reads at most.
 const AT_ONCE: i64 = 50;
-/// Times a mail is tried that cannot be recorded.
+/// Times a mail is tried that cannot be recorded, or over which the process died.
 const ATTEMPTS_MAX: i16 = 5;
 
 /// Reads what was taken. Any number of processes may: each takes other mails.
@@ -63,14 +63,22 @@ impl Sweep for Reader {
         // Parsing a megabyte of hostile MIME takes its time, which is no reactor's.
         let read = tokio::task::spawn_blocking(|| taken.into_iter().map(read).collect::<Vec<_>>())
             .await
-            .map_err(|error| StageError::rejected("reader", error))?;
+            .map_err(|error| StageError::rejected("reader", causes::chain(&error)))?;
         if let Err(error) = self.record(&read).await {
-            if read.len() == 1 || error.is_transient() {
+            if error.is_transient() {
+                self.give_back(&read).await;
+                return Err(error);
+            }
+            if read.len() == 1 {
                 return Err(error);
             }
             // One of them cannot be recorded: it costs itself only, and is given up after some attempts.
-            for one in read {
-                if let Err(error) = self.record(std::slice::from_ref(&one)).await {
+            for (at, one) in read.iter().enumerate() {
+                if let Err(error) = self.record(std::slice::from_ref(one)).await {
+                    if error.is_transient() {
+                        self.give_back(&read[at..]).await;
+                        return Err(error);
+                    }
                     tracing::warn!(stage = "engagement", mail = %one.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
                 }
             }
@@ -106,6 +114,29 @@ impl Reader {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
         Ok(())
+    }
+
+    /// Takes an attempt back that said nothing about these mails: they come again in a minute as they came now. Where Postgres is away
+    /// for this as well, the attempt stays counted; while it is away, nothing is taken either.
+    async fn give_back(&self, read: &[Read]) {
+        let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
+        let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
+        let given = sqlx::query!(
+            "update inbound_mails m set attempts = m.attempts - 1
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+             where m.tenant_id = w.tenant_id and m.id = w.id and m.attempts > 0 and m.due_at is not null",
+            &tenants,
+            &ids,
+        )
+        .execute(&self.pool)
+        .await;
+        if let Err(error) = given {
+            tracing::debug!(
+                stage = "engagement",
+                error = runtime::db::describe(&error),
+                "an attempt at mails stays counted"
+            );
+        }
     }
 }
 

@@ -119,6 +119,10 @@ impl Store {
 }
 
 fn away(error: &sqlx::Error) -> StoreFault {
-    tracing::warn!(stage = "engagement", %error, "a mail that came back cannot be kept now");
+    tracing::warn!(
+        stage = "engagement",
+        error = runtime::db::describe(error),
+        "a mail that came back cannot be kept now"
+    );
     StoreFault::Away
 }

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runner::StageError;
-use runtime::db::BEGIN_UNHURRIED;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -137,7 +136,8 @@ async fn store(
     compiled: Compiled,
 ) -> Result<Content, StageError> {
     let body = serde_json::to_value(compiled.skeleton())?;
-    let mut tx = db.begin_with(BEGIN_UNHURRIED).await?;
+    // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again.
+    let mut tx = db.begin().await?;
     sqlx::query!(
         "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
         key.tenant_id,

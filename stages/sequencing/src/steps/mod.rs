@@ -103,8 +103,7 @@ pub(crate) async fn take(
         Err(error) if runtime::db::is_transient(&error) => return Err(error),
         Err(error) => error,
     };
-    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
-    tracing::error!(step_type = %kind, items = items.len(), sqlstate = code, "a step's statement was refused");
+    tracing::error!(step_type = %kind, items = items.len(), error = runtime::db::describe(&error), "a step's statement was refused");
     let mut taken = Vec::with_capacity(items.len());
     for item in items {
         match attempt(db, kind, std::slice::from_ref(item), announce).await {

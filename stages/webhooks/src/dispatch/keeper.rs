@@ -31,6 +31,9 @@ const DUE_MAX: i64 = 20_000;
 /// Endpoints loaded in one go.
 const LOADED_MAX: usize = 256;
 
+/// Pause before a subscription that failed or ended is made anew.
+const HEAR_AGAIN: Duration = Duration::from_secs(1);
+
 struct Keeper {
     shared: Arc<Shared>,
     runner: Runner,
@@ -50,7 +53,10 @@ pub(super) async fn run(shared: Arc<Shared>, runner: Runner) {
             () = keeper.shared.wake.notified() => keeper.work().await,
         };
         if let Err(error) = result {
-            tracing::warn!(%error, "webhook endpoints are not looked after; trying again");
+            tracing::warn!(
+                error = runtime::db::describe(&error),
+                "webhook endpoints are not looked after; trying again"
+            );
         }
     }
     keeper.end().await;
@@ -58,20 +64,29 @@ pub(super) async fn run(shared: Arc<Shared>, runner: Runner) {
 
 /// Hears from other processes that something is due to subscriptions held here. Losing a ring costs a second.
 pub(super) async fn hear(shared: Arc<Shared>) {
-    let subject = shared.bus.prefixed(subjects::DELIVERIES_DUE);
-    let Ok(mut rings) = shared.bus.client().subscribe(subject).await else { return };
-    loop {
-        let ring = tokio::select! {
-            () = shared.shutdown.cancelled() => return,
-            ring = rings.next() => ring,
-        };
-        let Some(ring) = ring else { return };
-        let Ok(ids) = serde_json::from_slice::<Vec<Uuid>>(&ring.payload) else { continue };
-        let endpoints = lock(&shared.endpoints);
-        ids.iter().filter_map(|id| endpoints.get(id)).for_each(|endpoint| endpoint.look_again());
-        drop(endpoints);
-        shared.wake();
-    }
+    let heard = async {
+        loop {
+            let subject = shared.bus.prefixed(subjects::DELIVERIES_DUE);
+            match shared.bus.client().subscribe(subject).await {
+                Ok(mut rings) => {
+                    while let Some(ring) = rings.next().await {
+                        rung(&shared, &ring.payload);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "rings are not heard; the ledger is asked every second"),
+            }
+            tokio::time::sleep(HEAR_AGAIN).await;
+        }
+    };
+    shared.shutdown.run_until_cancelled(heard).await;
+}
+
+fn rung(shared: &Shared, payload: &[u8]) {
+    let Ok(ids) = serde_json::from_slice::<Vec<Uuid>>(payload) else { return };
+    let endpoints = lock(&shared.endpoints);
+    ids.iter().filter_map(|id| endpoints.get(id)).for_each(|endpoint| endpoint.look_again());
+    drop(endpoints);
+    shared.wake();
 }
 
 impl Keeper {
@@ -273,7 +288,7 @@ impl Keeper {
             self.shared.wake.notified().await;
         }
         if let Err(error) = self.release().await {
-            tracing::debug!(%error, "leases are not given back; they run out");
+            tracing::debug!(error = runtime::db::describe(&error), "leases are not given back; they run out");
         }
     }
 }

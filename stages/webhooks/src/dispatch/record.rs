@@ -108,7 +108,7 @@ impl Recorder {
             if !runtime::db::is_transient(&error) {
                 match group {
                     [one] => {
-                        tracing::error!(%error, delivery_id = %one.delivery_id, "an attempt cannot be recorded; it will be made again");
+                        tracing::error!(error = runtime::db::describe(&error), delivery_id = %one.delivery_id, "an attempt cannot be recorded; it will be made again");
                         return;
                     }
                     _ => {
@@ -119,7 +119,11 @@ impl Recorder {
                     }
                 }
             }
-            tracing::warn!(%error, attempts = group.len(), "attempts are not recorded yet");
+            tracing::warn!(
+                error = runtime::db::describe(&error),
+                attempts = group.len(),
+                "attempts are not recorded yet"
+            );
             tokio::time::sleep(FAILED_PAUSE).await;
         }
     }

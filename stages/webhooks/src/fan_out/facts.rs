@@ -78,7 +78,6 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
             fact_type: &row.fact_type,
             provider: row.provider.as_deref(),
             is_first: particulars::is_first(&row.fact_type, row.occurred_at, row.opened_at, row.clicked_at),
-            topic: row.topic,
             detail: &row.detail,
         };
         for event_type in particulars::types_of(&fact) {

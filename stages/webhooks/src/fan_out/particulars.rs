@@ -16,8 +16,6 @@ pub(super) struct Fact<'a> {
     pub provider: Option<&'a str>,
     /// The first open or click of this mail.
     pub is_first: bool,
-    /// What an unsubscribing recipient left, where it was a topic.
-    pub topic: Option<Uuid>,
     pub detail: &'a Value,
 }
 
@@ -57,7 +55,7 @@ pub(super) fn types_of(fact: &Fact<'_>) -> Vec<EventType> {
         "opened" => vec![EventType::EmailOpened],
         "clicked" => vec![EventType::EmailClicked],
         "complained" => vec![EventType::EmailComplained],
-        "unsubscribed" => vec![EventType::EmailUnsubscribed],
+        "unsubscribed" | "topic_left" => vec![EventType::EmailUnsubscribed],
         "replied" => vec![EventType::EmailReplied],
         "skipped" => vec![EventType::EmailSuppressed],
         _ => Vec::new(),
@@ -100,7 +98,7 @@ pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) ->
         EventType::EmailUnsubscribed => {
             data.unsubscribe = Some(UnsubscribeData {
                 method: detail.text("method").unwrap_or_else(|| "page".to_owned()),
-                scope: fact.topic.map_or_else(|| "marketing".to_owned(), |topic| topic.to_string()),
+                scope: scope_of(&detail),
             });
         }
         EventType::EmailReplied => {
@@ -121,6 +119,11 @@ pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) ->
         | EventType::RequestRejected => {}
     }
     data
+}
+
+/// What an unsubscribing recipient left: a topic, or all marketing.
+fn scope_of(detail: &Detail<'_>) -> String {
+    detail.text("topic").unwrap_or_else(|| "marketing".to_owned())
 }
 
 fn bounce_of(detail: &Detail<'_>) -> BounceData {
@@ -227,7 +230,7 @@ mod tests {
     use serde_json::json;
 
     fn fact<'a>(fact_type: &'a str, provider: Option<&'a str>, detail: &'a Value) -> Fact<'a> {
-        Fact { fact_type, provider, is_first: true, topic: None, detail }
+        Fact { fact_type, provider, is_first: true, detail }
     }
 
     #[rstest]
@@ -246,6 +249,7 @@ mod tests {
     #[case::clicked("clicked", None, json!({}), &["email.clicked"])]
     #[case::complained("complained", None, json!({}), &["email.complained"])]
     #[case::left("unsubscribed", None, json!({}), &["email.unsubscribed"])]
+    #[case::left_a_topic("topic_left", None, json!({"topic": "t"}), &["email.unsubscribed"])]
     #[case::answered("replied", None, json!({}), &["email.replied"])]
     #[case::withheld("skipped", None, json!({"reason": "suppressed"}), &["email.suppressed"])]
     #[case::put_off("deferred", Some("smtp"), json!({}), &[])]
@@ -271,6 +275,12 @@ mod tests {
         let soft = bounce_of(&Detail(&json!({"class": "soft", "suppressed": true})));
         assert!(soft.class == BounceClass::Soft && soft.suppressed);
         assert!(!bounce_of(&Detail(&json!({"reason": "policy"}))).suppressed);
+    }
+
+    #[test]
+    fn who_leaves_says_what_he_leaves() {
+        assert_eq!(scope_of(&Detail(&json!({"method": "one_click"}))), "marketing");
+        assert_eq!(scope_of(&Detail(&json!({"method": "preferences", "topic": "t-1"}))), "t-1");
     }
 
     #[test]

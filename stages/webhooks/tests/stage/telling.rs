@@ -258,13 +258,18 @@ async fn webhooks_do_not_wait_for_the_bus_and_the_bus_hears_of_it_later() {
 #[tokio::test]
 async fn what_is_too_much_for_one_transaction_is_told_in_parts() {
     let world = World::new().await;
-    sqlx::query("insert into event_listeners (tenant_id, listener) values ($1, 'webhooks')")
+    let ids: Vec<_> = (0..9_000).map(|_| new_id()).collect();
+    // Nobody listens yet: these leave no note of their own.
+    sqlx::query("insert into notices (tenant_id, id, type) select $1, id, 'campaign.sent' from unnest($2::uuid[]) id")
         .bind(world.tenant.id)
+        .bind(&ids)
         .execute(&world.rig.pool)
         .await
         .unwrap();
+    // Deliveries stay where they are: only that they are there counts.
+    let receiver = Receiver::start(Manner::Silent).await;
+    world.subscribe(&receiver.url, &["campaign.sent"]).await;
     // One note of nine thousand, as no writer of today makes it.
-    let ids: Vec<_> = (0..9_000).map(|_| new_id()).collect();
     sqlx::query("insert into outbox (tenant_id, source, ids) values ($1, 'notices', $2)")
         .bind(world.tenant.id)
         .bind(&ids)
@@ -273,4 +278,8 @@ async fn what_is_too_much_for_one_transaction_is_told_in_parts() {
         .unwrap();
     world.start(&[]).await;
     until("all parts are taken", async || world.rig.number("select count(*) from outbox").await == 0).await;
+    assert_eq!(world.rig.number("select count(*) from webhook_deliveries").await, 9_000);
+    assert_eq!(world.rig.number("select count(distinct event_id) from webhook_deliveries").await, 9_000, "each once");
+    let transactions = "select count(distinct xmin::text) from webhook_events";
+    assert!(world.rig.number(transactions).await > 1, "all of it in one transaction");
 }

@@ -180,7 +180,7 @@ pub(super) async fn inspect(uploads: Vec<Upload>) -> Result<Vec<Attachment>, Api
         }
         if faults.is_empty() { Ok(attachments) } else { Err(ApiError::validation(faults)) }
     };
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal())?
+    tokio::task::spawn_blocking(work).await?
 }
 
 fn attachment(upload: Upload) -> Result<Attachment, Refusal> {

@@ -18,15 +18,27 @@ fn expected() -> Vec<DnsRecord> {
     records("example.com", PublishedKey { selector: "s1", public: KEY }, None, "tok", &settings)
 }
 
+/// Longer than any answer takes that comes at all.
+const LONG: Duration = Duration::from_secs(20);
+/// For an answer that never comes.
+const SHORT: Duration = Duration::from_millis(200);
+
 async fn check_all(entries: &[(&str, &str)]) -> Vec<Checked> {
+    check_all_within(LONG, entries).await
+}
+
+async fn check_all_within(timeout: Duration, entries: &[(&str, &str)]) -> Vec<Checked> {
     let dns = Dns::start(entries).await;
-    let settings = DnsSettings { servers: vec![dns.addr], timeout: Duration::from_millis(200), attempts: 1 };
+    let settings = DnsSettings { servers: vec![dns.addr], timeout, attempts: 1 };
     verify("example.com", expected(), &DnsResolver::new(&settings).unwrap()).await
 }
 
-async fn check_one(purpose: Purpose, name: &str, value: &str) -> Checked {
-    let all = check_all(&[(name, value)]).await;
+fn of(purpose: Purpose, all: Vec<Checked>) -> Checked {
     all.into_iter().find(|checked| checked.record.purpose == purpose).unwrap()
+}
+
+async fn check_one(purpose: Purpose, name: &str, value: &str) -> Checked {
+    of(purpose, check_all(&[(name, value)]).await)
 }
 
 #[tokio::test]
@@ -95,7 +107,7 @@ async fn two_spf_records_are_an_error() {
         ("example.com", "TXT v=spf1 -all"),
     ])
     .await;
-    let spf = all.into_iter().find(|checked| checked.record.purpose == Purpose::Spf).unwrap();
+    let spf = of(Purpose::Spf, all);
     assert_eq!(spf.error, Some(CheckError::SeveralSpf { host: "example.com".into() }));
 }
 
@@ -126,6 +138,7 @@ async fn a_doubled_zone_is_recognised_and_said(
 #[case::no_answer("SILENCE")]
 #[tokio::test]
 async fn a_transient_dns_error_determines_nothing(#[case] fault: &str) {
-    let checked = check_one(Purpose::Ownership, "_postrider.example.com", fault).await;
+    let all = check_all_within(SHORT, &[("_postrider.example.com", fault)]).await;
+    let checked = of(Purpose::Ownership, all);
     assert_eq!((checked.validity, checked.error), (Validity::Undetermined, Some(CheckError::NoAnswer)));
 }

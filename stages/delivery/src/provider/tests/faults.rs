@@ -6,7 +6,7 @@ use rstest::rstest;
 use tokio::net::TcpListener;
 
 use super::{
-    HTTP, provider, reach, secret, send, send_within, settings,
+    HTTP, LONG, SHORT, provider, provider_within, reach, secret, send, send_within, settings,
     stand_in::{Act, StandIn},
 };
 use crate::{
@@ -22,12 +22,17 @@ async fn a_provider_that_cannot_be_reached_has_nothing_and_nobody_is_to_blame() 
         let base_url = Some(format!("http://{address}/").parse().unwrap());
         let connection =
             Connection { kind, settings: ConnectionSettings { base_url, ..settings(kind) }, secret: secret(kind) };
-        let provider = connection.open(&reach(), &Guard::allowing(&[address.to_string()])).unwrap();
+        let [provider, _] = connection.open(&reach(LONG), &Guard::allowing(&[address.to_string()])).unwrap();
         let refused = send(provider.as_ref()).await.unwrap_err();
         assert_eq!(refused.decision.outcome, Outcome::Defer(Class::Unreachable), "{kind:?}");
         assert_eq!(refused.decision.scope, Scope::Relay);
         assert!(provider.ping().await.is_err());
     }
+}
+
+/// Only silence is to be waited out.
+fn patience(act: &Act) -> Duration {
+    if matches!(act, Act::Hang) { SHORT } else { LONG }
 }
 
 #[rstest]
@@ -39,7 +44,8 @@ async fn a_provider_that_cannot_be_reached_has_nothing_and_nobody_is_to_blame() 
 async fn without_a_readable_answer_the_outcome_is_unknown_and_nothing_is_sent_again(#[case] act: Act) {
     for kind in HTTP.into_iter().filter(|kind| *kind != ProviderKind::Resend) {
         let stand_in = StandIn::playing(vec![act.clone()]).await;
-        let refused = send(provider(kind, &stand_in).as_ref()).await.unwrap_err();
+        let provider = provider_within(kind, &stand_in, patience(&act));
+        let refused = send(provider.as_ref()).await.unwrap_err();
         assert_eq!(refused.decision.outcome, Outcome::Unknown, "{kind:?}");
         assert_eq!(stand_in.seen().len(), 1, "{kind:?}");
     }
@@ -61,8 +67,10 @@ async fn a_refusal_counts_whatever_its_body() {
 #[tokio::test]
 async fn where_repeats_are_safe_an_unclear_outcome_is_asked_for_again(#[case] act: Act) {
     let taken = Act::Answer(200, "", r#"{"id":"id-1"}"#.to_owned());
+    let patience = patience(&act);
     let stand_in = StandIn::playing(vec![act, taken]).await;
-    let handover = send(provider(ProviderKind::Resend, &stand_in).as_ref()).await.unwrap();
+    let provider = provider_within(ProviderKind::Resend, &stand_in, patience);
+    let handover = send(provider.as_ref()).await.unwrap();
     assert!(matches!(handover, Handover::Taken { provider_message_id: Some(id), .. } if id == "id-1"));
     let seen = stand_in.seen();
     assert_eq!(seen.len(), 2);
@@ -71,7 +79,7 @@ async fn where_repeats_are_safe_an_unclear_outcome_is_asked_for_again(#[case] ac
 }
 
 #[tokio::test]
-async fn what_stays_unclear_is_unknown_even_if_the_repeats_cannot_connect() {
+async fn what_stays_unclear_is_unknown_even_if_the_repeat_is_told_to_come_later() {
     let rate = Act::Answer(429, "", r#"{"name":"rate_limit_exceeded"}"#.to_owned());
     let stand_in = StandIn::playing(vec![Act::Drop, rate]).await;
     let refused = send(provider(ProviderKind::Resend, &stand_in).as_ref()).await.unwrap_err();
@@ -96,7 +104,7 @@ async fn without_a_stand_ins_permission_only_the_providers_own_hosts_are_spoken_
         let mut settings = settings(kind);
         settings.base_url = Some(stand_in.url());
         let connection = Connection { kind, settings, secret: secret(kind) };
-        assert_eq!(connection.open(&reach(), &Guard::default()).err(), Some(ConnectionFault::BaseUrl), "{kind:?}");
+        assert_eq!(connection.open(&reach(LONG), &Guard::default()).err(), Some(ConnectionFault::BaseUrl), "{kind:?}");
     }
 }
 
@@ -122,5 +130,5 @@ async fn settings_that_cannot_work_open_nothing(
     #[case] fault: ConnectionFault,
 ) {
     let connection = Connection { kind, settings, secret: secret.into() };
-    assert_eq!(connection.open(&reach(), &Guard::default()).err(), Some(fault));
+    assert_eq!(connection.open(&reach(LONG), &Guard::default()).err(), Some(fault));
 }

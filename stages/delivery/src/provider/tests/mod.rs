@@ -71,26 +71,36 @@ pub fn secret(kind: ProviderKind) -> SecretString {
     SecretString::from(if kind == ProviderKind::Ses { "AKIDEXAMPLE:secret-key" } else { "the-key" })
 }
 
-pub fn reach() -> Reach {
+/// Longer than any answer takes that comes at all.
+pub const LONG: Duration = Duration::from_secs(20);
+/// For an answer that never comes.
+pub const SHORT: Duration = Duration::from_secs(1);
+
+pub fn reach(timeout: Duration) -> Reach {
     Reach {
         connections: 4,
-        timeout: Duration::from_millis(400),
-        connect_timeout: Duration::from_millis(300),
+        timeout,
+        connect_timeout: LONG,
         smtp: SmtpSettings::new("smtp://127.0.0.1:1?tls=none".parse().unwrap(), "test.example"),
     }
 }
 
 /// The provider, spoken to at the stand-in.
 pub fn provider(kind: ProviderKind, stand_in: &StandIn) -> Box<dyn Provider> {
+    provider_within(kind, stand_in, LONG)
+}
+
+pub fn provider_within(kind: ProviderKind, stand_in: &StandIn, timeout: Duration) -> Box<dyn Provider> {
     let mut settings = settings(kind);
     settings.base_url = Some(stand_in.url());
     let connection = Connection { kind, settings, secret: secret(kind) };
-    connection.open(&reach(), &Guard::allowing(&[stand_in.host()])).unwrap()
+    let [provider, _] = connection.open(&reach(timeout), &Guard::allowing(&[stand_in.host()])).unwrap();
+    provider
 }
 
 /// One mail, both halves.
 pub async fn send(provider: &dyn Provider) -> Result<Handover, Refused> {
-    send_within(provider, Duration::from_secs(2)).await
+    send_within(provider, LONG).await
 }
 
 pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<Handover, Refused> {

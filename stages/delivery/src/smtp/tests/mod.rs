@@ -10,22 +10,21 @@ use std::{
 };
 
 use rstest::rstest;
+use stage_rig::until;
 
 use self::server::{Act, Options, PIPELINING, PLAIN, Script, Server};
 use super::*;
+
+/// Longer than any answer takes that comes at all.
+const LONG: Duration = Duration::from_secs(20);
+/// For an answer that never comes.
+const SHORT: Duration = Duration::from_millis(500);
 
 fn settings(server: &Server) -> SmtpSettings {
     let relay = format!("smtp://{}?tls=none", server.addr).parse().unwrap();
     let mut settings = SmtpSettings::new(relay, "client.example.com");
     settings.max_connections = 4;
-    settings.timeouts = SmtpTimeouts {
-        connect: Duration::from_millis(500),
-        command: Duration::from_millis(500),
-        data: Duration::from_millis(500),
-        body: Duration::from_millis(500),
-        last: Duration::from_millis(500),
-        quit: Duration::from_millis(200),
-    };
+    settings.timeouts = SmtpTimeouts { connect: LONG, command: LONG, data: LONG, body: LONG, last: LONG, quit: LONG };
     settings
 }
 
@@ -43,7 +42,7 @@ fn envelope() -> Envelope {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(2)
+    Instant::now() + LONG
 }
 
 async fn deliver(pool: &Pool) -> Result<Accepted, SmtpFailure> {
@@ -115,10 +114,7 @@ async fn an_idle_connection_is_closed_with_quit() {
     settings.idle_timeout = Duration::from_millis(100);
     let pool = Pool::new(settings).unwrap();
     deliver(&pool).await.unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while server.count("QUIT") == 0 && Instant::now() < deadline {
-        tokio::task::yield_now().await;
-    }
+    until("the connection to be closed", async || server.count("QUIT") > 0).await;
     assert_eq!((server.count("QUIT"), pool.counts().idle), (1, 0));
 }
 
@@ -173,7 +169,9 @@ async fn a_negative_answer_is_certainly_not_sent(#[case] script: Script, #[case]
 #[tokio::test]
 async fn no_final_answer_after_the_body_began_is_unknown_and_the_connection_is_dropped(#[case] script: Script) {
     let server = Server::start(script).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let mut settings = settings(&server);
+    settings.timeouts.last = SHORT;
+    let pool = Pool::new(settings).unwrap();
     let failure = deliver(&pool).await.unwrap_err();
     assert_eq!(failure.certainty, Certainty::Unknown);
     assert_eq!(pool.counts().idle, 0);
@@ -191,7 +189,11 @@ async fn silence_before_the_body_is_a_timeout_and_certainly_not_sent(#[case] eve
         _ => |_, _, e: &str| if e == "DATA" { Act::Silence } else { Act::Usual },
     };
     let server = Server::start(script).await;
-    let failure = deliver(&Pool::new(settings(&server)).unwrap()).await.unwrap_err();
+    let mut settings = settings(&server);
+    settings.timeouts.data = SHORT;
+    // The commands before MAIL are answered within this time.
+    settings.timeouts.command = 4 * SHORT;
+    let failure = deliver(&Pool::new(settings).unwrap()).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::Timeout));
     assert_eq!((failure.phase, failure.certainty), (phase, Certainty::NotSent));
 }
@@ -229,11 +231,7 @@ async fn an_abandoned_transaction_never_sends_a_body_and_closes_its_connection()
     let pool = Pool::new(settings(&server)).unwrap();
     pool.open(&envelope()).await.unwrap().abandon();
     drop(pool.open(&envelope()).await.unwrap());
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while server.count("<closed in body>") < 2 && Instant::now() < deadline {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(server.count("<closed in body>"), 2);
+    until("both connections to be closed", async || server.count("<closed in body>") == 2).await;
     assert!(server.bodies.lock().unwrap().is_empty());
     assert_eq!(pool.counts(), PoolCounts { in_use: 0, idle: 0 });
 }

@@ -29,6 +29,12 @@ pub(crate) struct BatchContext {
     pub created_at: DateTime<Utc>,
 }
 
+/// What becomes of mail that may have been taken: campaigns and marketing stay unknown for good at the first doubt; other mail gets one
+/// more attempt with the same bytes and Message-ID (README, promise 4).
+pub(crate) fn is_tried_again(kind: MessageKind, classification: Classification) -> bool {
+    kind != MessageKind::Campaign && classification != Classification::Marketing
+}
+
 /// A send this process has claimed.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
@@ -192,10 +198,9 @@ impl Change {
         Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, from, SendState::Expired) }
     }
 
-    /// Nobody can say whether the server took it. Campaign mail stays unknown for good; other mail gets one more attempt with
-    /// the same bytes and Message-ID.
+    /// Nobody can say whether the server took it.
     pub fn unknown(send: Held, reason: &'static str) -> Self {
-        let again = send.batch.kind != MessageKind::Campaign && send.doubtful == 0;
+        let again = is_tried_again(send.batch.kind, send.batch.classification) && send.doubtful == 0;
         let (to, ring) = if again {
             (SendState::Queued, Ring::After(Duration::from_secs(5)))
         } else {
@@ -292,5 +297,25 @@ impl Change {
     pub fn event_id(&self) -> Uuid {
         let name = [self.event.unwrap_or("").as_bytes(), &self.send.attempt.to_be_bytes()].concat();
         Uuid::new_v5(&self.send.id, &name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::campaign(MessageKind::Campaign, Classification::Marketing, false)]
+    #[case::notice_to_many(MessageKind::Campaign, Classification::Operational, false)]
+    #[case::sequence(MessageKind::Sequence, Classification::Marketing, false)]
+    #[case::transactional(MessageKind::Transactional, Classification::Transactional, true)]
+    #[case::one_off(MessageKind::OneOff, Classification::Operational, true)]
+    fn marketing_is_never_sent_again_from_a_doubt(
+        #[case] kind: MessageKind,
+        #[case] classification: Classification,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_tried_again(kind, classification), expected);
     }
 }

@@ -1,7 +1,8 @@
 //! One group commit.
 //!
 //! Locks in the order everybody keeps: batches, contacts, sends, rollups. The contacts of the fences are locked first and
-//! looked at in a later statement, so that a suppression that was answered before is always seen.
+//! looked at in a later statement, so that a suppression that was answered before is always seen. A fence whose contact somebody else
+//! holds is not decided: it comes again with the next group, and nobody waits for it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -53,8 +54,9 @@ impl Commits {
         Self { connections: KeptPlans::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
     }
 
-    /// Commits fences and changes together; answers each fence. On an error nothing is known to be written.
-    pub async fn commit(&self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Fence>> {
+    /// Commits fences and changes together; answers each fence, but those whose recipient somebody else holds. On an error nothing is
+    /// known to be written.
+    pub async fn commit(&self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Option<Fence>>> {
         let mut connection = self.connections.take().await?;
         let answers = self.commit_on(&mut connection, fences, changes).await?;
         self.connections.put_back(connection);
@@ -66,20 +68,19 @@ impl Commits {
         connection: &mut PgConnection,
         fences: &[Held],
         changes: &[Change],
-    ) -> sqlx::Result<Vec<Fence>> {
+    ) -> sqlx::Result<Vec<Option<Fence>>> {
         let started = Instant::now();
         let mut tx = connection.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;
         let suppressing: Vec<&Change> = changes.iter().filter(|change| change.suppress.is_some()).collect();
         if !suppressing.is_empty() {
-            // Those of the fences with them, in one order: two writers that lock some weakly and some strongly, one after the
-            // other, could wait for each other.
-            let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send).chain(fences));
+            // These are waited for, in the order of all; those of the fences are not, so no two writers wait for each other.
+            let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send));
             sql::lock_for_suppression(&mut tx, &tenants, &contacts).await?;
         }
         let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
-        let all: Vec<&Change> = gated.iter().chain(changes).collect();
+        let all: Vec<&Change> = gated.iter().flatten().chain(changes).collect();
         let (moved, late) = self.apply(&mut tx, &all).await?;
         let all_moved = || all.iter().copied().filter(|change| moved.contains(&(change.send.id, change.from)));
         sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
@@ -100,27 +101,36 @@ impl Commits {
         let passed = Fence::Passed { at: committing, metered_on: meter.today() };
         let has_passed =
             |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
-        Ok(gated.iter().map(|change| if has_passed(change) { passed } else { Fence::Refused }).collect())
+        let answer = |change: &Change| if has_passed(change) { passed } else { Fence::Refused };
+        Ok(gated.iter().map(|change| change.as_ref().map(answer)).collect())
     }
 
-    /// Decides each fence: the change it leads to. The meter has let through what is to pass, and no more than the quotas leave; the
-    /// warm-up of new domains comes before it, since what waits uses up nothing.
-    async fn gate(&self, db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<(Vec<Change>, Meter, Warming)> {
+    /// Decides each fence whose recipient nobody else holds: the change it leads to. The meter has let through what is to pass, and no
+    /// more than the quotas leave; the warm-up of new domains comes before it, since what waits uses up nothing.
+    async fn gate(
+        &self,
+        db: &mut PgConnection,
+        fences: &[Held],
+    ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
         if fences.is_empty() {
             return Ok((Vec::new(), Meter::default(), Warming::default()));
         }
         let (tenants, contacts) = contact_keys(fences.iter());
-        sql::lock_for_fence(db, &tenants, &contacts).await?;
+        let locked = sql::lock_for_fence(db, &tenants, &contacts).await?;
         let standings = sql::look_at_contacts(db, &tenants, &contacts).await?;
         let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
         let departed = sql::look_at_departures(db, &on_topics(fences, &batches)).await?;
         let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
         let mut warming = Warming::open(db, fences).await?;
         let decide = |send: &Held| {
+            let standing = standings.get(&send.contact_id);
+            if standing.is_some() && !locked.contains(&send.contact_id) {
+                return None;
+            }
             let batch = batches.get(&send.batch.batch_id);
             let has_left =
                 batch.and_then(|batch| batch.topic).is_some_and(|topic| departed.contains(&(topic, send.contact_id)));
-            meter.admit(warming.admit(gated(send, batch, standings.get(&send.contact_id), has_left)))
+            Some(meter.admit(warming.admit(gated(send, batch, standing, has_left))))
         };
         let changes = fences.iter().map(decide).collect();
         Ok((changes, meter, warming))

@@ -32,7 +32,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-pub(crate) use change::{Answer, BatchContext, Change, Held, PUT_OFF, Ring};
+pub(crate) use change::{Answer, BatchContext, Change, Held, PUT_OFF, Ring, is_tried_again};
 pub(crate) use gate::{BatchStanding, Verdict};
 pub(crate) use warming::until_tomorrow;
 
@@ -49,6 +49,11 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
 
+/// How long a fence is asked again whose recipient somebody else holds. Then its mail is put back, and its connection is free.
+const UNDECIDED_MAX: Duration = Duration::from_secs(1);
+/// Pause before it is asked again, unless others are to be written sooner.
+const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
+
 /// The answer to a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fence {
@@ -61,12 +66,13 @@ pub(crate) enum Fence {
     },
     /// Not passed, and the ledger says why. The body must not leave.
     Refused,
-    /// Nobody knows whether it was committed. The body must not leave; the send is to be released.
+    /// Nobody knows whether it was committed, or it was not decided in time. The body must not leave; the send is to be released.
     Failed,
 }
 
 enum Entry {
-    Fence(Held, oneshot::Sender<Fence>),
+    /// With the time at which it was asked for.
+    Fence(Held, Instant, oneshot::Sender<Fence>),
     Change(Box<Change>, oneshot::Sender<()>),
 }
 
@@ -141,7 +147,7 @@ impl Ledger {
     pub async fn fence(&self, send: Held) -> Fence {
         let (answer, receiver) = oneshot::channel();
         let writer = self.writer_of(send.batch.batch_id);
-        if writer.send(Entry::Fence(send, answer)).await.is_err() {
+        if writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
             return Fence::Failed;
         }
         receiver.await.unwrap_or(Fence::Failed)
@@ -159,13 +165,27 @@ impl Ledger {
 async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
     let mut group = Vec::with_capacity(GROUP_MAX);
     let mut busy_until = Instant::now();
-    while queue.recv_many(&mut group, GROUP_MAX).await > 0 {
+    while receive(&mut queue, &mut group).await {
         if Instant::now() < busy_until {
             gather(&mut queue, &mut group, window).await;
         }
-        commit_group(&mut commits, std::mem::take(&mut group)).await;
+        // What could not be decided begins the next group.
+        group = commit_group(&mut commits, std::mem::take(&mut group)).await;
         busy_until = Instant::now() + window;
     }
+}
+
+/// Adds what there is to a group, and waits for it if the group is empty. `false`: there is nothing, and nothing will come.
+async fn receive(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>) -> bool {
+    if group.is_empty() {
+        return queue.recv_many(group, GROUP_MAX).await > 0;
+    }
+    let room = GROUP_MAX.saturating_sub(group.len()).max(1);
+    let end = tokio::time::Instant::now() + UNDECIDED_PAUSE;
+    if let Ok(0) = tokio::time::timeout_at(end, queue.recv_many(group, room)).await {
+        tokio::time::sleep_until(end).await;
+    }
+    true
 }
 
 /// Collects for one window more: under load the connections that were just answered come back within it.
@@ -179,13 +199,15 @@ async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, windo
     }
 }
 
-async fn commit_group(commits: &mut Commits, group: Vec<Entry>) {
-    let (mut fences, mut fence_answers, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+/// Answers the fences that are to be asked again: somebody else holds their recipients.
+async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
+    let (mut fences, mut asked, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut undecided = Vec::new();
     for entry in group {
         match entry {
-            Entry::Fence(send, answer) => {
+            Entry::Fence(send, at, answer) => {
                 fences.push(send);
-                fence_answers.push(answer);
+                asked.push((at, answer));
             }
             Entry::Change(change, receiver) => {
                 changes.push(*change);
@@ -195,14 +217,23 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) {
     }
     match commits.commit(&fences, &changes).await {
         Ok(answers) => {
-            for (answer, receiver) in answers.into_iter().zip(fence_answers) {
-                // Nobody waiting means that the worker is gone: the lease will tell.
-                let _ = receiver.send(answer);
+            for ((answer, (at, receiver)), send) in answers.into_iter().zip(asked).zip(fences) {
+                match answer {
+                    None if at.elapsed() < UNDECIDED_MAX => undecided.push(Entry::Fence(send, at, receiver)),
+                    // Nobody waiting means that the worker is gone: the lease will tell.
+                    answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
+                }
             }
         }
         Err(error) => {
-            tracing::warn!(stage = "delivery", fences = fences.len(), results = changes.len(), %error, "ledger commit failed");
-            for receiver in fence_answers {
+            tracing::warn!(
+                stage = "delivery",
+                fences = fences.len(),
+                results = changes.len(),
+                error = ::runtime::db::describe(&error),
+                "ledger commit failed"
+            );
+            for (_, receiver) in asked {
                 let _ = receiver.send(Fence::Failed);
             }
             write_until_taken(commits, &changes).await;
@@ -211,6 +242,7 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) {
     for receiver in done {
         let _ = receiver.send(());
     }
+    undecided
 }
 
 /// Writes results again until Postgres takes them. If it refuses the group itself, each is written alone, and one that
@@ -226,7 +258,7 @@ async fn write_until_taken(commits: &mut Commits, changes: &[Change]) {
             }
             Err(error) if changes.len() == 1 => {
                 let send_id = changes[0].send.id;
-                tracing::error!(stage = "delivery", %send_id, %error, "the ledger refuses this result; its lease will end it");
+                tracing::error!(stage = "delivery", %send_id, error = ::runtime::db::describe(&error), "the ledger refuses this result; its lease will end it");
                 return;
             }
             Err(_) => {

@@ -87,8 +87,14 @@ pub(super) async fn lock_for_suppression(
     sqlx::query_file!("queries/lock_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await.map(drop)
 }
 
-pub(super) async fn lock_for_fence(db: &mut PgConnection, tenants: &[Uuid], contacts: &[Uuid]) -> sqlx::Result<()> {
-    sqlx::query_file!("queries/lock_contacts_for_fence.sql", tenants, contacts).fetch_all(db).await.map(drop)
+/// Locks the contacts that nobody else holds, and answers which they are.
+pub(super) async fn lock_for_fence(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashSet<Uuid>> {
+    let rows = sqlx::query_file!("queries/lock_contacts_for_fence.sql", tenants, contacts).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
 /// What is known of the contacts, by contact.

@@ -32,9 +32,9 @@ async fn messages_of_both_lanes_come_from_the_bus_and_a_drained_stage_has_record
         let message = Publication::json(subjects::rendered(lane), batch.id.to_string(), &batch.rendered).unwrap();
         bus.publish_all(vec![message]).await.unwrap();
     }
-    assert!(world.sink.inbox().wait_for_accepted(3, Duration::from_secs(20)).await);
+    assert!(world.sink.inbox().wait_for_accepted(3, Duration::from_secs(120)).await);
     world.shutdown.cancel();
-    assert!(runner.drained(Duration::from_secs(20)).await);
+    assert!(runner.drained(Duration::from_secs(120)).await);
     assert_eq!(world.states(&campaign).await, ["sent", "sent"]);
     assert_eq!(world.states(&prompt).await, ["sent"]);
     world.assert_counters_are_right().await;

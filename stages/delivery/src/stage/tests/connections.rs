@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use runner::Sweep;
+use stage_rig::until;
 
 use super::{
     super::ping::Pings,
@@ -106,9 +107,7 @@ async fn a_slow_connection_keeps_no_more_than_its_share_of_the_workers_busy() {
     let patient = ["--delivery-workers", "2", "--provider-timeout", "60s"];
     let stage = world.stage_with(&[&["--provider-allow-hosts", &stand_in.host()], &patient[..]].concat());
     let second_comes = async {
-        while stand_in.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        until("the first to be asked", async || !stand_in.seen().is_empty()).await;
         stage.deliver(&[&second]).await.unwrap();
     };
     let one = [&first];

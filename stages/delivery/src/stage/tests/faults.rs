@@ -1,8 +1,7 @@
 //! Crashes, outages, doubts.
 
-use std::time::Duration;
-
 use rstest::rstest;
+use stage_rig::until;
 
 use super::world::{Handle, World, row};
 
@@ -71,17 +70,16 @@ async fn a_stopping_process_releases_what_it_has_not_begun() {
 #[tokio::test]
 async fn a_crash_before_the_fence_leaves_nothing_behind_but_a_lease() {
     let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["slow-rcpt-5s@example.com", "ann@example.com"]).await;
-    let stage = world.stage_with(&["--smtp-command-timeout", "30s"]);
+    let (_, batch) = world.campaign_batch(&["slow-rcpt-240s@example.com", "ann@example.com"]).await;
+    let stage = world.stage_with(&["--smtp-command-timeout", "300s", "--smtp-final-timeout", "10m"]);
     // Killed in mid-transaction.
-    let killed = tokio::time::timeout(
-        Duration::from_millis(700),
-        runner::Stage::handle(&stage, std::slice::from_ref(&batch.rendered)),
-    )
-    .await;
-    assert!(killed.is_err());
-    assert_eq!(world.states(&batch).await, ["claimed", "sent"]);
+    tokio::select! {
+        _ = runner::Stage::handle(&stage, std::slice::from_ref(&batch.rendered)) => panic!("over before it was killed"),
+        () = until("one sent, one under way", async || world.states(&batch).await == ["claimed", "sent"]) => {}
+    }
     assert_eq!(world.sweep_leases().await, 0);
+    let soon = "select count(*) from batches where tenant_id = $1 and lease_until < now() + interval '301 s'";
+    assert_eq!(world.number(soon).await, 1, "what is only claimed does not wait for the lease of what was fenced");
     world
         .run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1 and lease_until is not null")
         .await;
@@ -95,20 +93,25 @@ async fn a_crash_before_the_fence_leaves_nothing_behind_but_a_lease() {
 #[tokio::test]
 async fn a_crash_after_the_fence_is_a_doubt_and_late_evidence_settles_it() {
     let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["slow-dot-800ms@example.com"]).await;
-    let stage = world.stage();
-    let (delivered, ()) = tokio::join!(async { stage.deliver(&[&batch]).await }, async {
+    // Longer than the commits in between take on a slow disk.
+    let (_, batch) = world.campaign_batch(&["slow-dot-10s@example.com"]).await;
+    let stage = world.stage_with(&["--smtp-final-timeout", "60s"]);
+    let batches = [&batch];
+    let mut delivered = stage.deliver(&batches);
+    let doubted = async {
         // The body is on its way; another process thinks its lease over.
-        while world.states(&batch).await != ["fenced"] {
-            tokio::task::yield_now().await;
-        }
+        until("the fence", async || world.states(&batch).await == ["fenced"]).await;
         world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
         world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
         assert_eq!(world.sweep_leases().await, 1);
         assert_eq!(world.states(&batch).await, ["unknown"]);
         world.assert_counters_are_right().await;
-    });
-    delivered.unwrap();
+    };
+    tokio::select! {
+        _ = &mut delivered => panic!("answered before it was doubted"),
+        () = doubted => {}
+    }
+    delivered.await.unwrap();
     assert_eq!(world.states(&batch).await, ["sent"]);
     world.assert_counters_are_right().await;
 }

@@ -48,7 +48,7 @@ async fn a_large_attachment_reaches_every_recipient_whole_and_who_waits_is_told_
         let mail = world.sink.inbox().messages(1, Some(address)).pop().unwrap();
         assert!(mail.source.ends_with(&large), "{address}");
     }
-    let decided = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap();
+    let decided = tokio::time::timeout(Duration::from_secs(120), heard.recv()).await.unwrap().unwrap();
     assert_eq!((decided.tenant_id, decided.batch_id), (world.tenant, heavy.id));
     world.assert_counters_are_right().await;
 }
@@ -62,7 +62,7 @@ async fn who_waits_is_told_also_when_nothing_is_left_to_send() {
     let stage = world.stage().telling(bus);
     for _ in 0..2 {
         stage.deliver(&[&batch]).await.unwrap();
-        tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(120), heard.recv()).await.unwrap().unwrap();
     }
     assert_eq!(world.sink.inbox().stats().accepted, 1);
 }

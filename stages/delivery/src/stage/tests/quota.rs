@@ -3,7 +3,7 @@
 use schemas::SendId;
 use uuid::Uuid;
 
-use super::world::{Handle, World, row};
+use super::world::{Handle, World, row, within_a_day};
 use crate::quota::{QuotaDefaults, Room, room};
 
 const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
@@ -86,21 +86,24 @@ async fn the_setting_binds_a_tenant_for_which_nothing_is_set() {
 
 #[tokio::test]
 async fn what_was_handed_over_yesterday_counts_for_the_month_only_and_last_month_not_at_all() {
-    let world = World::new().await;
-    limit(&world, Some(10), Some(3)).await;
-    handed_over(&world, 40, 500).await;
-    assert_eq!(room_of(&world).await.remaining, Some(3));
-    handed_over(&world, 0, 2).await;
-    assert_eq!(room_of(&world).await.remaining, Some(1));
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
-    world.stage().deliver(&[&batch]).await.unwrap();
-    assert_eq!(world.sink.inbox().stats().accepted, 1);
-    // The day is over: its usage moves to the day before, which is of this month or not.
-    world.run("update send_usage set day = day - 1 where tenant_id = $1").await;
-    let is_first = chrono::Datelike::day(&chrono::Utc::now()) == 1;
-    assert_eq!(room_of(&world).await.remaining, Some(3));
-    world.run("update send_limits set daily = 0 where tenant_id = $1").await;
-    assert_eq!(room_of(&world).await.remaining, Some(if is_first { 10 } else { 7 }));
+    within_a_day(async || {
+        let world = World::new().await;
+        limit(&world, Some(10), Some(3)).await;
+        handed_over(&world, 40, 500).await;
+        assert_eq!(room_of(&world).await.remaining, Some(3));
+        handed_over(&world, 0, 2).await;
+        assert_eq!(room_of(&world).await.remaining, Some(1));
+        let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+        world.stage().deliver(&[&batch]).await.unwrap();
+        assert_eq!(world.sink.inbox().stats().accepted, 1);
+        // The day is over: its usage moves to the day before, which is of this month or not.
+        world.run("update send_usage set day = day - 1 where tenant_id = $1").await;
+        let is_first = chrono::Datelike::day(&chrono::Utc::now()) == 1;
+        assert_eq!(room_of(&world).await.remaining, Some(3));
+        world.run("update send_limits set daily = 0 where tenant_id = $1").await;
+        assert_eq!(room_of(&world).await.remaining, Some(if is_first { 10 } else { 7 }));
+    })
+    .await;
 }
 
 #[tokio::test]

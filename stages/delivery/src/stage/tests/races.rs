@@ -1,6 +1,6 @@
 //! The fence against those who must win: unsubscribes, cancels, pauses.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use schemas::SendId;
 use uuid::Uuid;
@@ -86,6 +86,30 @@ async fn who_left_the_topic_after_compliance_is_not_fenced() {
     world.assert_counters_are_right().await;
 }
 
+/// An import holds thousands of contacts for seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recipient_who_is_held_keeps_nobody_else_waiting_and_is_mailed_later() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["held@example.com", "free@example.com"]).await;
+    let stage = world.stage();
+    let mut holder = world.pool.begin().await.unwrap();
+    sqlx::query("select 1 from contacts where tenant_id = $1 and address = 'held@example.com' for no key update")
+        .bind(world.tenant)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["queued", "sent"]);
+    assert!(
+        world.number("select count(*) from batches where tenant_id = $1 and announce_after is not null").await == 1
+    );
+    holder.rollback().await.unwrap();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.states(&batch).await, ["sent", "sent"]);
+    assert_eq!(world.sink.inbox().stats().accepted, 2);
+    world.assert_counters_are_right().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_and_a_pause_stop_what_is_not_fenced() {
     for (change, rest) in [
@@ -93,12 +117,12 @@ async fn a_cancel_and_a_pause_stop_what_is_not_fenced() {
         ("update campaigns set paused = true where tenant_id = $1", ["queued", "queued"]),
     ] {
         let world = World::new().await;
-        // All of them are slow, so that the change comes while some are at 354.
-        let addresses: Vec<String> = (0..40).map(|number| format!("slow-data-100ms+{number}@example.com")).collect();
+        // All of them are slow, so that the change comes while some are at 354, also where a commit takes its time.
+        let addresses: Vec<String> = (0..40).map(|number| format!("slow-data-1s+{number}@example.com")).collect();
         let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
         let stage = world.stage();
         let (delivered, ()) = tokio::join!(async { stage.deliver(&[&batch]).await }, async {
-            while !world.sink.inbox().wait_for_accepted(1, std::time::Duration::from_secs(5)).await {}
+            assert!(world.sink.inbox().wait_for_accepted(1, Duration::from_secs(120)).await);
             world.run(change).await;
         });
         delivered.unwrap();
