@@ -161,16 +161,18 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
 }
 
 /// A database error in words, without the values in it: Postgres quotes the offending row or text, a decoder the value, and that may
-/// be an address. Of a refusal the SQLSTATE is left, and what was refused; of other errors their own text.
+/// be an address. Of what is about data (classes 22, 23, 44, P0) the SQLSTATE is left, and what was refused; else Postgres' own words.
 #[must_use]
 pub fn describe(error: &sqlx::Error) -> String {
     match error {
-        sqlx::Error::Database(error) => format!(
-            "sqlstate {} table {} constraint {}",
-            error.code().unwrap_or_default(),
-            error.table().unwrap_or("-"),
-            error.constraint().unwrap_or("-"),
-        ),
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            if ["22", "23", "44", "P0"].iter().any(|class| code.starts_with(class)) {
+                let (table, constraint) = (error.table().unwrap_or("-"), error.constraint().unwrap_or("-"));
+                return format!("sqlstate {code} table {table} constraint {constraint}");
+            }
+            format!("sqlstate {code}: {}", error.message())
+        }
         sqlx::Error::ColumnDecode { index, .. } => format!("column {index} does not decode"),
         sqlx::Error::Decode(_) => "a value does not decode".to_owned(),
         sqlx::Error::Encode(_) => "a value does not encode".to_owned(),

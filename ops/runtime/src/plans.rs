@@ -49,6 +49,11 @@ macro_rules! pairs {
 /// one made while a partition was empty goes through all of it once a campaign has filled it.
 pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1");
 
+/// The same, for a transaction that holds what others need and waits for what others hold: it gives up after a second (55P03) and lets
+/// them go on.
+pub const BEGIN_BY_KEY_BRIEFLY: &str =
+    concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1; set local lock_timeout = '1s'");
+
 /// Connections like those of `pool`, made when first asked for, on which nothing runs but such transactions: they begin without saying
 /// so, and each of their plans is made once for a connection and kept. `settings` are further ones of Postgres.
 #[must_use]

@@ -101,7 +101,8 @@ impl Stage for Engagement {
     type Input = Signal;
 
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        // It holds batches that delivery needs when it comes to the contacts, which an import may hold for seconds.
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY_BRIEFLY).await?;
         let fold::Recorded { fresh, unknown, .. } = fold::record(&mut tx, inputs, &[], self.shard).await?;
         // A send nobody knows may come yet; until then its facts wait, and cost nobody else's.
         let parked = inbound::park_unknown(&mut tx, inputs, &unknown).await?;

@@ -44,6 +44,22 @@ pub(super) fn shard_of(first: u8, number: usize) -> i16 {
     i16::try_from((usize::from(first) + number) % usize::from(SHARDS)).unwrap_or(0)
 }
 
+/// What became of a group.
+#[derive(Debug, Default)]
+pub(super) struct Committed {
+    /// The answer to each fence; none where somebody else holds the recipient.
+    pub fences: Vec<Option<Fence>>,
+    /// The recipients who are to be suppressed and whom somebody else holds: their changes are not written.
+    pub held: HashSet<Uuid>,
+}
+
+impl Committed {
+    /// Whether this change is still to be written.
+    pub fn leaves_out(&self, change: &Change) -> bool {
+        change.suppress.is_some() && self.held.contains(&change.send.contact_id)
+    }
+}
+
 /// What moved, by send and the state it was in.
 type Moved = HashSet<(Uuid, SendState)>;
 
@@ -54,13 +70,13 @@ impl Commits {
         Self { connections: KeptPlans::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
     }
 
-    /// Commits fences and changes together; answers each fence, but those whose recipient somebody else holds. On an error nothing is
-    /// known to be written.
-    pub async fn commit(&self, fences: &[Held], changes: &[Change]) -> sqlx::Result<Vec<Option<Fence>>> {
+    /// Commits fences and changes together, as far as nobody else holds their recipients; `wait` for those who are to be suppressed. On
+    /// an error nothing is known to be written.
+    pub async fn commit(&self, fences: &[Held], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
         let mut connection = self.connections.take().await?;
-        let answers = self.commit_on(&mut connection, fences, changes).await?;
+        let committed = self.commit_on(&mut connection, fences, changes, wait).await?;
         self.connections.put_back(connection);
-        Ok(answers)
+        Ok(committed)
     }
 
     async fn commit_on(
@@ -68,19 +84,18 @@ impl Commits {
         connection: &mut PgConnection,
         fences: &[Held],
         changes: &[Change],
-    ) -> sqlx::Result<Vec<Option<Fence>>> {
+        wait: bool,
+    ) -> sqlx::Result<Committed> {
         let started = Instant::now();
         let mut tx = connection.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;
-        let suppressing: Vec<&Change> = changes.iter().filter(|change| change.suppress.is_some()).collect();
-        if !suppressing.is_empty() {
-            // These are waited for, in the order of all; those of the fences are not, so no two writers wait for each other.
-            let (tenants, contacts) = contact_keys(suppressing.iter().map(|change| &change.send));
-            sql::lock_for_suppression(&mut tx, &tenants, &contacts).await?;
-        }
+        let held = hold_suppressed(&mut tx, changes, wait).await?;
+        let committed = Committed { fences: Vec::new(), held };
+        let changes: Vec<&Change> = changes.iter().filter(|change| !committed.leaves_out(change)).collect();
+        let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
         let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
-        let all: Vec<&Change> = gated.iter().flatten().chain(changes).collect();
+        let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
         let (moved, late) = self.apply(&mut tx, &all).await?;
         let all_moved = || all.iter().copied().filter(|change| moved.contains(&(change.send.id, change.from)));
         sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
@@ -96,13 +111,13 @@ impl Commits {
         }
         let committing = Instant::now();
         tx.commit().await?;
-        Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, changes))]);
+        Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, &changes))]);
         count(all_moved());
         let passed = Fence::Passed { at: committing, metered_on: meter.today() };
         let has_passed =
             |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
         let answer = |change: &Change| if has_passed(change) { passed } else { Fence::Refused };
-        Ok(gated.iter().map(|change| change.as_ref().map(answer)).collect())
+        Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(answer)).collect(), ..committed })
     }
 
     /// Decides each fence whose recipient nobody else holds: the change it leads to. The meter has let through what is to pass, and no
@@ -172,6 +187,23 @@ impl Commits {
         }
         bookings
     }
+}
+
+/// Locks the recipients who are to be suppressed; answers those whom somebody else holds, unless it is to wait for them.
+async fn hold_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) -> sqlx::Result<HashSet<Uuid>> {
+    let suppressing: Vec<&Held> =
+        changes.iter().filter(|change| change.suppress.is_some()).map(|change| &change.send).collect();
+    if suppressing.is_empty() {
+        return Ok(HashSet::new());
+    }
+    // In the order of all. Those of the fences are never waited for, so no two writers wait for each other.
+    let (tenants, contacts) = contact_keys(suppressing.into_iter());
+    if wait {
+        sql::lock_for_suppression(db, &tenants, &contacts).await?;
+        return Ok(HashSet::new());
+    }
+    let locked = sql::try_lock_for_suppression(db, &tenants, &contacts).await?;
+    Ok(contacts.into_iter().filter(|contact| !locked.contains(contact)).collect())
 }
 
 /// The sends of campaigns to a topic: tenant, topic, contact.
@@ -244,7 +276,7 @@ fn by_month<'a>(all: &[&'a Change]) -> BTreeMap<NaiveDate, Vec<&'a Change>> {
     months
 }
 
-fn kind(fences: &[Held], changes: &[Change]) -> &'static str {
+fn kind(fences: &[Held], changes: &[&Change]) -> &'static str {
     match (fences.is_empty(), changes.is_empty()) {
         (false, true) => "fence",
         (true, _) => "result",

@@ -36,7 +36,7 @@ pub(crate) use change::{Answer, BatchContext, Change, Held, PUT_OFF, Ring, is_tr
 pub(crate) use gate::{BatchStanding, Verdict};
 pub(crate) use warming::until_tomorrow;
 
-use commit::Commits;
+use commit::{Commits, Committed};
 
 use crate::quota::QuotaDefaults;
 
@@ -51,7 +51,9 @@ const RETRY_LONGEST: Duration = Duration::from_secs(5);
 
 /// How long a fence is asked again whose recipient somebody else holds. Then its mail is put back, and its connection is free.
 const UNDECIDED_MAX: Duration = Duration::from_secs(1);
-/// Pause before it is asked again, unless others are to be written sooner.
+/// How long a result is put off whose recipient is to be suppressed and is held by somebody else. Then it is waited for.
+const UNWRITTEN_MAX: Duration = Duration::from_secs(30);
+/// Pause before either is tried again, unless others are to be written sooner.
 const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// The answer to a fence.
@@ -73,7 +75,7 @@ pub(crate) enum Fence {
 enum Entry {
     /// With the time at which it was asked for.
     Fence(Held, Instant, oneshot::Sender<Fence>),
-    Change(Box<Change>, oneshot::Sender<()>),
+    Change(Box<Change>, Instant, oneshot::Sender<()>),
 }
 
 /// Hands entries to the writers. Cheap to clone; they end when the last one is gone and all is written.
@@ -157,7 +159,7 @@ impl Ledger {
     pub async fn record(&self, change: Change) -> Recorded {
         let (done, receiver) = oneshot::channel();
         let writer = self.writer_of(change.send.batch.batch_id);
-        let handed_over = writer.send(Entry::Change(Box::new(change), done)).await.is_ok();
+        let handed_over = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
         Recorded(handed_over.then_some(receiver))
     }
 }
@@ -199,7 +201,7 @@ async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, windo
     }
 }
 
-/// Answers the fences that are to be asked again: somebody else holds their recipients.
+/// Answers what is to be asked again: somebody else holds the recipients.
 async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
     let (mut fences, mut asked, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut undecided = Vec::new();
@@ -209,22 +211,15 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
                 fences.push(send);
                 asked.push((at, answer));
             }
-            Entry::Change(change, receiver) => {
+            Entry::Change(change, at, receiver) => {
                 changes.push(*change);
-                done.push(receiver);
+                done.push((at, receiver));
             }
         }
     }
-    match commits.commit(&fences, &changes).await {
-        Ok(answers) => {
-            for ((answer, (at, receiver)), send) in answers.into_iter().zip(asked).zip(fences) {
-                match answer {
-                    None if at.elapsed() < UNDECIDED_MAX => undecided.push(Entry::Fence(send, at, receiver)),
-                    // Nobody waiting means that the worker is gone: the lease will tell.
-                    answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
-                }
-            }
-        }
+    let wait = done.iter().any(|(at, _)| at.elapsed() >= UNWRITTEN_MAX);
+    let committed = match commits.commit(&fences, &changes, wait).await {
+        Ok(committed) => committed,
         Err(error) => {
             tracing::warn!(
                 stage = "delivery",
@@ -233,14 +228,24 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
                 error = ::runtime::db::describe(&error),
                 "ledger commit failed"
             );
-            for (_, receiver) in asked {
-                let _ = receiver.send(Fence::Failed);
-            }
+            let answers = vec![Some(Fence::Failed); fences.len()];
             write_until_taken(commits, &changes).await;
+            Committed { fences: answers, ..Committed::default() }
+        }
+    };
+    for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
+        match answer {
+            None if at.elapsed() < UNDECIDED_MAX => undecided.push(Entry::Fence(send, at, receiver)),
+            // Nobody waiting means that the worker is gone: the lease will tell.
+            answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
         }
     }
-    for receiver in done {
-        let _ = receiver.send(());
+    for (change, (at, receiver)) in changes.into_iter().zip(done) {
+        if committed.leaves_out(&change) {
+            undecided.push(Entry::Change(Box::new(change), at, receiver));
+        } else {
+            let _ = receiver.send(());
+        }
     }
     undecided
 }
@@ -250,7 +255,7 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
 async fn write_until_taken(commits: &mut Commits, changes: &[Change]) {
     let mut pause = RETRY_FIRST;
     while !changes.is_empty() {
-        match commits.commit(&[], changes).await {
+        match commits.commit(&[], changes, true).await {
             Ok(_) => return,
             Err(error) if ::runtime::db::is_transient(&error) => {
                 tokio::time::sleep(pause).await;

@@ -87,6 +87,16 @@ pub(super) async fn lock_for_suppression(
     sqlx::query_file!("queries/lock_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await.map(drop)
 }
 
+/// The same of the contacts that nobody else holds; answers which they are.
+pub(super) async fn try_lock_for_suppression(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashSet<Uuid>> {
+    let rows = sqlx::query_file!("queries/try_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
 /// Locks the contacts that nobody else holds, and answers which they are.
 pub(super) async fn lock_for_fence(
     db: &mut PgConnection,

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use schemas::SendId;
+use stage_rig::until;
 use uuid::Uuid;
 
 use super::world::{Handle, World};
@@ -86,7 +87,35 @@ async fn who_left_the_topic_after_compliance_is_not_fenced() {
     world.assert_counters_are_right().await;
 }
 
-/// An import holds thousands of contacts for seconds.
+/// An import holds thousands of contacts for seconds. What the server said of one is written as soon as he is free, and nothing else
+/// waits for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounce_of_a_recipient_who_is_held_keeps_no_other_result_waiting() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["reject-550-5.1.1@example.com", "free@example.com"]).await;
+    let stage = world.stage();
+    let mut holder = world.pool.begin().await.unwrap();
+    // Weakly: a fence would pass, a suppression waits.
+    sqlx::query("select 1 from contacts where tenant_id = $1 and address like 'reject%' for share")
+        .bind(world.tenant)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    let batches = [&batch];
+    let mut delivered = stage.deliver(&batches);
+    tokio::select! {
+        _ = &mut delivered => panic!("the bounce was written over somebody's lock"),
+        () = until("the other is sent", async || world.states(&batch).await[1] == "sent") => {}
+    }
+    assert_ne!(world.states(&batch).await[0], "failed");
+    holder.rollback().await.unwrap();
+    delivered.await.unwrap();
+    assert_eq!(world.states(&batch).await, ["failed", "sent"]);
+    assert_eq!(world.number("select count(*) from suppressions where tenant_id = $1").await, 1);
+    world.assert_counters_are_right().await;
+}
+
+/// The same before the fence.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recipient_who_is_held_keeps_nobody_else_waiting_and_is_mailed_later() {
     let world = World::new().await;

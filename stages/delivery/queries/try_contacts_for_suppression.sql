@@ -1,0 +1,6 @@
+-- As every suppression writer does before it writes, but who is held by somebody else is left out. Primary key.
+select c.id as "id!"
+from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
+cross join lateral (
+    select c.id from contacts c where c.tenant_id = u.tenant_id and c.id = u.id offset 0 for no key update of c skip locked
+) c
