@@ -3,7 +3,7 @@
 
 pub mod contract;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Body;
 use chrono::{SecondsFormat, Utc};
@@ -146,6 +146,9 @@ impl Edge {
 
 async fn another(database: &TestDatabase, settings: Settings) -> Arc<Ingress> {
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 8).unwrap();
+    // The product gives up after three seconds without a connection. A disk that stands still for longer is no finding here.
+    let like = (*pool.connect_options()).clone();
+    let pool = pool.options().clone().acquire_timeout(Duration::from_secs(60)).connect_lazy_with(like);
     // A prefix per database keeps the streams of tests apart.
     let prefix = format!("{}_", database.name());
     let bus = Bus::connect(&SecretString::from(database.nats_url()), None, &prefix, 1, "test").await.unwrap();
