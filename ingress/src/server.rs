@@ -212,7 +212,8 @@ pub async fn no_such_method() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
 }
 
-/// For a handler that panicked. The payload may quote data, so it is not logged; the panic hook (`runtime::telemetry::init_logs`) has said where.
+/// For a handler that panicked. The payload may quote data, so it is not logged; the panic hook (`runtime::telemetry::init_logs`) has
+/// said where.
 pub fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
     tracing::error!("a handler panicked");
     ApiError::internal().into_response()

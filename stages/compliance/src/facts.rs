@@ -164,20 +164,20 @@ pub(crate) async fn owed_sends(
     for (tenant, contacts) in contacts {
         standings.extend(standings_of(db, tenant, &contacts).await?);
     }
-    let lists: HashMap<(Uuid, Uuid), Uuid> =
+    let topics: HashMap<(Uuid, Uuid), Uuid> =
         batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
-    let on_lists = sends.iter().filter_map(|send| {
-        let list = lists.get(&(send.tenant_id, SendId(send.id).batch()))?;
-        Some((send.tenant_id, *list, send.contact_id))
+    let on_topics = sends.iter().filter_map(|send| {
+        let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()))?;
+        Some((send.tenant_id, *topic, send.contact_id))
     });
-    let departed = departed(db, on_lists.collect()).await?;
+    let departed = departed(db, on_topics.collect()).await?;
     for send in sends {
         // A contact that is gone from the table is no recipient.
         let gone = Standing { contact_active: false, ..Standing::CLEAN };
         let mut standing = standings.get(&(send.tenant_id, send.contact_id)).copied().unwrap_or(gone);
         // Who has left the topic since the campaign was launched has left this campaign.
-        if let Some(list) = lists.get(&(send.tenant_id, SendId(send.id).batch())) {
-            standing.unsubscribed |= departed.contains(&(send.tenant_id, *list, send.contact_id));
+        if let Some(topic) = topics.get(&(send.tenant_id, SendId(send.id).batch())) {
+            standing.unsubscribed |= departed.contains(&(send.tenant_id, *topic, send.contact_id));
         }
         owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
             send_id: send.id,

@@ -127,15 +127,18 @@ pub(super) fn contact(row: &ContactRow) -> Gate {
 
 /// One gate for each live suppression, or one that says that there is none. A magic recipient of the sandbox has no row.
 pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classification: Classification) -> Vec<Gate> {
-    if rows.is_empty() {
-        let detail = if by_name { "sandbox_recipient" } else { "none" };
-        return vec![Gate::new("suppression", stop_if(by_name), detail)];
-    }
     let gate = |row: &SuppressionRow| {
         let binds = row.scope == "all" || classification == Classification::Marketing;
         Gate::new("suppression", stop_if(binds), row.reason.clone()).row("suppression", row.id, Some(row.created_at))
     };
-    rows.iter().map(gate).collect()
+    let mut gates: Vec<Gate> = rows.iter().map(gate).collect();
+    if by_name {
+        gates.push(Gate::new("suppression", Verdict::Stop, "sandbox_recipient"));
+    }
+    if gates.is_empty() {
+        gates.push(Gate::new("suppression", Verdict::Pass, "none"));
+    }
+    gates
 }
 
 /// Whether the contact agreed to marketing, where that counts.

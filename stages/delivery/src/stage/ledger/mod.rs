@@ -228,9 +228,12 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
                 error = ::runtime::db::describe(&error),
                 "ledger commit failed"
             );
-            let answers = vec![Some(Fence::Failed); fences.len()];
+            // At once: writing the results may take as long as Postgres is away, and they hold connections meanwhile.
+            for (_, receiver) in asked.drain(..) {
+                let _ = receiver.send(Fence::Failed);
+            }
             write_until_taken(commits, &changes).await;
-            Committed { fences: answers, ..Committed::default() }
+            Committed::default()
         }
     };
     for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
