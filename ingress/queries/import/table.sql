@@ -1,5 +1,6 @@
 -- The rows of one import, as read and checked. Goes with the transaction.
 create temporary table import_rows (
+    number bigint not null,                     -- of the row in the file
     address text not null,
     new_id uuid not null,
     suppression_id uuid,

@@ -1,7 +1,7 @@
 //! Strict JSON: one reading of a body, whoever reads it. Duplicate keys, NUL characters, trailing bytes, unknown fields and
 //! anything but an object at the top are refused.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use schemas::parse_id;
 use serde::{
@@ -16,6 +16,10 @@ use crate::error::{ApiError, FieldFault};
 
 /// How deep objects and arrays may nest.
 const DEPTH_MAX: usize = 32;
+/// How many values a body may hold, an object that is not empty counting for [`OBJECT_WEIGHT`]: a byte or two of text become 32 of
+/// memory, or 700, so the length alone bounds nothing.
+const VALUES_MAX: usize = 500_000;
+const OBJECT_WEIGHT: usize = 20;
 
 /// Parses a body.
 ///
@@ -31,8 +35,9 @@ pub fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
 fn parse_value(body: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid_json("the body is not UTF-8"))?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value =
-        Strict { depth: 0 }.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
+    let room = Cell::new(VALUES_MAX);
+    let strict = Strict { depth: 0, room: &room };
+    let value = strict.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
     reader.end().map_err(|error| ApiError::invalid_json(error.to_string()))?;
     Ok(value)
 }
@@ -60,22 +65,38 @@ pub fn parse_array(body: &[u8], max_items: usize) -> Result<Vec<Value>, ApiError
     Ok(items)
 }
 
-struct Strict {
+#[derive(Clone, Copy)]
+struct Strict<'a> {
     depth: usize,
+    /// For how many more values there is room.
+    room: &'a Cell<usize>,
 }
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl Strict<'_> {
+    fn deeper(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+
+    fn take_room<E: serde::de::Error>(self, values: usize) -> Result<(), E> {
+        let left = self.room.get().checked_sub(values).ok_or_else(|| E::custom("too many values"))?;
+        self.room.set(left);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         if self.depth > DEPTH_MAX {
             return Err(D::Error::custom("nested too deep"));
         }
+        self.take_room(1)?;
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,7 +135,7 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(Self { depth: self.depth + 1 })? {
+        while let Some(item) = items.next_element_seed(self.deeper())? {
             array.push(item);
         }
         Ok(Value::Array(array))
@@ -124,10 +145,13 @@ impl<'de> Visitor<'de> for Strict {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             checked(&key)?;
+            if object.is_empty() {
+                self.take_room(OBJECT_WEIGHT)?;
+            }
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key `{}`", shortened(&key))));
             }
-            let value = entries.next_value_seed(Self { depth: self.depth + 1 })?;
+            let value = entries.next_value_seed(self.deeper())?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))
@@ -241,6 +265,17 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
     use serde_json::json;
+
+    #[rstest]
+    #[case::numbers("1,", VALUES_MAX - 23, VALUES_MAX)]
+    #[case::objects(r#"{"":1},"#, VALUES_MAX / 22 - 2, VALUES_MAX / 22)]
+    fn a_body_holds_a_bounded_number_of_values(#[case] item: &str, #[case] few: usize, #[case] many: usize) {
+        let body = |count: usize| format!(r#"{{"a":[{}1]}}"#, item.repeat(count)).into_bytes();
+        assert!(parse(&body(few)).is_ok());
+        let error = parse(&body(many)).unwrap_err();
+        assert!((error.status.as_u16(), error.code.as_ref()) == (400, "invalid_json"), "{error:?}");
+        assert!(error.detail.as_deref().is_some_and(|detail| detail.contains("too many values")), "{error:?}");
+    }
 
     #[rstest]
     #[case(r#"{"a":1,"a":2}"#, "duplicate key `a`")]

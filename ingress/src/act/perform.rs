@@ -275,7 +275,6 @@ impl Work {
         }
         let mut act = Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
         let result = handler(&mut act, object).await;
-        drop(place);
         let Act { tx, announcements, .. } = act;
         if dry {
             tx.rollback().await?;
@@ -283,6 +282,8 @@ impl Work {
         }
         let scoped = Scoped { tenant, key_id, key: key.as_ref(), lease };
         let reply = settle(&ingress, tx, scoped, result, announcements).await?;
+        // Not before the commit, which may wait for the disk: until then the connection keeps what it sent.
+        drop(place);
         match reply.later {
             Some(reference) if unwaited => committed(reference).map(IntoResponse::into_response),
             Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),

@@ -14,6 +14,7 @@ mod key;
 mod lever;
 mod log_level;
 mod mcp;
+mod memory;
 mod nats_user;
 mod openapi;
 mod operator;
@@ -114,6 +115,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    memory::give_large_pieces_back();
     // One TLS and crypto provider for everything; the error is "already installed".
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     if let Err(error) = runtime::settings::refuse_unknown_environment(&Cli::command()) {

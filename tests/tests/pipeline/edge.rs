@@ -290,11 +290,44 @@ async fn bodies_take_the_memory_they_declared_and_little_more() {
     }
 }
 
-/// A message with as much as it may carry: decoded, looked at, encoded for the mail and stored.
+/// A byte or two of text can become hundreds in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_do_bodies_made_to_take_much() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let address = rig.env["POSTRIDER_HTTP_ADDR"].clone();
+    let warm = Call::post(&rig, "/v1/imports", "warm", json!({"csv": "email\nwarm@example.com\n"}));
+    assert_eq!(warm.send(&rig, &address).await.status, 200);
+    let of_text = |key: &str, text: &str| {
+        let mut call = Call::post(&rig, "/v1/imports", key, json!({}));
+        call.body = format!(r#"{{"product_tenant_id":"{}","csv":[{text}0]}}"#, rig.client.tenant());
+        call
+    };
+    let tags: Vec<String> = (0..100).map(|n| format!("t{n}")).collect();
+    let row = |n: usize| format!("tags-{n}@example.com,{}\n", tags.join(";"));
+    let csv = format!("email,tags\n{}", (0..50_000).map(row).collect::<String>());
+    let calls = [
+        of_text("numbers", &"0,".repeat(12 * MIB)),
+        of_text("objects", &r#"{"":0},"#.repeat(3 * MIB)),
+        Call::post(&rig, "/v1/imports", "tags", json!({"csv": csv, "operation": "verification_only"})),
+    ];
+    let statuses: Vec<u16> = within_its_memory(&rig, &calls).await.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [400, 400, 200]);
+}
+
+/// A commit of attachments that takes its time, as on a disk that stands still.
+const SLOW_COMMIT: &str = "
+    create function take_time() returns trigger language plpgsql as 'begin perform pg_sleep(2); return null; end';
+    create constraint trigger slow_commit after insert on message_attachments
+        deferrable initially deferred for each row execute function take_time();
+";
+
+/// A message with as much as it may carry: decoded, looked at, encoded for the mail and stored, however long the disk takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn so_does_a_message_with_all_it_may_carry() {
     const BODIES: usize = 3;
     let mut rig = Rig::shared().await.with("MESSAGE_TIMEOUT", "1s");
+    sqlx::raw_sql(SLOW_COMMIT).execute(&rig.pool).await.unwrap();
     rig.start("ingress", &["ingress"]).await;
     let address = rig.env["POSTRIDER_HTTP_ADDR"].clone();
     let message = |bytes: usize| {

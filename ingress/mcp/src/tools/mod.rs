@@ -60,7 +60,8 @@ tools! {
     ListCampaigns = "list_campaigns", campaigns;
     /// How many people a campaign's audience has, how many would be or were mailed, and how many were left out, by reason.
     AudienceCounts = "audience_counts", audience_counts;
-    /// What became of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail programs.
+    /// What became of a campaign: confirmed deliveries, bounced, opened, clicked, complained, unsubscribed. Opens are inflated by mail
+    /// programs.
     CampaignPerformance = "campaign_performance", performance;
     /// What still stands between a campaign and its launch: content, sender, domain, postal address, audience.
     CampaignReadiness = "campaign_readiness", readiness;

@@ -253,6 +253,14 @@ mod tests {
         assert_eq!((gates.len(), gates[0].verdict, gates[0].detail.as_str()), (1, verdict, reason));
     }
 
+    #[test]
+    fn a_magic_recipient_is_suppressed_whatever_else_is_held_against_him() {
+        for rows in [vec![], vec![suppression("manual", "marketing")]] {
+            let gates = suppressions(&rows, true, Classification::Transactional);
+            assert!(gates.iter().any(|gate| gate.verdict == Verdict::Stop && gate.detail == "sandbox_recipient"));
+        }
+    }
+
     #[rstest]
     #[case::cap_reached(10, Verdict::Wait, "day_is_full")]
     #[case::some_left(7, Verdict::Pass, "3")]

@@ -2,12 +2,13 @@
 
 use runtime::plans;
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{Compliance, Operation, copy, row::Row};
+use super::{Compliance, Operation, copy};
 use crate::{
     error::ApiError,
-    routes::{audiences::AudienceKind, contacts, suppressions::Reason},
+    routes::{audiences::AudienceKind, contacts},
 };
 
 // The statements below name a temporary table, which the compile-time check cannot know.
@@ -15,12 +16,10 @@ const CREATE_TABLE: &str = include_str!("../../../queries/import/table.sql");
 const FIND: &str = include_str!("../../../queries/import/find.sql");
 const INSERT: &str = include_str!("../../../queries/import/insert.sql");
 const UPDATE: &str = include_str!("../../../queries/import/update.sql");
+const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
 const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
 const SUPPRESS: &str = include_str!("../../../queries/import/suppress.sql");
 const OUTCOME: &str = include_str!("../../../queries/import/outcome.sql");
-
-/// How much of the COPY goes into one message to Postgres, in bytes.
-const COPY_CHUNK: usize = 256 * 1024;
 
 /// Under which terms.
 #[derive(Clone, Copy)]
@@ -41,36 +40,66 @@ pub(super) struct Outcome {
     pub suppressed: i64,
 }
 
-/// Carries an import out.
+/// Takes the rows into a table of their own, as they arrive.
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn apply(db: &mut PgConnection, terms: Terms<'_>, rows: Vec<Row>) -> Result<Outcome, ApiError> {
+pub(super) async fn load(db: &mut PgConnection, mut pieces: mpsc::Receiver<Vec<u8>>) -> sqlx::Result<()> {
+    // Nothing came: the file is refused, or has no good row.
+    let Some(first) = pieces.recv().await else { return Ok(()) };
+    sqlx::raw_sql(CREATE_TABLE).execute(&mut *db).await?;
+    let mut stream = db.copy_in_raw(copy::STATEMENT).await?;
+    stream.send(first).await?;
+    while let Some(piece) = pieces.recv().await {
+        stream.send(piece).await?;
+    }
+    stream.finish().await.map(drop)
+}
+
+/// Carries an import of so many loaded rows out, without those that are overridden.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn apply(
+    db: &mut PgConnection,
+    terms: Terms<'_>,
+    rows: usize,
+    overridden: &[i64],
+) -> Result<Outcome, ApiError> {
+    if rows == 0 {
+        return Ok(Outcome::default());
+    }
+    prepare(&mut *db, overridden).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
-    let outcome = write(&mut *db, terms, rows).await?;
+    let outcome = write(&mut *db, terms, i64::try_from(rows).unwrap_or(i64::MAX)).await?;
     plans::plans_are_made_anew(db).await?;
     Ok(outcome)
 }
 
-async fn write(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec<Row>) -> Result<Outcome, ApiError> {
-    if terms.operation == Operation::SuppressionImport {
-        for row in &mut rows {
-            let default = if row.unsubscribed { Reason::Unsubscribe } else { Reason::Import };
-            row.suppression_reason.get_or_insert(default);
-        }
+/// Leaves one row for each address. With an index for either direction of every join, and statistics, no estimate is wrong enough
+/// for a loop over all rows inside a loop over all rows: what is known of a tenant's contacts may be hours old.
+async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> {
+    if !overridden.is_empty() {
+        once("delete from import_rows where number = any($1)").bind(overridden).execute(&mut *db).await?;
     }
-    let total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-    let audiences = Audiences::named_in(&rows);
-    load(&mut *db, rows).await?;
+    sqlx::raw_sql(
+        "create unique index on import_rows (address); create index on import_rows (contact_id); analyze import_rows",
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+async fn write(db: &mut PgConnection, terms: Terms<'_>, total: i64) -> Result<Outcome, ApiError> {
     match terms.operation {
         Operation::Create | Operation::Update | Operation::Upsert => {
             write_contacts(&mut *db, terms, total.unsigned_abs()).await?;
-            audiences.join(&mut *db, terms.tenant).await?;
+            join_audiences(&mut *db, terms.tenant).await?;
             suppress(&mut *db, terms.tenant).await?;
         }
         Operation::AudienceOnly => {
             find(&mut *db, terms.tenant).await?;
-            audiences.join(&mut *db, terms.tenant).await?;
+            join_audiences(&mut *db, terms.tenant).await?;
         }
         Operation::SuppressionImport => {
             find(&mut *db, terms.tenant).await?;
@@ -89,24 +118,6 @@ async fn write(db: &mut PgConnection, terms: Terms<'_>, mut rows: Vec<Row>) -> R
         }
     }
     Ok(outcome(db, terms.tenant).await?)
-}
-
-async fn load(db: &mut PgConnection, rows: Vec<Row>) -> Result<(), ApiError> {
-    let bytes = tokio::task::spawn_blocking(move || copy::encode(rows)).await?;
-    sqlx::raw_sql(CREATE_TABLE).execute(&mut *db).await?;
-    let mut stream = db.copy_in_raw(copy::STATEMENT).await?;
-    for chunk in bytes.chunks(COPY_CHUNK) {
-        stream.send(chunk).await?;
-    }
-    stream.finish().await?;
-    // With an index for either direction of every join, and statistics, no estimate is wrong enough for a loop over all rows
-    // inside a loop over all rows: what is known of a tenant's contacts may be hours old.
-    sqlx::raw_sql(
-        "create unique index on import_rows (address); create index on import_rows (contact_id); analyze import_rows",
-    )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// A statement that is planned for these rows, and not kept.
@@ -169,32 +180,14 @@ async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Outcome> {
     })
 }
 
-/// The lists and tags an import names.
-#[derive(Debug, Default)]
-struct Audiences {
-    lists: Vec<String>,
-    tags: Vec<String>,
-}
-
-impl Audiences {
-    fn named_in(rows: &[Row]) -> Self {
-        let distinct = |mut names: Vec<&str>| -> Vec<String> {
-            names.sort_unstable();
-            names.dedup();
-            names.into_iter().map(str::to_owned).collect()
-        };
-        Self {
-            lists: distinct(rows.iter().filter_map(|row| row.list.as_deref()).collect()),
-            tags: distinct(rows.iter().flat_map(|row| &row.tags).map(String::as_str).collect()),
-        }
+/// Puts contacts into the lists and tags that their rows name, and makes those that are missing.
+async fn join_audiences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    let (lists, tags): (Vec<String>, Vec<String>) =
+        sqlx::query_as(AUDIENCES).persistent(false).fetch_one(&mut *db).await?;
+    if lists.is_empty() && tags.is_empty() {
+        return Ok(());
     }
-
-    async fn join(&self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-        if self.lists.is_empty() && self.tags.is_empty() {
-            return Ok(());
-        }
-        contacts::ensure_audiences(&mut *db, tenant, AudienceKind::List, &self.lists).await?;
-        contacts::ensure_audiences(&mut *db, tenant, AudienceKind::Tag, &self.tags).await?;
-        once(MEMBERS).bind(tenant).execute(db).await.map(drop)
-    }
+    contacts::ensure_audiences(&mut *db, tenant, AudienceKind::List, &lists).await?;
+    contacts::ensure_audiences(&mut *db, tenant, AudienceKind::Tag, &tags).await?;
+    once(MEMBERS).bind(tenant).execute(db).await.map(drop)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ERRORS_SHOWN, NAME_MAX_CHARS, TEXT_MAX_CHARS};
+use super::{NAME_MAX_CHARS, TEXT_MAX_CHARS, reader::ERRORS_SHOWN};
 use crate::openapi::{
     AT, Doc, ID,
     schema::{

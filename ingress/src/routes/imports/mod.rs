@@ -4,25 +4,19 @@ mod apply;
 mod copy;
 mod doc;
 pub mod file;
+pub mod reader;
 pub mod row;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Instant,
-};
+use std::time::Instant;
 
 use chrono::{DateTime, Utc};
-use http::StatusCode;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
-use self::{
-    apply::Outcome,
-    file::{File, Header},
-    row::{Row, RowFault},
-};
-use super::fields::{self, FieldType};
+use self::{apply::Outcome, copy::Copy, row::Row};
+use super::{fields, suppressions::Reason};
 use crate::{
     act::{Act, Faults, NoParameters, Reply, Routes, read, time, write_large},
     error::ApiError,
@@ -31,7 +25,8 @@ use crate::{
 const NAME_MAX_CHARS: usize = 200;
 const SLUG_MAX_CHARS: usize = 50;
 const TEXT_MAX_CHARS: usize = 1_000;
-const ERRORS_SHOWN: usize = 100;
+/// How many pieces of a file are read before Postgres has taken the one in hand.
+const PIECES_AHEAD: usize = 2;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -71,6 +66,15 @@ impl Operation {
             Self::AudienceOnly => "audience_only",
             Self::VerificationOnly => "verification_only",
         }
+    }
+
+    /// What a row means here beyond its cells: in a list of suppressions every row is one.
+    fn complete(self, mut row: Row) -> Row {
+        if self == Self::SuppressionImport {
+            let default = if row.unsubscribed { Reason::Unsubscribe } else { Reason::Import };
+            row.suppression_reason.get_or_insert(default);
+        }
+        row
     }
 }
 
@@ -141,57 +145,6 @@ struct Counts {
     suppressed: i64,
 }
 
-/// A file, read.
-struct Parsed {
-    rows: Vec<Row>,
-    total_rows: usize,
-    duplicates: usize,
-    invalid: usize,
-    ignored_columns: Vec<String>,
-    errors: Vec<RowFault>,
-}
-
-/// Reads a whole file. The last of several rows for one address wins.
-fn parse(text: &str, defined: &BTreeMap<String, FieldType>, rows_max: usize) -> Result<Parsed, ApiError> {
-    let file = File::open(text)?;
-    let (names, mut rows) = file.rows()?;
-    let header = Header::read(&names, defined)?;
-    let mut parsed = Parsed {
-        rows: Vec::new(),
-        total_rows: 0,
-        duplicates: 0,
-        invalid: 0,
-        ignored_columns: header.ignored(),
-        errors: Vec::new(),
-    };
-    let mut places: HashMap<String, usize> = HashMap::new();
-    while let Some((number, record)) = rows.next_row()? {
-        parsed.total_rows += 1;
-        if parsed.total_rows > rows_max {
-            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_rows")
-                .detail(format!("an import may have at most {rows_max} rows; send the rest in another")));
-        }
-        match row::read(number, record, &header) {
-            Err(faults) => {
-                parsed.invalid += 1;
-                let room = ERRORS_SHOWN.saturating_sub(parsed.errors.len());
-                parsed.errors.extend(faults.into_iter().take(room));
-            }
-            Ok(row) => match places.get(&row.address) {
-                Some(place) => {
-                    parsed.duplicates += 1;
-                    parsed.rows[*place] = row;
-                }
-                None => {
-                    places.insert(row.address.clone(), parsed.rows.len());
-                    parsed.rows.push(row);
-                }
-            },
-        }
-    }
-    Ok(parsed)
-}
-
 async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
     let begun = Instant::now();
     body.check()?;
@@ -199,32 +152,42 @@ async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
     let defined = fields::defined(act.db(), tenant).await?;
     let rows_max = act.ingress.settings.import_max_rows;
     let Import { csv, name, operation, source_slug, compliance } = body;
-    // Off the reactor: fifty thousand rows are a good part of a second of work.
-    let parsed = tokio::task::spawn_blocking(move || parse(&csv, &defined, rows_max)).await??;
+    let (pieces, arriving) = mpsc::channel(PIECES_AHEAD);
+    // Off the reactor: fifty thousand rows are a good part of a second of work. They go into Postgres as they are read, so that they
+    // are never in memory all together.
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut copy = Copy::into(pieces);
+        let report = reader::read(&csv, &defined, rows_max, |row| copy.take(operation.complete(row)))?;
+        copy.finish().map(|()| report)
+    });
+    let loaded = apply::load(act.db(), arriving).await;
+    let report = reading.await?;
+    loaded?;
+    let report = report?;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
     let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
-    let valid = parsed.rows.len();
-    let outcome = apply::apply(act.db(), terms, parsed.rows).await?;
+    let valid = report.valid;
+    let outcome = apply::apply(act.db(), terms, valid, &report.overridden).await?;
     let Outcome { created, updated, unchanged, skipped, suppressed } = outcome;
     let counts = Counts {
-        total_rows: parsed.total_rows,
+        total_rows: report.total_rows,
         valid,
         created,
         updated,
         unchanged,
         skipped,
-        duplicates: parsed.duplicates,
-        invalid: parsed.invalid,
+        duplicates: report.duplicates,
+        invalid: report.invalid,
         suppressed,
     };
-    let status = match (valid, parsed.invalid) {
+    let status = match (valid, report.invalid) {
         (_, 0) => "completed",
         (0, _) => "failed",
         _ => "completed_with_errors",
     };
     let id = new_id();
     let duration_ms = i32::try_from(begun.elapsed().as_millis()).unwrap_or(i32::MAX);
-    let summary = json!({"counts": counts, "ignored_columns": parsed.ignored_columns, "errors": parsed.errors});
+    let summary = json!({"counts": counts, "ignored_columns": report.ignored_columns, "errors": report.errors});
     sqlx::query!(
         "insert into imports (tenant_id, id, name, operation, status, source_slug, summary, duration_ms)
          values ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -247,8 +210,8 @@ async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
         "status": status,
         "source_slug": source_slug,
         "counts": counts,
-        "ignored_columns": parsed.ignored_columns,
-        "errors": parsed.errors,
+        "ignored_columns": report.ignored_columns,
+        "errors": report.errors,
         "duration_ms": duration_ms,
     }))
 }
@@ -296,21 +259,6 @@ async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_of_several_good_rows_for_an_address_wins() {
-        let text = "email,first_name,dot_number\nann@example.com,A,1\nANN@example.com,B,2\nann@example.com,C,none\n";
-        let parsed = parse(text, &BTreeMap::new(), 10).unwrap_or_else(|_| unreachable!());
-        assert_eq!((parsed.total_rows, parsed.rows.len(), parsed.duplicates, parsed.invalid), (3, 1, 1, 1));
-        assert_eq!(parsed.rows[0].first_name.as_deref(), Some("B"));
-        assert_eq!((parsed.errors[0].row, parsed.errors[0].code), (4, "not_a_positive_integer"));
-    }
-
-    #[test]
-    fn rows_are_counted_while_reading() {
-        let error = parse("email\na@b.co\nb@b.co\nc@b.co\n", &BTreeMap::new(), 2).err().unwrap();
-        assert_eq!((error.status.as_u16(), error.code.as_ref()), (413, "too_many_rows"));
-    }
 
     #[test]
     fn without_leave_for_marketing_new_contacts_have_not_agreed() {

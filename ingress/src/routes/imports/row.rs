@@ -34,7 +34,7 @@ pub struct RowFault {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// Its number.
-    pub number: u64,
+    pub number: i64,
     /// Canonical.
     pub address: String,
     /// As in `contacts`.
@@ -85,7 +85,7 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<
     if record.len() > header.columns.len() {
         return Err(vec![fault("", "too_many_cells", "")]);
     }
-    let mut row = Row { number, ..Row::default() };
+    let mut row = Row { number: number.cast_signed(), ..Row::default() };
     let mut faults = Vec::new();
     for (position, (column, name)) in header.columns.iter().zip(&header.names).enumerate() {
         // A short row ends in empty cells; an empty cell leaves the value.

@@ -47,7 +47,7 @@ async fn send(act: &mut Act, body: MessageBody) -> Result<Reply, ApiError> {
         return Err(all_suppressed());
     }
     let new = NewMessage { id: schemas::new_batch_id(), draft: &draft, contacts: &contacts, metered: open };
-    store::insert(act.db(), tenant, &new, &attachments).await?;
+    store::insert(act.db(), tenant, &new, attachments).await?;
     store::insert_request(act, new.id).await?;
     trace::keep(act.db(), tenant, new.id).await?;
     meter(act, &new).await?;

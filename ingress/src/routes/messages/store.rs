@@ -125,7 +125,7 @@ pub(super) async fn insert(
     db: &mut PgConnection,
     tenant: Uuid,
     new: &NewMessage<'_>,
-    attachments: &[Attachment],
+    attachments: Vec<Attachment>,
 ) -> sqlx::Result<()> {
     let draft = new.draft;
     sqlx::query!(
@@ -147,16 +147,17 @@ pub(super) async fn insert(
     .execute(&mut *db)
     .await?;
     insert_recipients(&mut *db, tenant, new).await?;
-    for (place, attachment) in attachments.iter().enumerate() {
+    for (place, Attachment { filename, media_type, encoded }) in attachments.into_iter().enumerate() {
         sqlx::query!(
             "insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
              values ($1, $2, $3, $4, $5, $6)",
             tenant,
             new.id,
             i16::try_from(place).unwrap_or(i16::MAX),
-            attachment.filename,
-            attachment.media_type,
-            attachment.encoded,
+            filename,
+            media_type,
+            // Moved, so that it is gone once the statement has its copy: sending makes another.
+            { encoded },
         )
         .execute(&mut *db)
         .await?;

@@ -18,7 +18,7 @@ static WAITING: Semaphore = Semaphore::const_new(10_000);
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(8)];
 /// Longest User-Agent that is kept.
-pub(crate) const USER_AGENT_MAX_CHARS: usize = 512;
+const USER_AGENT_MAX_CHARS: usize = 512;
 
 /// Notes down that a recipient did something. Answers at once.
 pub(crate) fn record(ingress: &Arc<Ingress>, claims: &TokenClaims, kind: SignalKind, peer: Peer, headers: &HeaderMap) {
@@ -56,7 +56,8 @@ fn count(kind: &'static str, outcome: &'static str) {
     Counter::SignalsTotal.add(1, [("kind", kind), ("outcome", outcome)]);
 }
 
-fn user_agent(headers: &HeaderMap) -> Option<String> {
+/// The client's User-Agent, as far as it is kept.
+pub(crate) fn user_agent(headers: &HeaderMap) -> Option<String> {
     let text = String::from_utf8_lossy(headers.get(header::USER_AGENT)?.as_bytes());
     Some(text.chars().filter(|c| !c.is_control()).take(USER_AGENT_MAX_CHARS).collect())
 }

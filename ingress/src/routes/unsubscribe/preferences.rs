@@ -10,7 +10,7 @@ use axum::{
 };
 use bytes::Bytes;
 use engagement::preferences::{self, Evidence, Recipient, Topic};
-use http::{HeaderMap, header};
+use http::HeaderMap;
 use schemas::{
     SignalKind, parse_id,
     token::{Purpose, TokenClaims},
@@ -130,8 +130,7 @@ impl Choosing {
         let Some(recipient) = preferences::recipient(&mut tx, tenant, send).await? else { return Ok(None) };
         let contact = recipient.contact_id;
         let ip = peer.ip().map(|ip| ip.to_string());
-        let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-        let agent = agent.map(|agent| agent.chars().take(signals::USER_AGENT_MAX_CHARS).collect::<String>());
+        let agent = signals::user_agent(&headers);
         let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let told = match &wish {
             Wish::Save { shown, chosen } => {
