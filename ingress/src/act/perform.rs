@@ -29,8 +29,7 @@ use crate::{
     server::Trace,
 };
 
-/// Longest statement of a read and of a write. Postgres ends it; the caller hears "unavailable".
-const READ_STATEMENT_MAX: Duration = Duration::from_secs(15);
+/// Longest statement of a write. Postgres ends it; the caller hears "unavailable".
 pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long the doorbell is tried after a commit; then the sweep rings.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
@@ -150,7 +149,7 @@ async fn read_steps(
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let reach = if by_key { Reach::One } else { Reach::Many };
-    let tx = tenant::begin_read(ingress.pool(reach), tenant, READ_STATEMENT_MAX).await?;
+    let tx = tenant::begin_read(ingress.pool(reach), reach, tenant).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
     // The transaction is rolled back when it is dropped, behind the answer's back.
     handler(&mut act, query).await

@@ -11,6 +11,8 @@ use uuid::Uuid;
 use crate::{auth::Caller, error::ApiError};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
+/// Longest statement of a read. Postgres ends it; the caller hears "unavailable".
+const READ_STATEMENT_MAX: &str = "15s";
 
 /// The tenant a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,24 +146,23 @@ impl Reach {
         if self == Self::Many {
             return pool.clone();
         }
-        plans::pool_by_kept_key(pool, pool.options().get_max_connections(), &[])
+        let settings = [("statement_timeout", READ_STATEMENT_MAX)];
+        plans::pool_by_kept_key(pool, pool.options().get_max_connections(), &settings)
     }
 }
 
-/// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round trip.
+/// Begins a read on connections of its reach, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
+/// trip.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn begin_read(
-    pool: &PgPool,
-    tenant: Uuid,
-    statement_timeout: Duration,
-) -> sqlx::Result<Transaction<'static, Postgres>> {
-    // An id and a number: nothing in it is a caller's text.
-    let statements = format!(
-        "begin read only; set local app.tenant = '{}'; set local statement_timeout = {}",
-        if tenant.is_nil() { String::new() } else { tenant.to_string() },
-        statement_timeout.as_millis(),
-    );
+pub async fn begin_read(pool: &PgPool, reach: Reach, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
+    let wall = if tenant.is_nil() { String::new() } else { tenant.to_string() };
+    // An id: nothing in it is a caller's text.
+    let mut statements = format!("begin read only; set local app.tenant = '{wall}'");
+    if reach == Reach::Many {
+        // Those by key have it from the beginning.
+        statements.push_str(&format!("; set local statement_timeout = '{READ_STATEMENT_MAX}'"));
+    }
     pool.begin_with(AssertSqlSafe(statements)).await
 }

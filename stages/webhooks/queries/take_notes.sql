@@ -1,6 +1,7 @@
--- Takes the oldest notes that nobody else has in hand, until they name $1 facts or more; one at least. Primary key.
+-- Takes the oldest notes that nobody else has in hand, until they name $1 facts or more; one at least, $2 at most. Primary
+-- key.
 with oldest as (
-    select id, cardinality(ids) as facts from outbox order by id limit 256 for update skip locked
+    select id, cardinality(ids) as facts from outbox order by id limit $2 for update skip locked
 ), counted as (
     select id, sum(facts) over (order by id) - facts as before from oldest
 ), wanted as (

@@ -71,7 +71,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         coalesce: COALESCE,
     };
     let dispatcher = Dispatcher::start(deps, settings);
-    let stage = Arc::new(Webhooks::new(FanOut::new(deps.pool.clone()), dispatcher, FeedDoor::start(deps)));
+    // The workers, and the sweep.
+    let fan_out = FanOut::new(&deps.pool, settings.webhooks_workers.max(1) + 1);
+    let stage = Arc::new(Webhooks::new(fan_out, dispatcher, FeedDoor::start(deps)));
     deps.runner.start(Arc::clone(&stage), vec![intake]);
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(Look(stage)));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(LeftOver { pool: deps.pool.clone(), bus: deps.bus.clone() }));

@@ -13,9 +13,9 @@ mod store;
 use std::{collections::BTreeSet, time::Instant};
 
 use runner::StageError;
-use runtime::{Counter, Histogram, plans};
+use runtime::{Counter, Histogram, plans::KeptPlans};
 use schemas::EventType;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 pub(crate) use facts::Told;
@@ -26,9 +26,9 @@ pub(crate) use store::Fresh;
 use hearers::Hearers;
 
 /// Makes events.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct FanOut {
-    pool: PgPool,
+    plans: KeptPlans,
 }
 
 /// What one transaction did.
@@ -36,6 +36,8 @@ pub(crate) struct FanOut {
 pub(crate) struct Done {
     /// Notes taken; none: there were none, or others have them.
     pub notes: usize,
+    /// There may be more.
+    pub is_full: bool,
     /// Deliveries to try at once.
     pub fresh: Vec<Fresh>,
     /// Events to publish at once.
@@ -43,29 +45,38 @@ pub(crate) struct Done {
 }
 
 impl FanOut {
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    /// For so many at once.
+    pub fn new(pool: &PgPool, at_once: usize) -> Self {
+        Self { plans: KeptPlans::new(pool, at_once) }
     }
 
     /// Tells a bounded number of facts.
     pub async fn once(&self) -> Result<Done, StageError> {
-        let started = Instant::now();
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let noted = notes::take(&mut tx).await?;
-        if noted.notes == 0 {
-            return Ok(Done::default());
-        }
-        let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
-        let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
-        let hearers = Hearers::load(&mut tx, &tenants).await?;
-        let compose::All { composed, publications, published } = compose::compose(&told, &hearers)?;
-        let fresh = store::insert(&mut tx, &composed).await?;
-        let feed = feed::note(&mut tx, &noted, &published, publications).await?;
-        tx.commit().await?;
-        Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
-        count(&told);
-        Ok(Done { notes: noted.notes, fresh, feed })
+        let mut connection = self.plans.take().await?;
+        let done = tell(&mut connection).await?;
+        self.plans.put_back(connection);
+        Ok(done)
     }
+}
+
+async fn tell(db: &mut PgConnection) -> Result<Done, StageError> {
+    let started = Instant::now();
+    let mut tx = db.begin().await?;
+    let noted = notes::take(&mut tx).await?;
+    if noted.notes == 0 {
+        tx.rollback().await?;
+        return Ok(Done::default());
+    }
+    let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
+    let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
+    let hearers = Hearers::load(&mut tx, &tenants).await?;
+    let compose::All { composed, publications, published } = compose::compose(&told, &hearers)?;
+    let fresh = store::insert(&mut tx, &composed).await?;
+    let feed = feed::note(&mut tx, &noted, &published, publications).await?;
+    tx.commit().await?;
+    Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
+    count(&told);
+    Ok(Done { notes: noted.notes, is_full: noted.is_full, fresh, feed })
 }
 
 /// Has these told again to one subscription. Answers how many deliveries begin because of it.

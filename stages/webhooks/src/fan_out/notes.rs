@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 /// About so many facts are told in one transaction.
 const FACTS_MAX: i64 = 2_000;
+/// The most notes taken in one transaction.
+const NOTES_MAX: i64 = 256;
 /// A note of more facts than this is told in parts.
 const NOTE_MAX: usize = 4_000;
 
@@ -19,6 +21,8 @@ pub(super) struct Noted {
     pub contacts: Keys,
     /// How many notes were taken.
     pub notes: usize,
+    /// As many as one transaction takes: there may be more. What comes later than these has a bell of its own.
+    pub is_full: bool,
 }
 
 /// Rows by tenant and id, as parallel arrays.
@@ -63,8 +67,10 @@ struct Note {
 
 /// Takes the oldest notes that nobody else has in hand.
 pub(super) async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
-    let rows = sqlx::query_file!("queries/take_notes.sql", FACTS_MAX).fetch_all(&mut *db).await?;
-    let mut noted = Noted { notes: rows.len(), ..Noted::default() };
+    let rows = sqlx::query_file!("queries/take_notes.sql", FACTS_MAX, NOTES_MAX).fetch_all(&mut *db).await?;
+    let facts: usize = rows.iter().map(|row| row.ids.len()).sum();
+    let is_full = rows.len() as i64 >= NOTES_MAX || facts as i64 >= FACTS_MAX;
+    let mut noted = Noted { notes: rows.len(), is_full, ..Noted::default() };
     for row in rows {
         let note = Note {
             tenant_id: row.tenant_id,
