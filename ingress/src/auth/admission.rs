@@ -1,7 +1,7 @@
 //! Nonces, the rate limit and the name of the tenant: one statement for all, and for all requests that are waiting together.
 //!
-//! As the ledger's writer does it: a request that comes alone is admitted at once; those that come while a group is being admitted, or
-//! within two milliseconds of its beginning, are the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
+//! As the ledger's writer does it: a request that comes alone is admitted at once; those that come while a group is being admitted (under
+//! load, within two milliseconds of its beginning) are the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
 
 use std::time::Duration;
 
@@ -27,8 +27,9 @@ const QUEUE: usize = 1_024;
 const CONNECTIONS: u32 = 3;
 /// How long Postgres may take over a group: a disk that stands still for some seconds refuses nobody.
 const STATEMENT_TIMEOUT: &str = "10s";
-/// The least time from one group to the next: under load more go together, and what a group costs whatever its size is shared by more.
-/// Whoever comes alone does not notice.
+/// A group of so many says that there is load: the next begins this long after it at the earliest, so that more go together and share
+/// what a group costs whatever its size. Where there is none, nobody waits.
+const BUSY: usize = 3;
 const GROUP_EVERY: Duration = Duration::from_millis(2);
 /// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -173,7 +174,7 @@ async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
                 group.push(entry);
             }
         }
-        next = Instant::now() + GROUP_EVERY;
+        next = Instant::now() + if group.len() >= BUSY { GROUP_EVERY } else { Duration::ZERO };
         // Whoever has given up uses up nothing.
         group.retain(|entry| !entry.answer.is_closed());
         let (wanted, answers): (Vec<Wanted>, Vec<_>) =

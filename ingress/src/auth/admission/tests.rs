@@ -166,3 +166,34 @@ async fn while_postgres_is_stuck_everybody_is_refused_in_time_and_afterwards_adm
     let admission = admissions.admit(signed(1, "afterwards", 0)).await.unwrap();
     assert!(admission.nonce_is_fresh);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_load_a_group_begins_every_two_milliseconds_at_most() {
+    const BURSTS: u32 = 100;
+    const REQUESTS: u32 = 20;
+    /// The first ones may be small: load is not noticed before the first that is not.
+    const BEFORE_IT_IS_NOTICED: u128 = 5;
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
+    let admissions = std::sync::Arc::new(Admissions::start(&pool));
+    admissions.admit(signed(2, "connects", 0)).await.unwrap();
+    let begun = std::time::Instant::now();
+    let mut asked = tokio::task::JoinSet::new();
+    for burst in 0..BURSTS {
+        for n in 0..REQUESTS {
+            let admissions = std::sync::Arc::clone(&admissions);
+            asked.spawn(async move { admissions.admit(signed(1, &format!("{burst} {n}"), 0)).await.map(drop) });
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for admitted in asked.join_all().await {
+        admitted.unwrap();
+    }
+    let most = begun.elapsed().as_millis() / GROUP_EVERY.as_millis() + BEFORE_IT_IS_NOTICED;
+    let owner = sqlx::PgPool::connect(&database.url()).await.unwrap();
+    let key = Uuid::from_u128(1);
+    let sql = "select count(*), count(distinct xmin::text) from nonces where key_id = $1";
+    let (nonces, groups): (i64, i64) = sqlx::query_as(sql).bind(key).fetch_one(&owner).await.unwrap();
+    assert_eq!(nonces, i64::from(BURSTS * REQUESTS));
+    assert!(u128::try_from(groups).unwrap() <= most, "{groups} groups, at most {most}");
+}
