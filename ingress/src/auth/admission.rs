@@ -1,7 +1,8 @@
 //! Nonces, the rate limit and the name of the tenant: one statement for all, and for all requests that are waiting together.
 //!
 //! As the ledger's writer does it: a request that comes alone is admitted at once; those that come while a group is being admitted (under
-//! load, within two milliseconds of its beginning) are the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
+//! load, within two milliseconds of its beginning) are the next group. Each would else cost a transaction of its own, a third of what
+//! Postgres spends on a small read.
 
 use std::time::Duration;
 
