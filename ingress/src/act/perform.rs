@@ -149,7 +149,7 @@ async fn read_steps(
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let reach = if by_key { Reach::One } else { Reach::Many };
-    let tx = tenant::begin_read(ingress.pool(reach), reach, tenant).await?;
+    let tx = tenant::begin_read(ingress, reach, tenant).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
     // The transaction is rolled back when it is dropped, behind the answer's back.
     handler(&mut act, query).await

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::{auth::Caller, error::ApiError};
+use crate::{Ingress, auth::Caller, error::ApiError};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
 /// Longest statement of a read. Postgres ends it; the caller hears "unavailable".
@@ -156,7 +156,7 @@ impl Reach {
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn begin_read(pool: &PgPool, reach: Reach, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
+pub async fn begin_read(ingress: &Ingress, reach: Reach, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
     let wall = if tenant.is_nil() { String::new() } else { tenant.to_string() };
     // An id: nothing in it is a caller's text.
     let mut statements = format!("begin read only; set local app.tenant = '{wall}'");
@@ -164,5 +164,5 @@ pub async fn begin_read(pool: &PgPool, reach: Reach, tenant: Uuid) -> sqlx::Resu
         // Those by key have it from the beginning.
         statements.push_str(&format!("; set local statement_timeout = '{READ_STATEMENT_MAX}'"));
     }
-    pool.begin_with(AssertSqlSafe(statements)).await
+    ingress.pool(reach).begin_with(AssertSqlSafe(statements)).await
 }

@@ -165,17 +165,8 @@ impl Admissions {
 /// not a group at a time.
 async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
     let mut group = Vec::with_capacity(GROUP_MAX);
-    let mut next = Instant::now();
     while entries.recv_many(&mut group, GROUP_MAX).await > 0 {
-        if next > Instant::now() {
-            tokio::time::sleep_until(next).await;
-            while group.len() < GROUP_MAX
-                && let Ok(entry) = entries.try_recv()
-            {
-                group.push(entry);
-            }
-        }
-        next = Instant::now() + if group.len() >= BUSY { GROUP_EVERY } else { Duration::ZERO };
+        let (begun, is_busy) = (Instant::now(), group.len() >= BUSY);
         // Whoever has given up uses up nothing.
         group.retain(|entry| !entry.answer.is_closed());
         let (wanted, answers): (Vec<Wanted>, Vec<_>) =
@@ -193,6 +184,9 @@ async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
         }
         while is_away && let Ok(entry) = entries.try_recv() {
             let _ = entry.answer.send(Err(Failed { is_transient: true }));
+        }
+        if is_busy {
+            tokio::time::sleep_until(begun + GROUP_EVERY).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use schemas::FactsAnnounced;
 
 use crate::{
     dispatch::Dispatcher,
-    fan_out::{Done, FanOut, FeedDoor},
+    fan_out::{Done, FanOut, FeedDoor, Taken},
 };
 
 /// How soon facts are found that nobody rang for.
@@ -27,14 +27,14 @@ impl Webhooks {
         Self { fan_out, dispatcher, feed }
     }
 
-    /// Tells what one transaction takes; answers how many notes there were, and whether there may be more.
-    async fn once(&self) -> Result<(usize, bool), StageError> {
-        let Done { notes, is_full, fresh, feed } = self.fan_out.once().await?;
+    /// Tells what one transaction takes.
+    async fn once(&self) -> Result<Taken, StageError> {
+        let Done { taken, fresh, feed } = self.fan_out.once().await?;
         self.dispatcher.hand_over(fresh);
         if let Some(feed) = feed {
             self.feed.hand_over(feed).await;
         }
-        Ok((notes, is_full))
+        Ok(taken)
     }
 }
 
@@ -46,7 +46,7 @@ impl Stage for Webhooks {
     type Input = FactsAnnounced;
 
     async fn handle(&self, _inputs: &[FactsAnnounced]) -> Result<Vec<Publication>, StageError> {
-        while self.once().await?.1 {}
+        while self.once().await?.is_full {}
         Ok(Vec::new())
     }
 }
@@ -65,6 +65,6 @@ impl Sweep for Look {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        Ok(self.0.once().await?.0 as u64)
+        Ok(self.0.once().await?.notes as u64)
     }
 }

@@ -4,7 +4,7 @@ mod apply;
 mod copy;
 mod doc;
 pub mod file;
-pub mod reader;
+mod reader;
 pub mod row;
 
 use std::time::Instant;
@@ -176,7 +176,7 @@ async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
         updated,
         unchanged,
         skipped,
-        duplicates: report.duplicates,
+        duplicates: report.overridden.len(),
         invalid: report.invalid,
         suppressed,
     };

@@ -20,9 +20,7 @@ pub struct Report {
     pub total_rows: usize,
     /// Addresses with a good row.
     pub valid: usize,
-    /// Good rows for an address that had one already.
-    pub duplicates: usize,
-    /// Numbers of the good rows that count no more, because a later one for the same address does.
+    /// Numbers of the good rows that count no more, because a later one for the same address does: the file's duplicates.
     pub overridden: Vec<i64>,
     /// Rows with a fault.
     pub invalid: usize,
@@ -66,7 +64,6 @@ pub fn read(
         }
     }
     report.valid = latest.len();
-    report.duplicates = report.overridden.len();
     Ok(report)
 }
 
@@ -88,7 +85,7 @@ mod tests {
     fn the_last_of_several_good_rows_for_an_address_wins() {
         let text = "email,first_name,dot_number\nann@example.com,A,1\nANN@example.com,B,2\nann@example.com,C,none\n";
         let (report, rows) = kept(text, 10).unwrap();
-        assert_eq!((report.total_rows, report.valid, report.duplicates, report.invalid), (3, 1, 1, 1));
+        assert_eq!((report.total_rows, report.valid, report.overridden.len(), report.invalid), (3, 1, 1, 1));
         let counts: Vec<&Row> = rows.iter().filter(|row| !report.overridden.contains(&row.number)).collect();
         assert_eq!((counts.len(), counts[0].first_name.as_deref()), (1, Some("B")));
         assert_eq!((report.errors[0].row, report.errors[0].code), (4, "not_a_positive_integer"));

@@ -134,7 +134,7 @@ impl Sweep for LeftOver {
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
         let noted = notes::take_for_feed(&mut tx, FACTS_MAX, OLD).await?;
-        if noted.notes == 0 {
+        if noted.taken.notes == 0 {
             return Ok(0);
         }
         let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
@@ -146,6 +146,6 @@ impl Sweep for LeftOver {
         self.bus.publish_all(publications).await?;
         tx.commit().await?;
         Counter::FeedEventsTotal.add(published, []);
-        Ok(noted.notes as u64)
+        Ok(noted.taken.notes as u64)
     }
 }

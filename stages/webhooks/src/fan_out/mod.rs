@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 pub(crate) use facts::Told;
 pub(crate) use feed::{Feed, FeedDoor, LeftOver};
-pub(crate) use notes::{EventKeys, Keys};
+pub(crate) use notes::{EventKeys, Keys, Taken};
 pub(crate) use store::Fresh;
 
 use hearers::Hearers;
@@ -34,10 +34,7 @@ pub(crate) struct FanOut {
 /// What one transaction did.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    /// Notes taken; none: there were none, or others have them.
-    pub notes: usize,
-    /// There may be more.
-    pub is_full: bool,
+    pub taken: Taken,
     /// Deliveries to try at once.
     pub fresh: Vec<Fresh>,
     /// Events to publish at once.
@@ -63,7 +60,7 @@ async fn tell(db: &mut PgConnection) -> Result<Done, StageError> {
     let started = Instant::now();
     let mut tx = db.begin().await?;
     let noted = notes::take(&mut tx).await?;
-    if noted.notes == 0 {
+    if noted.taken.notes == 0 {
         tx.rollback().await?;
         return Ok(Done::default());
     }
@@ -76,7 +73,7 @@ async fn tell(db: &mut PgConnection) -> Result<Done, StageError> {
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
     count(&told);
-    Ok(Done { notes: noted.notes, is_full: noted.is_full, fresh, feed })
+    Ok(Done { taken: noted.taken, fresh, feed })
 }
 
 /// Has these told again to one subscription. Answers how many deliveries begin because of it.

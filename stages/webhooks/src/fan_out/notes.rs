@@ -19,10 +19,24 @@ pub(super) struct Noted {
     pub events: EventKeys,
     pub notices: Keys,
     pub contacts: Keys,
-    /// How many notes were taken.
+    pub taken: Taken,
+}
+
+/// How many notes one transaction took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Taken {
+    /// None: there were none, or others have them.
     pub notes: usize,
     /// As many as one transaction takes: there may be more. What comes later than these has a bell of its own.
     pub is_full: bool,
+}
+
+impl Taken {
+    /// Notes of so many facts each, taken until there were `facts_max`.
+    fn of(facts: impl ExactSizeIterator<Item = usize>, facts_max: i64) -> Self {
+        let notes = facts.len();
+        Self { notes, is_full: notes as i64 >= NOTES_MAX || facts.sum::<usize>() as i64 >= facts_max }
+    }
 }
 
 /// Rows by tenant and id, as parallel arrays.
@@ -68,9 +82,8 @@ struct Note {
 /// Takes the oldest notes that nobody else has in hand.
 pub(super) async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
     let rows = sqlx::query_file!("queries/take_notes.sql", FACTS_MAX, NOTES_MAX).fetch_all(&mut *db).await?;
-    let facts: usize = rows.iter().map(|row| row.ids.len()).sum();
-    let is_full = rows.len() as i64 >= NOTES_MAX || facts as i64 >= FACTS_MAX;
-    let mut noted = Noted { notes: rows.len(), is_full, ..Noted::default() };
+    let taken = Taken::of(rows.iter().map(|row| row.ids.len()), FACTS_MAX);
+    let mut noted = Noted { taken, ..Noted::default() };
     for row in rows {
         let note = Note {
             tenant_id: row.tenant_id,
@@ -134,8 +147,10 @@ pub(super) async fn copy_for_feed(
 
 /// Takes the oldest notes of feeds that nobody else has in hand, none younger than this.
 pub(super) async fn take_for_feed(db: &mut PgConnection, facts: i64, age: Duration) -> sqlx::Result<Noted> {
-    let rows = sqlx::query_file!("queries/take_feed_notes.sql", facts, age.as_secs_f64()).fetch_all(db).await?;
-    let mut noted = Noted { notes: rows.len(), ..Noted::default() };
+    let rows =
+        sqlx::query_file!("queries/take_feed_notes.sql", facts, age.as_secs_f64(), NOTES_MAX).fetch_all(db).await?;
+    let taken = Taken::of(rows.iter().map(|row| row.ids.len()), facts);
+    let mut noted = Noted { taken, ..Noted::default() };
     for row in rows {
         noted.add(Note {
             tenant_id: row.tenant_id,
