@@ -239,18 +239,46 @@ impl IdempotencyKey {
         status: StatusCode,
         body: &[u8],
     ) -> sqlx::Result<()> {
-        let status = i16::try_from(status.as_u16()).unwrap_or(i16::MAX);
         sqlx::query!(
             "update idempotency_keys set status = $3, body = $4 where key_id = $1 and idempotency_key = $2",
             key_id,
             self.value,
-            status,
+            status_number(status),
             body,
         )
         .execute(tx)
         .await
         .map(drop)
     }
+
+    /// Stores an answer that came later, as a transaction of its own whose commit waits for no disk.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn complete_unhurried(
+        &self,
+        db: impl sqlx::PgExecutor<'_>,
+        key_id: Uuid,
+        status: StatusCode,
+        body: &[u8],
+    ) -> sqlx::Result<()> {
+        // The last condition is always true, and spares two round trips: begin and commit.
+        sqlx::query!(
+            "update idempotency_keys set status = $3, body = $4
+             where key_id = $1 and idempotency_key = $2 and set_config('synchronous_commit', 'off', true) = 'off'",
+            key_id,
+            self.value,
+            status_number(status),
+            body,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+}
+
+fn status_number(status: StatusCode) -> i16 {
+    i16::try_from(status.as_u16()).unwrap_or(i16::MAX)
 }
 
 #[cfg(test)]

@@ -6,11 +6,10 @@
 
 use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use runtime::db::BEGIN_UNHURRIED;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{Reply, idempotency::IdempotencyKey};
+use super::{Reply, idempotency::IdempotencyKey, tenant::Reach};
 use crate::{Ingress, error::ApiError};
 
 /// What is waited for.
@@ -50,7 +49,7 @@ pub(super) async fn conclude(
         result = outcome => result,
         never = keep_lease(&ingress.pool, &scoped) => match never {},
     };
-    if let Err(error) = store(&ingress.pool, &scoped, &result).await {
+    if let Err(error) = store(ingress.pool(Reach::One), &scoped, &result).await {
         // A repeat finds the outcome as this request did.
         tracing::warn!(transient = runtime::db::is_transient(&error), "an answer was not kept");
     }
@@ -68,15 +67,13 @@ async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
 
 async fn store(pool: &PgPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
     let Scoped { key, key_id } = scoped;
-    // The caller waits, and waits for no disk: should a crash of Postgres take this back, a repeat finds the outcome anew.
-    let mut tx = pool.begin_with(BEGIN_UNHURRIED).await?;
     let answer = match result {
         Ok(reply) => Some((reply.status, Cow::from(&reply.body))),
         Err(error) => error.is_deterministic().then(|| (error.status, Cow::from(error.body()))),
     };
     match answer {
-        Some((status, body)) => key.complete(&mut tx, *key_id, status, &body).await?,
-        None => key.hold(&mut *tx, *key_id, Duration::ZERO).await?,
+        // The caller waits, and waits for no disk: should a crash of Postgres take this back, a repeat finds the outcome anew.
+        Some((status, body)) => key.complete_unhurried(pool, *key_id, status, &body).await,
+        None => key.hold(pool, *key_id, Duration::ZERO).await,
     }
-    tx.commit().await
 }

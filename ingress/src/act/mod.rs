@@ -36,6 +36,7 @@ pub use page::{Page, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 use tenant::Reach;
+pub(crate) use tenant::by_key;
 pub use tenant::is_product_tenant_id;
 pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
 pub use validate::Faults;

@@ -134,21 +134,15 @@ pub enum Reach {
     Many,
 }
 
-impl Reach {
-    /// Connections for it, like those of `pool`.
-    ///
-    /// Plans of statements that go by key are made once for each connection: planning costs several times what they cost themselves
-    /// (measured: 500 us of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has
-    /// grown. So what runs here names its rows by constants that are a key, or from key to key (`lateral … offset 0`); for what joins
-    /// a month's partition that may have been empty there is [`runtime::plans::KeptPlans`].
-    #[must_use]
-    pub fn connections(self, pool: &PgPool) -> PgPool {
-        if self == Self::Many {
-            return pool.clone();
-        }
-        let settings = [("statement_timeout", READ_STATEMENT_MAX)];
-        plans::pool_by_kept_key(pool, pool.options().get_max_connections(), &settings)
-    }
+/// Connections for statements that go by key, like those of `pool`.
+///
+/// Plans of such statements are made once for each connection: planning costs several times what they cost themselves (measured: 500 us
+/// of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has grown. So what runs here names
+/// its rows by constants that are a key, or from key to key (`lateral … offset 0`); for what joins a month's partition that may have
+/// been empty there is [`runtime::plans::KeptPlans`].
+#[must_use]
+pub fn by_key(pool: &PgPool, connections: u32) -> PgPool {
+    plans::pool_by_kept_key(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
 }
 
 /// Begins a read on connections of its reach, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
@@ -164,5 +158,5 @@ pub async fn begin_read(ingress: &Ingress, reach: Reach, tenant: Uuid) -> sqlx::
         // Those by key have it from the beginning.
         statements.push_str(&format!("; set local statement_timeout = '{READ_STATEMENT_MAX}'"));
     }
-    ingress.pool(reach).begin_with(AssertSqlSafe(statements)).await
+    ingress.pool_to_read(reach).begin_with(AssertSqlSafe(statements)).await
 }

@@ -1,13 +1,26 @@
--- Everything a message is compiled from that does not depend on its recipients. One row by primary keys.
+-- Everything a message is compiled from that does not depend on its recipients. One row by primary keys, and the tenant's fields.
+-- The length of an attachment is read off the pointer to the stored value: nothing is loaded for it.
+-- $1 tenant, $2 content, $3 sender, $4 campaign, $5 one-off message.
 select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
-       s.email as sender_email, s.name as sender_name, s.reply_to,
+       s.email as sender_email, s.name as sender_name, coalesce(o.reply_to, s.reply_to) as reply_to,
        coalesce(nullif(btrim(s.physical_address), ''), t.physical_address) as physical_address,
        d.domain as sending_domain,
        t.org_name as tenant_name,
-       m.name as "campaign_name?"
+       m.name as "campaign_name?",
+       $5::uuid is null or o.id is not null as "is_known!",
+       (
+           select jsonb_object_agg(f.key, f.fallback) from fields f where f.tenant_id = $1 and f.fallback is not null
+       ) as "fallbacks: Json<HashMap<String, String>>",
+       array(
+           select jsonb_build_object('filename', a.filename, 'media_type', a.media_type, 'bytes', octet_length(a.encoded))
+           from message_attachments a
+           where a.tenant_id = $1 and a.message_id = $5
+           order by a.place
+       ) as "attachments!: Vec<Json<Attached>>"
 from contents c
 join tenants t on t.id = c.tenant_id
 join senders s on s.tenant_id = c.tenant_id and s.id = $3
 join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
 left join campaigns m on m.tenant_id = c.tenant_id and m.id = $4
+left join messages o on o.tenant_id = c.tenant_id and o.id = $5
 where c.tenant_id = $1 and c.id = $2

@@ -4,6 +4,7 @@ mod doc;
 mod erase;
 mod filter;
 mod input;
+mod record;
 mod store;
 
 use chrono::{DateTime, Utc};
@@ -92,14 +93,14 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
         updated_since: query.updated_since,
     };
     let found = filter.page(act.db(), tenant, &page).await?;
-    let mut contacts = store::records(act.db(), tenant, &found).await?;
+    let mut contacts = record::records(act.db(), tenant, &found).await?;
     let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
     Reply::ok(&json!({"ok": true, "contacts": contacts, "next_cursor": next_cursor}))
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
-    let contact = store::one(act.db(), tenant, id).await?;
+    let contact = record::one(act.db(), tenant, id).await?;
     Reply::ok(&json!({"ok": true, "contact": contact}))
 }
 
@@ -133,7 +134,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         let detail = json!({"from": before.marketing_status, "to": status.as_str()});
         act.audit("contact.marketing_status", &id.to_string(), detail).await?;
     }
-    let contact = store::one(act.db(), tenant, id).await?;
+    let contact = record::one(act.db(), tenant, id).await?;
     Reply::ok(&json!({"ok": true, "contact": contact}))
 }
 

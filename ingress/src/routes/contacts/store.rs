@@ -1,42 +1,12 @@
 //! Contacts in Postgres.
 
-use chrono::{DateTime, Utc};
 use schemas::{new_id, parse_id};
-use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::{Change, NewContact};
-use crate::{act::page::as_time, error::ApiError, routes::audiences::AudienceKind};
-
-/// A contact as callers see it.
-#[derive(Debug, Serialize)]
-pub(crate) struct Contact {
-    pub contact_id: Uuid,
-    email: String,
-    first_name: Option<String>,
-    last_name: Option<String>,
-    title: Option<String>,
-    phone: Option<String>,
-    company: Option<String>,
-    dot_number: Option<i64>,
-    fields: Value,
-    tags: Value,
-    lists: Value,
-    timezone: Option<String>,
-    locale: Option<String>,
-    lifecycle_stage: Option<String>,
-    status: String,
-    marketing_status: String,
-    suppression: Option<Value>,
-    source: Option<String>,
-    consent: Value,
-    #[serde(serialize_with = "as_time")]
-    pub created_at: DateTime<Utc>,
-    #[serde(serialize_with = "as_time")]
-    updated_at: DateTime<Utc>,
-}
+use crate::{error::ApiError, routes::audiences::AudienceKind};
 
 /// What a change needs to know of a contact before it.
 #[derive(Debug)]
@@ -45,16 +15,6 @@ pub(crate) struct Locked {
     pub marketing_status: String,
     /// The recipient unsubscribed through a link in mail: no API call undoes that.
     pub left_by_own_hand: bool,
-}
-
-/// The contacts with these ids, newest first.
-pub(crate) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<Contact>> {
-    sqlx::query_file_as!(Contact, "queries/contacts.sql", tenant, ids).fetch_all(db).await
-}
-
-/// One contact.
-pub(crate) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Contact, ApiError> {
-    records(db, tenant, &[id]).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
 }
 
 /// 404 `list_not_found` or `tag_not_found` unless there is one.

@@ -118,7 +118,7 @@ pub(super) const DIRECT: Values =
 /// Operators that take the mail of many domains, and all the others together.
 pub(super) const RECEIVER: Values = Values::Words(|| schemas::receiver::families().collect());
 pub(super) const STREAM: Values = Values::Words(|| crate::streams::STREAMS.iter().map(|spec| spec.name).collect());
-pub(super) const ROLE: Values = words!["ingress", "ingress_by_key", "admission", "stages"];
+pub(super) const ROLE: Values = words!["ingress", "ingress_by_key", "ingress_reads_by_key", "admission", "stages"];
 /// How a request of the API came.
 pub(super) const VIA: Values = words!["http", "bus"];
 pub(super) const METHOD: Values = words!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];

@@ -1,18 +1,19 @@
 //! Loads and compiles what a batch is rendered from, and keeps it for a while. Contents never change; senders, campaign names
 //! and field fallbacks may, so what is kept is made anew after a minute.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runner::StageError;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
-use sqlx::{Connection, PgConnection};
+use serde_json::Value;
+use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::one_off::{self, OneOff};
+use super::one_off;
 use crate::template::{
-    Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written, compile,
-    compile_written,
+    Attached, Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written,
+    compile, compile_written,
 };
 
 /// How old a change to a sender, a campaign's name or a field's fallback may be before mail shows it.
@@ -49,6 +50,15 @@ pub(super) struct Ready {
     pub(super) skeleton: SkeletonId,
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
+    /// The skeleton, where it is used by one message alone: it is stored with what was rendered.
+    pub(super) unstored: Option<Value>,
+}
+
+impl Ready {
+    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, unstored: Option<Value>) -> Self {
+        let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
+        Self { compiled, skeleton, sending_domain, return_path_domain, unstored }
+    }
 }
 
 /// A content: ready, or one that does not compile. That one is final for everybody it was meant for.
@@ -91,7 +101,7 @@ impl Contents {
         Self { cache }
     }
 
-    /// The content of a batch. Its skeleton stands in the ledger when this answers.
+    /// The content of a batch. Its skeleton stands in the ledger when this answers, or is [unstored](Ready::unstored).
     pub(super) async fn of(&self, db: &mut PgConnection, batch: &Cleared) -> Result<Content, StageError> {
         let key = Key::of(batch);
         if batch.kind == MessageKind::OneOff {
@@ -108,60 +118,51 @@ impl Contents {
 }
 
 async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
-    let (source, options) = load(db, key).await?;
+    let Loaded { source, options, .. } = load(db, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
     let skeleton = compiled.skeleton().id();
-    store(db, key, skeleton, sending_domain, compiled).await
-}
-
-/// A message that its caller wrote out. The message is the batch.
-async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<Content, StageError> {
-    let (source, mut options) = load(db, key).await?;
-    let OneOff { reply_to, attachments } = one_off::load(db, key.tenant_id, message).await?;
-    options.sender.reply_to = reply_to.or(options.sender.reply_to);
-    let sending_domain = options.sending_domain.clone();
-    let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
-    let made = compiled(key, move || compile_written(&written, &options)).await?;
-    let Some(compiled) = made else { return Ok(None) };
-    store(db, key, one_off::skeleton_id(message), sending_domain, compiled).await
-}
-
-/// Stores the skeleton. Where one stands under this id already it is as good: its slots are the same.
-async fn store(
-    db: &mut PgConnection,
-    key: Key,
-    skeleton: SkeletonId,
-    sending_domain: String,
-    compiled: Compiled,
-) -> Result<Content, StageError> {
-    let body = serde_json::to_value(compiled.skeleton())?;
-    // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again.
-    let mut tx = db.begin().await?;
+    // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
+    // under this id already it is as good: its slots are the same.
     sqlx::query!(
         "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
         key.tenant_id,
         skeleton.0,
-        body
+        serde_json::to_value(compiled.skeleton())?
     )
-    .execute(&mut *tx)
+    .execute(db)
     .await?;
-    tx.commit().await?;
-    let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-    Ok(Some(Arc::new(Ready { compiled, skeleton, sending_domain, return_path_domain })))
+    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, None))))
 }
 
-async fn load(db: &mut PgConnection, key: Key) -> Result<(TemplateSource, MessageOptions), StageError> {
-    let row = sqlx::query_file!("queries/content.sql", key.tenant_id, key.content_id, key.sender_id, key.campaign_id)
-        .fetch_optional(&mut *db)
+/// A message that its caller wrote out. The message is the batch.
+async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<Content, StageError> {
+    let Loaded { source, options, attachments } = load(db, key, Some(message)).await?;
+    let sending_domain = options.sending_domain.clone();
+    let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
+    let made = compiled(key, move || compile_written(&written, &options)).await?;
+    let Some(compiled) = made else { return Ok(None) };
+    let unstored = serde_json::to_value(compiled.skeleton())?;
+    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain, Some(unstored)))))
+}
+
+/// What a content is compiled from.
+struct Loaded {
+    source: TemplateSource,
+    options: MessageOptions,
+    /// Those of the one-off message.
+    attachments: Vec<Attached>,
+}
+
+async fn load(db: &mut PgConnection, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
+    let Key { tenant_id, content_id, sender_id, campaign_id, classification } = key;
+    let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)
+        .fetch_optional(db)
         .await?
-        .ok_or_else(|| StageError::rejected("unknown_content", format!("content {}", key.content_id)))?;
-    let fallbacks = sqlx::query!(
-        r#"select key, fallback as "fallback!" from fields where tenant_id = $1 and fallback is not null"#,
-        key.tenant_id
-    )
-    .fetch_all(db)
-    .await?;
+        .ok_or_else(|| StageError::rejected("unknown_content", format!("content {content_id}")))?;
+    if !row.is_known {
+        return Err(StageError::rejected("unknown_message", format!("message of content {content_id}")));
+    }
     let kind = match row.kind.as_str() {
         "transactional" => TemplateKind::Transactional,
         "sequence" => TemplateKind::Sequence,
@@ -175,16 +176,16 @@ async fn load(db: &mut PgConnection, key: Key) -> Result<(TemplateSource, Messag
         kind,
     };
     let options = MessageOptions {
-        tenant: Named { id: key.tenant_id.to_string(), name: row.tenant_name.unwrap_or_default() },
-        campaign: key.campaign_id.map(|id| Named { id: id.to_string(), name: row.campaign_name.unwrap_or_default() }),
+        tenant: Named { id: tenant_id.to_string(), name: row.tenant_name.unwrap_or_default() },
+        campaign: campaign_id.map(|id| Named { id: id.to_string(), name: row.campaign_name.unwrap_or_default() }),
         sender: Sender { name: row.sender_name, email: row.sender_email, reply_to: row.reply_to },
         sending_domain: row.sending_domain,
         physical_address: row.physical_address,
-        fallbacks: fallbacks.into_iter().map(|field| (field.key, field.fallback)).collect(),
-        opt_out: key.classification == Classification::Marketing,
+        fallbacks: row.fallbacks.map(|Json(fallbacks)| fallbacks).unwrap_or_default(),
+        opt_out: classification == Classification::Marketing,
         track_links: true,
         track_opens: true,
         limits: Limits::default(),
     };
-    Ok((source, options))
+    Ok(Loaded { source, options, attachments: row.attachments.into_iter().map(|Json(attached)| attached).collect() })
 }

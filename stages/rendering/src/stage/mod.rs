@@ -27,7 +27,7 @@ use content::{Content, Contents};
 use failures::Failure;
 use links::SendLinks;
 use people::Owed;
-use renditions::Rendition;
+use renditions::{OwnSkeleton, Rendition};
 
 pub(crate) use one_off::ForgetMessages;
 pub(crate) use renditions::Forget;
@@ -57,6 +57,8 @@ pub struct Rendering {
 struct Outcome {
     rendered: Vec<(Owed, Rendition)>,
     failures: Vec<Failure>,
+    /// Skeletons that are to be stored with what was rendered.
+    skeletons: Vec<OwnSkeleton>,
 }
 
 impl Rendering {
@@ -110,10 +112,11 @@ impl Rendering {
         }
         let contents = self.contents(db, inputs).await?;
         let people = people::load(db, inputs, &sends).await?;
+        let skeletons = own_skeletons(inputs, &contents);
         let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
         // Templates are a stranger's: up to 200 ms each, and none of it on the reactor.
         let work = move || {
-            let mut outcome = Outcome::default();
+            let mut outcome = Outcome { skeletons, ..Outcome::default() };
             for (send, person) in sends.into_iter().zip(people) {
                 let content = contents.get(send.input).and_then(Option::as_ref);
                 let rendered = match (content, person) {
@@ -144,6 +147,15 @@ impl Rendering {
             }
         })
     }
+}
+
+fn own_skeletons(inputs: &[Cleared], contents: &[Content]) -> Vec<OwnSkeleton> {
+    let of_each = inputs.iter().zip(contents).filter_map(|(batch, content)| {
+        let ready = content.as_ref()?;
+        let body = ready.unstored.clone()?;
+        Some(OwnSkeleton { tenant_id: batch.tenant_id, id: ready.skeleton.clone(), body })
+    });
+    of_each.collect()
 }
 
 fn rendition(
@@ -194,7 +206,7 @@ impl Stage for Rendering {
         }
         let outcome = self.render(&mut db, inputs, fresh).await?;
         let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
-        renditions::keep(&mut db, &mut to_keep).await?;
+        renditions::keep(&mut db, &mut to_keep, outcome.skeletons).await?;
         self.plans.put_back(db);
         failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
         all.extend(to_keep);

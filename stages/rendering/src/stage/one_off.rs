@@ -9,50 +9,11 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::people::{Owed, index};
-use crate::template::{Attached, MergeData};
-
-/// What a message says beside its content.
-#[derive(Debug)]
-pub(super) struct OneOff {
-    pub(super) reply_to: Option<String>,
-    pub(super) attachments: Vec<Attached>,
-}
+use crate::template::MergeData;
 
 /// Where a message's skeleton is stored. It is used by this message alone, so that it can be forgotten with it.
 pub(super) fn skeleton_id(message: Uuid) -> SkeletonId {
     SkeletonId(format!("message-{}", message.simple()))
-}
-
-/// Loads a message; its attachments stay where they are.
-pub(super) async fn load(db: &mut PgConnection, tenant: Uuid, message: Uuid) -> Result<OneOff, StageError> {
-    let reply_to =
-        sqlx::query_scalar!("select reply_to from messages where tenant_id = $1 and id = $2", tenant, message)
-            .fetch_optional(&mut *db)
-            .await?
-            .ok_or_else(|| StageError::rejected("unknown_message", format!("message {message}")))?;
-    // The length is read off the pointer to the stored value: nothing is loaded for it.
-    let attachments = sqlx::query_as!(
-        AttachedRow,
-        r#"select filename, media_type, octet_length(encoded) as "bytes!"
-           from message_attachments where tenant_id = $1 and message_id = $2 order by place"#,
-        tenant,
-        message
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(OneOff { reply_to, attachments: attachments.into_iter().map(Attached::from).collect() })
-}
-
-struct AttachedRow {
-    filename: String,
-    media_type: String,
-    bytes: i32,
-}
-
-impl From<AttachedRow> for Attached {
-    fn from(row: AttachedRow) -> Self {
-        Self { filename: row.filename, media_type: row.media_type, bytes: u32::try_from(row.bytes).unwrap_or(0) }
-    }
 }
 
 /// The recipients' names as the caller gave them. The contact's own name says nothing here.

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use runner::StageError;
-use runtime::db::BEGIN_UNHURRIED;
 use schemas::{RenderedRecipient, SkeletonId};
 use serde::{Deserialize, Serialize};
-use sqlx::{Connection, PgConnection, PgPool};
+use serde_json::Value;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::people::Owed;
@@ -36,27 +36,41 @@ pub(super) async fn kept(db: &mut PgConnection, sends: &[Owed]) -> Result<HashMa
     Ok(rows.into_iter().map(|row| (row.send_id, row.rendered.0)).collect())
 }
 
-/// Keeps what was rendered now. Where another worker was first, its rendition replaces ours.
-pub(super) async fn keep(db: &mut PgConnection, rendered: &mut [(Owed, Rendition)]) -> Result<(), StageError> {
+/// A skeleton that is used by one message alone.
+#[derive(Debug)]
+pub(super) struct OwnSkeleton {
+    pub(super) tenant_id: Uuid,
+    pub(super) id: SkeletonId,
+    pub(super) body: Value,
+}
+
+/// Keeps what was rendered now, with the skeletons it alone uses. Where another worker was first, its rendition replaces ours.
+///
+/// Should a crash of Postgres take renditions back they are made again. Not so skeletons: delivery may have been told of them.
+pub(super) async fn keep(
+    db: &mut PgConnection,
+    rendered: &mut [(Owed, Rendition)],
+    skeletons: Vec<OwnSkeleton>,
+) -> Result<(), StageError> {
     if rendered.is_empty() {
         return Ok(());
     }
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
     let bodies =
         rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
-    let mut tx = db.begin_with(BEGIN_UNHURRIED).await?;
-    let stored = sqlx::query!(
-        "insert into renditions (tenant_id, send_id, rendered)
-         select * from unnest($1::uuid[], $2::uuid[], $3::jsonb[])
-         order by 1, 2
-         on conflict do nothing",
-        &tenants,
-        &ids,
-        &bodies
-    )
-    .execute(&mut *tx)
-    .await?;
-    tx.commit().await?;
+    let waits_for_disk = if skeletons.is_empty() { "off" } else { "on" };
+    let mut owners = Vec::with_capacity(skeletons.len());
+    let (names, texts): (Vec<String>, Vec<Value>) = skeletons
+        .into_iter()
+        .map(|skeleton| {
+            owners.push(skeleton.tenant_id);
+            (skeleton.id.0, skeleton.body)
+        })
+        .unzip();
+    let stored =
+        sqlx::query_file!("queries/keep.sql", &tenants, &ids, &bodies, &owners, &names, &texts, waits_for_disk)
+            .execute(&mut *db)
+            .await?;
     if stored.rows_affected() == rendered.len() as u64 {
         return Ok(());
     }

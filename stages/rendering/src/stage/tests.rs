@@ -343,8 +343,8 @@ async fn of_two_workers_that_render_a_priority_send_the_first_to_keep_it_wins() 
     let send = people::owed(&[batch])[0];
     let (mut ours, mut theirs) = (vec![(send, rendition("first"))], vec![(send, rendition("second"))]);
     let mut db = world.pool.acquire().await.unwrap();
-    renditions::keep(&mut db, &mut ours).await.unwrap();
-    renditions::keep(&mut db, &mut theirs).await.unwrap();
+    renditions::keep(&mut db, &mut ours, Vec::new()).await.unwrap();
+    renditions::keep(&mut db, &mut theirs, Vec::new()).await.unwrap();
     assert_eq!((&ours[0].1, &theirs[0].1), (&rendition("first"), &rendition("first")));
 }
 

@@ -8,7 +8,7 @@ use super::escape;
 const PIECE: usize = 60;
 
 /// What is known of an attachment when its message is compiled.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub struct Attached {
     /// The file name, checked when the message was accepted.
     pub filename: String,

@@ -5,8 +5,8 @@
 //! each would else queue behind whatever the process's reactor is busy with (measured at the start of a campaign: 100 ms of
 //! held locks for a group).
 //!
-//! Under load a group is what arrived while the group before was committed, plus a short window; an idle writer commits at
-//! once. Results are never given up: the mail has left, so they are written again until Postgres takes them, and a
+//! Under load, which is when a group has several entries, the next is what arrived while it was committed, plus a short window; where
+//! mails come one by one each is committed at once: its result, too, which comes a moment after its fence. Results are never given up: the mail has left, so they are written again until Postgres takes them, and a
 //! repetition finds its rows moved already. Fences are never repeated: whoever waited for one abandons his connection.
 
 mod change;
@@ -42,6 +42,8 @@ use crate::quota::QuotaDefaults;
 
 /// The most entries of one commit. Above every sensible number of connections.
 const GROUP_MAX: usize = 512;
+/// A group of so many says that there is load.
+const BUSY: usize = 3;
 /// Entries waiting for the writer; more wait their turn.
 const QUEUE: usize = 4_096;
 /// Pause before results are written again.
@@ -166,14 +168,15 @@ impl Ledger {
 
 async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
     let mut group = Vec::with_capacity(GROUP_MAX);
-    let mut busy_until = Instant::now();
+    let mut gathers_until = None;
     while receive(&mut queue, &mut group).await {
-        if Instant::now() < busy_until {
+        if gathers_until.is_some_and(|until| Instant::now() < until) {
             gather(&mut queue, &mut group, window).await;
         }
+        let is_busy = group.len() >= BUSY;
         // What could not be decided begins the next group.
         group = commit_group(&mut commits, std::mem::take(&mut group)).await;
-        busy_until = Instant::now() + window;
+        gathers_until = is_busy.then(|| Instant::now() + window);
     }
 }
 

@@ -11,6 +11,8 @@ mod races;
 mod sandbox;
 mod world;
 
+use std::time::Duration;
+
 use rstest::rstest;
 use schemas::token::TokenKeys;
 
@@ -38,6 +40,19 @@ async fn a_campaign_batch_is_sent_signed_and_recorded() {
     let source = String::from_utf8(mail.source.to_vec()).unwrap();
     assert!(source.contains("DKIM-Signature: v=1; a=ed25519-sha256"), "{source}");
     assert!(source.contains("Hello you\r\n"));
+}
+
+#[tokio::test]
+async fn a_mail_that_comes_alone_waits_for_no_window() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("ann@example.com").await;
+    let stage = world.stage_with(&["--ledger-window-ms", "120000"]);
+    // Its fence is committed, and a moment later its result.
+    tokio::time::timeout(Duration::from_secs(60), stage.deliver(&[&batch]))
+        .await
+        .expect("a window was waited for")
+        .unwrap();
+    assert_eq!(world.states(&batch).await, ["sent"]);
 }
 
 #[tokio::test]
