@@ -197,10 +197,11 @@ impl Bus {
     /// When JetStream is away or refuses a configuration.
     pub async fn apply_streams(&self) -> Result<(), BusError> {
         for spec in STREAMS {
-            self.jetstream
-                .create_or_update_stream(spec.config(&self.prefix, self.replicas))
-                .await
-                .map_err(BusError::refused)?;
+            let config = match self.stream(spec.name).await? {
+                Some(found) => spec.config_of_existing(&self.prefix, self.replicas, found.cached_info().config.storage),
+                None => spec.config(&self.prefix, self.replicas),
+            };
+            self.jetstream.create_or_update_stream(config).await.map_err(BusError::refused)?;
         }
         Ok(())
     }

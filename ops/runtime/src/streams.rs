@@ -28,6 +28,9 @@ pub struct StreamSpec {
     /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again, and only
     /// on one server.
     pub rebuilt_from_ledger: bool,
+    /// Where its messages are. In memory only bells, which say nothing but "look": a stream in a file makes one for every message that
+    /// comes while it is empty, and removes it again.
+    pub storage: StorageType,
     /// What it is for, shown by NATS tools.
     pub description: &'static str,
 }
@@ -43,6 +46,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
+        storage: StorageType::File,
         description: "What internal systems ask for, for the ingress",
     },
     StreamSpec {
@@ -52,6 +56,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
+        storage: StorageType::File,
         description: "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
     },
     StreamSpec {
@@ -61,6 +66,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
+        storage: StorageType::File,
         description: "Batches whose recipients are known, for compliance",
     },
     StreamSpec {
@@ -70,6 +76,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
+        storage: StorageType::File,
         description: "Batches past the compliance gate, for rendering",
     },
     StreamSpec {
@@ -79,6 +86,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
+        storage: StorageType::File,
         description: "Batches ready for the wire, for delivery",
     },
     StreamSpec {
@@ -88,15 +96,17 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
+        storage: StorageType::File,
         description: "Opens, clicks, unsubscribes, for engagement",
     },
     StreamSpec {
         name: stream::FACTS,
         subjects: "mail.v1.fact.*",
-        max_bytes: 16 * MB,
+        max_bytes: MB,
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
+        storage: StorageType::Memory,
         description: "That facts were committed, for webhooks",
     },
     StreamSpec {
@@ -106,6 +116,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(7),
         rebuilt_from_ledger: true,
+        storage: StorageType::File,
         description: "What products are told, for attribution and any internal subscriber",
     },
     StreamSpec {
@@ -115,6 +126,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(30),
         rebuilt_from_ledger: false,
+        storage: StorageType::File,
         description: "Messages set aside with their reasons, for people",
     },
     StreamSpec {
@@ -124,6 +136,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
+        storage: StorageType::File,
         description: "How far the ledger has come, by which a restored one is known",
     },
 ];
@@ -140,14 +153,25 @@ impl StreamSpec {
             max_bytes: self.max_bytes,
             max_age: self.max_age,
             discard: if self.work_queue { DiscardPolicy::New } else { DiscardPolicy::Old },
-            storage: StorageType::File,
+            storage: self.storage,
             num_replicas: replicas,
             duplicate_window: if self.name == stream::REQUESTS { NO_DUPLICATE_WINDOW } else { DUPLICATE_WINDOW },
             allow_direct: true,
-            // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
-            persist_mode: (self.rebuilt_from_ledger && replicas == 1).then_some(PersistenceMode::Async),
+            persist_mode: self.persist_mode(replicas),
             ..Config::default()
         }
+    }
+
+    /// The same for a stream that is there already: the server lets nobody move it, so it stays where it is.
+    #[must_use]
+    pub fn config_of_existing(&self, prefix: &str, replicas: usize, storage: StorageType) -> Config {
+        Self { storage, ..*self }.config(prefix, replicas)
+    }
+
+    /// The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
+    fn persist_mode(&self, replicas: usize) -> Option<PersistenceMode> {
+        (self.rebuilt_from_ledger && self.storage == StorageType::File && replicas == 1)
+            .then_some(PersistenceMode::Async)
     }
 }
 
@@ -159,7 +183,8 @@ mod tests {
     fn a_stream_with_copies_does_not_ask_for_what_the_server_refuses() {
         for spec in STREAMS {
             assert!(spec.config("", 3).persist_mode.is_none(), "{}", spec.name);
-            assert_eq!(spec.config("", 1).persist_mode.is_some(), spec.rebuilt_from_ledger, "{}", spec.name);
+            let is_async = spec.rebuilt_from_ledger && spec.storage == StorageType::File;
+            assert_eq!(spec.config("", 1).persist_mode.is_some(), is_async, "{}", spec.name);
         }
     }
 }

@@ -78,6 +78,11 @@ impl Stage for Audience {
         }
         outcome
     }
+
+    /// A launch is a fact. A mail that was asked for by itself is none before it is decided.
+    fn tells_facts(&self, inputs: &[RequestAnnounced]) -> bool {
+        inputs.iter().any(|input| input.kind == RequestKind::CampaignLaunch)
+    }
 }
 
 impl Audience {

@@ -10,7 +10,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Publication, plans::KeptPlans};
+use runtime::{Bus, FactBell, Publication, plans::KeptPlans};
 use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, gate, messages::Decided, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -34,6 +34,7 @@ struct Compliance {
     /// For the facts of each batch: one connection for each worker.
     plans: KeptPlans,
     bus: Bus,
+    facts: FactBell,
 }
 
 /// Starts the stage's workers.
@@ -53,6 +54,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         pool: deps.pool.clone(),
         plans: KeptPlans::new(&deps.pool, 2 * settings.compliance_workers.max(1)),
         bus: deps.bus.clone(),
+        facts: deps.facts.clone(),
     });
     deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
     Ok(())
@@ -86,6 +88,7 @@ impl Stage for Compliance {
             let (cleared, withheld) = judge_batch(batch, sends);
             if !withheld.is_empty() {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
+                self.facts.ring();
             }
             if !cleared.is_empty() {
                 let message = message(batch, inputs, cleared);
@@ -95,6 +98,10 @@ impl Stage for Compliance {
         }
         self.tell_the_end(inputs.iter().filter(|input| !moved.contains(&input.batch_id))).await;
         Ok(outputs)
+    }
+
+    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+        false
     }
 }
 

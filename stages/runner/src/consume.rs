@@ -176,7 +176,7 @@ impl<S: Stage> Worker<S> {
         let started = Instant::now();
         let work = async {
             let outputs = self.stage.handle(inputs).await?;
-            if S::TELLS_FACTS {
+            if self.stage.tells_facts(inputs) {
                 self.facts.ring();
             }
             let count = outputs.len() as u64;

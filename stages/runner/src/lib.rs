@@ -50,8 +50,6 @@ pub trait Stage: Send + Sync + 'static {
     const NAME: &'static str;
     /// What it does, as a step of a trace: `audience resolve`.
     const SPAN: &'static str = Self::NAME;
-    /// Whether handling commits facts that others are told: the bell is rung then. Not of the stage that hears it.
-    const TELLS_FACTS: bool = true;
     /// What it reads.
     type Input: Decode;
 
@@ -62,6 +60,12 @@ pub trait Stage: Send + Sync + 'static {
     /// A transient error brings all of them again, later. A rejection with several inputs makes the runner hand them in one by
     /// one, so that one poison message costs itself only.
     async fn handle(&self, inputs: &[Self::Input]) -> Result<Vec<Publication>, StageError>;
+
+    /// Whether handling these commits facts that others are told: the bell is rung then. A stage that seldom does rings by itself when it
+    /// did, and the one that hears the bell never.
+    fn tells_facts(&self, _inputs: &[Self::Input]) -> bool {
+        true
+    }
 }
 
 /// How long a message may go without a sign of life before JetStream hands it to somebody else. Workers give one every third.

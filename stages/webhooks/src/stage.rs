@@ -42,12 +42,15 @@ impl Webhooks {
 impl Stage for Webhooks {
     const NAME: &'static str = "webhooks";
     const SPAN: &'static str = "webhooks fan out";
-    const TELLS_FACTS: bool = false;
     type Input = FactsAnnounced;
 
     async fn handle(&self, _inputs: &[FactsAnnounced]) -> Result<Vec<Publication>, StageError> {
         while self.once().await?.is_full {}
         Ok(Vec::new())
+    }
+
+    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+        false
     }
 }
 

@@ -68,7 +68,6 @@ impl Stage for Requests {
     const NAME: &'static str = NAME;
     const SPAN: &'static str = "ingress take in";
     // Rung where the act commits.
-    const TELLS_FACTS: bool = false;
     type Input = Direct;
 
     async fn handle(&self, inputs: &[Direct]) -> Result<Vec<Publication>, StageError> {
@@ -77,6 +76,10 @@ impl Stage for Requests {
             outputs.extend(self.take(direct).await?);
         }
         Ok(outputs)
+    }
+
+    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+        false
     }
 }
 

@@ -14,7 +14,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Stage, StageError};
-use runtime::{Bus, Publication, plans::KeptPlans};
+use runtime::{Bus, FactBell, Publication, plans::KeptPlans};
 use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, token::TokenKeys};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -50,6 +50,7 @@ pub struct Rendering {
     contents: Contents,
     shard: i16,
     bus: Option<Bus>,
+    facts: FactBell,
 }
 
 /// What rendering made of the sends in hand.
@@ -87,14 +88,14 @@ impl Rendering {
             public_url: url.as_str().trim_end_matches('/').into(),
             shard: i16::from(shard) % ROLLUP_SHARDS,
             bus: None,
+            facts: FactBell::default(),
         })
     }
 
-    /// The same, telling those who wait for a batch when nothing of it goes on.
+    /// The same, telling those who wait for a batch when nothing of it goes on, and ringing for facts.
     #[must_use]
-    pub fn telling(mut self, bus: Bus) -> Self {
-        self.bus = Some(bus);
-        self
+    pub fn telling(self, bus: Bus, facts: FactBell) -> Self {
+        Self { bus: Some(bus), facts, ..self }
     }
 
     async fn contents(&self, db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
@@ -208,11 +209,18 @@ impl Stage for Rendering {
         let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
         renditions::keep(&mut db, &mut to_keep, outcome.skeletons).await?;
         self.plans.put_back(db);
-        failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
+        if !outcome.failures.is_empty() {
+            failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
+            self.facts.ring();
+        }
         all.extend(to_keep);
         all.extend(bulk);
         self.tell_the_end(inputs, &all).await;
         self.publications(inputs, all)
+    }
+
+    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+        false
     }
 }
 
