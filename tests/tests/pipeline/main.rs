@@ -3,6 +3,7 @@
 
 mod aftermath;
 mod campaign_life;
+mod cluster;
 mod crashes;
 mod dev_command;
 mod direct;
