@@ -198,7 +198,7 @@ impl Bus {
     pub async fn apply_streams(&self) -> Result<(), BusError> {
         for spec in STREAMS {
             let config = match self.stream(spec.name).await? {
-                Some(found) => spec.config_of_existing(&self.prefix, self.replicas, found.cached_info().config.storage),
+                Some(found) => spec.config_in(&self.prefix, self.replicas, found.cached_info().config.storage),
                 None => spec.config(&self.prefix, self.replicas),
             };
             self.jetstream.create_or_update_stream(config).await.map_err(BusError::refused)?;

@@ -28,9 +28,9 @@ pub struct StreamSpec {
     /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again, and only
     /// on one server.
     pub rebuilt_from_ledger: bool,
-    /// Where its messages are. In memory only bells, which say nothing but "look": a stream in a file makes one for every message that
-    /// comes while it is empty, and removes it again.
-    pub storage: StorageType,
+    /// Whether its messages say nothing but "look": the newest of each subject is kept, in memory. A stream in a file makes one for every
+    /// message that comes while it is empty, and removes it again.
+    pub bell: bool,
     /// What it is for, shown by NATS tools.
     pub description: &'static str,
 }
@@ -46,7 +46,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        storage: StorageType::File,
+        bell: false,
         description: "What internal systems ask for, for the ingress",
     },
     StreamSpec {
@@ -56,7 +56,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        storage: StorageType::File,
+        bell: false,
         description: "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
     },
     StreamSpec {
@@ -66,7 +66,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        storage: StorageType::File,
+        bell: false,
         description: "Batches whose recipients are known, for compliance",
     },
     StreamSpec {
@@ -76,7 +76,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        storage: StorageType::File,
+        bell: false,
         description: "Batches past the compliance gate, for rendering",
     },
     StreamSpec {
@@ -86,7 +86,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        storage: StorageType::File,
+        bell: false,
         description: "Batches ready for the wire, for delivery",
     },
     StreamSpec {
@@ -96,7 +96,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        storage: StorageType::File,
+        bell: false,
         description: "Opens, clicks, unsubscribes, for engagement",
     },
     StreamSpec {
@@ -106,7 +106,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        storage: StorageType::Memory,
+        bell: true,
         description: "That facts were committed, for webhooks",
     },
     StreamSpec {
@@ -116,7 +116,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(7),
         rebuilt_from_ledger: true,
-        storage: StorageType::File,
+        bell: false,
         description: "What products are told, for attribution and any internal subscriber",
     },
     StreamSpec {
@@ -126,7 +126,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(30),
         rebuilt_from_ledger: false,
-        storage: StorageType::File,
+        bell: false,
         description: "Messages set aside with their reasons, for people",
     },
     StreamSpec {
@@ -136,7 +136,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        storage: StorageType::File,
+        bell: false,
         description: "How far the ledger has come, by which a restored one is known",
     },
 ];
@@ -145,33 +145,30 @@ impl StreamSpec {
     /// The server's configuration for it.
     #[must_use]
     pub fn config(&self, prefix: &str, replicas: usize) -> Config {
+        self.config_in(prefix, replicas, if self.bell { StorageType::Memory } else { StorageType::File })
+    }
+
+    /// The same for a stream that is there already: the server lets nobody move it, so it stays where it is.
+    #[must_use]
+    pub fn config_in(&self, prefix: &str, replicas: usize, storage: StorageType) -> Config {
+        // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
+        let is_async = self.rebuilt_from_ledger && storage == StorageType::File && replicas == 1;
         Config {
             name: format!("{prefix}{}", self.name),
             subjects: vec![format!("{prefix}{}", self.subjects)],
             description: Some(self.description.to_owned()),
             retention: if self.work_queue { RetentionPolicy::WorkQueue } else { RetentionPolicy::Limits },
             max_bytes: self.max_bytes,
+            max_messages_per_subject: if self.bell { 1 } else { -1 },
             max_age: self.max_age,
-            discard: if self.work_queue { DiscardPolicy::New } else { DiscardPolicy::Old },
-            storage: self.storage,
+            discard: if self.work_queue && !self.bell { DiscardPolicy::New } else { DiscardPolicy::Old },
+            storage,
             num_replicas: replicas,
             duplicate_window: if self.name == stream::REQUESTS { NO_DUPLICATE_WINDOW } else { DUPLICATE_WINDOW },
             allow_direct: true,
-            persist_mode: self.persist_mode(replicas),
+            persist_mode: is_async.then_some(PersistenceMode::Async),
             ..Config::default()
         }
-    }
-
-    /// The same for a stream that is there already: the server lets nobody move it, so it stays where it is.
-    #[must_use]
-    pub fn config_of_existing(&self, prefix: &str, replicas: usize, storage: StorageType) -> Config {
-        Self { storage, ..*self }.config(prefix, replicas)
-    }
-
-    /// The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
-    fn persist_mode(&self, replicas: usize) -> Option<PersistenceMode> {
-        (self.rebuilt_from_ledger && self.storage == StorageType::File && replicas == 1)
-            .then_some(PersistenceMode::Async)
     }
 }
 
@@ -183,7 +180,7 @@ mod tests {
     fn a_stream_with_copies_does_not_ask_for_what_the_server_refuses() {
         for spec in STREAMS {
             assert!(spec.config("", 3).persist_mode.is_none(), "{}", spec.name);
-            let is_async = spec.rebuilt_from_ledger && spec.storage == StorageType::File;
+            let is_async = spec.rebuilt_from_ledger && !spec.bell;
             assert_eq!(spec.config("", 1).persist_mode.is_some(), is_async, "{}", spec.name);
         }
     }

@@ -142,4 +142,4 @@ set state = 'announced',
     handed = case when t.pace is not null then t.load end
 from taken t
 where b.tenant_id = t.tenant_id and b.id = t.id
-returning b.tenant_id, b.id, b.announcement
+returning b.tenant_id, b.id, b.announcement, t.load as "load!"

@@ -7,6 +7,7 @@ use runner::{Deps, Intake, Stage, StageError};
 use runtime::{Publication, plans::KeptPlans};
 use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::{Settings, campaign, message, sweeps, transactional};
@@ -19,6 +20,8 @@ pub(crate) struct Audience {
     /// For requests that are handled in hundreds a second: one connection for each of their workers.
     plans: KeptPlans,
     reannounce: Duration,
+    /// Batches of a launch wait to be handed on.
+    launched: Arc<Notify>,
 }
 
 /// Starts the stage: its workers and its sweeps.
@@ -32,7 +35,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         // Those of single requests and those of arrays.
         plans: KeptPlans::new(&deps.pool, 2 * workers),
         reannounce: settings.audience_reannounce,
+        launched: Arc::default(),
     };
+    sweeps::start(deps, settings, &stage.launched);
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
         lane,
         stream: subjects::stream::ACCEPTED,
@@ -57,7 +62,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         arrays,
     ];
     deps.runner.start(Arc::new(stage), intakes);
-    sweeps::start(deps, settings);
     Ok(())
 }
 
@@ -90,7 +94,10 @@ impl Audience {
         let (mut transactional, mut messages) = (Vec::new(), Vec::new());
         for input in inputs {
             match input.kind {
-                RequestKind::CampaignLaunch => campaign::launch(&self.pool, input).await?,
+                RequestKind::CampaignLaunch => {
+                    campaign::launch(&self.pool, input).await?;
+                    self.launched.notify_one();
+                }
                 RequestKind::Transactional => transactional.push(input),
                 RequestKind::Message => messages.push(input),
                 // Not of this stage's subjects.

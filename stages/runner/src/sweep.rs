@@ -21,6 +21,11 @@ pub trait Sweep: Send + Sync + 'static {
     /// The pause between two runs that found nothing. A run that found work is followed by the next at once.
     fn interval(&self) -> Duration;
 
+    /// Ends when it is time to look again after a run that found nothing.
+    async fn pause(&self) {
+        tokio::time::sleep(self.interval()).await;
+    }
+
     /// Whether it rests while its stage is paused. Not what keeps house: it starts nothing, and a pause may last for weeks.
     fn rests(&self) -> bool {
         true
@@ -88,7 +93,8 @@ pub(crate) async fn run(
         let pause = match result {
             Ok(0) => {
                 eager = 0;
-                sweep.interval()
+                shutdown.run_until_cancelled(sweep.pause()).await;
+                continue;
             }
             Ok(found) => {
                 Counter::SweepFoundTotal.add(found, labels);

@@ -3,13 +3,17 @@
 //!
 //! Only the bulk lane has batches that wait: priority sends are announced as they are made.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
 use runtime::Bus;
 use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
+use tokio::sync::Notify;
 
 use crate::{
     Settings,
@@ -17,6 +21,10 @@ use crate::{
 };
 
 const INTERVAL: Duration = Duration::from_millis(100);
+/// While delivery may soon have nothing left to do.
+const INTERVAL_NEARLY_IDLE: Duration = Duration::from_millis(20);
+/// For so long: what takes longer is a slow receiver's.
+const NEARLY_IDLE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct HandOn {
     pool: PgPool,
@@ -24,16 +32,65 @@ pub(super) struct HandOn {
     backlog: i64,
     connection_backlog: i64,
     reannounce: Duration,
+    launched: Arc<Notify>,
+    last: Mutex<Option<Handed>>,
+}
+
+/// What was handed on last, where it left most of the room empty: batches wait for something other than room, such as the first
+/// thousand of their campaign. Those are done in a moment, and delivery has nothing to do until the next are handed on.
+#[derive(Debug, Clone, Copy)]
+struct Handed {
+    at: Instant,
+    /// Sends in flight then. `None`: they were done, and nothing more was found.
+    in_flight: Option<i64>,
+    /// The last look that was not only at what is in flight.
+    looked_at: Instant,
+}
+
+impl Handed {
+    fn is_watched(&self) -> bool {
+        self.in_flight.is_some() && self.at.elapsed() < NEARLY_IDLE_MAX
+    }
+
+    /// Whether a look may find something new: it costs milliseconds, and what is in flight a fraction of one.
+    fn is_due(&self, in_flight: i64) -> bool {
+        self.looked_at.elapsed() >= INTERVAL || self.is_done(in_flight)
+    }
+
+    /// Nine tenths of it, as what holds the rest of a campaign back wants it.
+    fn is_done(&self, in_flight: i64) -> bool {
+        self.is_watched() && self.in_flight.is_some_and(|handed| in_flight * 10 <= handed)
+    }
 }
 
 impl HandOn {
-    pub(super) fn new(pool: PgPool, bus: Bus, settings: &Settings) -> Self {
+    pub(super) fn new(pool: PgPool, bus: Bus, settings: &Settings, launched: Arc<Notify>) -> Self {
         Self {
             pool,
             bus,
             backlog: settings.audience_backlog.into(),
             connection_backlog: settings.audience_connection_backlog.into(),
             reannounce: settings.audience_reannounce,
+            launched,
+            last: Mutex::default(),
+        }
+    }
+
+    fn last(&self) -> Option<Handed> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps in mind what was handed on, or that it was looked in vain.
+    fn note(&self, in_flight: i64, taken: i64) {
+        let now = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken > 0 {
+            let in_flight = in_flight + taken;
+            let leaves_room = in_flight * 2 <= self.backlog;
+            *last = leaves_room.then_some(Handed { at: now, in_flight: Some(in_flight), looked_at: now });
+        } else if let Some(handed) = &mut *last {
+            let is_done = handed.is_done(in_flight);
+            *handed = Handed { in_flight: handed.in_flight.filter(|_| !is_done), looked_at: now, ..*handed };
         }
     }
 
@@ -43,8 +100,9 @@ impl HandOn {
         // One process at a time, so that two do not fill the same room; the others find nothing to do. Whether anything waits is asked
         // first: the statement that hands on takes milliseconds to plan, ten times a second.
         let found = sqlx::query_file!("queries/hand_on_room.sql", self.connection_backlog).fetch_one(&mut *tx).await?;
-        let room = found.in_flight.map_or(0, |in_flight| self.backlog - in_flight).max(0);
-        if room == 0 && !found.apart {
+        let in_flight = found.in_flight.unwrap_or(self.backlog);
+        let room = (self.backlog - in_flight).max(0);
+        if room == 0 && !found.apart || self.last().is_some_and(|handed| !handed.is_due(in_flight)) {
             return Ok(Vec::new());
         }
         let rows = sqlx::query_file!(
@@ -58,6 +116,7 @@ impl HandOn {
         .fetch_all(&mut *tx)
         .await?;
         tx.commit().await?;
+        self.note(in_flight, rows.iter().map(|row| i64::from(row.load)).sum());
         let rung = rows.into_iter().map(|row| RungBatch {
             tenant_id: row.tenant_id,
             batch_id: row.id,
@@ -75,12 +134,52 @@ impl Sweep for HandOn {
     }
 
     fn interval(&self) -> Duration {
-        INTERVAL
+        if self.last().is_some_and(|handed| handed.is_watched()) { INTERVAL_NEARLY_IDLE } else { INTERVAL }
+    }
+
+    async fn pause(&self) {
+        tokio::select! {
+            () = self.launched.notified() => {}
+            () = tokio::time::sleep(self.interval()) => {}
+        }
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let taken = self.take().await?;
         announce::batches(&self.pool, &self.bus, &taken).await?;
         Ok(taken.len() as u64)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::all_in_hand(Some(1_000), 0, 1_000, false)]
+    #[case::more_than_a_tenth_in_hand(Some(1_000), 0, 101, false)]
+    #[case::a_tenth_in_hand(Some(1_000), 0, 100, true)]
+    #[case::others_took_the_room(Some(1_000), 0, 9_000, false)]
+    #[case::done_and_looked_in_vain(None, 0, 0, false)]
+    #[case::looked_a_while_ago(Some(1_000), 100, 1_000, true)]
+    #[case::looked_in_vain_a_while_ago(None, 100, 0, true)]
+    fn it_is_looked_again_when_what_was_handed_on_is_nearly_done_or_after_a_while(
+        #[case] handed: Option<i64>,
+        #[case] looked_before_ms: u64,
+        #[case] in_flight: i64,
+        #[case] due: bool,
+    ) {
+        let now = Instant::now();
+        let looked_at = now.checked_sub(Duration::from_millis(looked_before_ms)).unwrap();
+        assert_eq!(Handed { at: now, in_flight: handed, looked_at }.is_due(in_flight), due);
+    }
+
+    #[test]
+    fn what_takes_longer_is_not_watched_closely() {
+        let now = Instant::now();
+        let at = now.checked_sub(NEARLY_IDLE_MAX).unwrap();
+        assert!(!Handed { at, in_flight: Some(1_000), looked_at: now }.is_due(0));
     }
 }

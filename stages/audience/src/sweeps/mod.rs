@@ -16,14 +16,15 @@ mod watch;
 use std::sync::Arc;
 
 use runner::{Deps, Stage, Sweep};
+use tokio::sync::Notify;
 
 use crate::{Settings, stage::Audience};
 
 /// Starts all of them.
-pub(crate) fn start(deps: &Deps, settings: &Settings) {
+pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
     let (pool, bus) = (&deps.pool, &deps.bus);
     let sweeps: [Arc<dyn Sweep>; 10] = [
-        Arc::new(hand_on::HandOn::new(pool.clone(), bus.clone(), settings)),
+        Arc::new(hand_on::HandOn::new(pool.clone(), bus.clone(), settings, launched.clone())),
         Arc::new(batches::Batches::new(pool.clone(), bus.clone(), settings)),
         Arc::new(requests::Requests::new(pool.clone(), bus.clone())),
         Arc::new(close::Close::new(pool.clone())),
