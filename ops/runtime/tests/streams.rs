@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{Config, Info, RetentionPolicy, StorageType};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType};
 use runtime::{Bus, Publication};
 use schemas::{FactsAnnounced, subjects};
 
@@ -40,6 +40,8 @@ async fn a_stream_of_the_version_before_is_brought_up_to_date_where_it_is() {
         subjects: vec![bus.prefixed("mail.v1.fact.*")],
         retention: RetentionPolicy::WorkQueue,
         max_bytes: 16 << 20,
+        discard: DiscardPolicy::New,
+        persist_mode: Some(PersistenceMode::Async),
         ..Config::default()
     };
     bus.jetstream().create_stream(before).await.unwrap();
