@@ -67,7 +67,6 @@ pub(crate) fn start(ingress: &Arc<Ingress>) {
 impl Stage for Requests {
     const NAME: &'static str = NAME;
     const SPAN: &'static str = "ingress take in";
-    // Rung where the act commits.
     type Input = Direct;
 
     async fn handle(&self, inputs: &[Direct]) -> Result<Vec<Publication>, StageError> {
@@ -79,6 +78,7 @@ impl Stage for Requests {
     }
 
     fn tells_facts(&self, _: &[Self::Input]) -> bool {
+        // Rung where the act commits.
         false
     }
 }

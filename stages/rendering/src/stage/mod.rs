@@ -187,11 +187,11 @@ impl Stage for Rendering {
 
     async fn handle(&self, inputs: &[Cleared]) -> Result<Vec<Publication>, StageError> {
         let sends = people::owed(inputs);
-        // Transactional mail may get a second attempt, whichever lane it is in.
+        // Such mail may get a second attempt, whichever lane it is in.
         let is_kept = |send: &Owed| {
-            inputs
-                .get(send.input)
-                .is_some_and(|batch| batch.lane == Lane::Priority || batch.kind == MessageKind::Transactional)
+            inputs.get(send.input).is_some_and(|batch| {
+                batch.lane == Lane::Priority || matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff)
+            })
         };
         let (priority, bulk): (Vec<Owed>, Vec<Owed>) = sends.into_iter().partition(is_kept);
         let mut db = self.plans.take().await?;
