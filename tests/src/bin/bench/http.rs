@@ -41,6 +41,7 @@ pub(super) async fn run(during: Duration, connections: usize, log: &str) {
 
 /// The load is on one core: threads that wake each other there would be work that no caller elsewhere makes.
 fn on_one_thread<T>(load: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::block_in_place(|| runtime.block_on(load))
+    tokio::task::block_in_place(|| {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(load)
+    })
 }
