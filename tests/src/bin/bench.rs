@@ -92,7 +92,7 @@ enum Command {
         #[command(flatten)]
         setup: common::Setup,
     },
-    /// Signed small reads a second, with the ingress on one core and this load on another; then the latency at half that rate.
+    /// Signed small reads a second, with the ingress on one core; then the latency at half that rate.
     Http {
         #[arg(long, default_value_t = 10)]
         seconds: u64,

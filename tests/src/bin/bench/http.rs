@@ -1,4 +1,4 @@
-//! Signed small reads, with the ingress on one core and the load on another.
+//! Signed small reads, with the ingress on one core; the servers and the load take what there is.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use super::common::{Watch, quantile};
 pub(super) async fn run(during: Duration, connections: usize, log: &str) {
     let mut rig = Rig::private().await.with("LOG", log);
     // What it starts stays on the core it is on itself: the ingress knows of one, and has threads for one.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     http_load::pin(std::process::id(), "0");
     rig.start("ingress", &["ingress"]).await;
-    http_load::pin(std::process::id(), "1");
+    http_load::pin(std::process::id(), &format!("0-{}", cores - 1));
     let contact =
         rig.client.post("/v1/contacts", json!({"email": "ann@example.com", "first_name": "Ann"})).await.expect(201);
     let read = SignedRead {
@@ -39,7 +40,7 @@ pub(super) async fn run(during: Duration, connections: usize, log: &str) {
     );
 }
 
-/// The load is on one core: threads that wake each other there would be work that no caller elsewhere makes.
+/// Threads of the load that wake each other would be work that no caller elsewhere makes.
 fn on_one_thread<T>(load: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(load)
