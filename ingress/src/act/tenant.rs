@@ -151,9 +151,7 @@ pub fn by_key(pool: &PgPool, connections: u32) -> PgPool {
 /// # Errors
 /// When Postgres is away.
 pub async fn begin_read(ingress: &Ingress, reach: Reach, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
-    let wall = if tenant.is_nil() { String::new() } else { tenant.to_string() };
-    // An id: nothing in it is a caller's text.
-    let mut statements = format!("begin read only; set local app.tenant = '{wall}'");
+    let mut statements = runtime::db::begin_read_only(tenant);
     if reach == Reach::Many {
         // Those by key have it from the beginning.
         statements.push_str(&format!("; set local statement_timeout = '{READ_STATEMENT_MAX}'"));

@@ -104,9 +104,7 @@ fn pending(message: Uuid) -> ApiError {
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
     let mut connection = ingress.looks.take().await?;
-    // An id: nothing in it is a caller's text.
-    let begin = format!("begin read only; set local app.tenant = '{tenant}'");
-    let mut tx = connection.begin_with(AssertSqlSafe(begin)).await?;
+    let mut tx = connection.begin_with(AssertSqlSafe(runtime::db::begin_read_only(tenant))).await?;
     let rows =
         sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *tx).await?;
     tx.rollback().await?;

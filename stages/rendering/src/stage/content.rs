@@ -6,7 +6,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use moka::future::Cache;
 use runner::StageError;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
-use serde_json::Value;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
@@ -50,14 +49,12 @@ pub(super) struct Ready {
     pub(super) skeleton: SkeletonId,
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
-    /// The skeleton, where it is used by one message alone: it is stored with what was rendered.
-    pub(super) unstored: Option<Value>,
 }
 
 impl Ready {
-    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, unstored: Option<Value>) -> Self {
+    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        Self { compiled, skeleton, sending_domain, return_path_domain, unstored }
+        Self { compiled, skeleton, sending_domain, return_path_domain }
     }
 }
 
@@ -101,7 +98,7 @@ impl Contents {
         Self { cache }
     }
 
-    /// The content of a batch. Its skeleton stands in the ledger when this answers, or is [unstored](Ready::unstored).
+    /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
     pub(super) async fn of(&self, db: &mut PgConnection, batch: &Cleared) -> Result<Content, StageError> {
         let key = Key::of(batch);
         if batch.kind == MessageKind::OneOff {
@@ -132,7 +129,7 @@ async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
     )
     .execute(db)
     .await?;
-    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, None))))
+    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain))))
 }
 
 /// A message that its caller wrote out. The message is the batch.
@@ -142,8 +139,7 @@ async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
     let Some(compiled) = made else { return Ok(None) };
-    let unstored = serde_json::to_value(compiled.skeleton())?;
-    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain, Some(unstored)))))
+    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain))))
 }
 
 /// What a content is compiled from.

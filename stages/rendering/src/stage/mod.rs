@@ -113,7 +113,7 @@ impl Rendering {
         }
         let contents = self.contents(db, inputs).await?;
         let people = people::load(db, inputs, &sends).await?;
-        let skeletons = own_skeletons(inputs, &contents);
+        let skeletons = one_off::skeletons(inputs, &contents)?;
         let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
         // Templates are a stranger's: up to 200 ms each, and none of it on the reactor.
         let work = move || {
@@ -148,15 +148,6 @@ impl Rendering {
             }
         })
     }
-}
-
-fn own_skeletons(inputs: &[Cleared], contents: &[Content]) -> Vec<OwnSkeleton> {
-    let of_each = inputs.iter().zip(contents).filter_map(|(batch, content)| {
-        let ready = content.as_ref()?;
-        let body = ready.unstored.clone()?;
-        Some(OwnSkeleton { tenant_id: batch.tenant_id, id: ready.skeleton.clone(), body })
-    });
-    of_each.collect()
 }
 
 fn rendition(

@@ -8,12 +8,28 @@ use schemas::{Cleared, MessageKind, SkeletonId};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::people::{Owed, index};
+use super::{
+    content::Content,
+    people::{Owed, index},
+    renditions::OwnSkeleton,
+};
 use crate::template::MergeData;
 
 /// Where a message's skeleton is stored. It is used by this message alone, so that it can be forgotten with it.
 pub(super) fn skeleton_id(message: Uuid) -> SkeletonId {
     SkeletonId(format!("message-{}", message.simple()))
+}
+
+/// The skeletons of the messages among these batches.
+pub(super) fn skeletons(inputs: &[Cleared], contents: &[Content]) -> Result<Vec<OwnSkeleton>, StageError> {
+    let mut skeletons = Vec::new();
+    for (batch, content) in inputs.iter().zip(contents) {
+        if let (MessageKind::OneOff, Some(ready)) = (batch.kind, content) {
+            let body = serde_json::to_value(ready.compiled.skeleton())?;
+            skeletons.push(OwnSkeleton { tenant_id: batch.tenant_id, id: ready.skeleton.clone(), body });
+        }
+    }
+    Ok(skeletons)
 }
 
 /// The recipients' names as the caller gave them. The contact's own name says nothing here.

@@ -59,14 +59,9 @@ pub(super) async fn keep(
     let bodies =
         rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;
     let waits_for_disk = if skeletons.is_empty() { "off" } else { "on" };
-    let mut owners = Vec::with_capacity(skeletons.len());
-    let (names, texts): (Vec<String>, Vec<Value>) = skeletons
-        .into_iter()
-        .map(|skeleton| {
-            owners.push(skeleton.tenant_id);
-            (skeleton.id.0, skeleton.body)
-        })
-        .unzip();
+    let owners: Vec<Uuid> = skeletons.iter().map(|skeleton| skeleton.tenant_id).collect();
+    let (names, texts): (Vec<String>, Vec<Value>) =
+        skeletons.into_iter().map(|skeleton| (skeleton.id.0, skeleton.body)).unzip();
     let stored =
         sqlx::query_file!("queries/keep.sql", &tenants, &ids, &bodies, &owners, &names, &texts, waits_for_disk)
             .execute(&mut *db)

@@ -6,8 +6,9 @@
 //! held locks for a group).
 //!
 //! Under load, which is when a group has several entries, the next is what arrived while it was committed, plus a short window; where
-//! mails come one by one each is committed at once: its result, too, which comes a moment after its fence. Results are never given up: the mail has left, so they are written again until Postgres takes them, and a
-//! repetition finds its rows moved already. Fences are never repeated: whoever waited for one abandons his connection.
+//! mails come one by one each is committed at once: its result, too, which comes a moment after its fence. Results are never given up:
+//! the mail has left, so they are written again until Postgres takes them, and a repetition finds its rows moved already. Fences are never
+//! repeated: whoever waited for one abandons his connection.
 
 mod change;
 mod commit;
@@ -168,15 +169,17 @@ impl Ledger {
 
 async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
     let mut group = Vec::with_capacity(GROUP_MAX);
-    let mut gathers_until = None;
+    let mut busy_until = Instant::now();
     while receive(&mut queue, &mut group).await {
-        if gathers_until.is_some_and(|until| Instant::now() < until) {
+        if Instant::now() < busy_until {
             gather(&mut queue, &mut group, window).await;
         }
         let is_busy = group.len() >= BUSY;
         // What could not be decided begins the next group.
         group = commit_group(&mut commits, std::mem::take(&mut group)).await;
-        gathers_until = is_busy.then(|| Instant::now() + window);
+        if is_busy {
+            busy_until = Instant::now() + window;
+        }
     }
 }
 
