@@ -56,7 +56,7 @@ impl Rig {
     pub async fn private() -> Self {
         let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
         servers.create_database("postrider").await.unwrap();
-        let (nats_url, database_url) = (servers.nats_url(), servers.database_url("postrider"));
+        let (nats_url, database_url) = (servers.nats_url(), servers.local_database_url("postrider"));
         Self::build(Some(servers), nats_url, database_url, String::new()).await
     }
 

@@ -43,6 +43,7 @@ pub enum SettingsError {
 #[command(next_help_heading = "Core settings")]
 pub struct CoreSettings {
     /// Postgres, as a URL. The login must be a member of the role the process takes (`postrider_ingress` or `postrider_stages`).
+    /// Where it is on this machine, `?host=<directory>` takes its Unix socket.
     #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
     pub database_url: SecretString,
     /// Connections each process may open to Postgres.

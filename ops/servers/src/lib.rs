@@ -115,6 +115,11 @@ impl Servers {
         self.postgres.database_url(database)
     }
 
+    /// The same by the server's Unix socket, where it has one: what processes of this machine and user spend less with.
+    pub fn local_database_url(&self, database: &str) -> String {
+        self.postgres.local_database_url(database)
+    }
+
     /// Creates a database; `false` means that it was there already.
     pub async fn create_database(&self, name: &str) -> Result<bool, ServersError> {
         self.postgres.create_database(name).await

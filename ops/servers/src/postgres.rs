@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use url::Url;
 
 use crate::error::{During, ServersError};
 use crate::install::run;
@@ -27,13 +28,11 @@ pub(crate) use install::{Programs, find_or_install};
 const SUPERUSER: &str = "postgres";
 
 /// What every start sets. Promises first: an answered commit is on disk.
-const SETTINGS: [(&str, &str); 22] = [
+const SETTINGS: [(&str, &str); 21] = [
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("full_page_writes", "on"),
     ("listen_addresses", "127.0.0.1"),
-    // The path of a socket may be too long for the system, and nobody needs it.
-    ("unix_socket_directories", ""),
     ("max_connections", "300"),
     ("shared_buffers", "512MB"),
     ("effective_cache_size", "2GB"),
@@ -56,6 +55,9 @@ const SETTINGS: [(&str, &str); 22] = [
     ("log_timezone", "UTC"),
 ];
 
+/// The longest path of a Unix socket, in bytes, that every system takes: macOS has room for 104 with the zero at its end.
+const SOCKET_PATH_MAX: usize = 103;
+
 /// The Postgres server of a pair.
 pub type PostgresServer = Server<PostgresProgram>;
 
@@ -65,6 +67,8 @@ pub struct PostgresProgram {
     programs: Programs,
     run_as: Option<User>,
     data_dir: PathBuf,
+    /// Where its Unix socket is, if it has one.
+    socket_dir: Option<String>,
     log: PathBuf,
     lock: File,
     port: u16,
@@ -93,6 +97,19 @@ impl Server<PostgresProgram> {
     pub fn database_url(&self, database: &str) -> String {
         let program = self.program();
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", program.password.0, program.port)
+    }
+
+    /// The same by its Unix socket, for processes of this machine: a round trip costs a quarter less than over TCP. For the user that
+    /// started the server, and over TCP where there is no socket.
+    pub fn local_database_url(&self, database: &str) -> String {
+        let tcp = self.database_url(database);
+        match (&self.program().socket_dir, Url::parse(&tcp)) {
+            (Some(dir), Ok(mut local)) => {
+                local.query_pairs_mut().append_pair("host", dir);
+                local.into()
+            }
+            _ => tcp,
+        }
     }
 
     /// Creates a database; `false` means that it was there already.
@@ -133,7 +150,9 @@ impl Program for PostgresProgram {
 
     fn command(&self) -> Command {
         let mut command = command_as(self.run_as, &self.programs.postgres);
+        let socket_dir = self.socket_dir.as_deref().unwrap_or_default();
         command.arg("-D").arg(&self.data_dir).args(["-c", &format!("port={}", self.port)]);
+        command.args(["-c", &format!("unix_socket_directories={socket_dir}")]);
         for (name, value) in SETTINGS {
             command.args(["-c", &format!("{name}={value}")]);
         }
@@ -179,6 +198,7 @@ pub(crate) fn start(programs: &Programs, place: &Place) -> Result<PostgresServer
         initialise(programs, run_as, &data_dir, &password_file)?;
     }
     let password = fs::read_to_string(&password_file).during(|| format!("reading {}", password_file.display()))?;
+    let socket_dir = socket_directory(&home);
     let log = place.root().join("postgres.log");
     process::clear_log(&log)?;
     Server::launch(|| {
@@ -186,12 +206,19 @@ pub(crate) fn start(programs: &Programs, place: &Place) -> Result<PostgresServer
             programs: programs.clone(),
             run_as,
             data_dir: data_dir.clone(),
+            socket_dir: socket_dir.clone(),
             log: log.clone(),
             lock: place.share_lock()?,
             port: free_port(),
             password: Password(password.trim().to_owned()),
         })
     })
+}
+
+/// Where a Unix socket can be; `None` where its path would be too long, or would say something else in a list of directories.
+fn socket_directory(home: &Path) -> Option<String> {
+    let fits = home.join(".s.PGSQL.65535").as_os_str().len() <= SOCKET_PATH_MAX;
+    home.to_str().filter(|home| fits && !home.contains([',', '"', ' '])).map(str::to_owned)
 }
 
 /// Makes a cluster beside its final place and moves it there, so that an interrupted one is never taken for whole.
@@ -265,4 +292,19 @@ fn user_named(name: &str) -> Result<User, ServersError> {
         printed.trim().parse().map_err(|_| ServersError::Command { command: "id".to_owned(), output: printed })
     };
     Ok(User { id: number("-u")?, group: number("-g")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_only_where_its_path_fits_and_means_itself() {
+        let of = |home: &str| socket_directory(Path::new(home));
+        assert_eq!(of("/var/tmp/run"), Some("/var/tmp/run".to_owned()));
+        assert_eq!((of("/a,b"), of("/a\"b"), of("/a b")), (None, None, None));
+        let longest = format!("/{}", "x".repeat(SOCKET_PATH_MAX - "/.s.PGSQL.65535".len() - 1));
+        assert_eq!(of(&longest), Some(longest.clone()));
+        assert_eq!(of(&format!("{longest}x")), None);
+    }
 }

@@ -59,7 +59,7 @@ async fn execute(servers: &Servers, statement: &'static str) {
 }
 
 async fn rows(servers: &Servers) -> i64 {
-    let mut connection = PgConnection::connect(&servers.database_url("ledger")).await.unwrap();
+    let mut connection = PgConnection::connect(&servers.local_database_url("ledger")).await.unwrap();
     sqlx::query_scalar("select count(*) from kept").fetch_one(&mut connection).await.unwrap()
 }
 
@@ -108,6 +108,20 @@ async fn a_wiped_store_leaves_an_empty_jetstream_on_the_same_port() {
     assert_eq!(url, servers.nats_url());
     let account = bus(&servers).await.query_account().await.unwrap();
     assert_eq!((account.streams, account.storage), (0, 0));
+}
+
+#[tokio::test]
+async fn the_local_address_is_a_unix_socket_and_the_other_is_not() {
+    let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
+    for (url, is_tcp) in [(servers.local_database_url("postgres"), false), (servers.database_url("postgres"), true)] {
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        let (came_by_tcp, superuser): (bool, String) =
+            sqlx::query_as("select inet_client_addr() is not null, current_user::text")
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+        assert_eq!((came_by_tcp, superuser.as_str()), (is_tcp, "postgres"));
+    }
 }
 
 #[tokio::test]

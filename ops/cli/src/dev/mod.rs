@@ -150,7 +150,7 @@ impl Running {
         let base_url = format!("http://127.0.0.1:{http_port}");
         let setting = |name: &str, value: &str| (format!("POSTRIDER_{name}"), value.to_owned());
         let env = BTreeMap::from([
-            setting("DATABASE_URL", &database_url),
+            setting("DATABASE_URL", &servers.local_database_url("postrider")),
             setting("NATS_URL", &nats_url),
             setting("MASTER_KEY", &seeded.master_key),
             setting("HTTP_ADDR", &format!("127.0.0.1:{http_port}")),
