@@ -19,7 +19,9 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
-use runtime::{Bus, FactBell, MasterKeys, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans};
+use runtime::{
+    Bus, FactBell, MasterKeys, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans, pools::Watched,
+};
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
@@ -76,11 +78,11 @@ pub struct Ingress {
     pub pool: PgPool,
     /// The same, for writes that find all their rows by key.
     by_key: PgPool,
-    /// The same, for reads: fewer. They take their turns with less than a millisecond each, and a server process that was busy a moment
+    /// The same, for reads, with their plans: fewer. They take their turns with less than a millisecond each, and a server process that was busy a moment
     /// ago has what it needs at hand (measured: a fifth less of Postgres' time a read than with all of them).
-    reads_by_key: PgPool,
+    reads_by_key: Arc<KeptPlans>,
     /// The same, for looking at what became of messages.
-    pub(crate) looks: KeptPlans,
+    pub(crate) looks: Arc<KeptPlans>,
     /// Nonces, counts and names of all requests.
     pub(crate) admissions: auth::Admissions,
     /// The bus.
@@ -137,9 +139,9 @@ impl Ingress {
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
             admissions: auth::Admissions::start(&deps.pool),
-            looks: KeptPlans::new(&deps.pool, LOOKS_AT_ONCE),
+            looks: Arc::new(KeptPlans::new(&deps.pool, LOOKS_AT_ONCE)),
             by_key: act::by_key(&deps.pool, connections),
-            reads_by_key: act::by_key(&deps.pool, connections.div_ceil(READS_BY_KEY_PART)),
+            reads_by_key: Arc::new(act::reads_by_key(&deps.pool, connections.div_ceil(READS_BY_KEY_PART))),
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,
@@ -154,12 +156,12 @@ impl Ingress {
 
     /// Its pools, and what metrics call them.
     #[must_use]
-    pub fn pools(&self) -> [(&'static str, PgPool); 4] {
+    pub fn pools(&self) -> [(&'static str, Watched); 4] {
         [
-            (Role::Ingress.as_str(), self.pool.clone()),
-            ("ingress_by_key", self.by_key.clone()),
-            ("ingress_reads_by_key", self.reads_by_key.clone()),
-            ("admission", self.admissions.pool().clone()),
+            (Role::Ingress.as_str(), self.pool.clone().into()),
+            ("ingress_by_key", self.by_key.clone().into()),
+            ("ingress_reads_by_key", Arc::clone(&self.reads_by_key).into()),
+            ("admission", self.admissions.pool().clone().into()),
         ]
     }
 
@@ -168,15 +170,6 @@ impl Ingress {
     pub(crate) fn pool(&self, reach: Reach) -> &PgPool {
         match reach {
             Reach::One => &self.by_key,
-            Reach::Many => &self.pool,
-        }
-    }
-
-    /// The connections for reads of this reach.
-    #[must_use]
-    pub(crate) fn pool_to_read(&self, reach: Reach) -> &PgPool {
-        match reach {
-            Reach::One => &self.reads_by_key,
             Reach::Many => &self.pool,
         }
     }

@@ -22,7 +22,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use runtime::Publication;
+use runtime::{Publication, plans::Reading};
 use schemas::parse_id;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -36,17 +36,42 @@ pub use page::{Page, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 use tenant::Reach;
-pub(crate) use tenant::by_key;
 pub use tenant::is_product_tenant_id;
 pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
+pub(crate) use tenant::{by_key, reads_by_key};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};
 
+/// The transaction of an act.
+enum Tx {
+    /// Of its own: committed, or rolled back when it is dropped.
+    Own(Transaction<'static, Postgres>),
+    /// On a connection that reads hand to each other.
+    Reading(Reading),
+}
+
+impl Tx {
+    fn db(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Own(tx) => tx,
+            Self::Reading(reading) => reading,
+        }
+    }
+
+    /// Ends what need not be committed, behind the answer's back.
+    fn end(self) {
+        match self {
+            Self::Own(tx) => drop(tx),
+            Self::Reading(reading) => reading.end(),
+        }
+    }
+}
+
 /// One request being carried out.
 pub struct Act {
     /// The transaction. Confined to the tenant by row security; committed by the framework when the handler succeeds.
-    pub tx: Transaction<'static, Postgres>,
+    tx: Tx,
     /// The tenant. Nil for acts that stand above tenants (see [`provision`]).
     pub tenant: Uuid,
     /// Who calls.
@@ -66,7 +91,7 @@ impl std::fmt::Debug for Act {
 impl Act {
     /// The connection, for queries.
     pub fn db(&mut self) -> &mut PgConnection {
-        &mut self.tx
+        self.tx.db()
     }
 
     /// The `{id}` of the path.
@@ -102,7 +127,7 @@ impl Act {
             subject,
             detail,
         )
-        .execute(&mut *self.tx)
+        .execute(self.db())
         .await
         .map(drop)
     }

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
-    Act, Erased, Reply,
+    Act, Erased, Reply, Tx,
     body::{self, BODY_MAX_BYTES},
     idempotency::{self, Claim, IdempotencyKey, Stored},
     json,
@@ -151,8 +151,9 @@ async fn read_steps(
     let reach = if by_key { Reach::One } else { Reach::Many };
     let tx = tenant::begin_read(ingress, reach, tenant).await?;
     let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
-    // The transaction is rolled back when it is dropped, behind the answer's back.
-    handler(&mut act, query).await
+    let reply = handler(&mut act, query).await;
+    act.tx.end();
+    reply
 }
 
 /// Answers a POST, PATCH or DELETE.
@@ -272,9 +273,10 @@ impl Work {
             }
             sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
         }
+        let tx = Tx::Own(tx);
         let mut act = Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
         let result = handler(&mut act, object).await;
-        let Act { tx, announcements, .. } = act;
+        let Act { tx: Tx::Own(tx), announcements, .. } = act else { return Err(ApiError::internal()) };
         if dry {
             tx.rollback().await?;
             return Ok(would_be(&result?)?.into_response());

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use runtime::plans;
+use runtime::plans::{self, KeptPlans};
 use schemas::parse_id;
 use serde_json::{Map, Value};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use uuid::Uuid;
 
+use super::Tx;
 use crate::{Ingress, auth::Caller, error::ApiError};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
@@ -145,16 +146,26 @@ pub fn by_key(pool: &PgPool, connections: u32) -> PgPool {
     plans::pool_by_kept_key(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
 }
 
+/// The same, for reads: each hands its connection to the next, with its plans.
+#[must_use]
+pub fn reads_by_key(pool: &PgPool, connections: u32) -> KeptPlans {
+    let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+    KeptPlans::for_good(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
+}
+
 /// Begins a read on connections of its reach, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
 /// trip.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn begin_read(ingress: &Ingress, reach: Reach, tenant: Uuid) -> sqlx::Result<Transaction<'static, Postgres>> {
-    let mut statements = runtime::db::begin_read_only(tenant);
-    if reach == Reach::Many {
-        // Those by key have it from the beginning.
-        statements.push_str(&format!("; set local statement_timeout = '{READ_STATEMENT_MAX}'"));
+pub(super) async fn begin_read(ingress: &Ingress, reach: Reach, tenant: Uuid) -> sqlx::Result<Tx> {
+    match reach {
+        // They are bounded from the beginning.
+        Reach::One => ingress.reads_by_key.read(tenant).await.map(Tx::Reading),
+        Reach::Many => {
+            let begin = runtime::db::begin_read_only(tenant);
+            let begin = format!("{begin}; set local statement_timeout = '{READ_STATEMENT_MAX}'");
+            ingress.pool.begin_with(AssertSqlSafe(begin)).await.map(Tx::Own)
+        }
     }
-    ingress.pool_to_read(reach).begin_with(AssertSqlSafe(statements)).await
 }

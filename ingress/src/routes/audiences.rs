@@ -217,7 +217,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         public_name.as_deref().map(str::trim),
         public_description,
     )
-    .execute(&mut *act.tx)
+    .execute(act.db())
     .await
     .map_err(|error| match error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) {
         true => already_exists(),

@@ -23,7 +23,7 @@ const IDLE_IN_TRANSACTION: &str = "30s";
 pub const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
 
 /// A connection that was idle for longer is tried before it is used.
-const PING_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const PING_AFTER: Duration = Duration::from_secs(1);
 
 /// The database role a process works as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Database {
 /// fine and never be committed, and its tenant would be the previous one's. So every released connection is rolled back.
 ///
 /// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw. (Those of
-/// [`crate::plans::KeptPlans`] are not released in between; they do so when they forget their plans.)
+/// [`crate::plans::KeptPlans`] are not released in between; they do so when they forget their plans, or a read ends.)
 async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
     connection.execute("rollback").await?;
     connection.shrink_buffers();
@@ -134,7 +134,7 @@ pub async fn begin_for_tenant(pool: &PgPool, tenant: Uuid) -> sqlx::Result<Trans
     Ok(tx)
 }
 
-/// Begins a read confined to a tenant; nil for what stands above tenants: one round trip, for `begin_with`.
+/// Begins a read confined to a tenant; nil for what stands above tenants: one round trip.
 #[must_use]
 pub fn begin_read_only(tenant: Uuid) -> String {
     // An id: nothing in it is a caller's text.

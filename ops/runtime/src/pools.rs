@@ -1,34 +1,79 @@
 //! How a process's Postgres connections are used: how many, and how long one waits for one.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Gauge, Histogram};
+use crate::{Gauge, Histogram, plans::KeptPlans};
 
 /// How often the pool is looked at, and a connection asked for. One a second costs nothing and sees any shortage that lasts.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Tells how a pool is used until shut down. `role` is what the metrics call it.
-pub async fn watch(pool: PgPool, role: &'static str, shutdown: CancellationToken) {
-    Gauge::PoolConnectionsMax.set(f64::from(pool.options().get_max_connections()), [("role", role)]);
+/// Connections to be watched.
+#[derive(Debug, Clone)]
+pub enum Watched {
+    /// Of a pool.
+    Pool(PgPool),
+    /// Kept with their plans: their pool hears little of them.
+    Kept(Arc<KeptPlans>),
+}
+
+impl From<PgPool> for Watched {
+    fn from(pool: PgPool) -> Self {
+        Self::Pool(pool)
+    }
+}
+
+impl From<Arc<KeptPlans>> for Watched {
+    fn from(kept: Arc<KeptPlans>) -> Self {
+        Self::Kept(kept)
+    }
+}
+
+impl Watched {
+    /// The most there may be, those there are, and how many of these nobody uses.
+    fn counts(&self) -> (u32, u32, u32) {
+        match self {
+            Self::Pool(pool) => {
+                let size = pool.size();
+                (pool.options().get_max_connections(), size, u32::try_from(pool.num_idle()).unwrap_or(size))
+            }
+            Self::Kept(kept) => kept.counts(),
+        }
+    }
+
+    /// Takes one and gives it back.
+    async fn try_one(&self) -> sqlx::Result<()> {
+        match self {
+            Self::Pool(pool) => pool.acquire().await.map(drop),
+            Self::Kept(kept) => kept.take().await.map(|connection| kept.put_back(connection)),
+        }
+    }
+}
+
+/// Tells how connections are used until shut down. `role` is what the metrics call them.
+pub async fn watch(connections: impl Into<Watched>, role: &'static str, shutdown: CancellationToken) {
+    let connections = connections.into();
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-        let size = f64::from(pool.size());
-        let idle = u32::try_from(pool.num_idle()).map_or(size, f64::from);
-        Gauge::PoolConnections.set(idle, [("role", role), ("state", "idle")]);
-        Gauge::PoolConnections.set((size - idle).max(0.0), [("role", role), ("state", "busy")]);
-        if let Some(waited) = shutdown.run_until_cancelled(wait(&pool)).await.flatten() {
+        let (most, size, idle) = connections.counts();
+        Gauge::PoolConnectionsMax.set(f64::from(most), [("role", role)]);
+        Gauge::PoolConnections.set(f64::from(idle), [("role", role), ("state", "idle")]);
+        Gauge::PoolConnections.set(f64::from(size.saturating_sub(idle)), [("role", role), ("state", "busy")]);
+        if let Some(waited) = shutdown.run_until_cancelled(wait(&connections)).await.flatten() {
             Histogram::PoolWaitSeconds.record(waited.as_secs_f64(), [("role", role)]);
         }
     }
 }
 
 /// How long a connection was waited for; `None` when Postgres itself did not give one.
-async fn wait(pool: &PgPool) -> Option<Duration> {
+async fn wait(connections: &Watched) -> Option<Duration> {
     let asked = Instant::now();
-    match pool.acquire().await {
-        Ok(_) | Err(sqlx::Error::PoolTimedOut) => Some(asked.elapsed()),
+    match connections.try_one().await {
+        Ok(()) | Err(sqlx::Error::PoolTimedOut) => Some(asked.elapsed()),
         Err(_) => None,
     }
 }

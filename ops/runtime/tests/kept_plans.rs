@@ -1,7 +1,10 @@
 //! Plans are kept, and not for long.
 #![allow(clippy::unwrap_used)]
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use runtime::{Database, Role, plans::KeptPlans};
 use secrecy::SecretString;
@@ -81,6 +84,54 @@ async fn a_transaction_that_was_given_up_leaves_a_connection_for_the_next() {
     let inside: bool =
         sqlx::query_scalar("select pg_current_xact_id_if_assigned() is null").fetch_one(&mut *tx).await.unwrap();
     assert!(inside);
+}
+
+/// The process that serves a read, and the tenant it is confined to.
+async fn served_by(db: &mut PgConnection) -> (i32, String) {
+    sqlx::query_as("select pg_backend_pid(), coalesce(current_setting('app.tenant', true), '')")
+        .fetch_one(db)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
+    let plans = Arc::new(KeptPlans::for_good(&pool, 1, &[]));
+    let mut servers = Vec::new();
+    for tenant in [1, 2].map(Uuid::from_u128) {
+        let mut read = plans.read(tenant).await.unwrap();
+        let (server, confined_to) = served_by(&mut read).await;
+        assert_eq!(confined_to, tenant.to_string());
+        assert!(sqlx::query("create temporary table t ()").execute(&mut *read).await.is_err(), "a read writes nothing");
+        servers.push(server);
+        read.end();
+    }
+    assert_eq!(servers[0], servers[1]);
+    let mut next = plans.take().await.unwrap();
+    assert_eq!(served_by(&mut next).await, (servers[0], String::new()));
+}
+
+#[tokio::test]
+async fn a_read_that_was_given_up_leaves_neither_tenant_nor_transaction() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
+    let plans = Arc::new(KeptPlans::for_good(&pool, 1, &[]));
+    for _ in 0..3 {
+        let mut read = plans.read(Uuid::from_u128(1)).await.unwrap();
+        served_by(&mut read).await;
+        drop(read);
+        // Given up while it waits for an answer.
+        let mut read = plans.read(Uuid::from_u128(1)).await.unwrap();
+        let slow = sqlx::query("select pg_sleep(0.2)").execute(&mut *read);
+        assert!(tokio::time::timeout(Duration::from_millis(20), slow).await.is_err());
+    }
+    let mut next = plans.take().await.unwrap();
+    assert_eq!(served_by(&mut next).await.1, "");
+    let is_read_only: String =
+        sqlx::query_scalar("select current_setting('transaction_read_only')").fetch_one(&mut *next).await.unwrap();
+    assert_eq!(is_read_only, "off");
 }
 
 #[tokio::test]

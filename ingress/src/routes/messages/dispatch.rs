@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use http::StatusCode;
 use schemas::{SendState, SkipReason, month_of};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -103,12 +102,10 @@ fn pending(message: Uuid) -> ApiError {
 }
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
-    let mut connection = ingress.looks.take().await?;
-    let mut tx = connection.begin_with(AssertSqlSafe(runtime::db::begin_read_only(tenant))).await?;
+    let mut db = ingress.looks.read(tenant).await?;
     let rows =
-        sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *tx).await?;
-    tx.rollback().await?;
-    ingress.looks.put_back(connection);
+        sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *db).await?;
+    db.end();
     // A message has a recipient and a request, or it was never committed.
     let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let (rejected, sending_domain) = (head.rejected, head.domain.clone());

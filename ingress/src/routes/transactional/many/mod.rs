@@ -102,7 +102,7 @@ async fn accept_of(
     tenant: Uuid,
     items: &mut Items,
 ) -> Result<Vec<Publication>, ApiError> {
-    store::confine(db, tenant).await?;
+    runtime::db::confine(db, tenant).await?;
     let contents = store::contents(db, tenant, &items.templates(tenant)).await?;
     let senders = store::senders(db, tenant, &items.senders(tenant)).await?;
     let mut batches = Batches::default();

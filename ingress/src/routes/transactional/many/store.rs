@@ -48,11 +48,6 @@ pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: 
     Ok(())
 }
 
-/// Confines the open transaction to a tenant, from here to the next.
-pub(super) async fn confine(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query_scalar!("select set_config('app.tenant', $1, true)", tenant.to_string()).fetch_one(db).await.map(drop)
-}
-
 /// The content each template has now, of those that there are and that are not archived.
 pub(super) async fn contents(
     db: &mut PgConnection,

@@ -4,14 +4,11 @@
 //! Most transactions here look up a bounded number of rows by key, whatever the size of the tables: they begin with
 //! [`BEGIN_BY_KEY`]. A few go over whole audiences: [`many_rows`].
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+mod kept;
 
-use sqlx::{Connection, PgConnection, PgPool, Postgres, pool::PoolConnection};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use sqlx::{PgConnection, PgPool};
+
+pub use kept::{KeptConnection, KeptPlans, Reading};
 
 /// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
 /// for all rows at once, that looks dearer than a look-up for each. Without statistics it takes a month's condition for one that
@@ -64,101 +61,6 @@ pub fn pool_by_kept_key(pool: &PgPool, connections: u32, settings: &[(&str, &str
         .options([("join_collapse_limit", "1"), ("plan_cache_mode", "force_generic_plan")])
         .options(settings.iter().copied());
     pool.options().clone().min_connections(0).max_connections(connections).connect_lazy_with(options)
-}
-
-/// How long a connection keeps the plans it made ([`KeptPlans`]).
-const KEPT_FOR: Duration = Duration::from_secs(1);
-
-/// Connections for transactions of the same few statements by key, hundreds of them a second. Each makes its plans once and keeps
-/// them, for a second: making them anew each time was a third of what such statements cost Postgres.
-///
-/// A plan made while a partition was empty may go through all of it ([`pool_by_kept_key`] does not prevent that: an empty index costs
-/// nothing to read). Such a one is gone a second later, before it does harm; plans kept for good were measured at 700 ms a group.
-#[derive(Debug)]
-pub struct KeptPlans {
-    pool: PgPool,
-    /// Who may hold a connection: as many as there are. Whoever waits does so here, not at the pool, which hears nothing of those that
-    /// are put back.
-    places: Arc<Semaphore>,
-    /// The one used last is used next: its plans are there, and taking one from the pool costs round trips.
-    idle: Mutex<Vec<Idle>>,
-}
-
-/// A connection that nobody uses, and when its plans were last forgotten.
-#[derive(Debug)]
-struct Idle {
-    connection: PoolConnection<Postgres>,
-    planned: Instant,
-}
-
-impl Idle {
-    /// Gives back the room it made for what it carried, too: no pool does so for it.
-    async fn forget_plans(&mut self) -> sqlx::Result<()> {
-        self.connection.shrink_buffers();
-        sqlx::raw_sql("discard plans").execute(&mut *self.connection).await?;
-        self.planned = Instant::now();
-        Ok(())
-    }
-}
-
-/// A connection with its plans. To be [put back](KeptPlans::put_back) after success; it is closed or cleaned otherwise.
-#[derive(Debug)]
-pub struct KeptConnection {
-    kept: Idle,
-    _place: OwnedSemaphorePermit,
-}
-
-impl KeptPlans {
-    /// Connects like `pool`, when first asked, at most `connections` times, and once at least. The runtime it is used on drives them.
-    #[must_use]
-    pub fn new(pool: &PgPool, connections: usize) -> Self {
-        let places = connections.clamp(1, Semaphore::MAX_PERMITS);
-        let pool = pool_by_kept_key(pool, u32::try_from(places).unwrap_or(u32::MAX), &[]);
-        Self { pool, places: Arc::new(Semaphore::new(places)), idle: Mutex::default() }
-    }
-
-    /// A connection for one transaction, as soon as one is free. It is not asked whether it still lives when it was used just now.
-    ///
-    /// # Errors
-    /// When Postgres is away, or none was free within the pool's time.
-    pub async fn take(&self) -> sqlx::Result<KeptConnection> {
-        let place =
-            tokio::time::timeout(self.pool.options().get_acquire_timeout(), self.places.clone().acquire_owned());
-        let place = place.await.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
-        while let Some(mut kept) = self.pop_idle() {
-            // One that died meanwhile is dropped here.
-            if kept.planned.elapsed() < KEPT_FOR || kept.forget_plans().await.is_ok() {
-                return Ok(KeptConnection { kept, _place: place });
-            }
-        }
-        // It may have been here before, and hold plans of any age.
-        let mut kept = Idle { connection: self.pool.acquire().await?, planned: Instant::now() };
-        kept.forget_plans().await?;
-        Ok(KeptConnection { kept, _place: place })
-    }
-
-    fn pop_idle(&self) -> Option<Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    /// Keeps it for the next, who may be waiting.
-    pub fn put_back(&self, connection: KeptConnection) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection.kept);
-    }
-}
-
-impl Deref for KeptConnection {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.kept.connection
-    }
-}
-
-impl DerefMut for KeptConnection {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.kept.connection
-    }
 }
 
 /// Memory that the hash tables and sorts of one audience may take before they spill to disk: enough for a million contacts.
