@@ -10,8 +10,9 @@
 -- minute are together no more than a minute's mail, so that no minute anywhere can hold more. `batches_open` and `batches_paced`
 -- serve that.
 --
--- A campaign whose tripwire is armed gets its first thousand out, and no more until nine tenths of them are through: so the tripwire has
--- looked at them before the rest is under way, and a campaign of any size may still be stopped by it.
+-- A campaign whose tripwire is armed gets its first thousand out, and then only as many more as are through, until nine tenths of these
+-- first are: so the tripwire has looked at them before the rest is under way, a campaign of any size may still be stopped by it, and
+-- delivery does not run dry meanwhile.
 --
 -- Large batches of transactional mail belong to no campaign; their tenants are found by stepping from one to the next along
 -- `batches_direct_waiting`, however many batches each has.
@@ -31,24 +32,29 @@ with recursive direct as (
     select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace,
            case when c.tripwire <> 'armed' or f.is_decided then 'ffffffff-ffff-ffff-ffff-ffffffffffff' else f.last_id end as last_id
     from campaigns c
-    -- The batches with the first thousand recipients: whether all of them are through, and what came of it.
+    -- The batches with the first thousand recipients, and those that may follow them already: whether the first are through, and what
+    -- came of all of them.
     cross join lateral (
-        select coalesce(sum(b.size - b.in_hand) * 10 >= sum(b.size) * 9, true) as is_decided,
+        select coalesce(sum(b.size - b.in_hand) filter (where b.is_first) * 10 >= sum(b.size) filter (where b.is_first) * 9, true)
+                   as is_decided,
                (array_agg(b.id order by b.id desc))[1] as last_id, coalesce(sum(b.decided), 0) as decided,
                coalesce(sum(b.bounced), 0) as bounced, coalesce(sum(b.complained), 0) as complained
         from (
-            -- What was tried and comes again, deferred or put off, keeps nothing waiting; nor do a few receivers that are slow.
-            select b.id, b.size, b.queued + case when b.quiet_at is null then b.claimed + b.fenced else 0 end as in_hand,
-                   b.sent + b.failed + b.unknown + b.expired as decided, b.bounced, b.complained,
-                   sum(b.size) over (order by b.id) - b.size as before
+            select b.*, b.up_to - b.size < 1000 as is_first, sum(b.size - b.in_hand) over () as through
             from (
-                select * from batches b
-                where b.tenant_id = c.tenant_id
-                  and b.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid
-                order by b.id limit 64
+                -- What was tried and comes again, deferred or put off, keeps nothing waiting; nor do a few receivers that are slow.
+                select b.id, b.size, b.queued + case when b.quiet_at is null then b.claimed + b.fenced else 0 end as in_hand,
+                       b.sent + b.failed + b.unknown + b.expired as decided, b.bounced, b.complained,
+                       sum(b.size) over (order by b.id) as up_to
+                from (
+                    select * from batches b
+                    where b.tenant_id = c.tenant_id
+                      and b.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid
+                    order by b.id limit 64
+                ) b
             ) b
         ) b
-        where b.before < 1000
+        where b.is_first or b.up_to <= 1000 + b.through
     ) f
     where c.status = 'sending' and c.completed_at is null and not c.paused and c.materialized_at is not null
       and (c.closes_at is null or c.closes_at > now())

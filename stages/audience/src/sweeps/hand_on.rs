@@ -36,12 +36,12 @@ pub(super) struct HandOn {
     last: Mutex<Option<Handed>>,
 }
 
-/// What was handed on last, where it left most of the room empty: batches wait for something other than room, such as the first
-/// thousand of their campaign. Those are done in a moment, and delivery has nothing to do until the next are handed on.
+/// What was handed on last, where it left most of the room empty and batches behind: they wait for something other than room, such as
+/// the first thousand of their campaign. Those are done in a moment, and delivery has nothing to do until the next are handed on.
 #[derive(Debug, Clone, Copy)]
 struct Handed {
     at: Instant,
-    /// Sends in flight then. `None`: they were done, and nothing more was found.
+    /// Sends in flight at the last look. `None`: they were done, and nothing more was found.
     in_flight: Option<i64>,
     /// The last look that was not only at what is in flight.
     looked_at: Instant,
@@ -54,12 +54,13 @@ impl Handed {
 
     /// Whether a look may find something new: it costs milliseconds, and what is in flight a fraction of one.
     fn is_due(&self, in_flight: i64) -> bool {
-        self.looked_at.elapsed() >= INTERVAL || self.is_done(in_flight)
+        let is_batch_done = self.in_flight.is_some_and(|before| before - in_flight >= BATCH_MAX as i64);
+        self.looked_at.elapsed() >= INTERVAL || self.is_watched() && (is_batch_done || self.is_done(in_flight))
     }
 
     /// Nine tenths of it, as what holds the rest of a campaign back wants it.
     fn is_done(&self, in_flight: i64) -> bool {
-        self.is_watched() && self.in_flight.is_some_and(|handed| in_flight * 10 <= handed)
+        self.in_flight.is_some_and(|before| in_flight * 10 <= before)
     }
 }
 
@@ -80,7 +81,7 @@ impl HandOn {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps in mind what was handed on, or that it was looked in vain.
+    /// Keeps in mind what was handed on, or that it was looked in vain, with so many sends in flight before.
     fn note(&self, in_flight: i64, taken: i64) {
         let now = Instant::now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,9 +90,14 @@ impl HandOn {
             let leaves_room = in_flight * 2 <= self.backlog;
             *last = leaves_room.then_some(Handed { at: now, in_flight: Some(in_flight), looked_at: now });
         } else if let Some(handed) = &mut *last {
-            let is_done = handed.is_done(in_flight);
-            *handed = Handed { in_flight: handed.in_flight.filter(|_| !is_done), looked_at: now, ..*handed };
+            let in_flight = Some(in_flight).filter(|_| handed.in_flight.is_some() && !handed.is_done(in_flight));
+            *handed = Handed { in_flight, looked_at: now, ..*handed };
         }
+    }
+
+    /// Nothing waits, or another process hands on.
+    fn forget(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Marks the next batches announced, in a transaction of its own.
@@ -100,7 +106,10 @@ impl HandOn {
         // One process at a time, so that two do not fill the same room; the others find nothing to do. Whether anything waits is asked
         // first: the statement that hands on takes milliseconds to plan, ten times a second.
         let found = sqlx::query_file!("queries/hand_on_room.sql", self.connection_backlog).fetch_one(&mut *tx).await?;
-        let in_flight = found.in_flight.unwrap_or(self.backlog);
+        let Some(in_flight) = found.in_flight else {
+            self.forget();
+            return Ok(Vec::new());
+        };
         let room = (self.backlog - in_flight).max(0);
         if room == 0 && !found.apart || self.last().is_some_and(|handed| !handed.is_due(in_flight)) {
             return Ok(Vec::new());
@@ -159,21 +168,23 @@ mod tests {
 
     #[rstest]
     #[case::all_in_hand(Some(1_000), 0, 1_000, false)]
-    #[case::more_than_a_tenth_in_hand(Some(1_000), 0, 101, false)]
-    #[case::a_tenth_in_hand(Some(1_000), 0, 100, true)]
+    #[case::less_than_a_batch_is_done(Some(1_000), 0, 501, false)]
+    #[case::a_batch_is_done(Some(1_000), 0, 500, true)]
+    #[case::more_than_a_tenth_in_hand(Some(500), 0, 51, false)]
+    #[case::a_tenth_in_hand(Some(500), 0, 50, true)]
     #[case::others_took_the_room(Some(1_000), 0, 9_000, false)]
     #[case::done_and_looked_in_vain(None, 0, 0, false)]
     #[case::looked_a_while_ago(Some(1_000), 100, 1_000, true)]
     #[case::looked_in_vain_a_while_ago(None, 100, 0, true)]
-    fn it_is_looked_again_when_what_was_handed_on_is_nearly_done_or_after_a_while(
-        #[case] handed: Option<i64>,
+    fn it_is_looked_again_when_a_batch_of_what_was_handed_on_is_done_or_nearly_all_or_after_a_while(
+        #[case] in_flight_then: Option<i64>,
         #[case] looked_before_ms: u64,
         #[case] in_flight: i64,
         #[case] due: bool,
     ) {
         let now = Instant::now();
         let looked_at = now.checked_sub(Duration::from_millis(looked_before_ms)).unwrap();
-        assert_eq!(Handed { at: now, in_flight: handed, looked_at }.is_due(in_flight), due);
+        assert_eq!(Handed { at: now, in_flight: in_flight_then, looked_at }.is_due(in_flight), due);
     }
 
     #[test]

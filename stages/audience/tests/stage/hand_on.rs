@@ -197,3 +197,65 @@ async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_
     start(&rig, &[]).await;
     until("the others are handed on", async || announced(&rig).await == 4).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_its_first_thousand_a_campaign_gets_as_many_as_are_through_until_these_are() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let campaign = waiting(&rig, &tenant, 10).await;
+    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
+        .bind(campaign)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let deliver_of_first = async |sent: i32| {
+        sqlx::query(
+            "update batches set queued = 500 - $1, sent = $1 where id in (select id from batches order by id limit 2)",
+        )
+        .bind(sent)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    };
+    start(&rig, &[]).await;
+    until("the first thousand are handed on", async || announced(&rig).await == 2).await;
+    // What a look finds each time; a campaign of another tenant shows that one was made.
+    let others = rig.tenant().await;
+    let mut of_others = 0;
+    for (sent, handed_on) in [(249, 2), (250, 3), (449, 3), (450, 10)] {
+        deliver_of_first(sent).await;
+        waiting(&rig, &others, 1).await;
+        of_others += 1;
+        until("it was looked", async || announced_by_tenant(&rig).await.get(&others.id) == Some(&of_others)).await;
+        until("as many more", async || announced_by_tenant(&rig).await[&tenant.id] >= handed_on).await;
+        assert_eq!(announced_by_tenant(&rig).await[&tenant.id], handed_on, "{sent} of each batch are through");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_bounces_beyond_the_first_thousand_counts_for_whether_more_is_handed_on() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let campaign = waiting(&rig, &tenant, 4).await;
+    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
+        .bind(campaign)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    // The third batch went out because half of the first were through; now these are, and the third has met dead addresses.
+    sqlx::query(
+        "update batches b set state = 'announced', queued = 0, sent = 500 - bad.addresses, failed = bad.addresses, bounced = bad.addresses,
+                              announce_after = now() + interval '1 hour'
+         from (select tenant_id, id, case when row_number() over (order by id) = 3 then 100 else 0 end as addresses
+               from batches order by id limit 3) bad
+         where (b.tenant_id, b.id) = (bad.tenant_id, bad.id)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let others = rig.tenant().await;
+    waiting(&rig, &others, 1).await;
+    start(&rig, &[]).await;
+    until("it was looked", async || announced_by_tenant(&rig).await.contains_key(&others.id)).await;
+    assert_eq!(announced_by_tenant(&rig).await[&tenant.id], 3);
+}
