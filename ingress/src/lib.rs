@@ -78,8 +78,8 @@ pub struct Ingress {
     pub pool: PgPool,
     /// The same, for writes that find all their rows by key.
     by_key: PgPool,
-    /// The same, for reads, with their plans: fewer. They take their turns with less than a millisecond each, and a server process that was busy a moment
-    /// ago has what it needs at hand (measured: a fifth less of Postgres' time a read than with all of them).
+    /// The same, for reads, with their plans: fewer. They take their turns with less than a millisecond each, and a server process that
+    /// was busy a moment ago has what it needs at hand (measured: a fifth less of Postgres' time a read than with all of them).
     reads_by_key: Arc<KeptPlans>,
     /// The same, for looking at what became of messages.
     pub(crate) looks: Arc<KeptPlans>,

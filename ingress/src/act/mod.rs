@@ -37,8 +37,7 @@ pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 use tenant::Reach;
 pub use tenant::is_product_tenant_id;
-pub(crate) use tenant::{TenantClaim, check as check_tenant, find as find_tenant};
-pub(crate) use tenant::{by_key, reads_by_key};
+pub(crate) use tenant::{TenantClaim, by_key, check as check_tenant, find as find_tenant, reads_by_key};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};

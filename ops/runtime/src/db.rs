@@ -23,7 +23,7 @@ const IDLE_IN_TRANSACTION: &str = "30s";
 pub const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
 
 /// A connection that was idle for longer is tried before it is used.
-pub(crate) const PING_AFTER: Duration = Duration::from_secs(1);
+const PING_AFTER: Duration = Duration::from_secs(1);
 
 /// The database role a process works as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Database {
 ///
 /// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw. (Those of
 /// [`crate::plans::KeptPlans`] are not released in between; they do so when they forget their plans, or a read ends.)
-async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
+pub(crate) async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
     connection.execute("rollback").await?;
     connection.shrink_buffers();
     Ok(true)

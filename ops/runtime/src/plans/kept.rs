@@ -11,10 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use super::pool_by_kept_key;
-use crate::db::{PING_AFTER, begin_read_only};
+use crate::db::{begin_read_only, end_transaction};
 
-/// How long a connection keeps the plans it made, where they are not kept for good.
-const KEPT_FOR: Duration = Duration::from_secs(1);
+/// How long a connection is used as it is. Then it forgets its plans or, where they are kept for good, is asked whether it still lives.
+const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// Connections for transactions of the same few statements by key, hundreds of them a second. Each makes its plans once and keeps
 /// them: making them anew each time was a third of what such statements cost Postgres.
@@ -25,8 +25,8 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct KeptPlans {
     pool: PgPool,
-    /// Set: plans older than this are made anew.
-    kept_for: Option<Duration>,
+    /// Whether plans are kept as long as their connection is.
+    for_good: bool,
     /// Who may hold a connection: as many as there are. Whoever waits does so here, not at the pool, which hears nothing of those that
     /// are put back.
     places: Arc<Semaphore>,
@@ -38,10 +38,8 @@ pub struct KeptPlans {
 #[derive(Debug)]
 struct Kept {
     connection: PoolConnection<Postgres>,
-    /// When its plans were last forgotten.
-    planned: Instant,
-    /// When it was last put back.
-    used: Instant,
+    /// When it was last refreshed.
+    refreshed: Instant,
     /// When it was taken from the pool.
     taken: Instant,
 }
@@ -49,14 +47,18 @@ struct Kept {
 impl Kept {
     fn new(connection: PoolConnection<Postgres>) -> Self {
         let now = Instant::now();
-        Self { connection, planned: now, used: now, taken: now }
+        Self { connection, refreshed: now, taken: now }
     }
 
     /// Gives back the room it made for what it carried, too: no pool does so for it.
-    async fn forget_plans(&mut self) -> sqlx::Result<()> {
+    async fn refresh(&mut self, keeps_plans: bool) -> sqlx::Result<()> {
         self.connection.shrink_buffers();
-        sqlx::raw_sql("discard plans").execute(&mut *self.connection).await?;
-        self.planned = Instant::now();
+        if keeps_plans {
+            self.connection.ping().await?;
+        } else {
+            sqlx::raw_sql("discard plans").execute(&mut *self.connection).await?;
+        }
+        self.refreshed = Instant::now();
         Ok(())
     }
 }
@@ -72,19 +74,19 @@ impl KeptPlans {
     /// Connects like `pool`, when first asked, at most `connections` times, and once at least. The runtime it is used on drives them.
     #[must_use]
     pub fn new(pool: &PgPool, connections: usize) -> Self {
-        Self::with(pool, connections, &[], Some(KEPT_FOR))
+        Self::with(pool, connections, &[], false)
     }
 
     /// The same, with further settings of Postgres and plans that are kept as long as the connection is.
     #[must_use]
     pub fn for_good(pool: &PgPool, connections: usize, settings: &[(&str, &str)]) -> Self {
-        Self::with(pool, connections, settings, None)
+        Self::with(pool, connections, settings, true)
     }
 
-    fn with(pool: &PgPool, connections: usize, settings: &[(&str, &str)], kept_for: Option<Duration>) -> Self {
+    fn with(pool: &PgPool, connections: usize, settings: &[(&str, &str)], for_good: bool) -> Self {
         let places = connections.clamp(1, Semaphore::MAX_PERMITS);
         let pool = pool_by_kept_key(pool, u32::try_from(places).unwrap_or(u32::MAX), settings);
-        Self { pool, kept_for, places: Arc::new(Semaphore::new(places)), idle: Mutex::default() }
+        Self { pool, for_good, places: Arc::new(Semaphore::new(places)), idle: Mutex::default() }
     }
 
     /// A connection for one transaction, as soon as one is free. It is not asked whether it still lives when it was used just now.
@@ -97,24 +99,16 @@ impl KeptPlans {
         let place = place.await.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         while let Some(mut kept) = self.pop_idle() {
             // One that died meanwhile is dropped here.
-            if self.refresh(&mut kept).await.is_ok() {
+            if kept.refreshed.elapsed() < FRESH_FOR || kept.refresh(self.for_good).await.is_ok() {
                 return Ok(KeptConnection { kept, _place: place });
             }
         }
         let mut kept = Kept::new(self.pool.acquire().await?);
-        if self.kept_for.is_some() {
+        if !self.for_good {
             // It may have been here before, and hold plans of any age.
-            kept.forget_plans().await?;
+            kept.refresh(false).await?;
         }
         Ok(KeptConnection { kept, _place: place })
-    }
-
-    async fn refresh(&self, kept: &mut Kept) -> sqlx::Result<()> {
-        match self.kept_for {
-            Some(kept_for) if kept.planned.elapsed() >= kept_for => kept.forget_plans().await,
-            None if kept.used.elapsed() > PING_AFTER => kept.connection.ping().await,
-            _ => Ok(()),
-        }
     }
 
     fn pop_idle(&self) -> Option<Kept> {
@@ -127,11 +121,10 @@ impl KeptPlans {
 
     /// Keeps it for the next, who may be waiting. One that has lived as long as the pool lets them goes back there, to be closed.
     pub fn put_back(&self, connection: KeptConnection) {
-        let mut kept = connection.kept;
+        let kept = connection.kept;
         if self.pool.options().get_max_lifetime().is_some_and(|most| kept.taken.elapsed() >= most) {
             return;
         }
-        kept.used = Instant::now();
         self.idle().push(kept);
     }
 
@@ -167,8 +160,7 @@ impl Reading {
     pub fn end(self) {
         let Self { mut connection, home } = self;
         tokio::spawn(async move {
-            if sqlx::raw_sql("rollback").execute(&mut *connection).await.is_ok() {
-                connection.shrink_buffers();
+            if end_transaction(&mut connection).await.is_ok() {
                 home.put_back(connection);
             }
         });

@@ -38,6 +38,16 @@ async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
     campaign
 }
 
+/// The same, with its tripwire armed.
+async fn waiting_and_armed(rig: &Rig, tenant: &Tenant, batches: u32) {
+    let campaign = waiting(rig, tenant, batches).await;
+    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
+        .bind(campaign)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+}
+
 async fn announced_by_tenant(rig: &Rig) -> BTreeMap<Uuid, i64> {
     let rows: Vec<(Uuid, i64)> =
         sqlx::query_as("select tenant_id, count(*) from batches where state = 'announced' group by tenant_id")
@@ -179,12 +189,7 @@ async fn batches_of_a_paused_campaign_do_not_keep_the_lane_from_others() {
 async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_time() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    let campaign = waiting(&rig, &tenant, 4).await;
-    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    waiting_and_armed(&rig, &tenant, 4).await;
     // The first thousand are through but for some at a receiver that defers, and these are due: both batches are rung for again.
     sqlx::query(
         "update batches set state = 'announced', queued = 0, sent = 400, deferred = 100, announcement = 2, quiet_at = now(),
@@ -202,12 +207,7 @@ async fn what_was_tried_and_comes_again_does_not_keep_the_rest_waiting_a_second_
 async fn beyond_its_first_thousand_a_campaign_gets_as_many_as_are_through_until_these_are() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    let campaign = waiting(&rig, &tenant, 10).await;
-    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    waiting_and_armed(&rig, &tenant, 10).await;
     let deliver_of_first = async |sent: i32| {
         sqlx::query(
             "update batches set queued = 500 - $1, sent = $1 where id in (select id from batches order by id limit 2)",
@@ -234,12 +234,7 @@ async fn beyond_its_first_thousand_a_campaign_gets_as_many_as_are_through_until_
 async fn what_bounces_beyond_the_first_thousand_counts_for_whether_more_is_handed_on() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    let campaign = waiting(&rig, &tenant, 4).await;
-    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    waiting_and_armed(&rig, &tenant, 4).await;
     // The third batch went out because half of the first were through; now these are, and the third has met dead addresses.
     sqlx::query(
         "update batches b set state = 'announced', queued = 0, sent = 500 - bad.addresses, failed = bad.addresses, bounced = bad.addresses,
