@@ -1,6 +1,7 @@
 //! What every process needs: settings, telemetry, Postgres, the bus, the vault for secrets at rest.
 
 pub mod admin;
+pub mod budget;
 pub mod bus;
 pub mod causes;
 pub mod control;
@@ -19,6 +20,7 @@ pub mod telemetry;
 pub mod trace;
 pub mod vault;
 
+pub use budget::{Budget, Limits, Spent, Used};
 pub use bus::{Bus, BusError, Publication};
 pub use db::{Database, Role};
 pub use facts::FactBell;
