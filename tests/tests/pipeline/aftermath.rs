@@ -109,7 +109,8 @@ impl Life {
         let letter = format!(
             "From: <{address}>\r\nTo: <news@acme.example>\r\nSubject: Re: News\r\nMessage-ID: <{number}@example.com>\r\n\r\nTell me more.\r\n"
         );
-        hand_over(self.postbox, address, mail["from"].as_str().unwrap(), &letter).await;
+        let reply = deliver_inbound(self.postbox, address, mail["from"].as_str().unwrap(), &letter).await;
+        assert!(reply.starts_with("250"), "{reply}");
         done.answered += 1;
     }
 
@@ -196,28 +197,30 @@ fn link<'a>(html: &'a str, path: &str) -> &'a str {
     html.split(['"', '\'']).find(|part| part.starts_with("http") && part.contains(path)).unwrap()
 }
 
-/// What the recipient's server says to the return path's.
-async fn hand_over(postbox: SocketAddr, from: &str, to: &str, letter: &str) {
-    let mut stream = BufReader::new(TcpStream::connect(postbox).await.unwrap());
-    let (mail, recipient) = (format!("MAIL FROM:<{from}>\r\n"), format!("RCPT TO:<{to}>\r\n"));
-    let body = format!("{letter}.\r\n");
-    let dialogue: [(&str, &str); 6] = [
+/// Delivers a mail by SMTP; answers the server's last reply, to the message itself.
+pub(crate) async fn deliver_inbound(server: SocketAddr, from: &str, to: &str, mail: &str) -> String {
+    let mut stream = BufReader::new(TcpStream::connect(server).await.unwrap());
+    let (from, to) = (format!("MAIL FROM:<{from}>\r\n"), format!("RCPT TO:<{to}>\r\n"));
+    let message = format!("{mail}.\r\n");
+    let dialogue = [
         ("", "220"),
         ("EHLO mx.example\r\n", "250"),
-        (&mail, "250"),
-        (&recipient, "250"),
+        (&from, "250"),
+        (&to, "250"),
         ("DATA\r\n", "354"),
-        (&body, "250"),
+        (&message, ""),
     ];
-    for (said, wanted) in dialogue {
-        stream.get_mut().write_all(said.as_bytes()).await.unwrap();
-        let mut line = String::new();
-        while line.as_bytes().get(3) != Some(&b' ') {
-            line.clear();
-            assert_ne!(stream.read_line(&mut line).await.unwrap(), 0, "the postbox hung up");
+    let mut reply = String::new();
+    for (command, wanted) in dialogue {
+        stream.get_mut().write_all(command.as_bytes()).await.unwrap();
+        reply.clear();
+        while reply.as_bytes().get(3) != Some(&b' ') {
+            reply.clear();
+            assert_ne!(stream.read_line(&mut reply).await.unwrap(), 0, "the server hung up");
         }
-        assert!(line.starts_with(wanted), "{said:?} was answered {line:?}");
+        assert!(reply.starts_with(wanted), "{command:?} was answered {reply:?}");
     }
+    reply
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ mod first_campaign;
 mod front_door;
 mod health;
 mod hooks;
+mod hostile;
 mod levers;
 mod lost_bus;
 mod messages;
