@@ -20,7 +20,8 @@ use axum::{Router, middleware};
 use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
 use runtime::{
-    Bus, FactBell, MasterKeys, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans, pools::Watched,
+    Bus, FactBell, Job, MasterKeys, Reader, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans,
+    pools::Watched,
 };
 use schemas::token::TokenKeys;
 use sqlx::PgPool;
@@ -47,6 +48,8 @@ pub struct Deps {
     pub master_keys: MasterKeys,
     /// Takes direct requests off the bus; who made it drains it.
     pub runner: Runner,
+    /// Reads strangers' bytes where they cannot take the process along.
+    pub reader: Reader,
 }
 
 /// An ingress that cannot start.
@@ -65,6 +68,9 @@ pub enum StartError {
     #[error(transparent)]
     Assistant(#[from] mcp::StartError),
 }
+
+/// What the ingress has read by [`Reader`].
+pub const READER_JOBS: &[Job] = &[];
 
 /// Looks at what became of messages, at the same time; each takes a millisecond or two.
 const LOOKS_AT_ONCE: usize = 4;
@@ -109,6 +115,8 @@ pub struct Ingress {
     pub hooks: Hooks,
     /// Takes direct requests off the bus.
     pub runner: Runner,
+    /// Reads strangers' bytes where they cannot take the process along.
+    pub reader: Reader,
     /// What answers AI assistants; none unless the settings name an issuer.
     pub assistant: Option<Arc<mcp::Assistant>>,
 }
@@ -145,6 +153,7 @@ impl Ingress {
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,
+            reader: deps.reader,
             facts: deps.facts,
             master_keys: deps.master_keys,
             resolver,

@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
 use runner::Runner;
-use runtime::{Bus, Database, FactBell, MasterKeys, Role};
+use runtime::{Bus, Database, FactBell, MasterKeys, Reader, Role};
 use schemas::Environment;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -154,7 +154,11 @@ async fn another(database: &TestDatabase, settings: Settings) -> Arc<Ingress> {
     let bus = Bus::connect(&SecretString::from(database.nats_url()), None, &prefix, 1, "test").await.unwrap();
     let master_keys = MasterKeys::parse(&"5a".repeat(32)).unwrap();
     let runner = Runner::new(bus.clone(), FactBell::default(), CancellationToken::new());
-    Ingress::new(Deps { pool, bus, facts: FactBell::default(), master_keys, runner }, settings).unwrap()
+    Ingress::new(
+        Deps { pool, bus, facts: FactBell::default(), master_keys, runner, reader: Reader::in_process() },
+        settings,
+    )
+    .unwrap()
 }
 
 /// What came back.

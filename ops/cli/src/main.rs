@@ -22,6 +22,7 @@ mod process;
 mod progress;
 mod provider;
 mod quota;
+mod reader;
 mod recount;
 mod requeue;
 mod rescore;
@@ -112,6 +113,9 @@ enum Command {
     Audit(audit::Args),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
     Sink(sink::Args),
+    /// Reads strangers' bytes for the process that starts it.
+    #[command(hide = true)]
+    Reader(reader::Args),
 }
 
 fn main() -> ExitCode {
@@ -123,6 +127,16 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let cli = Cli::parse();
+    // Before anything else: it limits what the process may take, and needs nothing.
+    if let Command::Reader(args) = &cli.command {
+        return match reader::run(args) {
+            Ok(never) => match never {},
+            Err(error) => {
+                eprintln!("postrider: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     who::is(cli.who);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -174,6 +188,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::LogLevel(args) => log_level::run(args).await,
         Command::Audit(args) => audit::run(args).await,
         Command::Sink(args) => sink::run(args).await,
+        Command::Reader(args) => match reader::run(&args)? {},
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -5,7 +5,9 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
 use delivery::quota::QuotaDefaults;
-use runtime::{Bus, CoreSettings, Database, FactBell, Levers, Outbound, OutboundSettings, Role, Vault, admin::Admin};
+use runtime::{
+    Bus, CoreSettings, Database, FactBell, Levers, Outbound, OutboundSettings, Reader, Role, Vault, admin::Admin,
+};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -228,6 +230,7 @@ impl Process {
             tokens: Arc::new(master.tokens()),
             vault: Arc::new(Vault::new(&master)?),
             outbound: Outbound::new(outbound)?,
+            reader: Reader::new(core.reader.clone()),
             shutdown,
         };
         Ok(Self { deps, admin_addr, traces, name: name.to_owned() })
@@ -319,6 +322,7 @@ async fn start_ingress(
         facts: process.deps.facts.clone(),
         master_keys: core.master_keys()?,
         runner: process.deps.runner.clone(),
+        reader: process.deps.reader.clone(),
     };
     let ingress = ingress::Ingress::new(deps, settings)?;
     for (name, pool) in ingress.pools() {

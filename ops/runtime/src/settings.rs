@@ -11,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
 use crate::{
+    reader::ReaderSettings,
     trace::TraceSettings,
     vault::{MasterKeys, VaultError},
 };
@@ -80,6 +81,9 @@ pub struct CoreSettings {
     /// Where traces go, and how many are taken.
     #[command(flatten)]
     pub traces: TraceSettings,
+    /// Where strangers' bytes are read.
+    #[command(flatten)]
+    pub reader: ReaderSettings,
 }
 
 impl CoreSettings {

@@ -20,12 +20,15 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Counter, Publication, plans};
+use runtime::{Counter, Job, Publication, plans};
 use schemas::{Lane, Signal, subjects};
 use sqlx::PgPool;
 
 pub use fold::rescore;
 pub use opt_out::{OptOut, opt_out};
+
+/// What this stage has read by [`runtime::Reader`].
+pub const READER_JOBS: &[Job] = &[];
 
 /// Settings of the engagement stage.
 #[derive(Debug, Clone, clap::Args)]

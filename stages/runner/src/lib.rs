@@ -92,6 +92,8 @@ pub struct Deps {
     pub vault: Arc<runtime::Vault>,
     /// Calls addresses that customers named. One per process: its stages share connections.
     pub outbound: runtime::Outbound,
+    /// Reads strangers' bytes where they cannot take the process along.
+    pub reader: runtime::Reader,
     /// Cancelled when the process is to stop.
     pub shutdown: CancellationToken,
 }

@@ -11,7 +11,7 @@ use async_nats::jetstream::{context::CreateStreamErrorKind, stream::Config};
 use clap::{Args, Command};
 use runner::{Deps, Runner};
 use runtime::{
-    Bus, Database, FactBell, MasterKeys, Outbound, OutboundSettings, Publication, Role, Vault,
+    Bus, Database, FactBell, MasterKeys, Outbound, OutboundSettings, Publication, Reader, Role, Vault,
     streams::{STREAMS, StreamSpec},
 };
 use schemas::{messages::Message, subjects::stream};
@@ -78,6 +78,7 @@ impl Rig {
             tokens: Arc::new(keys.tokens()),
             vault: Arc::new(Vault::new(&keys).unwrap()),
             outbound: self.outbound(),
+            reader: Reader::in_process(),
             shutdown: self.shutdown.clone(),
         }
     }

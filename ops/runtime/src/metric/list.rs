@@ -22,6 +22,8 @@ const INGRESS: Teller = Teller::Parts(&["ingress"]);
 const DELIVERY: Teller = Teller::Parts(&["delivery"]);
 const ENGAGEMENT: Teller = Teller::Parts(&["engagement"]);
 const ATTRIBUTION: Teller = Teller::Parts(&["attribution"]);
+/// Those that read strangers' files.
+const READING: Teller = Teller::Parts(&["ingress", "engagement"]);
 const WEBHOOKS: Teller = Teller::Parts(&["webhooks"]);
 const SEQUENCING: Teller = Teller::Parts(&["sequencing"]);
 
@@ -142,6 +144,13 @@ metric_set! {
         /// Requests to the assistant endpoint that were not let in.
         AssistantRefusalsTotal = "mail_assistant_refusals_total"
             [reason: Values::Codes(&["missing_credentials", "invalid_token", "not_approved", "rate_limit_exceeded"])] from INGRESS,
+        /// Readings of inbound mail and attachments in reader processes, by how they ended: with a result, over a bound, with the process
+        /// or a panic, over the time limit; or not begun, because no reader could be had.
+        ReaderJobsTotal = "mail_reader_jobs_total"
+            [kind: Values::Codes(&["inbound_mail", "attachment"]), outcome: words!["done", "spent", "crashed", "timed_out", "unavailable"]]
+            from READING,
+        /// Starts of reader processes.
+        ReaderStartsTotal = "mail_reader_starts_total" [outcome: words!["started", "failed"]] from READING,
         /// Steps of traces: taken by the collector, dropped here because it was too slow or the process was full of them, refused by it
         /// or lost with it.
         TraceSpansTotal = "mail_trace_spans_total" [outcome: words!["exported", "dropped", "refused"]] from Teller::Every,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use runner::{Deps, Runner};
-use runtime::{Bus, FactBell, Outbound, OutboundSettings, Publication, Vault};
+use runtime::{Bus, FactBell, Outbound, OutboundSettings, Publication, Reader, Vault};
 use schemas::{Lane, subjects};
 
 use super::world::World;
@@ -23,6 +23,7 @@ async fn messages_of_both_lanes_come_from_the_bus_and_a_drained_stage_has_record
         tokens: Arc::new(world.keys.tokens()),
         vault: Arc::new(Vault::new(&world.keys).unwrap()),
         outbound: Outbound::new(&OutboundSettings::default()).unwrap(),
+        reader: Reader::in_process(),
         shutdown: world.shutdown.clone(),
     };
     crate::start(&deps, &world.settings(&[])).await.unwrap();
