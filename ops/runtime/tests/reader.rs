@@ -13,7 +13,7 @@ use runtime::{
 const MEMORY_MB: u64 = 64;
 
 const REVERSE: Job = Job { kind: "reverse", run: |input| Ok(input.iter().rev().copied().collect()) };
-const OVERFLOW: Job = Job { kind: "overflow", run: |input| Ok(vec![descend(input, 0)]) };
+const OVERFLOW: Job = Job { kind: "overflow", run: |_| Ok(vec![descend(0)]) };
 const EXHAUST: Job = Job { kind: "exhaust", run: exhaust };
 const HANG: Job = Job {
     kind: "hang",
@@ -32,10 +32,10 @@ const ENVIRONMENT: Job = Job {
 const PROCESS: Job = Job { kind: "process", run: |_| Ok(std::process::id().to_string().into_bytes()) };
 const UNKNOWN: Job = Job { kind: "unknown", run: |_| Ok(Vec::new()) };
 
-fn descend(input: &[u8], depth: u64) -> u8 {
+fn descend(depth: u64) -> u8 {
     let frame = std::hint::black_box([depth; 128]);
     // Not a tail call: the frame is needed afterwards.
-    let deeper = if depth == u64::MAX { 0 } else { descend(input, depth + 1) };
+    let deeper = if depth == u64::MAX { 0 } else { descend(depth + 1) };
     deeper ^ std::hint::black_box(frame)[0] as u8
 }
 
