@@ -1,4 +1,5 @@
--- Moves sends from the state their holder believes them in to the next, with the holder's token, and writes the facts.
+-- Moves sends from the state their holder believes them in to the next, with the holder's token, and writes the facts. That a mail was
+-- accepted may also be said with the token of an attempt that ended in doubt.
 -- A row that is elsewhere by now is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT.
 with asked as (
     select *
@@ -27,7 +28,8 @@ with asked as (
         provider_message_id = coalesce(a.provider_message_id, s.provider_message_id),
         bounced_at = case when a.bounced then now() else s.bounced_at end
     from asked a
-    where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state and s.claim_token = a.token
+    where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state
+      and (s.claim_token = a.token or a.to_state = 'sent' and s.doubted_token = a.token)
     returning s.tenant_id, s.id, a.from_state, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)

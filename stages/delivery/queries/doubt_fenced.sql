@@ -1,14 +1,19 @@
 -- Leases that ran out after a fence: the body may have left. What is neither of a campaign nor marketing gets one more attempt with the
--- same bytes.
+-- same bytes; the token of the first is kept, should its answer come late. What is not tried again does not wait for its lease where its
+-- session is gone ($6 to $7).
 with doubted as (
     update sends s
     set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,
         doubtful = s.doubtful + 1,
         claim_token = case when u.again and s.doubtful = 0 then null else s.claim_token end,
+        doubted_token = case when u.again and s.doubtful = 0 then s.claim_token else s.doubted_token end,
         lease_until = null, next_attempt_at = null,
         decided_at = case when u.again and s.doubtful = 0 then null else now() end
     from unnest($1::uuid[], $2::uuid[], $3::uuid[], $5::bool[]) as u (tenant_id, first, last, again)
-    where s.tenant_id = u.tenant_id and s.id between u.first and u.last and s.month = $4 and s.state = 'fenced' and s.lease_until < now()
+    where s.tenant_id = u.tenant_id and s.id between u.first and u.last and s.month = $4 and s.state = 'fenced'
+      and (s.lease_until < now()
+           or (not u.again or s.doubtful > 0)
+              and exists (select from unnest($6::uuid[], $7::uuid[]) as g (first, last) where s.claim_token between g.first and g.last))
     returning s.tenant_id, s.id, s.state, s.attempts
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use pipeline::{Rig, ledger, rig::STAGES};
+use pipeline::{Rig, eventually, ledger, rig::STAGES};
 
 const RECIPIENTS: usize = 20_000;
 /// SMTP connections of the delivery process: at most so many sends are in doubt after it is killed.
@@ -54,6 +54,47 @@ async fn killing_every_process_in_turn_and_all_at_once_loses_nobody_and_mails_no
     assert_eq!(in_state("sent").len() + doubtful, RECIPIENTS, "{:?}", ledger::states(&rig.pool, campaign).await);
     // Delivery was killed twice: alone and with all.
     assert!(doubtful <= 2 * CONNECTIONS, "{doubtful} in doubt, with {CONNECTIONS} connections");
+    rig.books_balance().await;
+}
+
+/// With the leases of production: five minutes for a claim, twenty and more for a fence.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_delivery_process_held_goes_on_within_seconds_and_the_campaign_ends() {
+    const SLOW: usize = 4;
+    const QUICK: usize = 6_000;
+    let mut rig = Rig::shared().await.with("SMTP_CONNECTIONS", &CONNECTIONS.to_string());
+    rig.start_separate().await;
+    // They are on the wire, each without an answer, when the process dies.
+    let (list, _) = rig.list_of(SLOW, "slow-dot-600s+", "example.com").await;
+    let slow = rig.campaign(list, "Slow", "<p>Hello {{ first_name }}</p>").await;
+    rig.launch(slow).await;
+    eventually("the slow ones to be fenced", Duration::from_secs(60), || async {
+        (ledger::states(&rig.pool, slow).await.get("fenced") == Some(&(SLOW as i64))).then_some(())
+    })
+    .await;
+    let (list, addresses) = rig.list_of(QUICK, "quick", "example.com").await;
+    let quick = rig.campaign(list, "Quick", "<p>Hello {{ first_name }}</p>").await;
+    rig.launch(quick).await;
+    eventually("the campaign to be under way", Duration::from_secs(60), || async {
+        let states = ledger::states(&rig.pool, quick).await;
+        (states.get("sent").is_some_and(|sent| *sent >= 100)).then_some(())
+    })
+    .await;
+    rig.kill9("delivery");
+    let claimed = ledger::states(&rig.pool, quick).await.get("claimed").copied();
+    assert!(claimed.is_some_and(|claimed| claimed > 0), "it had nothing in hand: {claimed:?}");
+    rig.start("delivery", &["stage", "delivery"]).await;
+
+    // Deadlines a lease would miss.
+    rig.status(quick, "sent", Duration::from_secs(150)).await;
+    rig.status(slow, "sent", Duration::from_secs(150)).await;
+    assert_eq!(ledger::states(&rig.pool, slow).await.get("unknown"), Some(&(SLOW as i64)));
+    let counts = rig.sink.counts(&addresses).await;
+    assert_eq!(counts.iter().filter(|count| **count > 1).count(), 0, "somebody was mailed twice");
+    let states = ledger::states(&rig.pool, quick).await;
+    let (sent, unknown) = (states.get("sent").copied(), states.get("unknown").copied().unwrap_or(0));
+    assert_eq!(sent, Some(QUICK as i64 - unknown), "{states:?}");
+    assert!(unknown <= CONNECTIONS as i64, "{states:?}");
     rig.books_balance().await;
 }
 

@@ -57,7 +57,7 @@ struct Found {
     standing: BatchStanding,
 }
 
-/// Claims what is to do in these messages. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
+/// Claims what is to do in these messages, under this token and lease. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
 /// go back to waiting, those of paused tenants are rung for again and put aside by compliance.
 ///
 /// # Errors
@@ -65,7 +65,7 @@ struct Found {
 pub(crate) async fn claim(
     plans: &KeptPlans,
     inputs: &[Rendered],
-    lease: Duration,
+    (token, lease): (Uuid, Duration),
     warm: &Places,
 ) -> Result<Claimed, StageError> {
     let mut connection = plans.take().await?;
@@ -99,7 +99,6 @@ pub(crate) async fn claim(
     }
     let warmups = find_warmups(&mut tx, &batches).await?;
     let mut claimed = Claimed::default();
-    let token = Uuid::new_v4();
     for (month, mut sends) in asked {
         sends.sort_unstable_by_key(|(_, id)| *id);
         let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.into_iter().unzip();

@@ -2,7 +2,8 @@
 //!
 //! A message is handled in four steps: claim its sends (set-based), bring each to 354, fence it through the ledger
 //! writer, send the body; every result goes back through the writer, and the message is done when all are committed.
-//! What is claimed and not sent, for whatever reason, is released; what a crash leaves behind is found by the lease sweep.
+//! What is claimed and not sent, for whatever reason, is released; what a crash leaves behind is found by the lease sweep, at once
+//! where the process is known to be gone.
 
 mod attachments;
 mod bells;
@@ -153,7 +154,8 @@ impl Stage for Delivery {
         // Before the claim: what cannot be had must not leave sends claimed.
         let parts = self.sources.parts(inputs, ways).await?;
         let claims = if has_priority(inputs) { &self.priority_claims } else { &self.bulk_claims };
-        let Claimed { sendable, withheld } = claim::claim(claims, inputs, self.claim_lease, &self.warm).await?;
+        let held = (self.ledger.session().token(), self.claim_lease);
+        let Claimed { sendable, withheld } = claim::claim(claims, inputs, held, &self.warm).await?;
         let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {

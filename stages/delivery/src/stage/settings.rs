@@ -49,8 +49,8 @@ pub struct Settings {
     /// Longest wait for the answer to a command before the message's body.
     #[arg(long, env = "POSTRIDER_SMTP_COMMAND_TIMEOUT", default_value = "2m", value_parser = humantime::parse_duration)]
     pub smtp_command_timeout: Duration,
-    /// Longest wait for the body to be taken and answered, each. Giving up here leaves a send in state `unknown`, and a send that
-    /// a crash left fenced is called `unknown` only after twice this time. RFC 5321 asks for ten minutes.
+    /// Longest wait for the body to be taken and answered, each. Giving up here leaves a send in state `unknown`, and transactional
+    /// mail that a crash left fenced is tried once more only after twice this time. RFC 5321 asks for ten minutes.
     #[arg(long, env = "POSTRIDER_SMTP_FINAL_TIMEOUT", default_value = "10m", value_parser = humantime::parse_duration)]
     pub smtp_final_timeout: Duration,
     /// Most transactions at once to one receiver: a recipient domain, or all of one large operator.
@@ -76,7 +76,7 @@ pub struct Settings {
     /// Whether mail is signed here (DKIM). Set it to false where the relay signs: it saves most of the CPU of a mail.
     #[arg(long, env = "POSTRIDER_DKIM_SIGN", default_value_t = true, action = clap::ArgAction::Set)]
     pub dkim_sign: bool,
-    /// How long a worker may hold a send it has not begun. After a crash its sends wait this long.
+    /// How long a worker may hold a send it has not begun. The sends of a process that is gone do not wait for it.
     #[arg(long, env = "POSTRIDER_CLAIM_LEASE", default_value = "5m", value_parser = humantime::parse_duration)]
     pub claim_lease: Duration,
     /// Under load, how long fences and results are collected into one commit, in milliseconds. A lone send never waits.

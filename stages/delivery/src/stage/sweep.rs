@@ -1,4 +1,5 @@
-//! Leases that ran out: what a crash left claimed is owed again, what it left fenced is in doubt. And captured mails that are old.
+//! Leases that ran out, and those of processes that are gone: what a crash left claimed is owed again, what it left fenced is in doubt.
+//! And captured mails that are old.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,8 +15,13 @@ use uuid::Uuid;
 
 use super::ledger::{
     Ring, is_tried_again,
+    session::Gone,
     sql::{self, BatchKey, Booking, Totals},
 };
+
+/// What was in doubt is not tried again before this time: the process that tried it first may have the answer, and writes it as soon as
+/// Postgres is back.
+const LATE_ANSWER: Duration = Duration::from_secs(30);
 
 /// The lease sweep.
 pub(crate) struct Leases {
@@ -52,8 +58,19 @@ impl Sweep for Leases {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut connection = self.pool.acquire().await?;
+        let gone = Gone::find(&mut connection).await?;
+        let (kinds, classifications) = never_again();
         let mut tx = connection.begin().await?;
-        let rows = sqlx::query_file!("queries/expired_leases.sql").fetch_all(&mut *tx).await?;
+        let rows = sqlx::query_file!(
+            "queries/expired_leases.sql",
+            &gone.first,
+            &gone.last,
+            &gone.is_over,
+            &kinds,
+            &classifications
+        )
+        .fetch_all(&mut *tx)
+        .await?;
         let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
         for row in rows {
             months.entry(row.month).or_default().push(Expired {
@@ -65,7 +82,7 @@ impl Sweep for Leases {
         }
         let (mut bookings, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
         for (month, batches) in &months {
-            found += end_leases(&mut tx, *month, batches, &mut bookings, &mut totals).await?;
+            found += end_leases(&mut tx, *month, batches, &gone, &mut bookings, &mut totals).await?;
         }
         sql::settle(&mut tx, &bookings).await?;
         sql::add_rollups(&mut tx, &totals, 0).await?;
@@ -75,7 +92,12 @@ impl Sweep for Leases {
         }
         tx.commit().await?;
         if found > 0 {
-            tracing::warn!(stage = "delivery", sends = found, "leases ran out; their sends go on");
+            tracing::warn!(
+                stage = "delivery",
+                sends = found,
+                sessions = gone.first.len(),
+                "leases ran out or their holders are gone; their sends go on"
+            );
         }
         Ok(found)
     }
@@ -86,6 +108,7 @@ async fn end_leases(
     db: &mut sqlx::PgConnection,
     month: NaiveDate,
     batches: &[Expired],
+    gone: &Gone,
     bookings: &mut BTreeMap<BatchKey, Booking>,
     totals: &mut Totals,
 ) -> Result<u64, StageError> {
@@ -93,9 +116,14 @@ async fn end_leases(
     let (tenants, ids, last) = keys(batches);
     let again: Vec<bool> = batches.iter().map(|batch| is_tried_again(batch.kind, batch.classification)).collect();
     let released =
-        sqlx::query_file!("queries/release_claimed.sql", &tenants, &ids, &last, month).fetch_all(&mut *db).await?;
+        sqlx::query_file!("queries/release_claimed.sql", &tenants, &ids, &last, month, &gone.first, &gone.last)
+            .fetch_all(&mut *db)
+            .await?;
+    let (over_first, over_last) = gone.over();
     let doubted =
-        sqlx::query_file!("queries/doubt_fenced.sql", &tenants, &ids, &last, month, &again).fetch_all(&mut *db).await?;
+        sqlx::query_file!("queries/doubt_fenced.sql", &tenants, &ids, &last, month, &again, &over_first, &over_last)
+            .fetch_all(&mut *db)
+            .await?;
     let moved = released
         .iter()
         .map(|row| (row.id, SendState::Claimed, SendState::Queued))
@@ -105,13 +133,22 @@ async fn end_leases(
         let Some(batch) = by_id.get(&SendId(id).batch()) else { continue };
         let booking = bookings.entry((batch.tenant_id, batch.id)).or_default();
         booking.moved(from, to);
-        booking.ring(Ring::After(Duration::ZERO));
+        let is_tried_once_more = (from, to) == (SendState::Fenced, SendState::Queued);
+        booking.ring(Ring::After(if is_tried_once_more { LATE_ANSWER } else { Duration::ZERO }));
         if to == SendState::Unknown {
             *totals.entry((batch.tenant_id, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
         found += 1;
     }
     Ok(found)
+}
+
+/// The kinds and classifications of what is not tried again at the first doubt, as the columns of an `unnest`.
+fn never_again() -> (Vec<String>, Vec<String>) {
+    let all = MessageKind::ALL.iter().flat_map(|kind| Classification::ALL.iter().map(|class| (*kind, *class)));
+    all.filter(|(kind, class)| !is_tried_again(*kind, *class))
+        .map(|(kind, class)| (kind.to_string(), class.to_string()))
+        .unzip()
 }
 
 fn keys(batches: &[Expired]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {

@@ -1,8 +1,9 @@
 //! One group commit.
 //!
-//! Locks in the order everybody keeps: batches, contacts, sends, rollups. The contacts of the fences are locked first and
-//! looked at in a later statement, so that a suppression that was answered before is always seen. A fence whose contact somebody else
-//! holds is not decided: it comes again with the next group, and nobody waits for it.
+//! Locks in the order everybody keeps: batches, contacts, sends, rollups. The contacts of the fences and the gates of their tenants are
+//! locked first and looked at in a later statement, so that a suppression, a cancel, a pause or a suspension that was answered before is
+//! always seen. A fence whose contact somebody else holds, or whose gate is being closed, is not decided: it comes again with the next
+//! group, and nobody waits for it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -152,15 +153,15 @@ impl Commits {
     }
 
     /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
-    /// send is looked for in `unknown`, and the second set answers which of them moved from there.
+    /// send is looked for where the sweep may have put it, and the second set answers which of them moved from there.
     async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
         let (mut moved, mut late) = (Moved::new(), Moved::new());
         for (month, changes) in by_month(all) {
             let now = sql::apply(db, month, &changes, self.fence_lease_seconds).await?;
             let evidence: Vec<Change> = changes
                 .iter()
-                .filter(|change| is_evidence(change) && !now.contains(&(change.send.id, change.from)))
-                .map(|change| Change { from: SendState::Unknown, ..(*change).clone() })
+                .filter(|change| !now.contains(&(change.send.id, change.from)))
+                .flat_map(|change| settled_by(change).iter().map(|from| Change { from: *from, ..(**change).clone() }))
                 .collect();
             if !evidence.is_empty() {
                 let refs: Vec<&Change> = evidence.iter().collect();
@@ -216,7 +217,8 @@ fn on_topics(fences: &[Held], batches: &HashMap<Uuid, BatchLook>) -> Vec<(Uuid, 
 fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&Standing>, has_left: bool) -> Change {
     let send = send.clone();
     let standing = standing.map(|known| Standing { unsubscribed: known.unsubscribed || has_left, ..*known });
-    match gate::verdict(batch.map(|batch| &batch.standing), standing.as_ref(), send.batch.classification) {
+    let mail = (send.batch.kind, send.batch.classification);
+    match gate::verdict(batch.map(|batch| &batch.standing), standing.as_ref(), mail) {
         Verdict::Pass => Change::fenced(send),
         Verdict::Skip(reason) => Change::skipped(send, reason),
         Verdict::Cancel => Change::cancelled(send),
@@ -225,9 +227,16 @@ fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&Standing>, ha
     }
 }
 
-/// A definite answer of the server to a fenced send.
-fn is_evidence(change: &Change) -> bool {
-    change.from == SendState::Fenced && matches!(change.to, SendState::Sent | SendState::Failed)
+/// The states in which a send may be that a definite answer to its fence still settles. A refusal settles what is unknown for good; an
+/// acceptance also what is to be tried once more: its second attempt is not made.
+fn settled_by(change: &Change) -> &'static [SendState] {
+    match (change.from, change.to) {
+        (SendState::Fenced, SendState::Sent) => {
+            &[SendState::Unknown, SendState::Queued, SendState::Claimed, SendState::Deferred]
+        }
+        (SendState::Fenced, SendState::Failed) => &[SendState::Unknown],
+        _ => &[],
+    }
 }
 
 /// The state a change really came from, if it took place.
@@ -235,7 +244,7 @@ fn came_from(change: &Change, moved: &Moved, late: &Moved) -> Option<SendState> 
     if moved.contains(&(change.send.id, change.from)) {
         return Some(change.from);
     }
-    (is_evidence(change) && late.contains(&(change.send.id, SendState::Unknown))).then_some(SendState::Unknown)
+    settled_by(change).iter().copied().find(|from| late.contains(&(change.send.id, *from)))
 }
 
 fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {

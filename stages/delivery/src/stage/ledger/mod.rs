@@ -14,6 +14,7 @@ mod change;
 mod commit;
 mod gate;
 mod meter;
+pub(crate) mod session;
 pub(crate) mod sql;
 mod warming;
 
@@ -38,6 +39,7 @@ pub(crate) use gate::{BatchStanding, Verdict};
 pub(crate) use warming::until_tomorrow;
 
 use commit::{Commits, Committed};
+use session::Session;
 
 use crate::quota::QuotaDefaults;
 
@@ -85,6 +87,7 @@ enum Entry {
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
     writers: Arc<[mpsc::Sender<Entry>]>,
+    session: Session,
 }
 
 /// What the writers are started with.
@@ -129,17 +132,28 @@ impl Ledger {
     /// When there is no thread to be had.
     pub fn start(pool: &PgPool, settings: LedgerSettings) -> io::Result<Self> {
         let first_shard = commit::random_shard();
+        let session = Session::new();
         let writers = (0..settings.writers.max(1)).map(|number| {
             let (entries, queue) = mpsc::channel(QUEUE);
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let pool = pool.clone();
             let shard = commit::shard_of(first_shard, number);
             thread::Builder::new().name(format!("ledger-{number}")).spawn(move || {
-                runtime.block_on(async { write(queue, Commits::new(&pool, settings, shard), settings.window).await });
+                runtime.block_on(async {
+                    if number == 0 {
+                        tokio::spawn(session.keep_alive(pool.clone()));
+                    }
+                    write(queue, Commits::new(&pool, settings, shard), settings.window).await;
+                });
             })?;
             Ok(entries)
         });
-        Ok(Self { writers: writers.collect::<io::Result<_>>()? })
+        Ok(Self { writers: writers.collect::<io::Result<_>>()?, session })
+    }
+
+    /// The session its claims are made in. It lives as long as its first writer.
+    pub fn session(&self) -> Session {
+        self.session
     }
 
     /// The writer of a batch. Batches that are sent at the same time mostly follow each other.

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use stage_rig::until;
 
-use super::world::{Handle, World, row};
+use super::world::{Batch, Handle, World, row};
 
 #[rstest]
 #[case::stored_and_not_answered("drop-after-dot@example.com", 1)]
@@ -88,6 +88,132 @@ async fn a_crash_before_the_fence_leaves_nothing_behind_but_a_lease() {
     assert_eq!(world.states(&batch).await, ["queued", "sent"]);
     world.assert_counters_are_right().await;
     assert!(world.number("select count(*) from batches where tenant_id = $1 and announce_after <= now()").await == 1);
+}
+
+/// A stage whose process is killed while it sends to these addresses, as soon as the states are these.
+async fn killed_at(world: &World, batch: &Batch, states: &[&str]) {
+    let stage = world.stage_with(&["--smtp-command-timeout", "300s", "--smtp-final-timeout", "10m"]);
+    tokio::select! {
+        _ = runner::Stage::handle(&stage, std::slice::from_ref(&batch.rendered)) => panic!("over before it was killed"),
+        () = until("the process has come this far", async || world.states(batch).await == states) => {}
+    }
+    until("its session is known", async || {
+        sqlx::query_scalar::<_, bool>("select exists (select from delivery_sessions)")
+            .fetch_one(&world.pool)
+            .await
+            .unwrap()
+    })
+    .await;
+    drop(stage);
+}
+
+#[tokio::test]
+async fn what_a_process_held_that_is_gone_waits_for_no_lease() {
+    let world = World::new().await;
+    let addresses = ["slow-rcpt-240s@example.com", "slow-dot-240s@example.com", "ann@example.com"];
+    let (_, batch) = world.campaign_batch(&addresses).await;
+    killed_at(&world, &batch, &["claimed", "fenced", "sent"]).await;
+    // Heard of just now: it lives.
+    world.silence_sessions(5.0).await;
+    assert_eq!(world.sweep_leases().await, 0);
+    // Gone: what was only claimed has certainly not left.
+    world.silence_sessions(20.0).await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.states(&batch).await, ["queued", "fenced", "sent"]);
+    assert_eq!(world.number("select count(*) from batches where tenant_id = $1 and announce_after <= now()").await, 1);
+    world.assert_counters_are_right().await;
+    // Nothing more is to be expected: a campaign's mail is not tried again, so it need not wait until it may be.
+    world.silence_sessions(70.0).await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.states(&batch).await, ["queued", "unknown", "sent"]);
+    assert_eq!(world.sweep_leases().await, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn what_is_tried_once_more_waits_until_the_first_attempt_is_over() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("slow-dot-240s@example.com").await;
+    killed_at(&world, &batch, &["fenced"]).await;
+    world.silence_sessions(3_600.0).await;
+    assert_eq!(world.sweep_leases().await, 0, "its lease is not over");
+    world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.states(&batch).await, ["queued"]);
+    world.assert_counters_are_right().await;
+}
+
+/// Cut off from Postgres and taken for dead, but alive: what it has claimed goes to others, and it mails nobody under the old claim.
+#[tokio::test]
+async fn a_process_that_was_taken_for_dead_fences_nothing_under_its_old_claims() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["slow-rcpt-5s@example.com"]).await;
+    let stage = world.stage();
+    let batches = [&batch];
+    let mut delivered = stage.deliver(&batches);
+    let taken_for_dead = async {
+        until("the claim", async || world.states(&batch).await == ["claimed"]).await;
+        until("it is taken for dead", async || {
+            let silent = "update delivery_sessions set seen_at = now() - interval '1 minute'";
+            sqlx::query(silent).execute(&world.pool).await.unwrap();
+            world.sweep_leases().await == 1
+        })
+        .await;
+        assert_eq!(world.states(&batch).await, ["queued"]);
+    };
+    tokio::select! {
+        _ = &mut delivered => panic!("sent before it was taken for dead"),
+        () = taken_for_dead => {}
+    }
+    delivered.await.unwrap();
+    assert_eq!((world.states(&batch).await, world.sink.inbox().stats().accepted), (vec!["queued".to_owned()], 0));
+    world.assert_counters_are_right().await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!((world.states(&batch).await, world.sink.inbox().stats().accepted), (vec!["sent".to_owned()], 1));
+}
+
+/// The commit of an acceptance waits for Postgres longer than the fence's lease. The sweep is first when Postgres is back.
+#[rstest]
+#[case::before_it_is_tried_again("select 1 where $1::uuid is not null", &[])]
+#[case::when_it_is_claimed_again(
+    "update sends set state = 'claimed', claim_token = gen_random_uuid(), lease_until = now() + interval '5 minutes', attempts = attempts + 1
+     where tenant_id = $1",
+    &["update batches set queued = 0, claimed = 1, lease_until = now() + interval '5 minutes' where tenant_id = $1"]
+)]
+#[tokio::test]
+async fn an_acceptance_that_comes_after_the_doubt_still_counts_and_there_is_no_second_mail(
+    #[case] meanwhile: &'static str,
+    #[case] and: &'static [&'static str],
+) {
+    let world = World::new().await;
+    // Longer than the commits in between take on a slow disk.
+    let batch = world.transactional_batch("slow-dot-10s@example.com").await;
+    let stage = world.stage_with(&["--smtp-final-timeout", "60s"]);
+    let batches = [&batch];
+    let mut delivered = stage.deliver(&batches);
+    let doubted = async {
+        until("the fence", async || world.states(&batch).await == ["fenced"]).await;
+        world.run("update sends set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        world.run("update batches set lease_until = now() - interval '1 s' where tenant_id = $1").await;
+        assert_eq!(world.sweep_leases().await, 1);
+        assert_eq!(world.states(&batch).await, ["queued"]);
+        let soon = "select count(*) from batches where tenant_id = $1 and announce_after < now() + interval '20 s'";
+        assert_eq!(world.number(soon).await, 0, "the late answer has time to come");
+        for statement in std::iter::once(meanwhile).chain(and.iter().copied()) {
+            world.run(statement).await;
+        }
+    };
+    tokio::select! {
+        _ = &mut delivered => panic!("answered before it was doubted"),
+        () = doubted => {}
+    }
+    delivered.await.unwrap();
+    assert_eq!(world.states(&batch).await, ["sent"]);
+    assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "done");
+    world.assert_counters_are_right().await;
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.sink.inbox().stats().accepted, 1);
 }
 
 #[tokio::test]

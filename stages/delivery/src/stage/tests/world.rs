@@ -92,9 +92,14 @@ impl World {
 
     /// From here on another tenant of the same database, in production.
     pub async fn become_another(&mut self) {
-        self.domain = "other.example";
+        self.domain = Box::leak(format!("other-{}.example", new_id()).into_boxed_str());
         [self.tenant, self.sender, self.content] =
             add_tenant(&self.pool, &self.keys, "production", self.domain, &self.skeleton).await;
+    }
+
+    /// Which gate is the tenant's.
+    pub async fn gate(&self) -> i64 {
+        self.number("select gate_of($1)::int8").await
     }
 
     /// A default connection of the tenant, spoken to at `host`.
@@ -206,7 +211,7 @@ impl World {
         batch
     }
 
-    async fn batch(&self, campaign: Option<Uuid>, kind: MessageKind, lane: Lane, addresses: &[&str]) -> Batch {
+    pub async fn batch(&self, campaign: Option<Uuid>, kind: MessageKind, lane: Lane, addresses: &[&str]) -> Batch {
         let id = new_batch_id();
         let size = i32::try_from(addresses.len()).unwrap();
         let classification = if kind == MessageKind::Campaign { "marketing" } else { "transactional" };
@@ -279,6 +284,12 @@ impl World {
 
     pub async fn run(&self, sql: &'static str) {
         sqlx::query(sql).bind(self.tenant).execute(&self.pool).await.unwrap();
+    }
+
+    /// All sessions so far were heard of for the last time so many seconds ago.
+    pub async fn silence_sessions(&self, seconds: f64) {
+        let silent = "update delivery_sessions set seen_at = clock_timestamp() - make_interval(secs => $1)";
+        assert!(sqlx::query(silent).bind(seconds).execute(&self.pool).await.unwrap().rows_affected() > 0);
     }
 
     pub async fn sweep_leases(&self) -> u64 {
