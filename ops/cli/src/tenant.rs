@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     key::environment,
+    lever::tenant::close_gate,
     operator::{self, DatabaseArgs},
     who::audit,
 };
@@ -189,6 +190,9 @@ pub async fn link(
 
 async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
+    if status != "active" {
+        close_gate(&mut tx, id).await?;
+    }
     let changed = sqlx::query!("update tenants set status = $2, updated_at = now() where id = $1", id, status)
         .execute(&mut *tx)
         .await?

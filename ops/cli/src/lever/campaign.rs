@@ -6,7 +6,6 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::tenant::await_fences;
 use crate::{operator, seek, who::Act};
 
 /// Pauses a campaign, or lets it go on. When a pause returns, nothing of it is fenced any more.
@@ -35,9 +34,6 @@ pub(super) async fn hold(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&
         .audit(&mut tx)
         .await?;
     tx.commit().await?;
-    if paused {
-        await_fences(pool, tenant).await?;
-    }
     operator::say(&json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), outcome);
     Ok(())
 }

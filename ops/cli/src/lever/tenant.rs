@@ -13,6 +13,7 @@ use crate::{
 /// Pauses a tenant; when this returns, nothing of it is fenced any more.
 pub(super) async fn pause(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
+    close_gate(&mut tx, id).await?;
     let was = lock(&mut tx, id).await?;
     if !was {
         sqlx::query!(
@@ -28,7 +29,6 @@ pub(super) async fn pause(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyh
     let act = Act { tenant: Some(id), action: "tenant.pause", subject: &subject, reason, outcome, ..Act::default() };
     act.audit(&mut tx).await?;
     tx.commit().await?;
-    await_fences(pool, id).await?;
     operator::say(&json!({"tenant": id, "paused": true, "was_paused": was}), outcome.unwrap_or_default());
     Ok(())
 }
@@ -61,18 +61,8 @@ async fn lock(db: &mut PgConnection, id: Uuid) -> anyhow::Result<bool> {
         .context("no such tenant")
 }
 
-/// Waits for the fences that looked before the pause was committed. A fence holds its batch from before it looks until it is
-/// committed, so whoever has held every batch with claimed sends since has seen all of them; what is fenced later has seen the pause.
-pub async fn await_fences(pool: &PgPool, tenant: Uuid) -> sqlx::Result<()> {
-    let mut tx = pool.begin_with(runtime::plans::BEGIN_BY_KEY).await?;
-    sqlx::query!(
-        "select b.id from batches b
-         where b.lane in ('priority', 'bulk') and b.state in ('waiting', 'announced', 'resting') and b.tenant_id = $1 and b.claimed > 0
-         order by b.id
-         for share",
-        tenant
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    tx.rollback().await
+/// Waits for the fences of a tenant that have looked, and lets none look before this transaction is committed. To be called before
+/// the tenant's row is locked: a fence may wait for that.
+pub async fn close_gate(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
 }

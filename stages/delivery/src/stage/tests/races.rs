@@ -166,6 +166,69 @@ async fn a_cancel_and_a_pause_stop_what_is_not_fenced() {
     }
 }
 
+/// Everything that stops sending: the campaign's, the tenant's, the domain's and the sender's.
+const STOPS: [&str; 6] = [
+    "update campaigns set status = 'cancelled' where tenant_id = $1",
+    "update campaigns set paused = true where tenant_id = $1",
+    "update tenants set status = 'suspended' where id = $1",
+    "update tenants set paused_at = now() where id = $1",
+    "update domains set status = 'suspended' where tenant_id = $1",
+    "update senders set status = 'disabled' where tenant_id = $1",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_stop_is_being_committed_nothing_of_the_tenant_is_fenced_and_others_go_on() {
+    for stop in STOPS {
+        let mut world = World::new().await;
+        let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+        let mut stopping = world.pool.begin().await.unwrap();
+        sqlx::query(stop).bind(world.tenant).execute(&mut *stopping).await.unwrap();
+        let stage = world.stage();
+        stage.deliver(&[&batch]).await.unwrap();
+        assert_eq!(world.states(&batch).await, ["queued", "queued"], "{stop}");
+        assert_eq!(world.sink.inbox().stats().accepted, 0, "{stop}");
+        stopping.rollback().await.unwrap();
+        // It was not stopped after all.
+        stage.deliver(&[&batch]).await.unwrap();
+        assert_eq!(world.states(&batch).await, ["sent", "sent"], "{stop}");
+
+        let gate = world.gate().await;
+        let mut stopping = world.pool.begin().await.unwrap();
+        sqlx::query(stop).bind(world.tenant).execute(&mut *stopping).await.unwrap();
+        while world.gate().await == gate {
+            world.become_another().await;
+        }
+        let (_, others) = world.campaign_batch(&["eve@example.org"]).await;
+        stage.deliver(&[&others]).await.unwrap();
+        assert_eq!(world.states(&others).await, ["sent"], "{stop}");
+        stopping.rollback().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_the_fences_that_have_looked() {
+    let world = World::new().await;
+    world.campaign().await;
+    for stop in STOPS {
+        let mut fencing = world.pool.begin().await.unwrap();
+        let held = sqlx::query_scalar::<_, bool>("select try_gate($1)").bind(world.tenant).fetch_one(&mut *fencing);
+        assert!(held.await.unwrap());
+        let mut stopping = world.pool.begin().await.unwrap();
+        sqlx::query("set local lock_timeout = '100ms'").execute(&mut *stopping).await.unwrap();
+        let refused = sqlx::query(stop).bind(world.tenant).execute(&mut *stopping).await.unwrap_err();
+        assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some("55P03"), "{stop}");
+        stopping.rollback().await.unwrap();
+        fencing.rollback().await.unwrap();
+        let mut stopping = world.pool.begin().await.unwrap();
+        assert_eq!(
+            sqlx::query(stop).bind(world.tenant).execute(&mut *stopping).await.unwrap().rows_affected(),
+            1,
+            "{stop}"
+        );
+        stopping.rollback().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn several_processes_share_the_work_and_nobody_is_mailed_twice() {
     let world = World::new().await;
