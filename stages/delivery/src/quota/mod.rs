@@ -5,12 +5,15 @@
 //! a fence (`sends.fenced_at`). A tenant with a limit is exact over any number of delivery processes: its row in `tenants` is
 //! locked, in tenant order, before its usage is read. A tenant without one is metered in shards, and nobody waits for anybody.
 //!
+//! It stops campaigns and one-off messages. Transactional mail and sequences count against it and always leave.
+//!
 //! The gate at launch and at `POST /v1/messages` asks [`room`] and locks nothing: it keeps a caller from queueing what cannot
 //! be sent. The fence is what holds.
 
 mod limits;
 
 use chrono::{DateTime, NaiveDate, Utc};
+use schemas::MessageKind;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -22,10 +25,10 @@ pub use limits::{Limits, Resets, Room};
 #[command(next_help_heading = "Send quota")]
 #[group(skip)]
 pub struct QuotaDefaults {
-    /// Mails a tenant may hand over in a month (UTC). 0: no limit.
+    /// Mails a tenant may hand over in a month (UTC) before its campaigns and one-off messages are refused. 0: no limit.
     #[arg(long, env = "POSTRIDER_SEND_QUOTA_MONTHLY", default_value_t = 0)]
     pub send_quota_monthly: u64,
-    /// Mails a tenant may hand over in a day (UTC). 0: no limit.
+    /// Mails a tenant may hand over in a day (UTC) before its campaigns and one-off messages are refused. 0: no limit.
     #[arg(long, env = "POSTRIDER_SEND_QUOTA_DAILY", default_value_t = 0)]
     pub send_quota_daily: u64,
 }
@@ -39,6 +42,15 @@ impl QuotaDefaults {
             (limit > 0).then_some(limit)
         };
         Limits { monthly: effective(monthly, self.send_quota_monthly), daily: effective(daily, self.send_quota_daily) }
+    }
+}
+
+/// Whether a quota that is used up stops mail of this kind.
+#[must_use]
+pub fn stops(kind: MessageKind) -> bool {
+    match kind {
+        MessageKind::Campaign | MessageKind::OneOff => true,
+        MessageKind::Transactional | MessageKind::Sequence => false,
     }
 }
 

@@ -1,4 +1,5 @@
-//! The send quota at the fence: as many pass as remain.
+//! The send quota at the fence: of campaigns and one-off messages as many pass as remain. Transactional mail and sequences count and
+//! always pass: a campaign cannot use up the password resets.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -58,15 +59,16 @@ impl Meter {
         self.today
     }
 
-    /// Lets a fence pass, or turns it into a skip because nothing is left. A send that counts already always passes.
+    /// Lets a fence pass, or turns it into a skip because nothing is left. A send that counts already always passes, and so does one that
+    /// the quota does not stop.
     pub fn admit(&mut self, change: Change) -> Change {
         if change.to != SendState::Fenced || change.metered() == 0 {
             return change;
         }
         match self.left.get_mut(&change.send.batch.tenant_id) {
-            Some(0) => Change::skipped(change.send, SkipReason::QuotaExceeded),
+            Some(0) if quota::stops(change.send.batch.kind) => Change::skipped(change.send, SkipReason::QuotaExceeded),
             Some(left) => {
-                *left -= 1;
+                *left = (*left - 1).max(0);
                 change
             }
             None => change,

@@ -1,6 +1,6 @@
 //! The send quota at the fence.
 
-use schemas::SendId;
+use schemas::{Lane, MessageKind, SendId};
 use uuid::Uuid;
 
 use super::world::{Handle, World, row, within_a_day};
@@ -136,6 +136,25 @@ async fn further_attempts_of_one_send_count_once_and_pass_when_nothing_is_left()
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("sent", None, 2));
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_quota_that_a_campaign_has_used_up_stops_no_password_reset_and_no_sequence() {
+    let world = World::new().await;
+    limit(&world, None, Some(1)).await;
+    let (_, campaign) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let reset = world.transactional_batch("eve@example.org").await;
+    let step = world.batch(None, MessageKind::Sequence, Lane::Priority, &["joe@example.org"]).await;
+    let message = world.batch(None, MessageKind::OneOff, Lane::Priority, &["kim@example.org"]).await;
+    let stage = world.stage();
+    stage.deliver(&[&campaign]).await.unwrap();
+    stage.deliver(&[&reset, &step, &message]).await.unwrap();
+    assert_eq!(world.row(reset.send(0)).await, row("sent", None, 1));
+    assert_eq!(world.row(step.send(0)).await, row("sent", None, 1));
+    assert_eq!(world.row(message.send(0)).await, row("skipped", Some("quota_exceeded"), 0));
+    // What always leaves is counted all the same.
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (3, 3));
+    assert_eq!(room_of(&world).await.remaining, Some(0));
 }
 
 #[tokio::test]
