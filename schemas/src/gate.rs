@@ -2,7 +2,7 @@
 //!
 //! Facts are read set-based (SQL function `standings`), the verdict is decided here, row by row.
 
-use crate::{Classification, SkipReason};
+use crate::{Classification, MessageKind, SkipReason};
 
 /// Whether a contact has agreed to marketing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl MarketingStatus {
 /// What is known of one recipient at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// The contact row exists and is not archived or erased.
+    /// The contact is not archived. (One that was erased has no standing at all, and is not mailed.)
     pub contact_active: bool,
     /// Marketing consent.
     pub marketing: MarketingStatus,
@@ -65,15 +65,17 @@ impl Standing {
 /// May this recipient be mailed? `None`: yes. `Some`: withheld, for this reason (the gravest first).
 ///
 /// Hard suppressions (bounce, complaint, invalid, manual with scope `all`) hold for every classification (spec rule 7).
-/// Marketing opt-outs hold for marketing only.
+/// Marketing opt-outs hold for marketing only. The archive holds for marketing and for campaigns, whose audiences have no archived
+/// contacts; a receipt or a message to this very person still reaches one.
 #[must_use]
-pub fn judge(standing: &Standing, classification: Classification) -> Option<SkipReason> {
+pub fn judge(standing: &Standing, kind: MessageKind, classification: Classification) -> Option<SkipReason> {
+    let is_marketing = classification == Classification::Marketing;
     let hard = [
         (standing.hard_bounced, SkipReason::HardBounced),
         (standing.complained, SkipReason::Complained),
         (standing.invalid, SkipReason::InvalidAddress),
         (standing.suppressed_all, SkipReason::Suppressed),
-        (!standing.contact_active, SkipReason::ContactArchived),
+        (!standing.contact_active && (is_marketing || kind == MessageKind::Campaign), SkipReason::ContactArchived),
     ];
     let marketing = [
         (standing.unsubscribed, SkipReason::Unsubscribed),
@@ -82,10 +84,7 @@ pub fn judge(standing: &Standing, classification: Classification) -> Option<Skip
         (standing.marketing == MarketingStatus::Pending, SkipReason::NoConsent),
     ];
     let first = |rules: &[(bool, SkipReason)]| rules.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason);
-    first(&hard).or_else(|| match classification {
-        Classification::Marketing => first(&marketing),
-        Classification::Operational | Classification::Transactional => None,
-    })
+    first(&hard).or_else(|| first(&marketing).filter(|_| is_marketing))
 }
 
 #[cfg(test)]
@@ -101,7 +100,6 @@ mod tests {
     #[case(Standing { complained: true, ..C }, Some(SkipReason::Complained), Some(SkipReason::Complained))]
     #[case(Standing { invalid: true, ..C }, Some(SkipReason::InvalidAddress), Some(SkipReason::InvalidAddress))]
     #[case(Standing { suppressed_all: true, ..C }, Some(SkipReason::Suppressed), Some(SkipReason::Suppressed))]
-    #[case(Standing { contact_active: false, ..C }, Some(SkipReason::ContactArchived), Some(SkipReason::ContactArchived))]
     #[case(Standing { unsubscribed: true, ..C }, Some(SkipReason::Unsubscribed), None)]
     #[case(Standing { marketing: MarketingStatus::Unsubscribed, ..C }, Some(SkipReason::Unsubscribed), None)]
     #[case(Standing { marketing: MarketingStatus::Pending, ..C }, Some(SkipReason::NoConsent), None)]
@@ -112,8 +110,28 @@ mod tests {
         #[case] marketing: Option<SkipReason>,
         #[case] other: Option<SkipReason>,
     ) {
-        assert_eq!(judge(&standing, Classification::Marketing), marketing);
-        assert_eq!(judge(&standing, Classification::Operational), other);
-        assert_eq!(judge(&standing, Classification::Transactional), other);
+        for kind in MessageKind::ALL {
+            assert_eq!(judge(&standing, *kind, Classification::Marketing), marketing);
+            assert_eq!(judge(&standing, *kind, Classification::Operational), other);
+            assert_eq!(judge(&standing, *kind, Classification::Transactional), other);
+        }
+    }
+
+    #[rstest]
+    #[case::campaign(MessageKind::Campaign, Classification::Marketing, false)]
+    #[case::notice_to_many(MessageKind::Campaign, Classification::Operational, false)]
+    #[case::marketing_step(MessageKind::Sequence, Classification::Marketing, false)]
+    #[case::operational_step(MessageKind::Sequence, Classification::Operational, true)]
+    #[case::transactional(MessageKind::Transactional, Classification::Transactional, true)]
+    #[case::one_off(MessageKind::OneOff, Classification::Operational, true)]
+    fn the_archive_binds_marketing_and_campaigns(
+        #[case] kind: MessageKind,
+        #[case] classification: Classification,
+        #[case] is_mailed: bool,
+    ) {
+        let archived = Standing { contact_active: false, ..C };
+        assert_eq!(judge(&archived, kind, classification), (!is_mailed).then_some(SkipReason::ContactArchived));
+        let gone = Standing { hard_bounced: true, ..archived };
+        assert_eq!(judge(&gone, kind, classification), Some(SkipReason::HardBounced));
     }
 }

@@ -289,13 +289,13 @@ closed_set! {
         NoConsent = "no_consent",
         /// Not an address.
         InvalidAddress = "invalid_address",
-        /// The same address twice in one audience.
-        DuplicateAddress = "duplicate_address",
-        /// The contact was archived.
+        /// The contact was archived: no marketing. Or it was erased.
         ContactArchived = "contact_archived",
         /// The sender's domain is not verified (any more).
         DomainUnverified = "domain_unverified",
-        /// The tenant's quota is used up.
+        /// An operator has suspended the tenant.
+        TenantSuspended = "tenant_suspended",
+        /// The tenant's quota is used up. Of campaigns and one-off messages only.
         QuotaExceeded = "quota_exceeded",
         /// `not_after` passed.
         WindowMissed = "window_missed",

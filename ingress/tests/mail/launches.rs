@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 use rstest::rstest;
 use schemas::{
-    Classification,
+    Classification, MessageKind,
     gate::{MarketingStatus, Standing, judge},
     subjects::stream,
 };
@@ -339,7 +339,8 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
             suppressed_all: row.get("suppressed_all"),
             suppressed_marketing: row.get("suppressed_marketing"),
         };
-        let verdict = judge(&standing, classification).map_or("queued", |reason| reason.as_str());
+        let verdict =
+            judge(&standing, MessageKind::Campaign, classification).map_or("queued", |reason| reason.as_str());
         *expected.entry(verdict.to_owned()).or_default() += 1;
     }
     let id = ready.campaign(json!({"message_purpose": purpose, "audience_reason": "They asked"})).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use runtime::plans;
 use schemas::{
-    Classification, SkipReason,
+    Classification, MessageKind, SkipReason,
     gate::{self, MarketingStatus, Standing},
 };
 use sqlx::{Arguments, PgConnection, postgres::PgArguments};
@@ -146,7 +146,7 @@ fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification,
     let mut members = Members::default();
     let mut queued_of = vec![0; variants];
     for group in alike {
-        let verdict = gate::judge(&group.standing, classification);
+        let verdict = gate::judge(&group.standing, MessageKind::Campaign, classification);
         let (contacts, fingerprint) = verdicts.entry(verdict).or_default();
         *contacts += group.contacts;
         *fingerprint ^= group.fingerprint;

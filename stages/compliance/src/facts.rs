@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use schemas::{
-    Classification, DomainStatus, Lane, MessageKind, Resolved, SendId,
+    Classification, DomainStatus, Lane, MessageKind, Resolved, SendId, SkipReason,
     gate::{MarketingStatus, Standing},
     month_of,
 };
@@ -38,8 +38,8 @@ pub(crate) struct BatchFacts {
 pub(crate) enum Road {
     /// Its recipients are judged one by one.
     Open,
-    /// Its sender may not send: every recipient is withheld.
-    Withheld,
+    /// Its tenant or its sender may not send: every recipient is withheld, for this reason.
+    Withheld(SkipReason),
     /// Its campaign is paused: back to waiting.
     Paused,
     /// Its tenant is paused: put aside.
@@ -56,8 +56,10 @@ impl BatchFacts {
             Road::Paused
         } else if self.tenant_paused && self.tenant_active {
             Road::Aside
-        } else if !self.tenant_active || !self.sender_active || !self.domain_status.may_send() {
-            Road::Withheld
+        } else if !self.tenant_active {
+            Road::Withheld(SkipReason::TenantSuspended)
+        } else if !self.sender_active || !self.domain_status.may_send() {
+            Road::Withheld(SkipReason::DomainUnverified)
         } else {
             Road::Open
         }
@@ -69,7 +71,8 @@ impl BatchFacts {
 pub(crate) struct OwedSend {
     pub send_id: Uuid,
     pub contact_id: Uuid,
-    pub standing: Standing,
+    /// None of a contact that was erased.
+    pub standing: Option<Standing>,
 }
 
 /// The batches of these messages, from key to key (`offset 0`): looking for the best order of six tables takes the planner 4 ms
@@ -172,11 +175,10 @@ pub(crate) async fn owed_sends(
     });
     let departed = departed(db, on_topics.collect()).await?;
     for send in sends {
-        // A contact that is gone from the table is no recipient.
-        let gone = Standing { contact_active: false, ..Standing::CLEAN };
-        let mut standing = standings.get(&(send.tenant_id, send.contact_id)).copied().unwrap_or(gone);
+        let mut standing = standings.get(&(send.tenant_id, send.contact_id)).copied();
         // Who has left the topic since the campaign was launched has left this campaign.
-        if let Some(topic) = topics.get(&(send.tenant_id, SendId(send.id).batch())) {
+        let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()));
+        if let (Some(standing), Some(topic)) = (&mut standing, topic) {
             standing.unsubscribed |= departed.contains(&(send.tenant_id, *topic, send.contact_id));
         }
         owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {

@@ -78,7 +78,7 @@ impl Stage for Compliance {
             withhold::put_aside(&self.pool, &aside).await?;
         }
         let moving: Vec<&BatchFacts> =
-            batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld)).collect();
+            batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld(_))).collect();
         let owed = facts::owed_sends(&mut db, &moving).await?;
         self.plans.put_back(db);
         let mut outputs = Vec::with_capacity(moving.len());
@@ -121,9 +121,10 @@ fn judge_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>
     let mut cleared = Vec::with_capacity(sends.len());
     let mut withheld = Vec::new();
     for send in sends {
-        let verdict = match batch.road() {
-            Road::Withheld => Some(SkipReason::DomainUnverified),
-            _ => gate::judge(&send.standing, batch.classification),
+        let verdict = match (batch.road(), &send.standing) {
+            (Road::Withheld(reason), _) => Some(reason),
+            (_, None) => Some(SkipReason::ContactArchived),
+            (_, Some(standing)) => gate::judge(standing, batch.kind, batch.classification),
         };
         match verdict {
             Some(reason) => withheld.push((send.send_id, reason)),

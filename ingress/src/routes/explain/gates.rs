@@ -2,7 +2,10 @@
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
 use delivery::{quota::Room, warmup::Standing as WarmupStanding};
-use schemas::{CampaignStatus, Classification, EnrollmentStatus, OnMiss, SendState, SequenceStatus};
+use schemas::{
+    CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus,
+    gate::{Standing, judge},
+};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -116,13 +119,11 @@ pub(super) fn sequence(row: &SequenceRow) -> Gate {
     Gate::new("sequence", verdict, row.status.as_str()).row("sequence", row.id, Some(row.updated_at))
 }
 
-/// Whether the contact is active.
-pub(super) fn contact(row: &ContactRow) -> Gate {
-    Gate::new("contact", stop_if(row.status != "active"), row.status.clone()).row(
-        "contact",
-        row.id,
-        Some(row.updated_at),
-    )
+/// Whether the contact is active, where that counts: one that is archived gets no marketing and no campaign.
+pub(super) fn contact(row: &ContactRow, kind: MessageKind, classification: Classification) -> Gate {
+    let standing = Standing { contact_active: row.status == "active", ..Standing::CLEAN };
+    let stops = judge(&standing, kind, classification).is_some();
+    Gate::new("contact", stop_if(stops), row.status.clone()).row("contact", row.id, Some(row.updated_at))
 }
 
 /// One gate for each live suppression, or one that says that there is none. A magic recipient of the sandbox has no row.
@@ -170,10 +171,11 @@ pub(super) fn domain(row: &SenderRow) -> Gate {
     )
 }
 
-/// Whether there is room in the quota.
-pub(super) fn quota(room: &Room) -> Gate {
+/// Whether there is room in the quota, where mail of this kind is stopped by it.
+pub(super) fn quota(room: &Room, kind: MessageKind) -> Gate {
     let detail = room.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
-    Gate { at: Some(room.resets_at), ..Gate::new("quota", stop_if(room.remaining == Some(0)), detail) }
+    let stops = room.remaining == Some(0) && delivery::quota::stops(kind);
+    Gate { at: Some(room.resets_at), ..Gate::new("quota", stop_if(stops), detail) }
 }
 
 /// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail then waits for the next day.

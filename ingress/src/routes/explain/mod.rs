@@ -6,7 +6,7 @@ mod gates;
 mod store;
 
 use delivery::quota::QuotaDefaults;
-use schemas::{Address, Classification, receiver::Receiver};
+use schemas::{Address, Classification, MessageKind, receiver::Receiver};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -127,9 +127,9 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         }
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(asker, contact, address, row.classification).await?);
+        gates.extend(person(asker, contact, address, (MessageKind::Campaign, row.classification)).await?);
     }
-    let (from, domain) = sender(asker, row.sender_profile_id).await?;
+    let (from, domain) = sender(asker, row.sender_profile_id, MessageKind::Campaign).await?;
     gates.extend(from);
     let warmup = delivery::warmup::standing(&mut *asker.db, tenant, domain.domain_id).await?;
     gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
@@ -165,9 +165,9 @@ async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<V
         Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(asker, contact, address, Classification::Operational).await?);
+        gates.extend(person(asker, contact, address, (MessageKind::OneOff, Classification::Operational)).await?);
     }
-    let (from, domain) = sender(asker, message.sender_id).await?;
+    let (from, domain) = sender(asker, message.sender_id, MessageKind::OneOff).await?;
     gates.extend(from);
     gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     finish(asker, answer("message", id, address, contact.map(|contact| contact.id), gates), send).await
@@ -198,10 +198,10 @@ async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         Some(_) => gates::enrollment(enrollment.as_ref()),
     }];
     if let Some(contact) = &contact {
-        gates.extend(person(asker, contact, address, Classification::Marketing).await?);
+        gates.extend(person(asker, contact, address, (MessageKind::Sequence, Classification::Marketing)).await?);
     }
     if let Some(profile) = row.sender_profile_id {
-        let (from, domain) = sender(asker, profile).await?;
+        let (from, domain) = sender(asker, profile, MessageKind::Sequence).await?;
         gates.extend(from);
         gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     }
@@ -219,28 +219,32 @@ async fn is_member(asker: &mut Asker<'_>, row: &CampaignRow, contact: Uuid) -> R
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
-/// What stands for and against a person.
+/// What stands for and against a person as a recipient of such mail.
 async fn person(
     asker: &mut Asker<'_>,
     contact: &store::ContactRow,
     address: &Address,
-    classification: Classification,
+    (kind, classification): (MessageKind, Classification),
 ) -> Result<Vec<Gate>, ApiError> {
     let tenant = asker.tenant;
     let suppressions = store::suppressions(&mut *asker.db, tenant, address.as_str()).await?;
-    let mut gates = vec![gates::contact(contact)];
+    let mut gates = vec![gates::contact(contact, kind, classification)];
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
     gates.push(gates::consent(contact, classification));
     Ok(gates)
 }
 
-/// What stands for and against the sender.
-async fn sender(asker: &mut Asker<'_>, sender: Uuid) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
+/// What stands for and against the sender of mail of this kind.
+async fn sender(
+    asker: &mut Asker<'_>,
+    sender: Uuid,
+    kind: MessageKind,
+) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
     let (tenant, defaults) = (asker.tenant, asker.quota);
     let row = store::sender(&mut *asker.db, tenant, sender).await?;
     let room = delivery::quota::room(&mut *asker.db, tenant, &defaults).await?;
     let gates =
-        vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room)];
+        vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room, kind)];
     Ok((gates, row))
 }
 

@@ -13,7 +13,7 @@ mod rate;
 mod store;
 
 use runtime::{Publication, trace};
-use schemas::{Classification, RequestAnnounced, RequestKind, gate, subjects};
+use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, gate, subjects};
 
 use self::{draft::MessageBody, store::NewMessage};
 use super::{campaigns::room, senders::store as senders};
@@ -42,7 +42,10 @@ async fn send(act: &mut Act, body: MessageBody) -> Result<Reply, ApiError> {
     let attachments = attachment::inspect(uploads).await?;
     let contacts = store::find_or_create_contacts(act.db(), tenant, &draft).await?;
     let standings = store::standings(act.db(), tenant, &contacts).await?;
-    let open = standings.iter().filter(|standing| gate::judge(standing, CLASSIFICATION).is_none()).count();
+    let open = standings
+        .iter()
+        .filter(|standing| gate::judge(standing, MessageKind::OneOff, CLASSIFICATION).is_none())
+        .count();
     if open == 0 {
         return Err(all_suppressed());
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use audience::{AudienceSelector, count};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use schemas::{
-    Classification, SkipReason,
+    Classification, MessageKind, SkipReason,
     gate::{self, MarketingStatus, Standing},
 };
 use stage_rig::{Person, Rig, Tenant};
@@ -85,7 +85,7 @@ async fn judged(
             suppressed_all: row.6,
             suppressed_marketing: row.7,
         };
-        *verdicts.entry(gate::judge(&standing, class)).or_default() += 1;
+        *verdicts.entry(gate::judge(&standing, MessageKind::Campaign, class)).or_default() += 1;
     }
     verdicts
 }

@@ -1,7 +1,7 @@
 //! The last gate, as one pure decision.
 
 use schemas::{
-    CampaignStatus, Classification, DomainStatus, OnMiss, SkipReason,
+    CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SkipReason,
     gate::{Standing, judge},
 };
 
@@ -39,7 +39,10 @@ impl BatchStanding {
         if self.campaign == Some(CampaignStatus::Cancelled) {
             return Verdict::Cancel;
         }
-        if !self.tenant_active || !self.sender_active || !self.domain.may_send() {
+        if !self.tenant_active {
+            return Verdict::Skip(SkipReason::TenantSuspended);
+        }
+        if !self.sender_active || !self.domain.may_send() {
             return Verdict::Skip(SkipReason::DomainUnverified);
         }
         match self.missed {
@@ -52,18 +55,18 @@ impl BatchStanding {
     }
 }
 
-/// The verdict on one send. A contact that cannot be found is not mailed.
+/// The verdict on one send. A contact that cannot be found, or was erased, is not mailed.
 pub(crate) fn verdict(
     batch: Option<&BatchStanding>,
     contact: Option<&Standing>,
-    classification: Classification,
+    (kind, classification): (MessageKind, Classification),
 ) -> Verdict {
     let Some(batch) = batch else { return Verdict::Hold };
     match batch.verdict() {
         Verdict::Pass => {}
         stopped => return stopped,
     }
-    match contact.map(|standing| judge(standing, classification)) {
+    match contact.map(|standing| judge(standing, kind, classification)) {
         None => Verdict::Skip(SkipReason::ContactArchived),
         Some(Some(reason)) => Verdict::Skip(reason),
         Some(None) => Verdict::Pass,
@@ -85,6 +88,9 @@ mod tests {
         domain: DomainStatus::Verified,
     };
 
+    const CAMPAIGN: (MessageKind, Classification) = (MessageKind::Campaign, Classification::Marketing);
+    const RECEIPT: (MessageKind, Classification) = (MessageKind::Transactional, Classification::Transactional);
+
     #[rstest]
     #[case::open(OPEN, Verdict::Pass)]
     #[case::no_campaign(BatchStanding { campaign: None, ..OPEN }, Verdict::Pass)]
@@ -97,35 +103,29 @@ mod tests {
     #[case::missed_and_held(BatchStanding { missed: Some(OnMiss::Hold), ..OPEN }, Verdict::Hold)]
     #[case::missed_and_sent(BatchStanding { missed: Some(OnMiss::Send), ..OPEN }, Verdict::Pass)]
     #[case::missed_and_cancelled(BatchStanding { missed: Some(OnMiss::Skip), campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
-    #[case::tenant(BatchStanding { tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::tenant(BatchStanding { tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::TenantSuspended))]
     #[case::tenant_paused(BatchStanding { tenant_paused: true, ..OPEN }, Verdict::Rest)]
     #[case::tenant_and_campaign_paused(BatchStanding { tenant_paused: true, paused: true, ..OPEN }, Verdict::Rest)]
     #[case::tenant_paused_and_missed(BatchStanding { tenant_paused: true, missed: Some(OnMiss::Skip), ..OPEN }, Verdict::Skip(SkipReason::WindowMissed))]
     #[case::tenant_paused_and_cancelled(BatchStanding { tenant_paused: true, campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
-    #[case::tenant_paused_and_suspended(BatchStanding { tenant_paused: true, tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::tenant_paused_and_suspended(BatchStanding { tenant_paused: true, tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::TenantSuspended))]
     #[case::sender(BatchStanding { sender_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::domain_failed(BatchStanding { domain: DomainStatus::Failed, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::domain_suspended(BatchStanding { domain: DomainStatus::Suspended, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     fn what_stops_a_batch_stops_its_sends(#[case] batch: BatchStanding, #[case] expected: Verdict) {
-        assert_eq!(verdict(Some(&batch), Some(&Standing::CLEAN), Classification::Marketing), expected);
+        assert_eq!(verdict(Some(&batch), Some(&Standing::CLEAN), CAMPAIGN), expected);
     }
 
     #[test]
     fn the_recipients_standing_is_judged_as_everywhere() {
         let left = Standing { unsubscribed: true, ..Standing::CLEAN };
-        assert_eq!(
-            verdict(Some(&OPEN), Some(&left), Classification::Marketing),
-            Verdict::Skip(SkipReason::Unsubscribed)
-        );
-        assert_eq!(verdict(Some(&OPEN), Some(&left), Classification::Transactional), Verdict::Pass);
+        assert_eq!(verdict(Some(&OPEN), Some(&left), CAMPAIGN), Verdict::Skip(SkipReason::Unsubscribed));
+        assert_eq!(verdict(Some(&OPEN), Some(&left), RECEIPT), Verdict::Pass);
     }
 
     #[test]
     fn what_cannot_be_found_is_not_mailed() {
-        assert_eq!(
-            verdict(Some(&OPEN), None, Classification::Transactional),
-            Verdict::Skip(SkipReason::ContactArchived)
-        );
-        assert_eq!(verdict(None, Some(&Standing::CLEAN), Classification::Transactional), Verdict::Hold);
+        assert_eq!(verdict(Some(&OPEN), None, RECEIPT), Verdict::Skip(SkipReason::ContactArchived));
+        assert_eq!(verdict(None, Some(&Standing::CLEAN), RECEIPT), Verdict::Hold);
     }
 }

@@ -166,7 +166,8 @@ async fn a_transactional_message_of_yesterday_is_not_sent() {
     "hard_bounced"
 )]
 #[case::domain("update domains set status = 'failed' where tenant_id = $1", "domain_unverified")]
-#[case::tenant("update tenants set status = 'suspended' where id = $1", "domain_unverified")]
+#[case::tenant("update tenants set status = 'suspended' where id = $1", "tenant_suspended")]
+#[case::erased("update contacts set status = 'erased', address = 'erased:x' where tenant_id = $1", "contact_archived")]
 #[tokio::test]
 async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change: &'static str, #[case] reason: &str) {
     let world = World::new().await;
@@ -182,13 +183,24 @@ async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change
     world.assert_counters_are_right().await;
 }
 
+#[rstest]
+#[case::unsubscribed("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1", None)]
+#[case::archived("update contacts set status = 'archived' where tenant_id = $1", None)]
+#[case::erased(
+    "update contacts set status = 'erased', address = 'erased:x' where tenant_id = $1",
+    Some("contact_archived")
+)]
 #[tokio::test]
-async fn a_marketing_opt_out_does_not_stop_transactional_mail() {
+async fn of_what_stops_marketing_only_erasure_stops_transactional_mail(
+    #[case] change: &'static str,
+    #[case] reason: Option<&str>,
+) {
     let world = World::new().await;
     let batch = world.transactional_batch("ann@example.com").await;
-    world.run("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1").await;
+    world.run(change).await;
     world.stage().deliver(&[&batch]).await.unwrap();
-    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    let expected = if reason.is_some() { row("skipped", reason, 0) } else { row("sent", None, 1) };
+    assert_eq!(world.row(batch.send(0)).await, expected);
 }
 
 #[tokio::test]
