@@ -4,6 +4,8 @@
 //! hyper ends an HTTP/1 connection whose headers are slow, without a word, and an idle one as early; what comes before the first
 //! line, and HTTP/2, has no limit there. So silence is measured here, for all of them: the time in which no request is in hand.
 
+mod head;
+
 use std::{
     io::{self, ErrorKind},
     pin::Pin,
@@ -25,6 +27,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use self::head::Heads;
 use crate::{error::ApiError, routes::tracking::peer::Peer};
 
 /// How long, and how much, is still read of a client that goes on sending after its last answer: closing at once would reset the
@@ -47,13 +50,23 @@ pub(crate) async fn converse(stream: TcpStream, router: Router, patience: Durati
     let peer = Peer::of(&stream);
     let stream = Arc::new(stream);
     let activity = Arc::new(Activity::new());
-    let line = Line { stream: Arc::clone(&stream), activity: Arc::clone(&activity) };
+    let line = Line {
+        stream: Arc::clone(&stream),
+        activity: Arc::clone(&activity),
+        heads: Heads::default(),
+        is_refused: false,
+    };
     let service = Watched { router, peer, activity: Arc::clone(&activity) };
     let timed_out = speak(line, service, patience, &activity, &shutdown).await;
     // hyper has let go of it.
     let Some(mut stream) = Arc::into_inner(stream) else { return };
-    if timed_out && activity.waits_for_a_head() {
-        let _ = tokio::time::timeout(LINGER_MAX, stream.write_all(&too_slow())).await;
+    let last = if activity.is_refused() {
+        Some(malformed())
+    } else {
+        (timed_out && activity.waits_for_a_head()).then(too_slow)
+    };
+    if let Some(answer) = last {
+        let _ = tokio::time::timeout(LINGER_MAX, stream.write_all(&answer)).await;
     }
     linger(stream).await;
 }
@@ -102,11 +115,24 @@ async fn speak(
 
 /// What is said to a client whose headers do not come.
 fn too_slow() -> Vec<u8> {
-    let body = ApiError::new(http::StatusCode::REQUEST_TIMEOUT, "request_timeout")
-        .detail("the headers did not arrive in time")
-        .body();
+    let error = ApiError::new(http::StatusCode::REQUEST_TIMEOUT, "request_timeout");
+    last_answer(&error.detail("the headers did not arrive in time"))
+}
+
+/// What is said to a client whose request has more than one reading.
+fn malformed() -> Vec<u8> {
+    let error = ApiError::new(http::StatusCode::BAD_REQUEST, "malformed_request");
+    last_answer(&error.detail(
+        "a request has Content-Length or Transfer-Encoding, not both, and no control characters in its line or headers",
+    ))
+}
+
+/// An answer that hyper does not give, after which the connection is closed.
+fn last_answer(error: &ApiError) -> Vec<u8> {
+    let body = error.body();
     let head = format!(
-        "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        error.status,
         body.len()
     );
     [head.into_bytes(), body].concat()
@@ -145,6 +171,8 @@ struct Doing {
     protocol: Option<Protocol>,
     /// Whether it has ever asked anything.
     asked: bool,
+    /// Whether its last request was refused before hyper saw it.
+    refused: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +189,7 @@ impl Activity {
             head_since: None,
             protocol: None,
             asked: false,
+            refused: false,
         }))
     }
 
@@ -194,6 +223,14 @@ impl Activity {
 
     fn said(&self) {
         self.doing().quiet_since = Instant::now();
+    }
+
+    fn refuse(&self) {
+        self.doing().refused = true;
+    }
+
+    fn is_refused(&self) -> bool {
+        self.doing().refused
     }
 
     /// Whether the head of a request began to come.
@@ -273,15 +310,30 @@ where
 struct Line {
     stream: Arc<TcpStream>,
     activity: Arc<Activity>,
+    heads: Heads,
+    /// A head was refused: hyper hears no more, as if the client had said all.
+    is_refused: bool,
 }
 
 impl AsyncRead for Line {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_refused {
+            return Poll::Ready(Ok(()));
+        }
         loop {
             ready!(self.stream.poll_read_ready(context))?;
             let before = buffer.filled().len();
             match self.stream.try_read_buf(buffer) {
                 Ok(_) => {
+                    if let Err(begun) = self.heads.follow(&buffer.filled()[before..]) {
+                        buffer.set_filled(before + begun);
+                        self.is_refused = true;
+                        self.activity.refuse();
+                    }
                     self.activity.heard(&buffer.filled()[before..]);
                     return Poll::Ready(Ok(()));
                 }

@@ -12,6 +12,11 @@ use tokio::task::JoinError;
 /// What a caller should wait, in seconds, when Postgres is away.
 const RETRY_UNAVAILABLE: u64 = 2;
 
+/// The scheme for whoever is not known.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"postrider\"");
+/// What a caller should wait, in seconds, when somebody else is at the same object.
+const RETRY_BUSY: u64 = 1;
+
 /// One thing wrong with a request, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldFault {
@@ -138,10 +143,16 @@ impl ApiError {
         Self::internal()
     }
 
-    /// Whether an idempotent repeat gets this very answer again: a 4xx that the act itself decided.
+    /// 409 with `Retry-After`: somebody else is at it for a moment, and the same request may succeed then. It is not kept for a repeat.
+    pub fn busy(code: impl Into<Cow<'static, str>>) -> Self {
+        Self::conflict(code).retry_after(RETRY_BUSY)
+    }
+
+    /// Whether an idempotent repeat gets this very answer again: a 4xx that the act itself decided, and that time does not change.
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
         self.status.is_client_error()
+            && self.retry_after.is_none()
             && !matches!(
                 self.status,
                 StatusCode::UNAUTHORIZED
@@ -217,6 +228,10 @@ impl IntoResponse for ApiError {
         let mut response =
             (self.status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.body())
                 .into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 9110 §11.6.1. Signed mode has headers of its own and no scheme.
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
+        }
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -286,6 +301,7 @@ mod tests {
     #[case(ApiError::unauthorized("x"), false)]
     #[case(ApiError::forbidden("x"), false)]
     #[case(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "x"), false)]
+    #[case(ApiError::busy("campaign_busy"), false)]
     #[case(ApiError::internal(), false)]
     #[case(ApiError::unavailable(), false)]
     fn only_what_the_act_decided_is_answered_again(#[case] error: ApiError, #[case] stored: bool) {

@@ -19,6 +19,7 @@ pub mod rendered;
 pub mod scope;
 pub mod states;
 pub mod subjects;
+pub mod text;
 pub mod token;
 pub mod webhook;
 

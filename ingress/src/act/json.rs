@@ -1,8 +1,9 @@
 //! Strict JSON: one reading of a body, whoever reads it. Duplicate keys, NUL characters, trailing bytes, unknown fields and
 //! anything but an object at the top are refused.
 
-use std::{cell::Cell, fmt};
+use std::{fmt, time::Duration};
 
+use runtime::{Budget, Limits, Spent};
 use schemas::parse_id;
 use serde::{
     Deserialize, Deserializer,
@@ -11,7 +12,7 @@ use serde::{
 use serde_json::{Map, Number, Value};
 use uuid::Uuid;
 
-use super::plain::Plain;
+use super::{body::IMPORT_BODY_MAX_BYTES, plain::Plain};
 use crate::error::{ApiError, FieldFault};
 
 /// How deep objects and arrays may nest.
@@ -20,6 +21,18 @@ const DEPTH_MAX: usize = 32;
 /// memory, or 700, so the length alone bounds nothing.
 const VALUES_MAX: usize = 500_000;
 const OBJECT_WEIGHT: usize = 20;
+/// What a value takes in memory, in bytes, beside its text.
+const VALUE_BYTES: usize = 32;
+
+/// What the reading of one body may cost. A step is a value; what is held is all of them, and their texts.
+const LIMITS: Limits = Limits {
+    input_bytes: IMPORT_BODY_MAX_BYTES,
+    held_bytes: VALUES_MAX * VALUE_BYTES + IMPORT_BODY_MAX_BYTES,
+    // The outermost value stands at no depth.
+    depth: DEPTH_MAX as u32 + 1,
+    steps: VALUES_MAX as u64,
+    time: Duration::from_secs(10),
+};
 
 /// Parses a body.
 ///
@@ -33,11 +46,20 @@ pub fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
 }
 
 fn parse_value(body: &[u8]) -> Result<Value, ApiError> {
+    parse_within(&Budget::new(LIMITS), body)
+}
+
+/// Parses a body, charging `budget`.
+fn parse_within(budget: &Budget, body: &[u8]) -> Result<Value, ApiError> {
+    let fault = |detail: String| match budget.check_time() {
+        Ok(()) => ApiError::invalid_json(detail),
+        // Only a busy machine explains it.
+        Err(_) => ApiError::unavailable(),
+    };
+    budget.take_input(body.len()).map_err(|spent| fault(spent.to_string()))?;
     let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid_json("the body is not UTF-8"))?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let room = Cell::new(VALUES_MAX);
-    let strict = Strict { depth: 0, room: &room };
-    let value = strict.deserialize(&mut reader).map_err(|error| ApiError::invalid_json(error.to_string()))?;
+    let value = Strict { budget }.deserialize(&mut reader).map_err(|error| fault(error.to_string()))?;
     reader.end().map_err(|error| ApiError::invalid_json(error.to_string()))?;
     Ok(value)
 }
@@ -67,20 +89,29 @@ pub fn parse_array(body: &[u8], max_items: usize) -> Result<Vec<Value>, ApiError
 
 #[derive(Clone, Copy)]
 struct Strict<'a> {
-    depth: usize,
-    /// For how many more values there is room.
-    room: &'a Cell<usize>,
+    budget: &'a Budget,
 }
 
 impl Strict<'_> {
-    fn deeper(self) -> Self {
-        Self { depth: self.depth + 1, ..self }
+    /// Makes room for so many values.
+    fn take_room<E: serde::de::Error>(self, values: usize) -> Result<(), E> {
+        self.budget.take_steps(values as u64).map_err(spent)?;
+        self.budget.hold(values * VALUE_BYTES).map_err(spent)
     }
 
-    fn take_room<E: serde::de::Error>(self, values: usize) -> Result<(), E> {
-        let left = self.room.get().checked_sub(values).ok_or_else(|| E::custom("too many values"))?;
-        self.room.set(left);
-        Ok(())
+    /// Makes room for a text, which is good.
+    fn take_text<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        checked(text)?;
+        self.budget.hold(text.len()).map_err(spent)
+    }
+}
+
+/// A bound that was passed, in the words of a body.
+fn spent<E: serde::de::Error>(spent: Spent) -> E {
+    match spent {
+        Spent::Depth => E::custom("nested too deep"),
+        Spent::Steps | Spent::Held => E::custom("too many values"),
+        Spent::Input | Spent::Time => E::custom(spent),
     }
 }
 
@@ -88,9 +119,7 @@ impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        if self.depth > DEPTH_MAX {
-            return Err(D::Error::custom("nested too deep"));
-        }
+        let _level = self.budget.enter().map_err(spent)?;
         self.take_room(1)?;
         deserializer.deserialize_any(self)
     }
@@ -124,18 +153,18 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
-        checked(text)?;
+        self.take_text(text)?;
         Ok(Value::String(text.to_owned()))
     }
 
     fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
-        checked(&text)?;
+        self.take_text(&text)?;
         Ok(Value::String(text))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(self.deeper())? {
+        while let Some(item) = items.next_element_seed(self)? {
             array.push(item);
         }
         Ok(Value::Array(array))
@@ -144,14 +173,14 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            checked(&key)?;
+            self.take_text(&key)?;
             if object.is_empty() {
                 self.take_room(OBJECT_WEIGHT)?;
             }
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key `{}`", shortened(&key))));
             }
-            let value = entries.next_value_seed(self.deeper())?;
+            let value = entries.next_value_seed(self)?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))
@@ -262,9 +291,70 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patch<T> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use hostile::{Shape, check_growth, fuzz};
     use proptest::prelude::*;
     use rstest::rstest;
+    use runtime::Used;
     use serde_json::json;
+
+    fn cost(body: &[u8]) -> Used {
+        let budget = Budget::new(LIMITS);
+        let _ = parse_within(&budget, body);
+        budget.used()
+    }
+
+    #[test]
+    fn the_cost_of_a_body_grows_with_its_length() {
+        fn around(start: &str, filling: &str, n: usize, end: &str) -> Vec<u8> {
+            [start, &filling.repeat(n / filling.len()), end].concat().into_bytes()
+        }
+        let shapes: [Shape; 8] = [
+            ("numbers", |n| around("[", "1,", n, "1]")),
+            ("objects", |n| around("[", r#"{"":1},"#, n, "1]")),
+            ("arrays", |n| around("[", "[],", n, "1]")),
+            ("nesting", |n| around("", "[", n, "")),
+            ("nested objects", |n| around("", r#"{"a":"#, n, "")),
+            ("a text", |n| around("\"", "x", n, "\"")),
+            ("escapes", |n| around("\"", r"\u0041", n, "\"")),
+            ("keys", |n| {
+                format!("{{{}\"\":1}}", (0..n / 10).map(|at| format!("\"k{at}\":1,")).collect::<String>()).into_bytes()
+            }),
+        ];
+        check_growth(&shapes, 20_000, 20_000, cost);
+    }
+
+    #[test]
+    fn fuzz_json() {
+        const TOKENS: &[&[u8]] = &[
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b":",
+            b",",
+            b"\"",
+            b"\"a\"",
+            b"\"product_tenant_id\"",
+            b"\\u0000",
+            b"\\ud83d",
+            b"\\",
+            b"null",
+            b"true",
+            b"1",
+            b"-0",
+            b"1e999",
+            b"0.1",
+            b"\xef\xbb\xbf",
+            b"\xff",
+            b" ",
+            b"\n",
+        ];
+        fuzz(TOKENS, |input| {
+            if let Ok(object) = parse(input) {
+                let _ = decode::<Body>(object);
+            }
+        });
+    }
 
     #[rstest]
     #[case::numbers("1,", VALUES_MAX - 23, VALUES_MAX)]

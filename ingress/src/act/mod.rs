@@ -247,6 +247,49 @@ where
     })
 }
 
+/// What is known of a write before it has a transaction.
+#[derive(Clone)]
+pub struct Before {
+    /// The shared state.
+    pub ingress: Arc<Ingress>,
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    claim: Option<TenantClaim>,
+}
+
+impl Before {
+    /// The tenant, found without a connection being held.
+    ///
+    /// # Errors
+    /// 404 `tenant_not_found`, 403 `tenant_mismatch`, 503 when Postgres is away.
+    pub async fn tenant(&self) -> Result<Uuid, ApiError> {
+        let Some(claim) = &self.claim else { return Ok(Uuid::nil()) };
+        check_tenant(self.ingress.admissions.find(&self.caller, claim).await?, &self.caller, claim)
+    }
+}
+
+/// What is done with a body before there is a transaction: see [`write_and_wait`].
+pub type Preparation<Input> = Pin<Box<dyn Future<Output = Input> + Send>>;
+
+/// A write that has read its body: it waits for its transaction.
+type Prepared = Box<dyn for<'a> FnOnce(&'a mut Act) -> Outcome<'a> + Send>;
+/// Reads the body of a write, still untyped, so that the road is compiled once and not per route.
+type Preparer = Arc<dyn Fn(Before, Map<String, Value>) -> Preparation<Prepared> + Send + Sync>;
+
+/// Hands the input to the handler, as soon as there is a transaction.
+fn prepared<Input, H>(handler: Arc<H>, input: Input) -> Prepared
+where
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
+    Box::new(move |act| Box::pin(handler.call(act, input)))
+}
+
+/// A refusal of the body is told after those of tenant and idempotency key.
+fn refused(error: ApiError) -> Prepared {
+    Box::new(move |_| Box::pin(std::future::ready(Err(error))))
+}
+
 /// What axum calls for a route.
 type Served = Pin<Box<dyn Future<Output = Response> + Send>>;
 
@@ -314,13 +357,36 @@ where
 
 /// As [`write_by_key`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
 /// answers [`Reply::later`], and `later` finds the outcome, also for a repeat after a crash.
-pub fn write_and_wait<Body, H>(scope: &'static str, body_max_bytes: usize, handler: H, later: Later) -> Endpoint
+///
+/// `prepare` makes the handler's input of the body while no connection to Postgres is held: what looks into a stranger's files. Its
+/// refusals are part of the input, so that they are told, and kept for a repeat, in their turn.
+pub fn write_and_wait<Body, Input, H>(
+    scope: &'static str,
+    body_max_bytes: usize,
+    prepare: fn(Before, Body) -> Preparation<Input>,
+    handler: H,
+    later: Later,
+) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
 {
+    let handler = Arc::new(handler);
+    let preparer: Preparer = Arc::new(move |before, object| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move {
+            match json::decode::<Body>(object) {
+                Ok(body) => prepared(handler, prepare(before, body).await),
+                Err(error) => refused(error),
+            }
+        })
+    });
     let later = Some(later);
-    writing(perform::Write { scope, body_max_bytes, later, reach: Reach::One, ..perform::Write::default() }, handler)
+    prepared_writing(
+        perform::Write { scope, body_max_bytes, later, reach: Reach::One, prepares: true, ..perform::Write::default() },
+        preparer,
+    )
 }
 
 /// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.
@@ -337,11 +403,22 @@ where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    let handler: Erased<Map<String, Value>> = erase(handler, json::decode::<Body>);
+    let handler = Arc::new(handler);
+    let preparer: Preparer = Arc::new(move |_, object| {
+        let prepared = match json::decode::<Body>(object) {
+            Ok(body) => prepared(Arc::clone(&handler), body),
+            Err(error) => refused(error),
+        };
+        Box::pin(std::future::ready(prepared))
+    });
+    prepared_writing(spec, preparer)
+}
+
+fn prepared_writing(spec: perform::Write, preparer: Preparer) -> Endpoint {
     let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
     Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
-        let handler = Arc::clone(&handler);
-        Box::pin(async move { perform::write(ingress, owned(&path), request, spec, handler).await })
+        let preparer = Arc::clone(&preparer);
+        Box::pin(async move { perform::write(ingress, owned(&path), request, spec, preparer).await })
     })
 }
 

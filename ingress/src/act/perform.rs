@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
-    Act, Erased, Reply, Tx,
+    Act, Before, Erased, Preparer, Reply, Tx,
     body::{self, BODY_MAX_BYTES},
     idempotency::{self, Claim, IdempotencyKey, Stored},
     json,
@@ -35,9 +35,11 @@ pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
 /// Room for what is read from long bodies, in KiB, beside the bodies themselves: one of the longest at a time, more of shorter ones.
-/// The others wait with their bodies. A room for each kind, so that no import stands before a message.
+/// The others wait with their bodies. A room for each kind, so that no import stands before a message; and one for messages that are
+/// stored, so that whoever waits for Postgres keeps nobody from reading.
 static ROOM_FOR_IMPORTS: Semaphore = Semaphore::const_new(body::IMPORT_BODY_MAX_BYTES / 1024);
 static ROOM_FOR_MESSAGES: Semaphore = Semaphore::const_new(body::MESSAGE_BODY_MAX_BYTES / 1024);
+static ROOM_TO_STORE_MESSAGES: Semaphore = Semaphore::const_new(body::MESSAGE_BODY_MAX_BYTES / 1024);
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -63,12 +65,21 @@ pub struct Write {
     pub later: Option<Later>,
     /// How its statements find their rows.
     pub reach: Reach,
+    /// Whether all that is read from the body is read before there is a transaction.
+    pub prepares: bool,
 }
 
 impl Default for Write {
     /// A short body of one tenant, answered at once.
     fn default() -> Self {
-        Self { scope: "", body_max_bytes: BODY_MAX_BYTES, in_tenant: true, later: None, reach: Reach::Many }
+        Self {
+            scope: "",
+            body_max_bytes: BODY_MAX_BYTES,
+            in_tenant: true,
+            later: None,
+            reach: Reach::Many,
+            prepares: false,
+        }
     }
 }
 
@@ -162,11 +173,11 @@ pub(super) async fn write(
     path: Vec<(String, String)>,
     request: Request,
     spec: Write,
-    handler: Erased<Map<String, Value>>,
+    preparer: Preparer,
 ) -> Response {
     let mut seen = Seen::default();
     let (parts, unread) = request.into_parts();
-    let result = write_steps(&ingress, path, parts, unread, spec, handler, &mut seen).await;
+    let result = write_steps(&ingress, path, parts, unread, spec, preparer, &mut seen).await;
     seen.finish(result)
 }
 
@@ -176,7 +187,7 @@ async fn write_steps(
     parts: Parts,
     unread: axum::body::Body,
     spec: Write,
-    handler: Erased<Map<String, Value>>,
+    preparer: Preparer,
     seen: &mut Seen,
 ) -> Result<Response, ApiError> {
     let terms = Terms { scope: spec.scope, body_max_bytes: spec.body_max_bytes, tenant: None };
@@ -194,11 +205,12 @@ async fn write_steps(
         in_tenant: spec.in_tenant,
         later: spec.later,
         reach: spec.reach,
+        prepares: spec.prepares,
         dry: trusted.is_some_and(|trusted| trusted.dry),
         unwaited: trusted.is_some_and(|trusted| trusted.unwaited),
     };
     // In a task of its own: axum drops a handler whose client hangs up, and half an act is worse than an unheard answer.
-    let task = ingress.tasks.spawn(trace::inherit(async move { work.carry_out(handler).await }));
+    let task = ingress.tasks.spawn(trace::inherit(async move { work.carry_out(preparer).await }));
     match tokio::time::timeout(ingress.settings.http_request_timeout, task).await {
         Ok(Ok((tenant, result))) => {
             seen.trace.tenant_id = tenant;
@@ -225,6 +237,7 @@ struct Work {
     in_tenant: bool,
     later: Option<Later>,
     reach: Reach,
+    prepares: bool,
     /// Undo what was done and only say that it would be taken.
     dry: bool,
     /// Answer as soon as it is committed.
@@ -232,26 +245,33 @@ struct Work {
 }
 
 impl Work {
-    async fn carry_out(self, handler: Erased<Map<String, Value>>) -> (Option<Uuid>, Result<Response, ApiError>) {
+    async fn carry_out(self, preparer: Preparer) -> (Option<Uuid>, Result<Response, ApiError>) {
         let mut tenant = None;
-        let result = self.steps(handler, &mut tenant).await;
+        let result = self.steps(preparer, &mut tenant).await;
         (tenant, result)
     }
 
-    async fn steps(self, handler: Erased<Map<String, Value>>, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, dry, unwaited } = self;
+    async fn steps(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
+        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, prepares, dry, unwaited } = self;
         // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
         let lease = if unwaited { Duration::ZERO } else { later::LEASE };
-        let place = find_room(room, &body).await?;
+        let length = body.len();
+        let mut place = find_room(room, length).await?;
         let mut object = parse(&body).await?;
         // A large one need not be kept beside what was read from it.
         drop(body);
+        let claim = if in_tenant { Some(TenantClaim::take_from(&mut object)?) } else { None };
+        let before = Before { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), claim: claim.clone() };
+        let prepared = preparer(before, object).await;
+        if prepares {
+            // All is read. From here on it waits for Postgres only, and the next may be read.
+            drop(place);
+            place = find_room(&ROOM_TO_STORE_MESSAGES, length).await?;
+        }
         let mut tx = ingress.pool(reach).begin().await?;
-        let tenant = if in_tenant {
-            let claim = TenantClaim::take_from(&mut object)?;
-            tenant::confine(&mut tx, &caller, &claim, WRITE_STATEMENT_MAX).await?
-        } else {
-            Uuid::nil()
+        let tenant = match &claim {
+            Some(claim) => tenant::confine(&mut tx, &caller, claim, WRITE_STATEMENT_MAX).await?,
+            None => Uuid::nil(),
         };
         *found = in_tenant.then_some(tenant);
         let key_id = caller.key_id;
@@ -275,7 +295,7 @@ impl Work {
         }
         let tx = Tx::Own(tx);
         let mut act = Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
-        let result = handler(&mut act, object).await;
+        let result = prepared(&mut act).await;
         let Act { tx: Tx::Own(tx), announcements, .. } = act else { return Err(ApiError::internal()) };
         if dry {
             tx.rollback().await?;
@@ -325,11 +345,11 @@ impl Waiting<'_> {
 }
 
 /// Waits until what is read from a body has room; what is read from a short one needs none.
-async fn find_room(room: &'static Semaphore, body: &Bytes) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
-    if body.len() <= BODY_MAX_BYTES {
+async fn find_room(room: &'static Semaphore, length: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
+    if length <= BODY_MAX_BYTES {
         return Ok(None);
     }
-    let kib = u32::try_from(body.len() / 1024).unwrap_or(u32::MAX);
+    let kib = u32::try_from(length / 1024).unwrap_or(u32::MAX);
     room.acquire_many(kib).await.map(Some).map_err(|error| ApiError::unexpected(&error))
 }
 

@@ -14,9 +14,10 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::error::ApiError;
+use super::Caller;
+use crate::{act::TenantClaim, error::ApiError};
 
-/// The seconds of a rate window.
+/// The seconds over which requests are limited: any so many, not those of a clock's minute.
 pub const WINDOW_SECONDS: u32 = 60;
 
 /// The most requests of one group.
@@ -35,19 +36,19 @@ const GROUP_EVERY: Duration = Duration::from_millis(2);
 /// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// Where a key stands in its minute.
+/// Where a key stands in its sliding minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateState {
     /// Requests allowed in a minute.
     pub limit: u32,
-    /// Requests made in this minute, this one included.
+    /// Requests admitted in the last minute, and this one.
     pub used: u32,
-    /// Seconds until the minute is over.
+    /// Seconds until the oldest of them count no more.
     pub resets_in: u32,
 }
 
 impl RateState {
-    /// Requests left in this minute.
+    /// Requests left for now.
     #[must_use]
     pub fn remaining(self) -> u32 {
         self.limit.saturating_sub(self.used)
@@ -161,6 +162,22 @@ impl Admissions {
     }
 }
 
+impl Admissions {
+    /// The tenant that a claim names, if it is linked. Along with the requests that are being admitted: no connection is held for it.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub async fn find(&self, caller: &Caller, claim: &TenantClaim) -> Result<Option<Uuid>, ApiError> {
+        let named = Named {
+            product: caller.product.clone(),
+            environment: caller.environment.as_str(),
+            product_tenant_id: claim.product_tenant_id.clone(),
+        };
+        let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: Some(named) };
+        Ok(self.admit(wanted).await?.tenant)
+    }
+}
+
 /// Admits group after group: what came while the one before was under way. While Postgres is away all who wait hear so at once,
 /// not a group at a time.
 async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
@@ -215,7 +232,7 @@ async fn admit_each(pool: &PgPool, wanted: &[Wanted]) -> Vec<Result<Admission, F
 async fn admit_group(pool: &PgPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
     let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
     let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
-    let are_limited: Vec<bool> = wanted.iter().map(|one| one.limit > 0).collect();
+    let limits: Vec<i32> = wanted.iter().map(|one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)).collect();
     let of_names = |part: fn(&Named) -> String| -> Vec<Option<String>> {
         wanted.iter().map(|one| one.named.as_ref().map(part)).collect()
     };
@@ -223,7 +240,7 @@ async fn admit_group(pool: &PgPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admis
         "queries/admit.sql",
         &keys,
         &nonces as &[Option<String>],
-        &are_limited,
+        &limits,
         &of_names(|named| named.product.clone()) as &[Option<String>],
         &of_names(|named| named.environment.to_owned()) as &[Option<String>],
         &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],

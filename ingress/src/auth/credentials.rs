@@ -55,7 +55,14 @@ impl Credentials {
             return Err(ApiError::new(http::StatusCode::BAD_REQUEST, "ambiguous_credentials")
                 .detail("send either one Authorization header or the X-Service headers, each once"));
         }
-        if bearer { Self::read_bearer(headers) } else { Self::read_signed(headers) }
+        match (bearer, signed) {
+            (true, _) => Self::read_bearer(headers),
+            (false, true) => Self::read_signed(headers),
+            (false, false) => Err(missing(&format!(
+                "send `Authorization: Bearer <API key>`, or sign the request and send {}",
+                SIGNED.join(", ")
+            ))),
+        }
     }
 
     fn read_bearer(headers: &HeaderMap) -> Result<Self, ApiError> {

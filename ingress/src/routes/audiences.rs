@@ -133,7 +133,7 @@ struct Create {
 /// What people see of a topic, checked: only a list is one, and only what has a public name is described.
 fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, description: Option<&str>) {
     if let Some(name) = name {
-        faults.text("public_name", name, NAME_MAX_CHARS);
+        faults.title("public_name", name, NAME_MAX_CHARS);
         faults.require(is_list, "public_name", "invalid", "only a list may have a public name");
     }
     faults.optional("public_description", description, DESCRIPTION_MAX_CHARS);
@@ -147,7 +147,7 @@ fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, descripti
 
 async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
-    faults.text("name", &body.name, NAME_MAX_CHARS);
+    faults.title("name", &body.name, NAME_MAX_CHARS);
     faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
     let is_list = body.kind == AudienceKind::List;
@@ -199,7 +199,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
     let public_description =
         public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
     let mut faults = Faults::default();
-    faults.text("name", &name, NAME_MAX_CHARS);
+    faults.title("name", &name, NAME_MAX_CHARS);
     faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");
     faults.optional("description", description.as_deref(), DESCRIPTION_MAX_CHARS);
     let is_list = before.kind == AudienceKind::List.as_str();

@@ -252,7 +252,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(is_key(&body.key), "key", "invalid", "must match [a-z][a-z0-9_]{0,49}");
     faults.require(!is_reserved(&body.key), "key", "reserved", "is a name that contacts have already");
-    faults.text("label", &body.label, LABEL_MAX_CHARS);
+    faults.title("label", &body.label, LABEL_MAX_CHARS);
     faults.optional("fallback", body.fallback.as_deref(), FALLBACK_MAX_CHARS);
     faults.finish()?;
     let (tenant, id) = (act.tenant, new_id());
@@ -303,7 +303,7 @@ struct Change {
 async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     if let Some(label) = &body.label {
-        faults.text("label", label, LABEL_MAX_CHARS);
+        faults.title("label", label, LABEL_MAX_CHARS);
     }
     faults.optional("fallback", body.fallback.value().map(String::as_str), FALLBACK_MAX_CHARS);
     faults.finish()?;

@@ -1,5 +1,7 @@
 //! Rules that the bodies of several routes share.
 
+use schemas::text::check_line;
+
 use crate::act::validate::Faults;
 
 /// Longest name of anything, in characters.
@@ -30,11 +32,19 @@ impl Faults {
         name
     }
 
-    /// A text for a header or a label: no control characters, so that nothing can start a header line of its own.
+    /// A text for a header, a label or a name: no control characters, so that nothing can start a header line of its own, and nothing
+    /// that deceives the reader ([`check_line`]).
     pub(crate) fn one_line(&mut self, path: &str, text: &str, max_chars: usize) {
         self.optional(path, Some(text), max_chars);
-        let plain = !text.chars().any(char::is_control);
-        self.require(plain, path, "control_character", "must not contain line breaks or other control characters");
+        if let Err(error) = check_line(text) {
+            self.add(path, error.code(), error.to_string());
+        }
+    }
+
+    /// A label that is not blank, of one line ([`Self::one_line`]).
+    pub(crate) fn title(&mut self, path: &str, text: &str, max_chars: usize) {
+        self.require(!text.trim().is_empty(), path, "empty", "must not be empty");
+        self.one_line(path, text, max_chars);
     }
 
     /// One of a closed set of words.
@@ -55,6 +65,8 @@ mod tests {
     #[case(None, Some("required"))]
     #[case(Some("  "), Some("empty"))]
     #[case(Some("a\r\nBcc: b"), Some("control_character"))]
+    #[case(Some("invoice\u{202e}fdp"), Some("invisible_character"))]
+    #[case(Some("pay\u{200b}pal"), Some("invisible_character"))]
     #[case(Some(" ok "), None)]
     fn a_name_is_one_line_that_says_something(#[case] name: Option<&str>, #[case] code: Option<&str>) {
         let mut faults = Faults::default();

@@ -1,7 +1,7 @@
 //! The endpoints, a module per resource.
 
 mod analytics;
-mod assistant;
+pub(crate) mod assistant;
 pub mod audiences;
 pub mod campaigns;
 pub mod contacts;

@@ -43,8 +43,8 @@ async fn link(act: &mut Act, body: Link) -> Result<Reply, ApiError> {
         "must have 1 to 255 characters and no control characters",
     );
     let owner = faults.address("email", &body.email);
-    faults.optional("org_name", body.org_name.as_deref(), NAME_MAX_CHARS);
-    faults.optional("producer_name", body.producer_name.as_deref(), NAME_MAX_CHARS);
+    faults.one_line("org_name", body.org_name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
+    faults.one_line("producer_name", body.producer_name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
     faults.finish()?;
     let owner = owner.map(schemas::Address::into_string).unwrap_or_default();
 

@@ -87,6 +87,52 @@ async fn create_skips_the_known_and_update_the_new() {
 }
 
 #[tokio::test]
+async fn create_applies_the_opt_outs_of_the_known_and_nothing_else() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for address in ["leaves@example.com", "stays@example.com"] {
+        client.post("/v1/contacts", json!({"email": address, "first_name": "Old"})).await;
+    }
+    let csv = "email,first_name,list,unsubscribed\nleaves@example.com,X,News,yes\nstays@example.com,X,News,no\n\
+               new@example.com,New,News,yes\n";
+    let answer = import(&client, "create", csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 3, "valid": 3, "created": 1, "updated": 1, "skipped": 1}));
+    let leaves = contact(&client, "leaves@example.com").await;
+    assert_eq!(
+        (&leaves["marketing_status"], &leaves["first_name"], &leaves["lists"]),
+        (&json!("unsubscribed"), &json!("Old"), &json!([]))
+    );
+    assert_eq!(contact(&client, "stays@example.com").await["marketing_status"], "subscribed");
+    assert_eq!(contact(&client, "new@example.com").await["marketing_status"], "unsubscribed");
+}
+
+#[tokio::test]
+async fn a_report_quotes_no_address() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let csv = "email,dot_number,eve@example.com\nann@example.com.,,\nbob@example.com,cid@example.com,\n\
+               dan@example.com,\"a\r\nBcc: x\",\n";
+    let answer = import(&client, "upsert", csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 3, "invalid": 3}));
+    let codes: Vec<&str> =
+        answer.body["errors"].as_array().unwrap().iter().map(|error| error["code"].as_str().unwrap()).collect();
+    assert_eq!(codes, ["bad_domain", "not_a_positive_integer", "control_character"]);
+    let stored = client.get(&format!("{PATH}/{}", answer.text("import_id"))).await;
+    for body in [&answer.body, &stored.body] {
+        assert!(!body.to_string().contains('@'), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_commas_is_refused_with_its_line() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let answer = client.post(PATH, json!({"csv": ",".repeat(31 * 1024 * 1024)})).await;
+    assert_eq!(answer.faults(), vec![("csv".to_owned(), "too_many_columns".to_owned())]);
+    assert!(answer.text("detail").contains("line 1"), "{}", answer.body);
+}
+
+#[tokio::test]
 async fn audience_only_touches_lists_and_tags_of_the_known() {
     let edge = Edge::start().await;
     let client = edge.client().await;

@@ -10,6 +10,7 @@ use std::{
 
 use http::Method;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+use rstest::rstest;
 use schemas::Environment;
 use serde_json::{Value, json};
 
@@ -368,5 +369,53 @@ async fn one_request_is_not_taken_for_two() {
     let twice = b"POST /v1/contacts HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 38\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n";
     let answers = statuses(&exchange(wire.address, twice).await);
     assert!(!answers.contains(&200), "{answers:?}");
+    wire.stop().await;
+}
+
+#[rstest]
+#[case::length_and_coding("content-length: 6\r\ntransfer-encoding: chunked\r\n")]
+#[case::coding_and_length("transfer-encoding: chunked\r\ncontent-length: 6\r\n")]
+#[case::nul("x-a: a\0b\r\n")]
+#[case::escape("x-a: a\u{1b}b\r\n")]
+#[case::bare_return("x-a: a\rb: c\r\n")]
+#[tokio::test]
+async fn a_request_with_more_than_one_reading_is_refused_and_the_connection_closed(#[case] headers: &str) {
+    let wire = Wire::start().await;
+    let good = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let odd = format!("POST /v1/contacts HTTP/1.1\r\nhost: x\r\n{headers}\r\n0\r\n\r\n");
+    let answer = exchange(wire.address, format!("{odd}{good}").as_bytes()).await;
+    assert_eq!(statuses(&answer), [400]);
+    let text = String::from_utf8(answer).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("content-type: application/json") && head.contains("connection: close"), "{head}");
+    let body: Value = serde_json::from_str(body).unwrap();
+    assert_eq!((&body["ok"], &body["error"]), (&json!(false), &json!("malformed_request")));
+    // What was asked before it is answered.
+    let answer = exchange(wire.address, format!("{good}{good}{odd}{good}").as_bytes()).await;
+    assert_eq!(statuses(&answer), [200, 200, 400]);
+    wire.stop().await;
+}
+
+#[tokio::test]
+async fn an_unknown_caller_hears_how_to_sign_in() {
+    let wire = Wire::start().await;
+    let answer = exchange(wire.address, b"GET /v1/contacts HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let text = String::from_utf8(answer).unwrap();
+    assert!(text.starts_with("HTTP/1.1 401 ") && text.contains("www-authenticate: Bearer realm="), "{text}");
+    assert!(text.contains("Authorization: Bearer") && text.contains("x-service-signature"), "{text}");
+    wire.stop().await;
+}
+
+#[rstest]
+#[case("/mcp")]
+#[case("/.well-known/oauth-protected-resource")]
+#[tokio::test]
+async fn while_the_assistant_is_off_its_paths_are_not_there_for_any_method(#[case] path: &str) {
+    let wire = Wire::start().await;
+    for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let answer = String::from_utf8(exchange(wire.address, request.as_bytes()).await).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404 ") && !answer.contains("\r\nallow:"), "{method}: {answer}");
+    }
     wire.stop().await;
 }

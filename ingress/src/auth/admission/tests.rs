@@ -16,16 +16,16 @@ fn signed(key: u128, nonce: &str, limit: u32) -> Wanted {
     Wanted { key_id: Uuid::from_u128(key), nonce: Some(nonce.to_owned()), limit, named: None }
 }
 
-/// Counts begin anew with it.
-fn minute() -> i64 {
-    chrono::Utc::now().timestamp() / i64::from(WINDOW_SECONDS)
-}
-
-/// What one request after the other would be told: whether its nonce is fresh, and its number in the minute.
+/// What one request after the other would be told: whether its nonce is fresh, and its number in the minute; 0 for one too many.
 #[derive(Default)]
 struct OneByOne {
     nonces: HashSet<(Uuid, String)>,
     used: HashMap<Uuid, u32>,
+}
+
+/// The number a request is told, if it is admitted; 0 if not.
+fn number(rate: RateState) -> u32 {
+    if rate.is_exceeded() { 0 } else { rate.used }
 }
 
 impl OneByOne {
@@ -33,6 +33,9 @@ impl OneByOne {
         let is_fresh = wanted.nonce.as_ref().is_none_or(|nonce| self.nonces.insert((wanted.key_id, nonce.clone())));
         let used = (is_fresh && wanted.limit > 0).then(|| {
             let used = self.used.entry(wanted.key_id).or_default();
+            if *used >= wanted.limit {
+                return 0;
+            }
             *used += 1;
             *used
         });
@@ -44,10 +47,9 @@ impl OneByOne {
 async fn requests_admitted_together_are_told_what_one_after_the_other_would_be() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = connections(&database).await;
-    for seed in 0.. {
+    for seed in 0..3 {
         let mut dice = StdRng::seed_from_u64(seed);
         let (mut told, mut expected, mut model) = (Vec::new(), Vec::new(), OneByOne::default());
-        let begun = minute();
         for _ in 0..60 {
             let group: Vec<Wanted> = (0..dice.random_range(1..=GROUP_MAX))
                 .map(|_| Wanted {
@@ -59,14 +61,67 @@ async fn requests_admitted_together_are_told_what_one_after_the_other_would_be()
                 .collect();
             expected.extend(group.iter().map(|wanted| model.admit(wanted)));
             let admitted = admit_group(&pool, &group).await.unwrap();
-            told.extend(admitted.iter().map(|one| (one.nonce_is_fresh, one.rate.map(|rate| rate.used))));
+            told.extend(admitted.iter().map(|one| (one.nonce_is_fresh, one.rate.map(number))));
         }
-        if begun == minute() {
-            assert_eq!(told, expected);
-            return;
-        }
-        // The counts began anew in between. Once more, with other keys.
+        assert_eq!(told, expected);
     }
+}
+
+/// As if so much time had passed: what was counted was counted earlier.
+async fn pass(database: &TestDatabase, seconds: i32) {
+    let owner = sqlx::PgPool::connect(&database.url()).await.unwrap();
+    sqlx::query("update rate_windows set window_start = window_start - make_interval(secs => $1)")
+        .bind(f64::from(seconds))
+        .execute(&owner)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn no_sixty_seconds_have_more_than_the_limit_wherever_they_begin() {
+    const LIMIT: u32 = 12;
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = connections(&database).await;
+    let wanted = Wanted { nonce: None, ..signed(1, "", LIMIT) };
+    let mut admitted_at: Vec<i32> = Vec::new();
+    // Four a step, asked for without a pause, over more than three minutes.
+    for step in 0..40 {
+        let now = step * 5;
+        for admission in admit_group(&pool, &vec![wanted.clone(); 4]).await.unwrap() {
+            let rate = admission.rate.unwrap();
+            if rate.is_exceeded() {
+                assert!((1..=60).contains(&rate.resets_in), "{rate:?}");
+            } else {
+                admitted_at.push(now);
+            }
+        }
+        pass(&database, 5).await;
+    }
+    for begun in 0..200 {
+        let within = admitted_at.iter().filter(|at| (begun..begun + 60).contains(*at)).count();
+        assert!(within <= LIMIT as usize, "{within} within a minute from {begun}: {admitted_at:?}");
+    }
+    // And a caller who does not stop asking is not locked out.
+    assert!(admitted_at.len() >= 2 * LIMIT as usize, "{admitted_at:?}");
+}
+
+#[tokio::test]
+async fn a_refused_request_hears_when_there_is_room_and_there_is() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = connections(&database).await;
+    let ask = async |count: usize| {
+        let wanted = Wanted { nonce: None, ..signed(1, "", 3) };
+        let admitted = admit_group(&pool, &vec![wanted; count]).await.unwrap();
+        admitted.into_iter().map(|one| one.rate.unwrap()).collect::<Vec<RateState>>()
+    };
+    assert!(ask(2).await.iter().all(|rate| !rate.is_exceeded()));
+    pass(&database, 30).await;
+    assert_eq!(ask(2).await.iter().map(|rate| rate.is_exceeded()).collect::<Vec<_>>(), [false, true]);
+    let wait = ask(1).await[0].resets_in;
+    assert!((25..=35).contains(&wait), "{wait}");
+    // Requests of two seconds are counted together.
+    pass(&database, i32::try_from(wait).unwrap() + 2).await;
+    assert_eq!(ask(3).await.iter().map(|rate| rate.is_exceeded()).collect::<Vec<_>>(), [false, false, true]);
 }
 
 #[tokio::test]
@@ -131,22 +186,17 @@ async fn of_requests_with_one_nonce_at_two_processes_one_is_fresh_and_each_count
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
     let processes = [Admissions::start(&pool), Admissions::start(&pool)];
-    for key in 1.. {
-        let begun = minute();
+    for key in 1..=3 {
         // In opposite orders, so that they meet each other's locks.
         let asked = (0..REQUESTS).map(|n| {
             let nonce = if n % 2 == 0 { n / 2 % NONCES } else { NONCES - 1 - n / 2 % NONCES };
             processes[(n % 2) as usize].admit(signed(key, &nonce.to_string(), 10_000))
         });
         let told: Vec<Admission> = futures::future::try_join_all(asked).await.unwrap();
-        if begun != minute() {
-            continue;
-        }
         let mut counts: Vec<u32> = told.iter().filter_map(|one| one.rate.map(|rate| rate.used)).collect();
         counts.sort_unstable();
         assert_eq!(counts, (1..=NONCES).collect::<Vec<u32>>());
         assert_eq!(told.iter().filter(|one| one.nonce_is_fresh).count(), NONCES as usize);
-        return;
     }
 }
 

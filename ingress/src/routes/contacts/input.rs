@@ -250,7 +250,7 @@ impl Texts<'_> {
             ("lifecycle_stage", self.lifecycle_stage, WORD_MAX_CHARS),
             ("source", self.source, NAME_MAX_CHARS),
         ] {
-            faults.optional(path, text, max_chars);
+            faults.one_line(path, text.unwrap_or_default(), max_chars);
         }
         faults.require(
             self.timezone.is_none_or(is_timezone),
@@ -310,7 +310,7 @@ fn check_audiences(path: &str, names: &[String], faults: &mut Faults) {
     faults.require(names.len() <= AUDIENCES_MAX, path, "too_many", "may have at most 100 items");
     for (position, name) in names.iter().enumerate() {
         if parse_id(name).is_err() {
-            faults.text(&format!("{path}[{position}]"), name, audiences::NAME_MAX_CHARS);
+            faults.title(&format!("{path}[{position}]"), name, audiences::NAME_MAX_CHARS);
         }
     }
 }

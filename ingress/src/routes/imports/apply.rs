@@ -15,6 +15,7 @@ use crate::{
 const CREATE_TABLE: &str = include_str!("../../../queries/import/table.sql");
 const FIND: &str = include_str!("../../../queries/import/find.sql");
 const INSERT: &str = include_str!("../../../queries/import/insert.sql");
+const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
 const UPDATE: &str = include_str!("../../../queries/import/update.sql");
 const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
 const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
@@ -150,8 +151,11 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> s
         }
     }
     if operation == Operation::Create {
-        // Known contacts are skipped altogether.
-        sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id").execute(db).await?;
+        // Known contacts are skipped, but for those who have left: no opt-out is lost.
+        once(OPT_OUT).bind(tenant).execute(&mut *db).await?;
+        sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id and not changed")
+            .execute(db)
+            .await?;
     } else {
         once(UPDATE)
             .bind(tenant)

@@ -1,12 +1,45 @@
 //! Reading a CSV file: what it looks like, what its header means, its rows one by one.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use crate::{error::ApiError, routes::fields::FieldType};
+use runtime::{Budget, Limits, Spent};
+use schemas::{Address, address::ADDRESS_MAX_BYTES};
+
+use crate::{act::body::IMPORT_BODY_MAX_BYTES, error::ApiError, routes::fields::FieldType};
 
 /// The longest cell, in bytes.
 const CELL_MAX_BYTES: usize = 8 * 1024;
+/// Most columns of a file.
 const COLUMNS_MAX: usize = 500;
+/// The longest row, in bytes, quotes and delimiters included.
+const RECORD_MAX_BYTES: usize = 1024 * 1024;
+
+/// Most characters of a text of the file that a report quotes.
+const SHOWN_CHARS: usize = 100;
+/// Stands in a report for an address of the file.
+const HIDDEN: &str = "[address]";
+
+/// What the reading of one file may cost. A byte is looked at, and read into a record; what is held is one record and the addresses
+/// found so far.
+pub(super) const LIMITS: Limits = Limits {
+    input_bytes: IMPORT_BODY_MAX_BYTES,
+    held_bytes: 2 * IMPORT_BODY_MAX_BYTES,
+    depth: 1,
+    steps: 4 * IMPORT_BODY_MAX_BYTES as u64,
+    time: Duration::from_secs(30),
+};
+
+/// The refusal of a file that costs more than [`LIMITS`]: 413, or 503 where only a busy machine explains it.
+pub(super) fn spent(spent: Spent) -> ApiError {
+    if spent.is_transient() {
+        return ApiError::unavailable();
+    }
+    ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, "too_many_rows")
+        .detail(format!("{spent}; split the file and send it as several imports"))
+}
 
 /// What a column is read into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,17 +102,15 @@ impl Header {
     /// # Errors
     /// 400 with the line for a name that is there twice, or without an address column.
     pub fn read(names: &[String], defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
-        if names.len() > COLUMNS_MAX {
-            return Err(fault(1, "too_many_columns", &format!("a file may have at most {COLUMNS_MAX} columns")));
-        }
         let fields: BTreeMap<String, (&String, FieldType)> =
             defined.iter().map(|(key, kind)| (plain(key), (key, *kind))).collect();
         let mut columns: Vec<Option<Column>> = Vec::with_capacity(names.len());
-        for (position, name) in names.iter().enumerate() {
+        let mut seen = HashSet::with_capacity(names.len());
+        for name in names {
             let word = plain(name);
             let column = builtin(&word)
                 .or_else(|| fields.get(&word).map(|(key, kind)| Column::Field { key: (*key).clone(), kind: *kind }));
-            let repeats_a_name = !word.is_empty() && names[..position].iter().any(|other| plain(other) == word);
+            let repeats_a_name = !word.is_empty() && !seen.insert(word);
             if repeats_a_name || (column.is_some() && columns.contains(&column)) {
                 return Err(fault(1, "duplicate_header", &format!("two columns mean {}", shown(name))));
             }
@@ -125,8 +156,31 @@ fn plain(name: &str) -> String {
     name.chars().filter(|c| !c.is_whitespace() && *c != '-' && *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-fn shown(name: &str) -> String {
-    name.chars().take(100).collect()
+/// A text of the file as a report quotes it: cut short, and without the addresses in it. A file without a header, or with its columns
+/// mixed up, has them anywhere.
+pub(super) fn shown(text: &str) -> String {
+    // Looked at beyond what is quoted, so that the cut leaves no half of an address.
+    let start: String = text.chars().take(SHOWN_CHARS + 2 * ADDRESS_MAX_BYTES).collect();
+    let ends = |c: char| c.is_whitespace() || c.is_control() || ",;:|<>()[]\"'\\/".contains(c);
+    let hide = |piece: &str| {
+        let (word, end) = match piece.char_indices().next_back() {
+            Some((at, c)) if ends(c) => piece.split_at(at),
+            _ => (piece, ""),
+        };
+        if has_address(word) { format!("{HIDDEN}{end}") } else { piece.to_owned() }
+    };
+    let hidden: String = start.split_inclusive(ends).map(hide).collect();
+    hidden.chars().take(SHOWN_CHARS).collect()
+}
+
+/// Whether a word is an address, or has one in it: whatever stands around the `@` of one that a person would read as such.
+fn has_address(word: &str) -> bool {
+    Address::parse(word).is_ok()
+        || word.split_once(is_at).is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
+}
+
+fn is_at(c: char) -> bool {
+    matches!(c, '@' | '\u{ff20}' | '\u{fe6b}')
 }
 
 /// 400 about the file, with the line.
@@ -134,7 +188,8 @@ pub fn fault(line: u64, code: &'static str, detail: &str) -> ApiError {
     ApiError::invalid("csv", code, format!("line {line}: {detail}"))
 }
 
-/// A file whose quotes are known to be closed.
+/// A file whose shape is known to be good: its quotes are closed, and no record has more columns or bytes than it may. So a record
+/// can be built without looking at its size.
 #[derive(Debug)]
 pub struct File<'a> {
     text: &'a str,
@@ -142,20 +197,26 @@ pub struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Looks at a file: its byte order mark, its delimiter, its quotes.
+    /// Looks at a file: its byte order mark, its delimiter, its quotes, the size of each record. Nothing is kept of it.
     ///
     /// # Errors
-    /// 400 for an empty file, or a quote that is not closed (the csv crate would read the rest of the file as one cell).
-    pub fn open(text: &'a str) -> Result<Self, ApiError> {
+    /// 400 with the line for an empty file, a quote that is not closed (the csv crate would read the rest of the file as one cell), or
+    /// a record that is too long or has too many columns; as [`spent`] when the budget is used up.
+    pub fn open(text: &'a str, budget: &Budget) -> Result<Self, ApiError> {
+        budget.take_input(text.len()).map_err(spent)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if text.trim().is_empty() {
             return Err(fault(1, "empty", "there is no header row"));
         }
         let delimiter = sniff(text);
-        match unclosed_quote(text, delimiter) {
-            Some(line) => Err(fault(line, "unterminated_quote", "a quote opens here and never closes")),
-            None => Ok(Self { text, delimiter }),
+        for record in Records::of(text, delimiter) {
+            let record =
+                record.map_err(|line| fault(line, "unterminated_quote", "a quote opens here and never closes"))?;
+            // Two steps for a byte: it is looked at here, and read into a record afterwards.
+            budget.take_steps(2 * record.bytes as u64 + 1).map_err(spent)?;
+            record.check()?;
         }
+        Ok(Self { text, delimiter })
     }
 
     /// The header's cells and the rows after it.
@@ -170,9 +231,16 @@ impl<'a> File<'a> {
             .trim(csv::Trim::All)
             .from_reader(self.text.as_bytes());
         let header = reader.headers().map_err(|_| fault(1, "unreadable", "the header cannot be read"))?;
-        let names = header.iter().map(str::to_owned).collect();
+        let names: Vec<String> = header.iter().map(str::to_owned).collect();
+        if names.iter().any(|name| name.len() > CELL_MAX_BYTES) {
+            return Err(oversize_field(1));
+        }
         Ok((names, Rows { reader, record: csv::StringRecord::new(), number: 1 }))
     }
+}
+
+fn oversize_field(line: u64) -> ApiError {
+    fault(line, "oversize_field", &format!("a cell may have at most {CELL_MAX_BYTES} bytes"))
 }
 
 /// The rows of a file.
@@ -197,10 +265,93 @@ impl Rows<'_> {
         }
         self.number += 1;
         if self.record.iter().any(|cell| cell.len() > CELL_MAX_BYTES) {
-            let line = self.record.position().map_or(line, csv::Position::line);
-            return Err(fault(line, "oversize_field", &format!("a cell may have at most {CELL_MAX_BYTES} bytes")));
+            return Err(oversize_field(self.record.position().map_or(line, csv::Position::line)));
         }
         Ok(Some((self.number, &self.record)))
+    }
+}
+
+/// The size of one record, as it stands in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    /// The line it begins on.
+    line: u64,
+    /// Its bytes, without the line break.
+    bytes: usize,
+    columns: usize,
+}
+
+impl Size {
+    fn check(self) -> Result<(), ApiError> {
+        if self.columns > COLUMNS_MAX {
+            let detail = format!("a row may have at most {COLUMNS_MAX} columns");
+            return Err(fault(self.line, "too_many_columns", &detail));
+        }
+        if self.bytes > RECORD_MAX_BYTES {
+            let detail = format!("a row may have at most {RECORD_MAX_BYTES} bytes");
+            return Err(fault(self.line, "oversize_row", &detail));
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of the records, counted and not built. Reads as the csv crate does: a quote opens at the start of a cell only, two
+/// quotes inside a quoted cell are one, and a line without a byte is no record. Ends with the line of a quote that never closes.
+struct Records<'a> {
+    bytes: std::iter::Peekable<std::slice::Iter<'a, u8>>,
+    delimiter: u8,
+    line: u64,
+}
+
+impl<'a> Records<'a> {
+    fn of(text: &'a str, delimiter: u8) -> Self {
+        Self { bytes: text.as_bytes().iter().peekable(), delimiter, line: 1 }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Size, u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut size = Size { line: self.line, bytes: 0, columns: 1 };
+        let (mut opened, mut at_start) = (None, true);
+        while let Some(&byte) = self.bytes.next() {
+            if byte == b'\n' {
+                self.line += 1;
+            }
+            if opened.is_none() && matches!(byte, b'\n' | b'\r') {
+                if size.bytes > 0 {
+                    return Some(Ok(size));
+                }
+                size.line = self.line;
+                continue;
+            }
+            size.bytes += 1;
+            if opened.is_some() {
+                if byte == b'"' {
+                    match self.bytes.next_if_eq(&&b'"') {
+                        Some(_) => size.bytes += 1,
+                        None => opened = None,
+                    }
+                }
+                continue;
+            }
+            match byte {
+                b'"' if at_start => {
+                    opened = Some(self.line);
+                    at_start = false;
+                }
+                byte if byte == self.delimiter => {
+                    size.columns += 1;
+                    at_start = true;
+                }
+                _ => at_start = false,
+            }
+        }
+        match opened {
+            Some(line) => Some(Err(line)),
+            None => (size.bytes > 0).then_some(Ok(size)),
+        }
     }
 }
 
@@ -224,34 +375,6 @@ fn sniff(text: &str) -> u8 {
     counts.iter().rev().max_by_key(|(_, count)| *count).map_or(b',', |(delimiter, _)| *delimiter)
 }
 
-/// The line on which a quote opens that never closes. As the csv crate reads: a quote opens at the start of a cell only, and
-/// two quotes inside a quoted cell are one.
-fn unclosed_quote(text: &str, delimiter: u8) -> Option<u64> {
-    let (mut line, mut opened) = (1_u64, None);
-    let mut at_start = true;
-    let mut bytes = text.bytes().peekable();
-    while let Some(byte) = bytes.next() {
-        if byte == b'\n' {
-            line += 1;
-        }
-        if opened.is_some() {
-            if byte == b'"' && bytes.next_if_eq(&b'"').is_none() {
-                opened = None;
-            }
-            continue;
-        }
-        match byte {
-            b'"' if at_start => {
-                opened = Some(line);
-                at_start = false;
-            }
-            b'\n' | b'\r' => at_start = true,
-            _ => at_start = byte == delimiter,
-        }
-    }
-    opened
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -259,8 +382,12 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
+    fn open(text: &str) -> Result<File<'_>, ApiError> {
+        File::open(text, &Budget::new(LIMITS))
+    }
+
     fn cells(text: &str) -> Vec<Vec<String>> {
-        let file = File::open(text).unwrap();
+        let file = open(text).unwrap();
         let (header, mut rows) = file.rows().unwrap();
         let mut all = vec![header];
         while let Some((_, record)) = rows.next_row().unwrap() {
@@ -290,7 +417,7 @@ mod tests {
     #[case("\"email,name\na@b.co,Ann\n", "line 1")]
     #[case("email,name\n\"x\n\",b\nc,\"d", "line 4")]
     fn a_quote_that_never_closes_is_refused_with_its_line(#[case] text: &str, #[case] line: &str) {
-        let error = File::open(text).unwrap_err();
+        let error = open(text).unwrap_err();
         assert_eq!(error.fields[0].code, "unterminated_quote");
         assert!(error.fields[0].detail.starts_with(line), "{error:?}");
     }
@@ -298,7 +425,7 @@ mod tests {
     #[test]
     fn an_oversize_cell_is_refused_with_its_line() {
         let text = format!("email,name\na@b.co,x\nc@d.co,{}\n", "y".repeat(CELL_MAX_BYTES + 1));
-        let file = File::open(&text).unwrap();
+        let file = open(&text).unwrap();
         let (_, mut rows) = file.rows().unwrap();
         rows.next_row().unwrap();
         let error = rows.next_row().unwrap_err();
@@ -330,14 +457,62 @@ mod tests {
         assert_eq!(header(names).unwrap_err().fields[0].code, code);
     }
 
+    #[rstest]
+    #[case::header(format!("email{}\n", ",x".repeat(COLUMNS_MAX)), "too_many_columns", "line 1")]
+    #[case::row(format!("email\n\na@b.co{}\n", ",".repeat(COLUMNS_MAX)), "too_many_columns", "line 3")]
+    #[case::wide_row(format!("email\na@b.co,\"{}\"", "x\n".repeat(RECORD_MAX_BYTES / 2)), "oversize_row", "line 2")]
+    #[case::long_name(format!("email,{}\n", "x".repeat(CELL_MAX_BYTES + 1)), "oversize_field", "line 1")]
+    fn a_record_is_refused_by_its_size_with_its_line(#[case] text: String, #[case] code: &str, #[case] line: &str) {
+        let error = open(&text).and_then(|file| file.rows().map(drop)).unwrap_err();
+        assert_eq!(error.fields[0].code, code, "{error:?}");
+        assert!(error.fields[0].detail.starts_with(line), "{error:?}");
+    }
+
+    #[test]
+    fn a_row_may_have_as_many_columns_as_are_allowed() {
+        assert_eq!(cells(&format!("email{}\n", ",".repeat(COLUMNS_MAX - 1)))[0].len(), COLUMNS_MAX);
+    }
+
+    #[rstest]
+    #[case("nobody", "nobody")]
+    #[case("ann@example.com", "[address]")]
+    #[case("Ann <ann@example.com>, later", "Ann <[address]>, later")]
+    #[case("ann@example.com.", "[address]")]
+    #[case("ann@@example.com", "[address]")]
+    #[case("ann@localhost", "[address]")]
+    #[case("ann\u{ff20}example.com", "[address]")]
+    #[case("mailto:ann@example.com?x", "mailto:[address]")]
+    #[case("ann@", "ann@")]
+    #[case("@ann", "@ann")]
+    #[case("Mars", "Mars")]
+    fn a_report_quotes_no_address(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(shown(text), expected);
+    }
+
+    #[test]
+    fn a_quotation_that_is_cut_leaves_no_part_of_an_address() {
+        for length in SHOWN_CHARS - 30..=SHOWN_CHARS {
+            let filling = "x".repeat(length);
+            let quoted = shown(&format!("{filling} ann@example.com"));
+            let expected: String = format!("{filling} [address]").chars().take(SHOWN_CHARS).collect();
+            assert_eq!(quoted, expected);
+        }
+    }
+
     proptest! {
         #[test]
-        fn what_opens_is_read_without_swallowing_lines(text in "[ab\",\n]{1,60}") {
-            // With every quote closed, no row can reach past the end of the file: the reader sees as many line ends as there are.
-            if let Ok(file) = File::open(&text) {
-                let (_, mut rows) = file.rows().unwrap();
-                while rows.next_row().unwrap().is_some() {}
+        fn records_are_counted_as_the_csv_crate_reads_them(text in "[ab\",;\n\r]{1,60}") {
+            let mut sizes = Vec::new();
+            for record in Records::of(&text, b',') {
+                match record {
+                    Ok(size) => sizes.push(size.columns),
+                    // The csv crate would swallow the rest.
+                    Err(_) => return Ok(()),
+                }
             }
+            let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+            let read: Vec<usize> = reader.records().map(|record| record.unwrap().len()).collect();
+            prop_assert_eq!(sizes, read);
         }
     }
 }

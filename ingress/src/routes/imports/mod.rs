@@ -41,7 +41,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// New contacts only; known ones are skipped.
+    /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
     Create,
     /// Known contacts only; new ones are skipped.
     Update,
@@ -120,7 +120,7 @@ struct Import {
 impl Import {
     fn check(&self) -> Result<(), ApiError> {
         let mut faults = Faults::default();
-        faults.optional("name", self.name.as_deref(), NAME_MAX_CHARS);
+        faults.one_line("name", self.name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
         if let Some(slug) = &self.source_slug {
             let good = (1..=SLUG_MAX_CHARS).contains(&slug.len())
                 && slug.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte));

@@ -3,15 +3,25 @@
 use std::collections::{BTreeMap, HashMap};
 
 use http::StatusCode;
+use runtime::Budget;
 
 use super::{
-    file::{File, Header},
+    file::{File, Header, LIMITS, spent},
     row::{self, Row, RowFault},
 };
 use crate::{error::ApiError, routes::fields::FieldType};
 
 /// Most faults that are told.
 pub(super) const ERRORS_SHOWN: usize = 100;
+
+/// What a name, a cell or an address takes beside its bytes.
+const NAME_WEIGHT: usize = 64;
+const CELL_WEIGHT: usize = 16;
+const ADDRESS_WEIGHT: usize = 64;
+
+fn hold(budget: &Budget, bytes: usize) -> Result<(), ApiError> {
+    budget.hold(bytes).map_err(spent)
+}
 
 /// What was found in a file.
 #[derive(Debug, Default)]
@@ -38,11 +48,24 @@ pub fn read(
     text: &str,
     defined: &BTreeMap<String, FieldType>,
     rows_max: usize,
+    keep: impl FnMut(Row) -> Result<(), ApiError>,
+) -> Result<Report, ApiError> {
+    read_within(&Budget::new(LIMITS), text, defined, rows_max, keep)
+}
+
+/// As [`read`], charging `budget`.
+fn read_within(
+    budget: &Budget,
+    text: &str,
+    defined: &BTreeMap<String, FieldType>,
+    rows_max: usize,
     mut keep: impl FnMut(Row) -> Result<(), ApiError>,
 ) -> Result<Report, ApiError> {
-    let file = File::open(text)?;
+    let file = File::open(text, budget)?;
     let (names, mut rows) = file.rows()?;
+    hold(budget, names.iter().map(|name| name.len() + NAME_WEIGHT).sum())?;
     let header = Header::read(&names, defined)?;
+    let mut widest = 0;
     let mut report = Report { ignored_columns: header.ignored(), ..Report::default() };
     let mut latest: HashMap<String, i64> = HashMap::new();
     while let Some((number, record)) = rows.next_row()? {
@@ -51,6 +74,13 @@ pub fn read(
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_rows")
                 .detail(format!("an import may have at most {rows_max} rows; send the rest in another")));
         }
+        budget.take_steps(1).map_err(spent)?;
+        // One record at a time is held, in a buffer that grows to the widest.
+        let width = record.as_slice().len() + record.len() * CELL_WEIGHT;
+        if width > widest {
+            hold(budget, width - widest)?;
+            widest = width;
+        }
         match row::read(number, record, &header) {
             Err(faults) => {
                 report.invalid += 1;
@@ -58,7 +88,13 @@ pub fn read(
                 report.errors.extend(faults.into_iter().take(room));
             }
             Ok(row) => {
-                report.overridden.extend(latest.insert(row.address.clone(), row.number));
+                let (address, number) = (row.address.clone(), row.number);
+                let weight = address.len() + ADDRESS_WEIGHT;
+                let before = latest.insert(address, number);
+                if before.is_none() {
+                    hold(budget, weight)?;
+                }
+                report.overridden.extend(before);
                 keep(row)?;
             }
         }
@@ -71,6 +107,8 @@ pub fn read(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use hostile::{Shape, check_growth, fuzz};
+    use runtime::Used;
 
     fn kept(text: &str, rows_max: usize) -> Result<(Report, Vec<Row>), ApiError> {
         let mut rows = Vec::new();
@@ -95,5 +133,73 @@ mod tests {
     fn rows_are_counted_while_reading() {
         let error = kept("email\na@b.co\nb@b.co\nc@b.co\n", 2).err().unwrap();
         assert_eq!((error.status.as_u16(), error.code.as_ref()), (413, "too_many_rows"));
+    }
+
+    /// What a reading of these bytes costs, whatever comes of it.
+    fn cost(bytes: &[u8]) -> Used {
+        let budget = Budget::new(LIMITS);
+        let text = String::from_utf8_lossy(bytes);
+        let _ = read_within(&budget, &text, &BTreeMap::new(), 50_000, |_| Ok(()));
+        budget.used()
+    }
+
+    #[test]
+    fn the_cost_of_a_file_grows_with_its_length() {
+        let shapes: [Shape; 10] = [
+            ("commas", |n| b",".repeat(n)),
+            ("commas in rows", |n| [b"email\n".as_slice(), &b",".repeat(n)].concat()),
+            ("quotes", |n| b"\"".repeat(n)),
+            ("an open quote", |n| [b"email\n\"".as_slice(), &b"x,\n".repeat(n / 3)].concat()),
+            ("doubled quotes", |n| [b"email\n\"".as_slice(), &b"\"\"".repeat(n / 2), b"\""].concat()),
+            ("cells of quotes", |n| [b"email\n".as_slice(), &b"\"\",".repeat(n / 3)].concat()),
+            ("empty lines", |n| [b"email\n".as_slice(), &b"\r\n".repeat(n / 2)].concat()),
+            ("bad rows", |n| [b"email\n".as_slice(), &b"x\n".repeat(n / 2)].concat()),
+            ("addresses", |n| {
+                (0..n / 16)
+                    .fold(b"email\n".to_vec(), |all, at| [all, format!("p{at}@example.com\n").into_bytes()].concat())
+            }),
+            ("names", |n| (0..n / 8).map(|at| format!("n{at},")).collect::<String>().into_bytes()),
+        ];
+        check_growth(&shapes, 20_000, 4_096, cost);
+    }
+
+    #[test]
+    fn a_body_of_commas_is_refused_before_it_is_held() {
+        let used = cost(&b",".repeat(8 * 1024 * 1024));
+        assert!(used.held_bytes < 64 * 1024, "{used:?}");
+        let used = cost(&[b"email\n".as_slice(), &b",".repeat(8 * 1024 * 1024)].concat());
+        assert!(used.held_bytes < 64 * 1024, "{used:?}");
+    }
+
+    #[test]
+    fn fuzz_csv() {
+        const TOKENS: &[&[u8]] = &[
+            b"email",
+            b"E-Mail",
+            b"first_name",
+            b"tags",
+            b"unsubscribed",
+            b"consent_at",
+            b",",
+            b";",
+            b"\t",
+            b"\"",
+            b"\"\"",
+            b"\n",
+            b"\r\n",
+            b"\r",
+            b"\0",
+            b" ",
+            b"ann@example.com",
+            b"@",
+            b"yes",
+            b"2026-01-02",
+            b"\xef\xbb\xbf",
+            b"\xe2\x80\xae",
+            b"x|y",
+        ];
+        fuzz(TOKENS, |input| {
+            cost(input);
+        });
     }
 }

@@ -1,11 +1,11 @@
 //! One row of an import: cells become a contact's values, or faults.
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
-use schemas::Address;
+use schemas::{Address, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::file::{Column, Header, TextColumn};
+use super::file::{Column, Header, TextColumn, shown};
 use crate::routes::{
     audiences,
     contacts::{is_locale, is_timezone},
@@ -14,7 +14,6 @@ use crate::routes::{
 };
 
 const TEXT_MAX_CHARS: usize = 200;
-const VALUE_SHOWN_CHARS: usize = 100;
 const TAGS_MAX: usize = 100;
 
 /// What is wrong with a cell.
@@ -26,7 +25,7 @@ pub struct RowFault {
     pub column: String,
     /// A stable code.
     pub code: &'static str,
-    /// The cell, cut short.
+    /// The cell, cut short and without addresses.
     pub value: String,
 }
 
@@ -76,12 +75,8 @@ pub struct Row {
 /// # Errors
 /// Every fault in it; the row is left out then.
 pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<Row, Vec<RowFault>> {
-    let fault = |column: &str, code, value: &str| RowFault {
-        row: number,
-        column: column.to_owned(),
-        code,
-        value: value.chars().take(VALUE_SHOWN_CHARS).collect(),
-    };
+    let fault =
+        |column: &str, code, value: &str| RowFault { row: number, column: shown(column), code, value: shown(value) };
     if record.len() > header.columns.len() {
         return Err(vec![fault("", "too_many_cells", "")]);
     }
@@ -93,7 +88,7 @@ pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        let read = if cell.contains('\0') { Err("nul_character") } else { row.take(column, cell) };
+        let read = check_line(cell).map_err(schemas::text::TextError::code).and_then(|()| row.take(column, cell));
         if let Err(code) = read {
             faults.push(fault(name, code, cell));
         }
@@ -148,10 +143,9 @@ fn checked(cell: &str, good: bool, code: &'static str) -> Result<String, &'stati
     if good { Ok(cell.to_owned()) } else { Err(code) }
 }
 
-/// The name of a list or tag. No control characters: they separate names on the way into Postgres.
+/// The name of a list or tag. Control characters, which separate names on the way into Postgres, were refused in the whole cell.
 fn name(cell: &str) -> Result<String, &'static str> {
-    let good = !cell.chars().any(char::is_control) && schemas::parse_id(cell).is_err();
-    checked(&short(cell, audiences::NAME_MAX_CHARS)?, good, "invalid_name")
+    checked(&short(cell, audiences::NAME_MAX_CHARS)?, schemas::parse_id(cell).is_err(), "invalid_name")
 }
 
 fn tags(cell: &str) -> Result<Vec<String>, &'static str> {
@@ -236,7 +230,12 @@ mod tests {
     #[case(&["a@b.co", "", "", "", "", "", "", "because"], "suppression_reason", "unknown_reason")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "yesterday"], "consent_at", "not_a_time")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "", "many"], "seats", "wrong_type")]
-    #[case(&["a@b.co", "x\0y"], "first_name", "nul_character")]
+    #[case(&["a@b.co", "x\0y"], "first_name", "control_character")]
+    #[case(&["a@b.co", "x\r\ny"], "first_name", "control_character")]
+    #[case(&["a@b.co", "x\u{85}y"], "first_name", "control_character")]
+    #[case(&["a@b.co", "x\u{202e}y"], "first_name", "invisible_character")]
+    #[case(&["a@b.co", "", "", "", "a;b\u{1f}c"], "tags", "control_character")]
+    #[case(&["a\u{200b}@b.co"], "email", "invisible_character")]
     fn a_bad_cell_is_named_with_row_column_and_code(#[case] cells: &[&str], #[case] column: &str, #[case] code: &str) {
         let faults = read_cells(cells).unwrap_err();
         assert_eq!((faults[0].row, faults[0].column.as_str(), faults[0].code), (2, column, code));

@@ -15,10 +15,14 @@ mod store;
 use runtime::{Publication, trace};
 use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, gate, subjects};
 
-use self::{draft::MessageBody, store::NewMessage};
+use self::{
+    attachment::{Attachment, Upload},
+    draft::{Draft, MessageBody},
+    store::NewMessage,
+};
 use super::{campaigns::room, senders::store as senders};
 use crate::{
-    act::{Act, Reply, Routes, body::MESSAGE_BODY_MAX_BYTES, write_and_wait},
+    act::{Act, Before, Reply, Routes, body::MESSAGE_BODY_MAX_BYTES, write_and_wait},
     error::ApiError,
 };
 
@@ -27,19 +31,49 @@ const CLASSIFICATION: Classification = Classification::Operational;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    let endpoint = write_and_wait("messages:send", MESSAGE_BODY_MAX_BYTES, send, dispatch::outcome);
+    let endpoint = write_and_wait(
+        "messages:send",
+        MESSAGE_BODY_MAX_BYTES,
+        |before, body| Box::pin(prepare(before, body)),
+        send,
+        dispatch::outcome,
+    );
     Routes::new().post("/v1/messages", endpoint, doc::send)
 }
 
-async fn send(act: &mut Act, body: MessageBody) -> Result<Reply, ApiError> {
+/// A message whose words are good, and what is known of its attachments.
+type Prepared = Result<(Draft, Result<Vec<Attachment>, ApiError>), ApiError>;
+
+/// Checks the words of a message and looks into its attachments.
+async fn prepare(before: Before, body: MessageBody) -> Prepared {
     let (draft, uploads) = draft::read(body)?;
+    let attachments = if uploads.is_empty() { Ok(Vec::new()) } else { look_into(&before, uploads).await };
+    Ok((draft, attachments))
+}
+
+/// Looks into attachments, if their tenant may send a message at all: a look costs more than all else.
+async fn look_into(before: &Before, uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
+    let tenant = before.tenant().await?;
+    let limit = before.ingress.settings.message_rate_per_hour;
+    if limit > 0 {
+        let mut db = before.ingress.looks.read(tenant).await?;
+        let recent = rate::recent(&mut db, tenant, None).await?;
+        db.end();
+        rate::check(&recent, limit)?;
+    }
+    attachment::admit(tenant).await?;
+    attachment::inspect(uploads).await
+}
+
+async fn send(act: &mut Act, prepared: Prepared) -> Result<Reply, ApiError> {
+    let (draft, attachments) = prepared?;
     let tenant = act.tenant;
     let sender = senders::readiness(act.db(), tenant, Some(draft.sender_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::forbidden("domain_not_verified")
             .detail("sender_id must name a sender of the tenant whose domain is verified"));
     }
-    let attachments = attachment::inspect(uploads).await?;
+    let attachments = attachments?;
     let contacts = store::find_or_create_contacts(act.db(), tenant, &draft).await?;
     let standings = store::standings(act.db(), tenant, &contacts).await?;
     let open = standings
@@ -68,8 +102,10 @@ fn all_suppressed() -> ApiError {
 async fn meter(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
     let (tenant, limit) = (act.tenant, act.ingress.settings.message_rate_per_hour);
     if limit > 0 {
-        let recent = rate::recent(act.db(), tenant, new.id).await?;
-        rate::check(&recent, new.metered, limit)?;
+        rate::lock(act.db(), tenant).await?;
+        // In a statement of its own, whose snapshot is taken under the lock.
+        let recent = rate::recent(act.db(), tenant, Some(new.id)).await?;
+        rate::check(&recent, limit)?;
     }
     let left = room::room(act).await?;
     room::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))

@@ -77,7 +77,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, new_id());
     store::lock_all(act.db(), tenant).await?;
     let mut faults = Faults::default();
-    faults.text("name", &body.name, NAME_MAX_CHARS);
+    faults.title("name", &body.name, NAME_MAX_CHARS);
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
     let (rule, _) = check_rule(act, &body.rule, faults, Some(id)).await?;
     let name = body.name.trim();
@@ -152,7 +152,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
     let before = store::get(act.db(), tenant, id).await?;
     let mut faults = Faults::default();
     if let Some(name) = &body.name {
-        faults.text("name", name, NAME_MAX_CHARS);
+        faults.title("name", name, NAME_MAX_CHARS);
     }
     faults.optional("description", body.description.value().map(String::as_str), DESCRIPTION_MAX_CHARS);
     let rule = match &body.rule {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use rendering::template::{self, KnownFields, TemplateFault, TemplateKind, TemplateSource};
+use schemas::text::TextError;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -37,7 +38,10 @@ impl Parts {
     pub(crate) fn check_lines(&self, faults: &mut Faults) {
         faults.one_line("subject", &self.subject, LINE_MAX);
         if let Some(preheader) = &self.preheader {
-            faults.one_line("preheader", preheader, LINE_MAX);
+            faults.optional("preheader", Some(preheader), LINE_MAX);
+            // Preheaders are padded with characters that show nothing, so only line breaks are refused.
+            let plain = !preheader.chars().any(char::is_control);
+            faults.require(plain, "preheader", "control_character", &TextError::Control.to_string());
         }
     }
 }

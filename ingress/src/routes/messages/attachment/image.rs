@@ -1,6 +1,8 @@
 //! PNG and JPEG: their structure from first to last byte, and sane dimensions. Pixels are not decoded.
 
-use super::Refusal;
+use runtime::Budget;
+
+use super::{Fault, Refusal};
 
 /// Longest side, in pixels.
 const SIDE_MAX: u32 = 20_000;
@@ -10,7 +12,12 @@ const PIXELS_MAX: u64 = 100_000_000;
 const PNG_MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// Chunks from IHDR to IEND, and nothing after.
-pub(super) fn inspect_png(content: &[u8]) -> Result<(), Refusal> {
+pub(super) fn inspect_png(content: &[u8], budget: &Budget) -> Result<(), Fault> {
+    budget.take_steps(content.len() as u64)?;
+    Ok(chunks(content)?)
+}
+
+fn chunks(content: &[u8]) -> Result<(), Refusal> {
     let mut rest = content.strip_prefix(PNG_MAGIC).ok_or(Refusal::Mismatch)?;
     let mut is_first = true;
     let mut has_data = false;
@@ -35,7 +42,12 @@ pub(super) fn inspect_png(content: &[u8]) -> Result<(), Refusal> {
 }
 
 /// Segments up to the image data, with a frame header among them, and an end that hides no other file.
-pub(super) fn inspect_jpeg(content: &[u8]) -> Result<(), Refusal> {
+pub(super) fn inspect_jpeg(content: &[u8], budget: &Budget) -> Result<(), Fault> {
+    budget.take_steps(content.len() as u64)?;
+    Ok(segments(content)?)
+}
+
+fn segments(content: &[u8]) -> Result<(), Refusal> {
     let mut rest = content.strip_prefix(b"\xff\xd8").ok_or(Refusal::Mismatch)?;
     let mut has_frame = false;
     loop {

@@ -1,8 +1,10 @@
 //! Attachments: extension, declared type and content must agree, and nothing active, encrypted or explosive is passed on.
 //!
 //! The caller is known and the mail is his; what is refused here is what receivers refuse or what would hurt whoever opens it.
-//! Every look into a file is bounded in bytes, and happens off the reactor.
+//! Every look into a file has a budget ([`LIMITS`]), keeps next to nothing of it, and happens before a connection to Postgres is taken.
 
+mod archive;
+mod examine;
 mod image;
 mod kind;
 mod name;
@@ -12,15 +14,25 @@ mod pdf;
 #[cfg(test)]
 mod tests;
 mod text;
+mod xml;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::StatusCode;
-use serde::Deserialize;
+use moka::future::Cache;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
 
+use examine::{Fault, Finding, Unpacked};
 pub(super) use kind::EXTENSIONS;
-use kind::Kind;
+use kind::{Declared, Kind};
 pub(super) use name::NAME_MAX_CHARS;
 
 use crate::{
@@ -32,6 +44,17 @@ use crate::{
 pub(super) const ATTACHMENTS_MAX: usize = 10;
 /// Most bytes of all attachments of one message, decoded.
 const TOTAL_MAX_BYTES: usize = 15 * 1024 * 1024;
+/// Memory for looking into attachments, in KiB, over all messages: the decoded files, and what the look holds.
+static INSPECTIONS: Semaphore = Semaphore::const_new(INSPECTIONS_KIB as usize);
+const INSPECTIONS_KIB: u32 = 48 * 1024;
+/// What one look takes of it at least, however small the file: so at most four are under way.
+const INSPECTION_KIB_MIN: u32 = 12 * 1024;
+/// How much more than its own size a file takes while it is looked into.
+const INSPECTION_WEIGHT: usize = 3;
+/// Most messages with attachments of one tenant that are looked into in an hour, by each process: taken or refused.
+const INSPECTIONS_PER_HOUR: u32 = 600;
+const HOUR: Duration = Duration::from_secs(3_600);
+const TENANTS_REMEMBERED: u64 = 10_000;
 /// Characters of base64 in one line (RFC 2045 §6.8).
 const LINE_CHARS: usize = 76;
 
@@ -48,6 +71,7 @@ pub(super) struct AttachmentBody {
 pub(super) struct Upload {
     filename: String,
     kind: Kind,
+    declared: Declared,
     base64: String,
 }
 
@@ -66,7 +90,7 @@ pub(super) struct Attachment {
 }
 
 /// Why a content is not passed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Refusal {
     NotBase64,
     Empty,
@@ -149,67 +173,89 @@ fn upload(faults: &mut Faults, place: usize, body: AttachmentBody) -> Option<Upl
             return None;
         }
     };
-    if let Some(declared) = body.content_type
-        && !kind.may_be_called(&declared)
-    {
-        let detail = format!("must be {} for this extension", kind.media_type());
-        faults.add(path("content_type"), "content_type_mismatch", detail);
-    }
-    Some(Upload { filename, kind, base64: base64? })
+    let declared = match body.content_type {
+        None => Declared::default(),
+        Some(text) => match kind.declared(&text, &filename) {
+            Some(declared) => declared,
+            None => {
+                faults.add(path("content_type"), TYPE_MISMATCH, type_mismatch(kind));
+                return None;
+            }
+        },
+    };
+    Some(Upload { filename, kind, declared, base64: base64? })
 }
 
-/// Looks into all of them, one after the other, off the reactor.
+const TYPE_MISMATCH: &str = "content_type_mismatch";
+
+fn type_mismatch(kind: Kind) -> String {
+    format!("must be {} for this extension, with parameters that are true of the file", kind.media_type())
+}
+
+/// Counts a message of a tenant that is to be looked into.
 ///
 /// # Errors
-/// 400 `validation_failed` with every fault.
-pub(super) async fn inspect(uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
-    if uploads.is_empty() {
-        return Ok(Vec::new());
+/// 429 `message_rate_exceeded`: refused ones are not counted among the tenant's messages, so they have a limit of their own.
+pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
+    static COUNTS: LazyLock<Cache<Uuid, Arc<AtomicU32>>> =
+        LazyLock::new(|| Cache::builder().max_capacity(TENANTS_REMEMBERED).time_to_live(HOUR).build());
+    let count = COUNTS.get_with(tenant, async { Arc::default() }).await;
+    if count.fetch_add(1, Ordering::Relaxed) < INSPECTIONS_PER_HOUR {
+        return Ok(());
     }
-    let work = move || {
-        let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
-        for (place, upload) in uploads.into_iter().enumerate() {
-            match attachment(upload) {
-                Ok(attachment) => attachments.push(attachment),
-                Err(refusal) => faults.push(FieldFault::new(
-                    format!("attachments[{place}].content_base64"),
-                    refusal.code(),
-                    refusal.detail(),
-                )),
+    Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "message_rate_exceeded")
+        .detail(format!("the attachments of at most {INSPECTIONS_PER_HOUR} messages an hour are looked into"))
+        .retry_after(HOUR.as_secs()))
+}
+
+/// Looks into all of them, one after the other.
+///
+/// # Errors
+/// 400 `validation_failed` with every fault, 503 when there is no time to look.
+pub(super) async fn inspect(uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
+    let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
+    for (place, upload) in uploads.into_iter().enumerate() {
+        let fault = |field: &str, code: &'static str, detail: String| {
+            FieldFault::new(format!("attachments[{place}].{field}"), code, detail)
+        };
+        let Upload { filename, kind, declared, base64 } = upload;
+        let (base64, finding) = look_into(kind, base64).await?;
+        match finding {
+            Finding::Refused(refusal) => {
+                faults.push(fault("content_base64", refusal.code(), refusal.detail().to_owned()));
+            }
+            Finding::Good { charset } if !declared.agrees(charset) => {
+                faults.push(fault("content_type", TYPE_MISMATCH, type_mismatch(kind)));
+            }
+            Finding::Good { charset } => {
+                let encoded = tokio::task::spawn_blocking(move || lines(&base64)).await?;
+                attachments.push(Attachment { filename, media_type: kind.sent_as(charset), encoded });
             }
         }
-        if faults.is_empty() { Ok(attachments) } else { Err(ApiError::validation(faults)) }
-    };
-    tokio::task::spawn_blocking(work).await?
-}
-
-fn attachment(upload: Upload) -> Result<Attachment, Refusal> {
-    let Upload { filename, kind, base64 } = upload;
-    let content = STANDARD.decode(&base64).map_err(|_| Refusal::NotBase64)?;
-    // A stranger's file in a parser: a panic there is that file's fault and nobody else's.
-    let media_type = catch_unwind(AssertUnwindSafe(|| media_type(kind, &content))).unwrap_or(Err(Refusal::Damaged))?;
-    drop(content);
-    Ok(Attachment { filename, media_type, encoded: lines(&base64) })
-}
-
-/// The media type to send it with, if the content is what the extension says.
-fn media_type(kind: Kind, content: &[u8]) -> Result<&'static str, Refusal> {
-    if content.is_empty() {
-        return Err(Refusal::Empty);
     }
-    match kind {
-        Kind::Pdf => pdf::inspect(content)?,
-        Kind::Docx => ooxml::inspect(content, ooxml::Document::Word)?,
-        Kind::Xlsx => ooxml::inspect(content, ooxml::Document::Sheet)?,
-        Kind::Xls => ole::inspect(content)?,
-        Kind::Png => image::inspect_png(content)?,
-        Kind::Jpeg => image::inspect_jpeg(content)?,
-        Kind::Csv | Kind::Txt => return text::inspect(content).map(|charset| kind.text_type(charset)),
-    }
-    Ok(kind.media_type())
+    if faults.is_empty() { Ok(attachments) } else { Err(ApiError::validation(faults)) }
 }
 
-/// The same base64 in lines, each with its CRLF.
+/// What one file is. Gives its base64 back.
+async fn look_into(kind: Kind, base64: String) -> Result<(String, Finding), ApiError> {
+    let kib = u32::try_from(decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024).unwrap_or(u32::MAX);
+    let kib = kib.clamp(INSPECTION_KIB_MIN, INSPECTIONS_KIB);
+    let _room = INSPECTIONS.acquire_many(kib).await.map_err(|error| ApiError::unexpected(&error))?;
+    let (base64, job) = tokio::task::spawn_blocking(move || {
+        let job = examine::job(kind, &base64);
+        (base64, job)
+    })
+    .await?;
+    let Some(job) = job else { return Ok((base64, Finding::Refused(Refusal::NotBase64))) };
+    let finding = tokio::task::spawn_blocking(move || examine::run_here(&job)).await?;
+    match finding {
+        Ok(finding) => Ok((base64, finding)),
+        // Only a busy machine explains it.
+        Err(_) => Err(ApiError::unavailable()),
+    }
+}
+
+/// The base64 in lines, each with its CRLF.
 fn lines(base64: &str) -> Vec<u8> {
     let mut lines = Vec::with_capacity(base64.len() + base64.len() / LINE_CHARS * 2 + 2);
     for line in base64.as_bytes().chunks(LINE_CHARS) {

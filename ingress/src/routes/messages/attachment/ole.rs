@@ -1,15 +1,26 @@
 //! Excel 97–2003 (`.xls`): a compound file with a workbook stream (MS-XLS), without macros, encryption or packaged files.
 
-use std::io::{Cursor, Read};
+use std::io::{self, Cursor, Read};
 
 use cfb::CompoundFile;
+use runtime::Budget;
 
-use super::Refusal;
+use super::{Fault, Refusal};
 
 /// The first bytes of every compound file.
 pub(super) const MAGIC: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";
 /// Most storages and streams looked at.
 const ENTRIES_MAX: usize = 5_000;
+/// Deepest storage. A workbook has three.
+const DEPTH_MAX: usize = 16;
+
+/// MS-CFB §2.2: the header, where it says how long a sector is, and the list of sectors that hold the allocation table.
+const HEADER_BYTES: usize = 512;
+const SECTOR_SHIFT_AT: usize = 30;
+const FIRST_LIST_SECTOR_AT: usize = 68;
+const LIST_AT: usize = 76;
+const SECTORS_MAX: u32 = 0xffff_fffa;
+const FREE: u32 = u32::MAX;
 
 /// BIFF records (MS-XLS §2.3).
 const BOF: u16 = 0x0809;
@@ -19,42 +30,89 @@ const BOUND_SHEET: u16 = 0x0085;
 const OB_PROJ: u16 = 0x00d3;
 /// Sheet types of a BoundSheet8 record: an Excel 4 macro sheet, a VBA module.
 const MACRO_SHEETS: [u8; 2] = [1, 6];
+/// Where the type stands in it.
+const SHEET_TYPE_AT: usize = 5;
 
 /// Checks a workbook.
-pub(super) fn inspect(content: &[u8]) -> Result<(), Refusal> {
+pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), Fault> {
     if !content.starts_with(MAGIC) {
-        return Err(Refusal::Mismatch);
+        return Err(Refusal::Mismatch.into());
     }
-    let mut file = CompoundFile::open(Cursor::new(content)).map_err(|_| Refusal::Damaged)?;
-    let workbook = directory(&file)?.ok_or(Refusal::Mismatch)?;
-    let mut records = Vec::new();
-    let mut stream = file.open_stream(workbook).map_err(|_| Refusal::Damaged)?;
+    let mut file = open(content, budget)?;
+    let workbook = directory(&file, budget)?.ok_or(Refusal::Mismatch)?;
+    let stream = file.open_stream(workbook).map_err(|_| Refusal::Damaged)?;
     // No stream is longer than its file, whatever the directory says.
-    stream.by_ref().take(content.len() as u64).read_to_end(&mut records).map_err(|_| Refusal::Damaged)?;
-    globals(&records)
+    globals(&mut stream.take(content.len() as u64), budget)
 }
 
 /// Refuses an encrypted office document that hides in a compound file, whatever its extension says.
-pub(super) fn refuse_encrypted(content: &[u8]) -> Result<(), Refusal> {
-    if content.starts_with(MAGIC)
-        && let Ok(file) = CompoundFile::open(Cursor::new(content))
-    {
-        directory(&file)?;
+pub(super) fn refuse_encrypted(content: &[u8], budget: &Budget) -> Result<(), Fault> {
+    if content.starts_with(MAGIC) {
+        match open(content, budget) {
+            Ok(file) => drop(directory(&file, budget)?),
+            Err(Fault::Refused(_)) => {}
+            Err(spent) => return Err(spent),
+        }
     }
     Ok(())
 }
 
+fn open<'a>(content: &'a [u8], budget: &Budget) -> Result<CompoundFile<Cursor<&'a [u8]>>, Fault> {
+    check_list(content, budget)?;
+    // The tables, and the directory: 128 bytes of the file become about 200.
+    budget.hold(2 * content.len())?;
+    budget.take_steps(content.len() as u64)?;
+    Ok(CompoundFile::open(Cursor::new(content)).map_err(|_| Refusal::Damaged)?)
+}
+
+/// The list of sectors that hold the allocation table names no more of them than the file has: a file of a megabyte could name one of
+/// them a hundred thousand times, and each would be read into memory.
+fn check_list(content: &[u8], budget: &Budget) -> Result<(), Fault> {
+    let header = content.get(..HEADER_BYTES).ok_or(Refusal::Damaged)?;
+    let sector_bytes = match header.get(SECTOR_SHIFT_AT..SECTOR_SHIFT_AT + 2) {
+        Some([9, 0]) => 512,
+        Some([12, 0]) => 4_096,
+        _ => return Err(Refusal::Damaged.into()),
+    };
+    let sectors = content.len().div_ceil(sector_bytes);
+    let entries = sector_bytes / 4;
+    let listed =
+        |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().filter(|entry| u32::from_le_bytes(**entry) != FREE).count();
+    let mut named = listed(header.get(LIST_AT..).unwrap_or_default());
+    let mut next = number(header, FIRST_LIST_SECTOR_AT)?;
+    while next < SECTORS_MAX && named <= sectors {
+        budget.take_steps(sector_bytes as u64)?;
+        let at = (usize::try_from(next).map_err(|_| Refusal::Damaged)? + 1) * sector_bytes;
+        let sector = content.get(at..at + sector_bytes).ok_or(Refusal::Damaged)?;
+        // The last entry names the next sector of the list. One that lists nothing counts, too, so that a circle has an end.
+        let (list, last) = sector.split_at(4 * (entries - 1));
+        named += listed(list).max(1);
+        next = number(last, 0)?;
+    }
+    // Each sector of the table speaks of as many sectors as it has entries; an unused one at the end does no harm.
+    if named > sectors.div_ceil(entries) + LIST_FREE { Err(Refusal::Damaged.into()) } else { Ok(()) }
+}
+
+/// How many sectors of the allocation table may be named beyond those the file needs.
+const LIST_FREE: usize = 128;
+
+fn number(bytes: &[u8], at: usize) -> Result<u32, Refusal> {
+    let four = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
+    four.map(|four| u32::from_le_bytes(*four)).ok_or(Refusal::Damaged)
+}
+
 /// Looks at the names in a compound file; answers the workbook's.
-fn directory(file: &CompoundFile<Cursor<&[u8]>>) -> Result<Option<&'static str>, Refusal> {
+fn directory(file: &CompoundFile<Cursor<&[u8]>>, budget: &Budget) -> Result<Option<&'static str>, Fault> {
     let mut workbook = None;
     for (number, entry) in file.walk().enumerate() {
-        if number >= ENTRIES_MAX {
-            return Err(Refusal::NotInspectable);
+        budget.take_steps(1)?;
+        if number >= ENTRIES_MAX || entry.path().components().count() > DEPTH_MAX {
+            return Err(Refusal::NotInspectable.into());
         }
         match entry.name().to_ascii_lowercase().as_str() {
-            "encryptedpackage" | "encryptioninfo" => return Err(Refusal::Encrypted),
-            "_vba_project_cur" | "_vba_project" | "vba" | "macros" | "vbaproject" => return Err(Refusal::Macros),
-            "\u{1}ole10native" | "package" => return Err(Refusal::Embedded),
+            "encryptedpackage" | "encryptioninfo" => return Err(Refusal::Encrypted.into()),
+            "_vba_project_cur" | "_vba_project" | "vba" | "macros" | "vbaproject" => return Err(Refusal::Macros.into()),
+            "\u{1}ole10native" | "package" => return Err(Refusal::Embedded.into()),
             _ => {}
         }
         workbook = workbook.or(match entry.path().to_str() {
@@ -66,26 +124,38 @@ fn directory(file: &CompoundFile<Cursor<&[u8]>>) -> Result<Option<&'static str>,
     Ok(workbook)
 }
 
-/// Walks the records of the workbook's globals.
-fn globals(mut records: &[u8]) -> Result<(), Refusal> {
+/// Walks the records of the workbook's globals, as they are read.
+fn globals(records: &mut impl Read, budget: &Budget) -> Result<(), Fault> {
     let mut is_first = true;
-    while let [kind_low, kind_high, length_low, length_high, rest @ ..] = records {
-        let kind = u16::from_le_bytes([*kind_low, *kind_high]);
-        let length = usize::from(u16::from_le_bytes([*length_low, *length_high]));
-        let (data, after) = rest.split_at_checked(length).ok_or(Refusal::Damaged)?;
-        match (is_first, kind) {
-            (true, BOF) => {}
-            (true, _) => return Err(Refusal::Mismatch),
+    loop {
+        let mut head = [0; 4];
+        records.read_exact(&mut head).map_err(|_| Refusal::Damaged)?;
+        let [kind_low, kind_high, length_low, length_high] = head;
+        let kind = u16::from_le_bytes([kind_low, kind_high]);
+        let length = u16::from_le_bytes([length_low, length_high]);
+        budget.take_steps(u64::from(length) + 4)?;
+        let mut data = Vec::new();
+        let wanted = if kind == BOUND_SHEET { length.min(8) } else { 0 };
+        records.by_ref().take(u64::from(wanted)).read_to_end(&mut data).map_err(|_| Refusal::Damaged)?;
+        let rest = u64::from(length - wanted);
+        let skipped = io::copy(&mut records.by_ref().take(rest), &mut io::sink()).map_err(|_| Refusal::Damaged)?;
+        if data.len() != usize::from(wanted) || skipped != rest {
+            return Err(Refusal::Damaged.into());
+        }
+        let refusal = match (is_first, kind) {
+            (true, BOF) => None,
+            (true, _) => Some(Refusal::Mismatch),
             (false, EOF) => return Ok(()),
-            (false, FILE_PASS) => return Err(Refusal::Encrypted),
-            (false, OB_PROJ) => return Err(Refusal::Macros),
-            (false, BOUND_SHEET) if data.get(5).is_some_and(|sheet| MACRO_SHEETS.contains(sheet)) => {
-                return Err(Refusal::Macros);
+            (false, FILE_PASS) => Some(Refusal::Encrypted),
+            (false, OB_PROJ) => Some(Refusal::Macros),
+            (false, BOUND_SHEET) if data.get(SHEET_TYPE_AT).is_some_and(|sheet| MACRO_SHEETS.contains(sheet)) => {
+                Some(Refusal::Macros)
             }
-            (false, _) => {}
+            (false, _) => None,
+        };
+        if let Some(refusal) = refusal {
+            return Err(refusal.into());
         }
         is_first = false;
-        records = after;
     }
-    Err(Refusal::Damaged)
 }

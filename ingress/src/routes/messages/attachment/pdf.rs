@@ -1,21 +1,29 @@
 //! PDF: from `%PDF-` to `%%EOF`, not encrypted, without scripts, launches or files inside.
 //!
 //! Names are looked for in the whole file, wherever they stand: a reader follows offsets and can be led to any place. Names may be
-//! spelt with `#xx`; objects may stand in compressed object streams, which are unpacked here. Everything else compressed is page
-//! content, which cannot act.
+//! spelt with `#xx`; objects may stand in compressed object streams, which are unpacked here and not kept. Everything else compressed
+//! is page content, which cannot act.
 
 use std::{collections::HashSet, io::Read};
 
-use flate2::read::ZlibDecoder;
+use flate2::bufread::ZlibDecoder;
+use runtime::Budget;
 
-use super::Refusal;
+use super::{Fault, Refusal, Unpacked};
 
 /// Where `%%EOF` must stand, from the end.
 const END_WITHIN: usize = 2_048;
+/// Most object streams of one document. A writer puts a hundred objects and more into each.
+const STREAMS_MAX: usize = 4_096;
 /// Most bytes all object streams unpack to.
-const UNPACKED_MAX: usize = 64 * 1024 * 1024;
-/// Longest dictionary of an object stream.
-const DICTIONARY_MAX: usize = 4_096;
+const UNPACKED_MAX: u64 = 64 * 1024 * 1024;
+/// Most times a document may grow. Objects are text, of which deflate leaves a tenth.
+const RATIO_MAX: u64 = 50;
+/// Most times a byte of the document is read as part of a dictionary. Dictionaries do not overlap; what only looks like one may.
+const READINGS_MAX: u64 = 4;
+const READINGS_FREE: u64 = 64 * 1024;
+/// What an open decoder holds.
+const DECODER_BYTES: usize = 64 * 1024;
 
 /// Names that no ordinary document carries, and what each is refused as.
 const REFUSED: [(&[u8], Refusal); 9] = [
@@ -31,34 +39,23 @@ const REFUSED: [(&[u8], Refusal); 9] = [
 ];
 
 /// Checks a document.
-pub(super) fn inspect(content: &[u8]) -> Result<(), Refusal> {
+pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), Fault> {
     let version = content.strip_prefix(b"%PDF-").ok_or(Refusal::Mismatch)?;
     if !matches!(version.first(), Some(b'1' | b'2')) {
-        return Err(Refusal::Mismatch);
+        return Err(Refusal::Mismatch.into());
     }
     check_end(content)?;
-    let mut streams = Vec::new();
-    for (at, name) in names(content) {
-        // Two letters occur by chance in compressed data; a script also needs /JavaScript, which does not.
-        if name != b"JS" {
-            refuse(&name)?;
-        }
-        // /First marks an object stream that does not say its type, and outlines, which are no streams.
-        match name.as_slice() {
-            b"ObjStm" => streams.push((at, true)),
-            b"First" => streams.push((at, false)),
-            _ => {}
-        }
+    let marked = check_names(content, budget)?;
+    let streams = object_streams(content, budget)?;
+    if !are_covered(&marked, &streams) {
+        return Err(Refusal::NotInspectable.into());
     }
-    let mut left = UNPACKED_MAX;
+    let mut unpacked = Unpacked::new(content.len(), UNPACKED_MAX, RATIO_MAX);
     let mut seen = HashSet::new();
-    for (at, is_stream) in streams {
-        let objects = match stream_at(content, at, is_stream)? {
-            Some(start) if seen.insert(start) => inflate(content.get(start..).unwrap_or_default(), left)?,
-            _ => continue,
-        };
-        left -= objects.len();
-        names(&objects).try_for_each(|(_, name)| refuse(&name))?;
+    for stream in &streams {
+        if stream.is_packed && seen.insert(stream.data) {
+            unpack(content.get(stream.data..).unwrap_or_default(), &mut unpacked, budget)?;
+        }
     }
     Ok(())
 }
@@ -72,71 +69,327 @@ fn check_end(content: &[u8]) -> Result<(), Refusal> {
     if hides(b"PK\x05\x06") || hides(b"PK\x03\x04") { Err(Refusal::Mismatch) } else { Ok(()) }
 }
 
+/// Refuses the names of the whole file; answers where it says that an object stream is.
+fn check_names(content: &[u8], budget: &Budget) -> Result<Vec<usize>, Fault> {
+    budget.take_steps(content.len() as u64)?;
+    let mut marked = Vec::new();
+    let mut names = Names::default();
+    let mut check = |at: usize, name: &[u8]| {
+        // Two letters occur by chance in compressed data; a script also needs /JavaScript, which does not.
+        if name != b"JS" {
+            refuse(name)?;
+        }
+        if name == b"ObjStm" {
+            if marked.len() >= STREAMS_MAX {
+                return Err(Refusal::NotInspectable);
+            }
+            marked.push(at);
+        }
+        Ok(())
+    };
+    names.feed(content, &mut check)?;
+    names.end(content.len(), &mut check)?;
+    budget.hold(marked.len() * size_of::<usize>())?;
+    Ok(marked)
+}
+
 fn refuse(name: &[u8]) -> Result<(), Refusal> {
     REFUSED.iter().find(|(refused, _)| *refused == name).map_or(Ok(()), |(_, refusal)| Err(*refusal))
 }
 
-/// Every name in these bytes, with `#xx` resolved, and where it ends.
-fn names(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
-    const NAME_MAX: usize = 64;
-    bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(move |(slash, _)| {
-        let mut name = Vec::new();
-        let mut at = slash + 1;
-        while let Some(&byte) = bytes.get(at).filter(|byte| is_regular(**byte) && name.len() < NAME_MAX) {
-            let spelt = (byte == b'#').then(|| bytes.get(at + 1..at + 3).and_then(hex)).flatten();
-            name.push(spelt.unwrap_or(byte));
-            at += if spelt.is_some() { 3 } else { 1 };
+/// Finds names in bytes that come in pieces, with `#xx` resolved. Nothing is kept but the name in hand.
+#[derive(Default)]
+struct Names {
+    is_open: bool,
+    name: [u8; Self::NAME_MAX],
+    length: usize,
+    /// What began as `#xx` and is not whole yet.
+    spelt: Spelt,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Spelt {
+    #[default]
+    No,
+    Begun,
+    Half(u8),
+}
+
+impl Names {
+    /// Longer than any name that is looked for.
+    const NAME_MAX: usize = 16;
+
+    /// Takes a piece, and hands over each name that ends in it, with where it ends in the piece.
+    fn feed<E>(&mut self, piece: &[u8], found: &mut impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        for (at, &byte) in piece.iter().enumerate() {
+            if self.is_open && is_regular(byte) {
+                self.push(byte);
+                continue;
+            }
+            self.end(at, found)?;
+            self.is_open = byte == b'/';
         }
-        (at, name)
-    })
+        Ok(())
+    }
+
+    /// Hands over the name in hand, if there is one.
+    fn end<E>(&mut self, at: usize, found: &mut impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        if !std::mem::take(&mut self.is_open) {
+            return Ok(());
+        }
+        self.spell_out();
+        let length = std::mem::take(&mut self.length);
+        // One that is too long is none of ours.
+        self.name.get(..length).map_or(Ok(()), |name| found(at, name))
+    }
+
+    fn push(&mut self, byte: u8) {
+        match (self.spelt, hex(byte)) {
+            (Spelt::Begun, Some(_)) => self.spelt = Spelt::Half(byte),
+            (Spelt::Half(high), Some(low)) => {
+                self.spelt = Spelt::No;
+                self.append(hex(high).unwrap_or_default() << 4 | low);
+            }
+            _ => {
+                self.spell_out();
+                match byte {
+                    b'#' => self.spelt = Spelt::Begun,
+                    other => self.append(other),
+                }
+            }
+        }
+    }
+
+    /// What began as `#xx` and was none stands for itself.
+    fn spell_out(&mut self) {
+        match std::mem::take(&mut self.spelt) {
+            Spelt::No => {}
+            Spelt::Begun => self.append(b'#'),
+            Spelt::Half(digit) => {
+                self.append(b'#');
+                self.append(digit);
+            }
+        }
+    }
+
+    fn append(&mut self, byte: u8) {
+        if let Some(place) = self.name.get_mut(self.length) {
+            *place = byte;
+        }
+        self.length = (self.length + 1).min(Self::NAME_MAX + 1);
+    }
 }
 
 /// Neither white space nor a delimiter (ISO 32000-1 §7.2.2).
 fn is_regular(byte: u8) -> bool {
-    !matches!(byte, 0 | 9 | 10 | 12 | 13 | 32) && !b"()<>[]{}/%".contains(&byte)
+    !is_space(byte) && !b"()<>[]{}/%".contains(&byte)
 }
 
-fn hex(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+fn is_space(byte: u8) -> bool {
+    matches!(byte, 0 | 9 | 10 | 12 | 13 | 32)
 }
 
-/// Where the compressed data begins of the object stream in whose dictionary `at` is. `None`: it is not compressed, so its
-/// objects were seen with the rest of the file, or it is no stream at all.
-fn stream_at(content: &[u8], at: usize, is_stream: bool) -> Result<Option<usize>, Refusal> {
-    let find = |bytes: &[u8], wanted: &[u8]| bytes.windows(wanted.len()).position(|window| window == wanted);
-    let window = content.get(at..content.len().min(at + DICTIONARY_MAX)).unwrap_or_default();
-    let keyword = find(window, b"stream").filter(|keyword| find(&window[..*keyword], b"endobj").is_none());
-    let Some(keyword) = keyword else {
-        return if is_stream { Err(Refusal::NotInspectable) } else { Ok(None) };
-    };
-    let before = content.get(at.saturating_sub(DICTIONARY_MAX)..at).unwrap_or_default();
-    let opens = |window: &[u8]| window.ends_with(b"obj") && window[0] != b'd';
-    let opened = before.windows(4).rposition(opens).unwrap_or(0);
-    let dictionary = [before.get(opened..).unwrap_or_default(), window.get(..keyword).unwrap_or_default()].concat();
-    // Such a dictionary holds numbers and names. In a text or comment the word we looked for could be a decoy.
-    if dictionary.iter().any(|byte| b"(%".contains(byte)) {
-        return Err(Refusal::NotInspectable);
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+/// A stream that holds objects.
+struct ObjectStream {
+    /// Where its dictionary begins.
+    from: usize,
+    /// Where its data begin.
+    data: usize,
+    /// Compressed with deflate; otherwise its objects were seen with the rest of the file.
+    is_packed: bool,
+}
+
+/// Every object stream: a stream whose dictionary has the type `/ObjStm`, or `/First`, without which no reader finds the objects.
+/// Outlines have `/First`, too, and are no streams.
+fn object_streams(content: &[u8], budget: &Budget) -> Result<Vec<ObjectStream>, Fault> {
+    budget.take_steps(content.len() as u64)?;
+    let mut left = READINGS_MAX * content.len() as u64 + READINGS_FREE;
+    let mut streams = Vec::new();
+    for (at, window) in content.windows(3).enumerate() {
+        if window != b"obj" || content.get(at.wrapping_sub(1)) == Some(&b'd') {
+            continue;
+        }
+        let from = at + 3;
+        let mut dictionary = Dictionary { bytes: content, at: from, left, ..Dictionary::default() };
+        let data = dictionary.read();
+        let used = left - dictionary.left;
+        left = dictionary.left;
+        budget.take_steps(used)?;
+        let Some(data) = data? else { continue };
+        if !dictionary.has_type && !dictionary.has_first {
+            continue;
+        }
+        if streams.len() >= STREAMS_MAX {
+            return Err(Refusal::NotInspectable.into());
+        }
+        budget.hold(size_of::<ObjectStream>())?;
+        streams.push(ObjectStream { from, data, is_packed: dictionary.is_packed()? });
     }
-    let found: Vec<Vec<u8>> = names(&dictionary).map(|(_, name)| name).collect();
-    let filters: Vec<&[u8]> = found
-        .iter()
-        .map(Vec::as_slice)
-        .filter(|name| name.ends_with(b"Decode") || matches!(*name, b"Fl" | b"Crypt" | b"Predictor"))
-        .collect();
-    let is_filtered = found.iter().any(|name| name == b"Filter" || name == b"F");
-    let data = window.get(keyword + 6..).unwrap_or_default();
-    let line_end =
-        if data.starts_with(b"\r\n") { 2 } else { usize::from(data.starts_with(b"\n") || data.starts_with(b"\r")) };
-    match filters.as_slice() {
-        [] if !is_filtered => Ok(None),
-        [b"FlateDecode" | b"Fl"] => Ok(Some(at + keyword + 6 + line_end)),
-        _ => Err(Refusal::NotInspectable),
+    Ok(streams)
+}
+
+/// Whether each place that says that an object stream is there stands in the dictionary of one. Both are in the order of the file.
+fn are_covered(marked: &[usize], streams: &[ObjectStream]) -> bool {
+    let mut streams = streams.iter().peekable();
+    let mut until = 0;
+    marked.iter().all(|place| {
+        while let Some(stream) = streams.next_if(|stream| stream.from <= *place) {
+            until = until.max(stream.data);
+        }
+        *place <= until
+    })
+}
+
+/// A dictionary of an object, being read as a reader of PDF would: token by token from behind `obj`.
+#[derive(Default)]
+struct Dictionary<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// How many more bytes may be read as part of dictionaries.
+    left: u64,
+    has_type: bool,
+    has_first: bool,
+    is_filtered: bool,
+    filters: usize,
+    has_deflate: bool,
+    /// A text or a comment stands in it, where a word could be a decoy.
+    has_text: bool,
+}
+
+impl Dictionary<'_> {
+    /// Reads to the keyword `stream`; answers where the data begin. `None`: this is no stream.
+    fn read(&mut self) -> Result<Option<usize>, Refusal> {
+        let mut depth = 0_usize;
+        let mut is_begun = false;
+        while let Some(byte) = self.next()? {
+            match byte {
+                byte if is_space(byte) => {}
+                b'%' => {
+                    self.has_text = true;
+                    while self.next()?.is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {}
+                }
+                b'(' => {
+                    self.has_text = true;
+                    self.skip_text()?;
+                }
+                b'<' if self.peek() == Some(b'<') => {
+                    self.next()?;
+                    depth += 1;
+                    is_begun = true;
+                }
+                b'<' => while self.next()?.is_some_and(|byte| byte != b'>') {},
+                b'>' if self.peek() == Some(b'>') => {
+                    self.next()?;
+                    depth = depth.saturating_sub(1);
+                }
+                _ if !is_begun => return Ok(None),
+                b'/' => self.read_name()?,
+                byte if is_regular(byte) => {
+                    let start = self.at - 1;
+                    while self.peek().is_some_and(is_regular) {
+                        self.next()?;
+                    }
+                    let word = self.bytes.get(start..self.at).unwrap_or_default();
+                    if word.starts_with(b"stream") {
+                        return Ok(Some(self.data(start + 6)));
+                    }
+                    if depth == 0 && matches!(word, b"endobj" | b"obj" | b"endstream") {
+                        return Ok(None);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Result<Option<u8>, Refusal> {
+        let byte = self.peek();
+        self.at += usize::from(byte.is_some());
+        // What must be read again and again is made so that it hides something.
+        self.left = self.left.checked_sub(1).ok_or(Refusal::NotInspectable)?;
+        Ok(byte)
+    }
+
+    /// A text in parentheses, which may hold others.
+    fn skip_text(&mut self) -> Result<(), Refusal> {
+        let mut depth = 1_usize;
+        while depth > 0 {
+            match self.next()? {
+                None => return Ok(()),
+                Some(b'\\') => drop(self.next()?),
+                Some(b'(') => depth += 1,
+                Some(b')') => depth -= 1,
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_name(&mut self) -> Result<(), Refusal> {
+        let start = self.at;
+        while self.peek().is_some_and(is_regular) {
+            self.next()?;
+        }
+        let spelt = self.bytes.get(start..self.at).unwrap_or_default();
+        let mut names = Names { is_open: true, ..Names::default() };
+        let mut take = |_: usize, name: &[u8]| {
+            match name {
+                b"ObjStm" => self.has_type = true,
+                b"First" => self.has_first = true,
+                b"Filter" | b"F" => self.is_filtered = true,
+                b"FlateDecode" | b"Fl" => {
+                    self.has_deflate = true;
+                    self.filters += 1;
+                }
+                b"Crypt" | b"Predictor" => self.filters += 1,
+                other if other.ends_with(b"Decode") => self.filters += 1,
+                _ => {}
+            }
+            Ok::<(), Refusal>(())
+        };
+        names.feed(spelt, &mut take)?;
+        names.end(spelt.len(), &mut take)
+    }
+
+    fn data(&self, at: usize) -> usize {
+        let data = self.bytes.get(at..).unwrap_or_default();
+        let line_end =
+            if data.starts_with(b"\r\n") { 2 } else { usize::from(matches!(data.first(), Some(b'\n' | b'\r'))) };
+        at + line_end
+    }
+
+    /// Whether the stream is compressed, in the one way that is looked into.
+    fn is_packed(&self) -> Result<bool, Refusal> {
+        match (self.has_text, self.filters, self.has_deflate) {
+            // Such a dictionary holds numbers and names.
+            (true, ..) => Err(Refusal::NotInspectable),
+            (false, 0, _) if !self.is_filtered => Ok(false),
+            (false, 1, true) => Ok(true),
+            _ => Err(Refusal::NotInspectable),
+        }
     }
 }
 
-fn inflate(data: &[u8], left: usize) -> Result<Vec<u8>, Refusal> {
-    let mut objects = Vec::new();
+/// Looks at the names of an object stream, as it is unpacked.
+fn unpack(data: &[u8], unpacked: &mut Unpacked, budget: &Budget) -> Result<(), Fault> {
+    let mut names = Names::default();
+    let mut chunk = [0; 16 * 1024];
+    budget.hold(DECODER_BYTES)?;
+    let mut decoder = ZlibDecoder::new(data);
     // What follows a damaged place is not seen by readers either; what came before is.
-    let _ = ZlibDecoder::new(data).take(left as u64 + 1).read_to_end(&mut objects);
-    if objects.len() > left { Err(Refusal::Bomb) } else { Ok(objects) }
+    while let Ok(count @ 1..) = decoder.read(&mut chunk) {
+        unpacked.add(count, budget)?;
+        names.feed(chunk.get(..count).unwrap_or_default(), &mut |_, name| refuse(name))?;
+    }
+    budget.release(DECODER_BYTES);
+    Ok(names.end(0, &mut |_, name| refuse(name))?)
 }

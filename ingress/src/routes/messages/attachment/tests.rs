@@ -3,10 +3,29 @@
 
 use std::io::{Cursor, Write};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rstest::rstest;
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
-use super::*;
+use super::{examine::LIMITS, *};
+use hostile::{Shape, check_growth, fuzz};
+use runtime::{Budget, Used};
+
+/// The media type to send it with, if the content is what the extension says.
+fn media_type(kind: Kind, content: &[u8]) -> Result<&'static str, Refusal> {
+    let job = [[kind.to_byte()].as_slice(), content].concat();
+    match examine::run_here(&job).unwrap() {
+        Finding::Good { charset } => Ok(kind.sent_as(charset)),
+        Finding::Refused(refusal) => Err(refusal),
+    }
+}
+
+/// What a look into these bytes costs, whatever comes of it.
+fn cost(kind: Kind, content: &[u8]) -> Used {
+    let budget = Budget::new(LIMITS);
+    let _ = examine::examine(kind, content, &budget);
+    budget.used()
+}
 
 const WORD_MAIN: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml";
 const SHEET_MAIN: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml";
@@ -88,6 +107,38 @@ fn object_stream(dictionary: &str, objects: &[u8]) -> Vec<u8> {
     pdf(&[head.as_bytes(), objects, b"\nendstream\nendobj"].concat())
 }
 
+/// An object stream that does not say that it is one, with a script in it.
+fn untyped_stream(dictionary: &str) -> Vec<u8> {
+    let head = format!("7 0 obj\n<< {dictionary} /Filter /FlateDecode >>\nstream\n");
+    pdf(&[head.as_bytes(), &deflated(b"3 0 << /S /JavaScript /JS 4 0 R >>"), b"\nendstream\nendobj"].concat())
+}
+
+fn rels(relationships: &[u8]) -> Vec<u8> {
+    docx(&[("word/_rels/settings.xml.rels", relationships)])
+}
+
+fn many_entries(count: usize) -> Vec<u8> {
+    let names: Vec<String> = (0..count).map(|number| format!("x{number}")).collect();
+    let entries: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), b"".as_slice())).collect();
+    docx(&entries)
+}
+
+/// A compound file whose list names the same sector of the table again and again.
+fn listed_table() -> Vec<u8> {
+    let mut file = xls(&[sheet(0)], &[]);
+    let sector_bytes = if file[30] == 9 { 512 } else { 4_096 };
+    file.resize(file.len().next_multiple_of(sector_bytes), 0);
+    let first = u32::try_from(file.len() / sector_bytes - 1).unwrap();
+    for number in 0..64_u32 {
+        let mut sector = vec![0; sector_bytes];
+        let next = if number == 63 { 0xffff_fffe } else { first + number + 1 };
+        sector[sector_bytes - 4..].copy_from_slice(&next.to_le_bytes());
+        file.extend(sector);
+    }
+    file[68..72].copy_from_slice(&first.to_le_bytes());
+    file
+}
+
 fn chunk(kind: &[u8], data: &[u8]) -> Vec<u8> {
     [u32::try_from(data.len()).unwrap().to_be_bytes().as_slice(), kind, data, &[0; 4]].concat()
 }
@@ -128,6 +179,41 @@ fn a_file_that_is_what_it_says_is_taken(#[case] kind: Kind, #[case] content: Vec
 
 #[rstest]
 #[case::empty(Kind::Pdf, b"".to_vec(), Refusal::Empty)]
+#[case::first_far_before_the_stream(Kind::Pdf, untyped_stream(&format!("/First 4 /N 1 /Pad [{}]", "0 ".repeat(4_000))), Refusal::Active)]
+#[case::end_in_the_dictionary(Kind::Pdf, untyped_stream("/First 4 /X << /Y endobj >>"), Refusal::Active)]
+#[case::decoy_comment(Kind::Pdf, untyped_stream("/First 4 %endobj\n"), Refusal::NotInspectable)]
+#[case::decoy_object(Kind::Pdf, untyped_stream("/First 4 /X (8 0 obj)"), Refusal::NotInspectable)]
+#[case::spelt_first(Kind::Pdf, untyped_stream("/#46irst 4"), Refusal::Active)]
+#[case::no_dictionary(Kind::Pdf, pdf(b"2 0 obj /ObjStm endobj"), Refusal::NotInspectable)]
+#[case::small_bomb(Kind::Pdf, object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 11 * 1024 * 1024])), Refusal::Bomb)]
+#[case::tab_in_relationship(Kind::Docx, rels(b"<Relationships><Relationship\tType='x/attachedTemplate' Target='http://e.test' TargetMode='External'/></Relationships>"), Refusal::Active)]
+#[case::prefix_in_relationship(Kind::Docx, rels(b"<r:Relationships xmlns:r='x'><r:Relationship Type='x/attachedTemplate' TargetMode='External'/></r:Relationships>"), Refusal::Active)]
+#[case::greater_in_relationship(
+    Kind::Docx,
+    rels(b"<Relationships><Relationship Id='>' Type='x/attachedTemplate' TargetMode = \"External\"/></Relationships>"),
+    Refusal::Active
+)]
+#[case::utf16_without_mark(Kind::Docx, rels(&"<Relationship Type='x/attachedTemplate' TargetMode='External'/>".bytes().flat_map(|byte| [byte, 0]).collect::<Vec<u8>>()), Refusal::NotInspectable)]
+#[case::declared_utf16(
+    Kind::Docx,
+    rels(b"<?xml version='1.0' encoding='UTF-16'?><Relationships/>"),
+    Refusal::NotInspectable
+)]
+#[case::document_type(
+    Kind::Docx,
+    rels(b"<!DOCTYPE r [<!ENTITY e 'External'>]><Relationship TargetMode='&e;'/>"),
+    Refusal::NotInspectable
+)]
+#[case::not_utf8(Kind::Docx, rels(b"<Relationships a='\xff'/>"), Refusal::NotInspectable)]
+#[case::unquoted(
+    Kind::Docx,
+    rels(b"<Relationship TargetMode=External Type='x/attachedTemplate'/>"),
+    Refusal::NotInspectable
+)]
+#[case::inner_archive_that_shrinks(Kind::Docx, docx(&[("a.xlsx", &[archive::MAGIC, &vec![0; 2 * 1024 * 1024]].concat())]), Refusal::NotInspectable)]
+#[case::two_of_a_name(Kind::Docx, docx(&[("A.xml", b"x"), ("a.xml", b"y")]), Refusal::Damaged)]
+#[case::many_entries(Kind::Docx, many_entries(2_001), Refusal::Bomb)]
+#[case::table_named_too_often(Kind::Xls, listed_table(), Refusal::Damaged)]
 #[case::program_as_pdf(Kind::Pdf, b"MZ\x90\0".to_vec(), Refusal::Mismatch)]
 #[case::junk_before_pdf(Kind::Pdf, [b"GIF89a".as_slice(), &pdf(b"")].concat(), Refusal::Mismatch)]
 #[case::cut_pdf(Kind::Pdf, b"%PDF-1.4\n1 0 obj".to_vec(), Refusal::Damaged)]
@@ -238,18 +324,70 @@ fn a_file_name_has_a_longest_length() {
 #[case("data:text/plain;base64,SGVsbG8=", false)]
 #[case("SGVs-_8=", false)]
 fn base64_has_one_form(#[case] base64: &str, #[case] good: bool) {
-    let upload = Upload { filename: "a.txt".into(), kind: Kind::Txt, base64: base64.into() };
-    let refusal = attachment(upload).err();
-    assert_eq!(refusal.is_none(), good, "{refusal:?}");
+    assert_eq!(examine::job(Kind::Txt, base64).is_some(), good);
 }
 
-#[test]
-fn what_is_sent_decodes_to_what_was_given() {
+fn upload(declared: Option<&str>, content: &[u8]) -> Result<Vec<Upload>, ApiError> {
+    let body = AttachmentBody {
+        filename: Some("a.csv".into()),
+        content_base64: Some(STANDARD.encode(content)),
+        content_type: declared.map(str::to_owned),
+    };
+    let mut faults = Faults::default();
+    let uploads = uploads(&mut faults, vec![body])?;
+    faults.finish().map(|()| uploads)
+}
+
+#[tokio::test]
+async fn what_is_sent_decodes_to_what_was_given() {
     let content = "Hello, ".repeat(100);
-    let upload = Upload { filename: "a.txt".into(), kind: Kind::Txt, base64: STANDARD.encode(&content) };
-    let sent = String::from_utf8(attachment(upload).ok().unwrap().encoded).unwrap();
+    let attachments = inspect(upload(None, content.as_bytes()).unwrap()).await.unwrap();
+    let sent = String::from_utf8(attachments.into_iter().next().unwrap().encoded).unwrap();
     assert!(sent.ends_with("\r\n") && sent.lines().all(|line| line.len() <= LINE_CHARS));
     assert_eq!(STANDARD.decode(sent.replace("\r\n", "")).unwrap(), content.as_bytes());
+}
+
+#[rstest]
+#[case::plain("text/csv", "a;b\n".as_bytes(), true)]
+#[case::by_another_name("application/csv; charset=utf-8", "a;b\n".as_bytes(), true)]
+#[case::header("text/csv; header=present; charset=\"UTF-8\"", "a;é\n".as_bytes(), true)]
+#[case::its_name("text/csv; name=\"a.csv\"", "a;b\n".as_bytes(), true)]
+#[case::ascii("text/csv; charset=us-ascii", "a;b\n".as_bytes(), true)]
+#[case::old("text/csv; charset=windows-1252", b"a;\xe9\n", true)]
+#[case::not_ascii("text/csv; charset=us-ascii", "a;é\n".as_bytes(), false)]
+#[case::another_charset("text/csv; charset=utf-16", "a;é\n".as_bytes(), false)]
+#[case::not_utf8("text/csv; charset=utf-8", b"a;\xe9\n", false)]
+#[case::another_name("text/csv; name=\"a.exe\"", "a;b\n".as_bytes(), false)]
+#[case::twice("text/csv; charset=utf-8; charset=utf-16", "a;b\n".as_bytes(), false)]
+#[case::anything("text/csv; boundary=x", "a;b\n".as_bytes(), false)]
+#[case::another_type("application/pdf", "a;b\n".as_bytes(), false)]
+#[tokio::test]
+async fn a_declared_type_is_true_of_the_file_with_its_parameters(
+    #[case] declared: &str,
+    #[case] content: &[u8],
+    #[case] good: bool,
+) {
+    let answer = match upload(Some(declared), content) {
+        Ok(uploads) => inspect(uploads).await.map(drop),
+        Err(error) => Err(error),
+    };
+    let fault = answer.err().map(|error| (error.fields[0].path.clone(), error.fields[0].code.to_string()));
+    let expected = (!good).then(|| ("attachments[0].content_type".to_owned(), "content_type_mismatch".to_owned()));
+    assert_eq!(fault, expected);
+}
+
+#[tokio::test]
+async fn what_is_looked_into_in_an_hour_is_limited_for_each_tenant() {
+    let tenant = Uuid::from_u128(u128::from(rand::random::<u64>()));
+    for _ in 0..INSPECTIONS_PER_HOUR {
+        admit(tenant).await.unwrap();
+    }
+    let error = admit(tenant).await.unwrap_err();
+    assert_eq!(
+        (error.status.as_u16(), error.code.as_ref(), error.retry_after),
+        (429, "message_rate_exceeded", Some(3_600))
+    );
+    assert!(admit(Uuid::nil()).await.is_ok());
 }
 
 #[rstest]
@@ -259,6 +397,198 @@ fn what_is_sent_decodes_to_what_was_given() {
 #[case("QUJD", 3)]
 fn the_size_is_known_before_decoding(#[case] base64: &str, #[case] bytes: usize) {
     assert_eq!(decoded_bytes(base64), bytes);
+}
+
+/// A file of so many bytes, give or take its ends.
+fn around(start: &[u8], filling: &[u8], length: usize, end: &[u8]) -> Vec<u8> {
+    [start, &filling.repeat(length / filling.len().max(1)), end].concat()
+}
+
+#[test]
+fn the_cost_of_a_pdf_grows_with_its_length() {
+    fn with(filling: &'static [u8], n: usize) -> Vec<u8> {
+        around(b"%PDF-1.7\n1 0 obj <<", filling, n, b"\n%%EOF\n")
+    }
+    let shapes: [Shape; 11] = [
+        ("first", |n| with(b"/First ", n)),
+        ("first and stream", |n| with(b"/First /First stream\n", n)),
+        ("objects that stay open", |n| with(b"obj<<", n)),
+        ("texts that stay open", |n| with(b"obj<<(", n)),
+        ("comments", |n| with(b"obj%", n)),
+        ("names", |n| with(b"/", n)),
+        ("half spelt names", |n| with(b"/#4", n)),
+        ("spelt names", |n| with(b"#46", n)),
+        ("object streams", |n| with(b"1 0 obj<</Type/ObjStm/Filter/FlateDecode>>stream\nx\nendstream endobj ", n)),
+        ("unpacks", |n| object_stream("/Filter /FlateDecode", &deflated(&b"/Page ".repeat(n)))),
+        ("unpacks blanks", |n| object_stream("/Filter /FlateDecode", &deflated(&vec![b' '; 50 * n]))),
+    ];
+    check_growth(&shapes, 30_000, 200_000, |content| cost(Kind::Pdf, content));
+}
+
+#[test]
+fn the_cost_of_a_document_grows_with_its_length() {
+    let shapes: [Shape; 6] = [
+        ("entries", |n| many_entries(n / 100)),
+        ("relationships", |n| {
+            rels(&around(b"<Relationships>", b"<Relationship Type='x' TargetMode='External'/>", n, b"</Relationships>"))
+        }),
+        ("open tags", |n| rels(&b"<".repeat(n))),
+        ("open comments", |n| rels(&b"<!--".repeat(n / 4))),
+        ("a sheet", |n| xlsx(&[("xl/sheet.xml", &vec![b'0'; 20 * n])])),
+        ("a document inside", |n| {
+            docx(&[("a.xlsx", &xlsx(&[("b.xml", &(0..n).flat_map(|at| at.to_le_bytes()).collect::<Vec<u8>>())]))])
+        }),
+    ];
+    check_growth(&shapes, 30_000, 300_000, |content| cost(Kind::Docx, content));
+}
+
+#[test]
+fn the_cost_of_the_other_kinds_grows_with_their_length() {
+    let xls_shapes: [Shape; 2] = [
+        ("records", |n| xls(&(0..n / 100).map(|_| record(0x0042, &[0; 90])).collect::<Vec<_>>(), &[])),
+        ("a table named again and again", |n| [listed_table(), vec![0; n.next_multiple_of(4_096)]].concat()),
+    ];
+    check_growth(&xls_shapes, 100_000, 200_000, |content| cost(Kind::Xls, content));
+    let images: [Shape; 2] = [
+        ("a trailer", |n| jpeg(1, 1, &b"PK\x03".repeat(n / 3))),
+        ("segments", |n| around(b"\xff\xd8", b"\xff\xe0\0\x02", n, b"")),
+    ];
+    check_growth(&images, 30_000, 1_000, |content| cost(Kind::Jpeg, content));
+    let texts: [Shape; 2] = [("letters", |n| vec![b'a'; n]), ("blanks", |n| vec![b' '; n])];
+    check_growth(&texts, 30_000, 1_000, |content| cost(Kind::Txt, content));
+}
+
+#[test]
+fn a_bomb_is_not_held() {
+    let bomb = object_stream("/Filter /FlateDecode", &deflated(&vec![0; 67_000_000]));
+    assert!(cost(Kind::Pdf, &bomb).held_bytes < 256 * 1024);
+    let inner = [archive::MAGIC, &vec![0; 75 * 1024 * 1024]].concat();
+    assert!(cost(Kind::Docx, &docx(&[("a.xlsx", &inner)])).held_bytes < 1024 * 1024);
+}
+
+#[test]
+fn fuzz_pdf() {
+    const TOKENS: &[&[u8]] = &[
+        b"%PDF-1.7\n",
+        b"%%EOF",
+        b"1 0 obj",
+        b"endobj",
+        b"<<",
+        b">>",
+        b"stream\n",
+        b"endstream",
+        b"/ObjStm",
+        b"/First",
+        b"/Filter",
+        b"/FlateDecode",
+        b"/Fl",
+        b"/JavaScript",
+        b"/#4a",
+        b"#",
+        b"(",
+        b")",
+        b"\\",
+        b"%",
+        b"<",
+        b">",
+        b"[",
+        b"]",
+        b"/",
+        b"\n",
+        b" ",
+        b"\x78\x9c",
+    ];
+    fuzz(TOKENS, |input| {
+        cost(Kind::Pdf, &[b"%PDF-1.7\n", input, b"\n%%EOF"].concat());
+    });
+}
+
+#[test]
+fn fuzz_document() {
+    const TOKENS: &[&[u8]] = &[
+        b"<Relationship ",
+        b"<r:Relationship\t",
+        b"TargetMode=",
+        b"\"External\"",
+        b"'External'",
+        b"Type=",
+        b"'x/attachedTemplate'",
+        b"/>",
+        b">",
+        b"<",
+        b"</a>",
+        b"<!--",
+        b"-->",
+        b"<![CDATA[",
+        b"]]>",
+        b"<?xml ",
+        b"encoding=",
+        b"?>",
+        b"<!DOCTYPE",
+        b"&#",
+        b"&gt;",
+        b"\0",
+        b"\xff",
+        b" ",
+        b"PK\x03\x04",
+        b"PK\x01\x02",
+        b"PK\x05\x06",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        b"\x08\0",
+        b"a.xml",
+    ];
+    fuzz(TOKENS, |input| {
+        cost(Kind::Docx, &rels(input));
+        cost(Kind::Docx, &[archive::MAGIC, input].concat());
+    });
+}
+
+#[test]
+fn fuzz_workbook() {
+    const TOKENS: &[&[u8]] = &[
+        b"\x09\x08\x04\0",
+        b"\x0a\0\0\0",
+        b"\x2f\0\x02\0",
+        b"\x85\0\x08\0",
+        b"\xd3\0\0\0",
+        b"\xff\xff",
+        b"\0\0\0\0",
+        b"\xfe\xff\xff\xff",
+        b"\xfd\xff\xff\xff",
+    ];
+    let whole = xls(&[sheet(0)], &[]);
+    fuzz(TOKENS, |input| {
+        cost(Kind::Xls, &compound(&[("/Workbook", input)]));
+        // Over the tables of a good one.
+        let mut content = whole.clone();
+        let at = input.len() * 37 % content.len();
+        content.splice(at..content.len().min(at + input.len()), input.iter().copied());
+        cost(Kind::Xls, &content);
+    });
+}
+
+#[test]
+fn fuzz_image() {
+    const TOKENS: &[&[u8]] = &[
+        b"\x89PNG\r\n\x1a\n",
+        b"\0\0\0\x0dIHDR",
+        b"\0\0\0\x01IDAT",
+        b"IEND",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        b"\xff\xd8",
+        b"\xff\xc0",
+        b"\xff\xda",
+        b"\xff\xd9",
+        b"\xff",
+        b"\0\x02",
+        b"PK\x03\x04",
+    ];
+    fuzz(TOKENS, |input| {
+        cost(Kind::Png, &[b"\x89PNG\r\n\x1a\n", input].concat());
+        cost(Kind::Jpeg, &[b"\xff\xd8", input].concat());
+    });
 }
 
 mod any_bytes {

@@ -1,10 +1,15 @@
 //! Plain text and CSV: readable text, and not a page or program under another name.
 
-use super::Refusal;
+use runtime::Budget;
+use serde::{Deserialize, Serialize};
+
+use super::{Fault, Refusal};
 
 /// How a text is encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Charset {
+    /// UTF-8 of ASCII characters only.
+    Ascii,
     Utf8,
     Windows1252,
 }
@@ -13,7 +18,12 @@ pub(super) enum Charset {
 const POSING: [&[u8]; 8] = [b"<!doctype html", b"<html", b"<script", b"<svg", b"<?php", b"<?xml", b"%pdf-", b"{\\rtf"];
 
 /// UTF-8 or Windows-1252 without control characters.
-pub(super) fn inspect(content: &[u8]) -> Result<Charset, Refusal> {
+pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<Charset, Fault> {
+    budget.take_steps(content.len() as u64)?;
+    Ok(charset(content)?)
+}
+
+fn charset(content: &[u8]) -> Result<Charset, Refusal> {
     let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
     if content.iter().any(|byte| (*byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c)) || *byte == 0x7f) {
         return Err(Refusal::Mismatch);
@@ -22,6 +32,9 @@ pub(super) fn inspect(content: &[u8]) -> Result<Charset, Refusal> {
         content.iter().skip_while(|byte| byte.is_ascii_whitespace()).take(16).map(u8::to_ascii_lowercase).collect();
     if POSING.iter().any(|posing| start.starts_with(posing)) {
         return Err(Refusal::Mismatch);
+    }
+    if content.is_ascii() {
+        return Ok(Charset::Ascii);
     }
     if std::str::from_utf8(content).is_ok() {
         return Ok(Charset::Utf8);
