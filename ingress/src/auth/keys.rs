@@ -1,16 +1,30 @@
 //! API keys: found by their hash, remembered for a moment.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use chrono::NaiveDate;
 use moka::future::Cache;
 use schemas::Environment;
 use sqlx::PgPool;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 /// How long a key is remembered: a revocation bites within this time.
 const REMEMBERED: Duration = Duration::from_secs(5);
 const REMEMBERED_KEYS_MAX: u64 = 10_000;
+/// Keys looked up at once: those that are not remembered, from whoever is known to bring good ones.
+const LOOKUPS_AT_ONCE: usize = 4;
+/// Unknown keys an address may bring in a minute. Beyond it, its keys are looked up one at a time over all such addresses: it may be a
+/// proxy of many, so nobody is refused, and whoever makes up keys costs one connection.
+const UNKNOWN_PER_MINUTE: u32 = 60;
+const STRANGERS_MAX: u64 = 10_000;
 
 /// Who calls: what the key's row says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +68,12 @@ impl Caller {
 pub struct Keys {
     pool: PgPool,
     remembered: Cache<[u8; 32], Arc<Caller>>,
+    /// Keys that are unknown, for as long as the known ones are remembered.
+    unknown: Cache<[u8; 32], ()>,
+    /// How many unknown keys an address brought in the last minute.
+    strangers: Cache<IpAddr, Arc<AtomicU32>>,
+    lookups: Arc<Semaphore>,
+    lookups_of_strangers: Arc<Semaphore>,
     /// The day that was noted of a key since it was remembered.
     noted: Cache<Uuid, NaiveDate>,
 }
@@ -63,15 +83,20 @@ impl Keys {
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         let remembered = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).time_to_live(REMEMBERED).build();
+        let unknown = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).time_to_live(REMEMBERED).build();
+        let strangers = Cache::builder().max_capacity(STRANGERS_MAX).time_to_live(Duration::from_secs(60)).build();
         let noted = Cache::builder().max_capacity(REMEMBERED_KEYS_MAX).build();
-        Self { pool, remembered, noted }
+        let lookups = Arc::new(Semaphore::new(LOOKUPS_AT_ONCE));
+        let lookups_of_strangers = Arc::new(Semaphore::new(1));
+        Self { pool, remembered, unknown, strangers, lookups, lookups_of_strangers, noted }
     }
 
-    /// The caller a key stands for; `None` when it is unknown, revoked or expired, which all look the same from outside.
+    /// The caller a key stands for, brought from this address; `None` when it is unknown, revoked or expired, which all look the same
+    /// from outside.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn find(&self, key: &str) -> sqlx::Result<Option<Arc<Caller>>> {
+    pub async fn find(&self, key: &str, from: Option<IpAddr>) -> sqlx::Result<Option<Arc<Caller>>> {
         if !schemas::key::is_well_formed(key) {
             return Ok(None);
         }
@@ -79,6 +104,17 @@ impl Keys {
         if let Some(caller) = self.remembered.get(&hash).await {
             return Ok(Some(caller));
         }
+        if self.unknown.contains_key(&hash) {
+            return Ok(None);
+        }
+        let brought = match from {
+            Some(ip) => Some(self.strangers.get_with(ip, async { Arc::default() }).await),
+            None => None,
+        };
+        let is_stranger = brought.as_ref().is_some_and(|count| count.load(Ordering::Relaxed) >= UNKNOWN_PER_MINUTE);
+        let gate = if is_stranger { &self.lookups_of_strangers } else { &self.lookups };
+        // Never closed.
+        let _turn = gate.acquire().await.ok();
         let found = sqlx::query_as!(
             Caller,
             r#"select id as key_id, product, environment as "environment: Environment", scopes, tenant_id, last_used_on
@@ -91,6 +127,11 @@ impl Keys {
         .map(Arc::new);
         if let Some(caller) = &found {
             self.remembered.insert(hash, Arc::clone(caller)).await;
+        } else {
+            self.unknown.insert(hash, ()).await;
+            if let Some(count) = brought {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
         }
         Ok(found)
     }
@@ -112,5 +153,42 @@ impl Keys {
             (Ok(_), Some(today)) => self.noted.insert(caller.key_id, today).await,
             _ => tracing::debug!(key_id = %caller.key_id, "last use not noted"),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use servers::TestDatabase;
+
+    fn unknown_key() -> String {
+        schemas::key::generate("shop", Environment::Production)
+    }
+
+    #[tokio::test]
+    async fn an_unknown_key_costs_one_query_however_often_it_is_brought() {
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let keys = Keys::new(PgPool::connect(&database.url()).await.unwrap());
+        let key = unknown_key();
+        assert_eq!(keys.find(&key, None).await.unwrap(), None);
+        keys.pool.close().await;
+        assert_eq!(keys.find(&key, None).await.unwrap(), None, "it is remembered");
+        assert!(keys.find(&unknown_key(), None).await.is_err(), "another one is asked about");
+    }
+
+    #[tokio::test]
+    async fn whoever_makes_up_keys_waits_apart_from_the_others() {
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let keys = Keys::new(PgPool::connect(&database.url()).await.unwrap());
+        let stranger = Some(IpAddr::from([192, 0, 2, 1]));
+        for _ in 0..UNKNOWN_PER_MINUTE {
+            keys.find(&unknown_key(), stranger).await.unwrap();
+        }
+        let _apart = keys.lookups_of_strangers.acquire().await.unwrap();
+        let waits = tokio::time::timeout(Duration::from_millis(200), keys.find(&unknown_key(), stranger)).await;
+        assert!(waits.is_err(), "its keys are looked up one at a time");
+        let other = Some(IpAddr::from([192, 0, 2, 2]));
+        assert_eq!(keys.find(&unknown_key(), other).await.unwrap(), None);
     }
 }

@@ -22,7 +22,7 @@ use self::{
     credentials::{Credentials, Signed},
     signature::SignedParts,
 };
-use crate::{Ingress, act::body, error::ApiError};
+use crate::{Ingress, act::body, error::ApiError, routes::tracking::peer::Peer};
 
 /// A request whose caller is known and may do what it asks.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub async fn admit(
     let credentials = Credentials::read(&parts.headers)?;
     let caller = ingress
         .keys
-        .find(credentials.key())
+        .find(credentials.key(), Peer::of_request(ingress, parts).ip())
         .await?
         .ok_or_else(|| ApiError::unauthorized("invalid_api_key").detail("the API key is not valid"))?;
     if let Credentials::Signed(signed) = &credentials {

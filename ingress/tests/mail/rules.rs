@@ -177,6 +177,34 @@ async fn a_draft_keeps_its_archived_template_until_its_words_change() {
     assert_eq!(ready.edge.count(contents).await, before, "nothing is stored again");
     let anew = ready.client.patch(&path, json!({"variants": variants})).await;
     assert_eq!(anew.refusal(), (404, "template_not_found"));
+    let launched = ready.client.post(&format!("{path}/launch"), json!({})).await;
+    assert_eq!(launched.refusal(), (422, "template_archived"));
+    ready.client.patch(&format!("/v1/templates/{template}"), json!({"status": "active"})).await;
+    let launched = ready.client.post(&format!("{path}/launch"), json!({})).await;
+    assert!(launched.body["error"] != "template_archived", "{}", launched.body);
+}
+
+#[tokio::test]
+async fn a_campaign_has_one_body_and_names_each_tag_once() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let post = async |with: serde_json::Value| {
+        let body = ready.campaign_body(with);
+        let answer = ready.client.post("/v1/campaigns", body).await;
+        (answer.status.as_u16(), answer.faults().first().cloned().unwrap_or_default())
+    };
+    let fault = |path: &str, code: &str| (400, (path.to_owned(), code.to_owned()));
+    assert_eq!(post(json!({"template_id": template})).await, fault("body_html", "conflict"));
+    let own_subject = json!({"template_id": template, "subject": "Own", "body_html": null});
+    assert_eq!(post(own_subject).await.0, 201, "a subject may replace the template's");
+    let variants = json!([
+        {"name": "A", "weight": 1}, {"name": "B", "weight": 1, "template_id": template, "body_html": "<p>B</p>"},
+    ]);
+    assert_eq!(post(json!({"variants": variants})).await, fault("variants[1].body_html", "conflict"));
+    let tag = schemas::new_id();
+    let tags = |ids: Vec<uuid::Uuid>| json!({"audience_mode": "tags", "list_id": null, "tag_ids": ids});
+    assert_eq!(post(tags(vec![tag, tag])).await, fault("tag_ids", "duplicate"));
+    assert_eq!(post(tags(vec![tag; 5_000])).await, fault("tag_ids", "too_many"));
 }
 
 #[tokio::test]

@@ -397,6 +397,7 @@ pub(super) fn launch() -> Doc {
     .refuses(404, &["campaign_not_found", "template_not_found"])
     .refuses(409, &ALREADY)
     .refuses(409, &["audience_changed"])
+    .refuses(422, &["template_archived"])
     .refuses(
         422,
         &[

@@ -1,5 +1,7 @@
 //! What a caller decides about a campaign: read, checked against the specification's rules, then against what is there.
 
+use std::collections::HashSet;
+
 use chrono::Utc;
 use schemas::{Classification, MessagePurpose};
 use serde::Deserialize;
@@ -222,14 +224,18 @@ impl Wish {
         let says_anew = draft.content_id.is_nil();
         if says_anew {
             draft.content_id = words::compose(db, tenant, &draft.words()).await?;
+            check_one_source(draft.template_id, draft.body_html.as_deref())?;
         }
         for at in 0..draft.rules.variants.len() {
             let variant = &draft.rules.variants[at];
             let words = variant.words(&draft.words());
+            let is_new = says_anew || variant.content_id.is_nil();
+            let one_source = check_one_source(variant.template_id, variant.body_html.as_deref());
             let content_id = if words.is_same_as(&draft.words()) {
                 draft.content_id
-            } else if says_anew || variant.content_id.is_nil() {
-                words::compose(db, tenant, &words).await.map_err(|error| within_variant(error, at))?
+            } else if is_new {
+                let composed = words::compose(db, tenant, &words).await;
+                composed.and_then(|id| one_source.map(|()| id)).map_err(|error| within_variant(error, at))?
             } else {
                 // Stored before, and not asked about: its template may be archived meanwhile.
                 variant.content_id
@@ -260,6 +266,8 @@ impl Wish {
         if self.tag_ids.len() > TAGS_MAX {
             faults.add("tag_ids", "too_many", format!("names more than {TAGS_MAX} tags"));
         }
+        let mut seen = HashSet::with_capacity(self.tag_ids.len());
+        faults.require(self.tag_ids.iter().all(|id| seen.insert(*id)), "tag_ids", "duplicate", "names a tag twice");
         if let Some(goal) = &self.campaign_goal {
             faults.one_of("campaign_goal", goal, &GOALS);
         }
@@ -313,6 +321,18 @@ impl Variant {
             body_html: self.body_html.as_deref(),
         };
         own.or(campaign)
+    }
+}
+
+/// The body comes from a template or from the caller. Subject and preheader of a template may be replaced.
+fn check_one_source(template: Option<Uuid>, body_html: Option<&str>) -> Result<(), ApiError> {
+    match (template, body_html) {
+        (Some(_), Some(_)) => Err(ApiError::invalid(
+            "body_html",
+            "conflict",
+            "must not be given together with template_id; one of them is null",
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -100,10 +100,10 @@ pub(super) async fn compose(db: &mut PgConnection, tenant: Uuid, words: &Words<'
     }
 }
 
-/// The content of a campaign at its launch: its template may have a new version since the draft, or be archived.
+/// The content of a campaign at its launch: its template may have a new version since the draft.
 ///
 /// # Errors
-/// 400 for faults that the new version brings.
+/// 400 for faults that the new version brings, 422 `template_archived`.
 pub(super) async fn refresh(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -111,6 +111,10 @@ pub(super) async fn refresh(
     standing: Uuid,
 ) -> Result<Uuid, ApiError> {
     let Some(template) = template_of(db, tenant, words.template_id).await? else { return Ok(standing) };
+    if template.status == "archived" {
+        return Err(ApiError::unprocessable("template_archived")
+            .detail("a template of the campaign is archived: make it active again, or give the draft another"));
+    }
     if !words.are_own() {
         return if template.content_id == standing { Ok(standing) } else { as_it_is(db, tenant, &template).await };
     }

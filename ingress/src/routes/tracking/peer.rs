@@ -28,6 +28,13 @@ impl Peer {
         Self(stream.peer_addr().ok().map(|address| address.ip().to_canonical()))
     }
 
+    /// Where a request comes from.
+    #[must_use]
+    pub fn of_request(ingress: &Ingress, parts: &Parts) -> Self {
+        let near = parts.extensions.get::<Self>().copied().unwrap_or_default();
+        near.behind(&ingress.settings.trusted_proxies, &parts.headers)
+    }
+
     /// Its address, where it is known.
     #[must_use]
     pub fn ip(self) -> Option<IpAddr> {
@@ -94,8 +101,7 @@ impl FromRequestParts<Arc<Ingress>> for Peer {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, ingress: &Arc<Ingress>) -> Result<Self, Infallible> {
-        let near = parts.extensions.get::<Self>().copied().unwrap_or_default();
-        Ok(near.behind(&ingress.settings.trusted_proxies, &parts.headers))
+        Ok(Self::of_request(ingress, parts))
     }
 }
 

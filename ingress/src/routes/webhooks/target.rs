@@ -17,7 +17,12 @@ pub(super) struct Wanted<'a> {
 impl Faults {
     /// An address that deliveries may go to, in its canonical form. Where a name leads is judged at each dial.
     pub(super) fn target(&mut self, path: &str, text: &str, rules: &Rules) -> Option<String> {
-        match rules.parse(text.trim()) {
+        // A parser of URLs passes over white space and line breaks; whoever wrote them meant something else.
+        if text.chars().any(|letter| letter.is_whitespace() || letter.is_control()) {
+            self.add(path, "invalid", "must not contain white space or control characters");
+            return None;
+        }
+        match rules.parse(text) {
             Ok(url) => Some(url.into()),
             Err(fault) => {
                 self.add(path, fault.code(), fault.to_string());
@@ -34,7 +39,9 @@ impl Faults {
             if !EventType::parse(&event).is_some_and(EventType::is_subscribable) {
                 let known = supported_events().join(", ");
                 self.add(format!("{path}[{place}]"), "not_allowed", format!("must be one of {known}"));
-            } else if !kept.contains(&event) {
+            } else if kept.contains(&event) {
+                self.add(format!("{path}[{place}]"), "duplicate", "is named twice");
+            } else {
                 kept.push(event);
             }
         }
@@ -50,7 +57,8 @@ mod tests {
 
     #[rstest]
     #[case(&[], Some(("events", "empty")))]
-    #[case(&["email.sent", "email.sent", "campaign.paused"], None)]
+    #[case(&["email.sent", "campaign.paused"], None)]
+    #[case::twice(&["email.sent", "email.sent"], Some(("events[1]", "duplicate")))]
     #[case(&["email.sent", "email.exploded"], Some(("events[1]", "not_allowed")))]
     #[case::not_to_be_had(&["webhook.test"], Some(("events[0]", "not_allowed")))]
     #[case::of_the_bus(&["request.rejected"], Some(("events[0]", "not_allowed")))]
@@ -70,9 +78,20 @@ mod tests {
     #[test]
     fn an_address_is_kept_in_its_canonical_form() {
         let mut faults = Faults::default();
-        let kept = faults.target("url", " HTTPS://Bücher.Example:443/Hook?a=b ", &Rules::default());
+        let kept = faults.target("url", "HTTPS://Bücher.Example:443/Hook?a=b", &Rules::default());
         assert_eq!(kept.as_deref(), Some("https://xn--bcher-kva.example/Hook?a=b"));
         assert_eq!(faults.target("url", "https://127.0.0.1/", &Rules::default()), None);
         assert_eq!(faults.finish().unwrap_err().fields[0].code, "address_not_allowed");
+    }
+
+    #[rstest]
+    #[case(" https://example.com/")]
+    #[case("https://example.com/\n")]
+    #[case("https://exam\tple.com/")]
+    #[case("https://example.com/\r\nX: y")]
+    fn an_address_with_white_space_is_refused(#[case] text: &str) {
+        let mut faults = Faults::default();
+        assert_eq!(faults.target("url", text, &Rules::default()), None);
+        assert_eq!(faults.finish().unwrap_err().fields[0].code, "invalid");
     }
 }

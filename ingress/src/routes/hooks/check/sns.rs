@@ -13,6 +13,7 @@ use moka::future::Cache;
 use runtime::{Outbound, outbound::Limits};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 use url::Url;
 use webpki::EndEntityCert;
 
@@ -25,6 +26,9 @@ const CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long it is kept in mind that there is none to be had.
 const FAULT_LIFE: Duration = Duration::from_secs(30);
 const CERTIFICATES: u64 = 100;
+/// Certificates fetched at once. A sender chooses which one is asked for, so one who names many must not hold the places in which all
+/// events are checked: whoever finds none free is asked to come again.
+const FETCHES_AT_ONCE: usize = 2;
 const ID_MAX_BYTES: usize = 256;
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
 
@@ -55,6 +59,7 @@ pub(in super::super) struct Sns {
     /// Hosts beside Amazon's, as `host:port`.
     stand_ins: Vec<String>,
     certificates: Cache<Url, Arc<Vec<u8>>>,
+    fetches: Semaphore,
     faults: Cache<Url, Refusal>,
 }
 
@@ -64,6 +69,7 @@ impl Sns {
             client,
             stand_ins: stand_ins.iter().map(|host| host.trim().to_ascii_lowercase()).collect(),
             certificates: Cache::builder().max_capacity(CERTIFICATES).time_to_live(CERTIFICATE_LIFE).build(),
+            fetches: Semaphore::new(FETCHES_AT_ONCE),
             faults: Cache::builder().max_capacity(CERTIFICATES).time_to_live(FAULT_LIFE).build(),
         }
     }
@@ -72,7 +78,8 @@ impl Sns {
     pub async fn check(&self, topics: &[String], raw: &[u8], now: DateTime<Utc>) -> Result<Checked, Refusal> {
         let envelope: Envelope = serde_json::from_slice(raw).map_err(|_| Refusal::Forged)?;
         let topic = topics.iter().find(|topic| **topic == envelope.topic_arn).ok_or(Refusal::Forged)?;
-        let url = self.own_url(&envelope.certificate, topic).filter(is_certificate).ok_or(Refusal::Forged)?;
+        let url = self.own_url(&envelope.certificate, topic).filter(|url| self.is_certificate(url));
+        let url = url.ok_or(Refusal::Forged)?;
         let signed = envelope.signed().ok_or(Refusal::Forged)?;
         let signature = STANDARD.decode(&envelope.signature).map_err(|_| Refusal::Forged)?;
         let algorithm = match envelope.signature_version.as_str() {
@@ -116,6 +123,10 @@ impl Sns {
         if let Some(fault) = self.faults.get(&url).await {
             return Err(fault);
         }
+        if let Some(key) = self.certificates.get(&url).await {
+            return Ok(key);
+        }
+        let _fetch = self.fetches.try_acquire().map_err(|_| Refusal::Unavailable)?;
         let fetched = self.certificates.try_get_with(url.clone(), self.fetch(&url)).await;
         match fetched {
             Ok(key) => Ok(key),
@@ -143,6 +154,19 @@ impl Sns {
         Ok(Arc::new(certificate.subject_public_key_info().to_vec()))
     }
 
+    /// Where SNS keeps its certificates. A stand-in may name them as it likes.
+    fn is_certificate(&self, url: &Url) -> bool {
+        let name = url.path().strip_prefix("/SimpleNotificationService-").and_then(|rest| rest.strip_suffix(".pem"));
+        let is_plain = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        url.query().is_none()
+            && name.is_some_and(|name| is_certificate_name(name) || (self.is_stand_in(url) && is_plain(name)))
+    }
+
+    fn is_stand_in(&self, url: &Url) -> bool {
+        let address = url.host_str().zip(url.port_or_known_default()).map(|(host, port)| format!("{host}:{port}"));
+        address.is_some_and(|address| self.stand_ins.contains(&address))
+    }
+
     /// A URL that leads to SNS itself, in the topic's region; or to a stand-in.
     fn own_url(&self, text: &str, topic: &str) -> Option<Url> {
         let url = Url::parse(text).ok()?;
@@ -150,8 +174,7 @@ impl Sns {
         if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
             return None;
         }
-        let port = url.port_or_known_default()?;
-        if self.stand_ins.contains(&format!("{host}:{port}")) {
+        if self.is_stand_in(&url) {
             return Some(url);
         }
         let region = region(topic)?;
@@ -161,11 +184,9 @@ impl Sns {
     }
 }
 
-/// Where SNS keeps its certificates.
-fn is_certificate(url: &Url) -> bool {
-    let name = url.path().strip_prefix("/SimpleNotificationService-").and_then(|rest| rest.strip_suffix(".pem"));
-    url.query().is_none()
-        && name.is_some_and(|name| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric()))
+/// Whether a name is one under which Amazon keeps a certificate: 32 hexadecimal digits.
+fn is_certificate_name(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'))
 }
 
 /// The region of `arn:aws:sns:<region>:<account>:<name>`.
