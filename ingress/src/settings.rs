@@ -20,7 +20,7 @@ pub struct Settings {
     /// Where the API, the tracking links and the unsubscribe page listen. Port 0 takes a free one.
     #[arg(long, env = "POSTRIDER_HTTP_ADDR", default_value = "127.0.0.1:8080")]
     pub http_addr: SocketAddr,
-    /// Requests each API key may make in a minute, over all ingress processes; more are answered 429. 0 switches the limit off.
+    /// Requests each API key may make in any sixty seconds, over all ingress processes; more are answered 429. 0 switches the limit off.
     #[arg(long, env = "POSTRIDER_RATE_LIMIT_PER_MINUTE", default_value_t = 120)]
     pub rate_limit_per_minute: u32,
     /// Rows one import may have; more are answered 413 `too_many_rows`.
@@ -32,8 +32,8 @@ pub struct Settings {
     /// Longest a caller may take to send its headers, and then its body, before it is answered 408.
     #[arg(long, env = "POSTRIDER_HTTP_BODY_TIMEOUT", default_value = "20s", value_parser = humantime::parse_duration)]
     pub http_body_timeout: Duration,
-    /// One-off mails each tenant may send in an hour, over all ingress processes: a message to three people counts as three. More
-    /// are answered 429 `message_rate_exceeded`. 0 switches the limit off.
+    /// One-off messages each tenant may send in an hour, however many people each is for, over all ingress processes. More are answered
+    /// 429 `message_rate_exceeded`. 0 switches the limit off.
     #[arg(long, env = "POSTRIDER_MESSAGE_RATE_PER_HOUR", default_value_t = 120)]
     pub message_rate_per_hour: u32,
     /// Longest a caller of `POST /v1/messages` waits for the outcome before it is answered 504 `dispatch_pending`; the dispatch

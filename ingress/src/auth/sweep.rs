@@ -24,6 +24,10 @@ pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     // A timestamp is accepted from five minutes before to five minutes after its time, so a nonce must be known for ten.
     sqlx::query!("delete from nonces where seen_at < now() - interval '15 minutes'").execute(pool).await?;
     sqlx::query!("delete from rate_windows where window_start < now() - interval '5 minutes'").execute(pool).await?;
+    // By two seconds (`rate_counts`): what is five minutes old counts no more.
+    sqlx::query!("delete from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150")
+        .execute(pool)
+        .await?;
     sqlx::query!("delete from idempotency_keys where created_at < now() - interval '24 hours'").execute(pool).await?;
     Ok(())
 }
