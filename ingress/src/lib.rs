@@ -70,7 +70,7 @@ pub enum StartError {
 }
 
 /// What the ingress has read by [`Reader`].
-pub const READER_JOBS: &[Job] = &[];
+pub const READER_JOBS: &[Job] = &[routes::messages::READER_JOB];
 
 /// Looks at what became of messages, at the same time; each takes a millisecond or two.
 const LOOKS_AT_ONCE: usize = 4;

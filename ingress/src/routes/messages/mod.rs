@@ -12,7 +12,7 @@ mod draft;
 mod rate;
 mod store;
 
-use runtime::{Publication, trace};
+use runtime::{Job, Publication, trace};
 use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, gate, subjects};
 
 use self::{
@@ -28,6 +28,9 @@ use crate::{
 
 /// What one-off messages are to the gate.
 const CLASSIFICATION: Classification = Classification::Operational;
+
+/// What is read of attachments by processes of readers.
+pub(crate) const READER_JOB: Job = attachment::JOB;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -62,7 +65,7 @@ async fn look_into(before: &Before, uploads: Vec<Upload>) -> Result<Vec<Attachme
         rate::check(&recent, limit)?;
     }
     attachment::admit(tenant).await?;
-    attachment::inspect(uploads).await
+    attachment::inspect(&before.ingress.reader, uploads).await
 }
 
 async fn send(act: &mut Act, prepared: Prepared) -> Result<Reply, ApiError> {

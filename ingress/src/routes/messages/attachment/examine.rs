@@ -1,15 +1,16 @@
 //! The look into one file, as a function of its bytes alone: so that it can be done in another process.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use runtime::{Budget, Limits, Spent};
+use runtime::{
+    Budget, Job, Limits, Reader, Spent,
+    reader::{ReadFault, ReaderError},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Refusal, TOTAL_MAX_BYTES, image, kind::Kind, ole, ooxml, pdf, text, text::Charset};
+use crate::error::ApiError;
 
 /// What the look into one file may cost. A step is a byte looked at or unpacked; what is held is an archive within the document, the
 /// tables of a compound file, a part that is read as a whole.
@@ -106,12 +107,23 @@ pub(super) fn run(job: &[u8]) -> Result<Finding, Spent> {
     }
 }
 
-/// Runs a job in this process. A panic in a parser is that file's fault and nobody else's.
+/// The job, as a process of readers does it.
+pub(crate) const JOB: Job =
+    Job { kind: "attachment", run: |job| serde_json::to_vec(&run(job)?).map_err(|_| ReadFault::Undecodable) };
+
+/// Has a job done where it cannot take this process along.
 ///
 /// # Errors
-/// As [`run`].
-pub(super) fn run_here(job: &[u8]) -> Result<Finding, Spent> {
-    catch_unwind(AssertUnwindSafe(|| run(job))).unwrap_or(Ok(Finding::Refused(Refusal::Damaged)))
+/// 503 when there is no time to look.
+pub(super) async fn read(reader: &Reader, job: Vec<u8>) -> Result<Finding, ApiError> {
+    match reader.read(&JOB, job).await {
+        Ok(finding) => serde_json::from_slice(&finding).map_err(|error| ApiError::unexpected(&error)),
+        // That file's fault, and nobody else's.
+        Err(ReaderError::Crashed) => Ok(Finding::Refused(Refusal::Damaged)),
+        Err(ReaderError::Spent(spent)) if !spent.is_transient() => Ok(Finding::Refused(Refusal::Bomb)),
+        Err(error) if error.is_transient() => Err(ApiError::unavailable()),
+        Err(error) => Err(ApiError::unexpected(&error)),
+    }
 }
 
 /// Whether the content is what the extension says; for a text, how it is encoded.

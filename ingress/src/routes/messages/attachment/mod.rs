@@ -26,10 +26,12 @@ use std::{
 
 use http::StatusCode;
 use moka::future::Cache;
+use runtime::Reader;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+pub(crate) use examine::JOB;
 use examine::{Fault, Finding, Unpacked};
 pub(super) use kind::EXTENSIONS;
 use kind::{Declared, Kind};
@@ -212,14 +214,14 @@ pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, 503 when there is no time to look.
-pub(super) async fn inspect(uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
+pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
     let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
     for (place, upload) in uploads.into_iter().enumerate() {
         let fault = |field: &str, code: &'static str, detail: String| {
             FieldFault::new(format!("attachments[{place}].{field}"), code, detail)
         };
         let Upload { filename, kind, declared, base64 } = upload;
-        let (base64, finding) = look_into(kind, base64).await?;
+        let (base64, finding) = look_into(reader, kind, base64).await?;
         match finding {
             Finding::Refused(refusal) => {
                 faults.push(fault("content_base64", refusal.code(), refusal.detail().to_owned()));
@@ -237,7 +239,7 @@ pub(super) async fn inspect(uploads: Vec<Upload>) -> Result<Vec<Attachment>, Api
 }
 
 /// What one file is. Gives its base64 back.
-async fn look_into(kind: Kind, base64: String) -> Result<(String, Finding), ApiError> {
+async fn look_into(reader: &Reader, kind: Kind, base64: String) -> Result<(String, Finding), ApiError> {
     let kib = u32::try_from(decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024).unwrap_or(u32::MAX);
     let kib = kib.clamp(INSPECTION_KIB_MIN, INSPECTIONS_KIB);
     let _room = INSPECTIONS.acquire_many(kib).await.map_err(|error| ApiError::unexpected(&error))?;
@@ -247,12 +249,7 @@ async fn look_into(kind: Kind, base64: String) -> Result<(String, Finding), ApiE
     })
     .await?;
     let Some(job) = job else { return Ok((base64, Finding::Refused(Refusal::NotBase64))) };
-    let finding = tokio::task::spawn_blocking(move || examine::run_here(&job)).await?;
-    match finding {
-        Ok(finding) => Ok((base64, finding)),
-        // Only a busy machine explains it.
-        Err(_) => Err(ApiError::unavailable()),
-    }
+    Ok((base64, examine::read(reader, job).await?))
 }
 
 /// The base64 in lines, each with its CRLF.
