@@ -11,7 +11,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use runtime::{
     Counter, Gauge, Histogram,
     trace::{self, Span, SpanKind, TraceContext},
@@ -25,7 +25,7 @@ use crate::{
     connection::converse,
     error::ApiError,
     inbox,
-    routes::{assistant, domains, hooks},
+    routes::{domains, hooks},
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -129,10 +129,6 @@ pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, 
     let seconds = begun.elapsed().as_secs_f64();
     let status = response.status();
     response.headers_mut().insert(REQUEST_ID, id.clone());
-    if status == StatusCode::NOT_FOUND {
-        // What axum adds for the methods of a path behind which there is nothing.
-        response.headers_mut().remove(header::ALLOW);
-    }
     let limit = ingress.settings.rate_limit_per_minute;
     if limit > 0
         && let Ok(policy) = HeaderValue::try_from(format!("\"key\";q={limit};w={}", auth::admission::WINDOW_SECONDS))
@@ -211,9 +207,9 @@ pub async fn no_such_path() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "not_found")
 }
 
-/// For methods a path does not have; axum adds `Allow`. A path behind which there is nothing has no methods at all.
+/// For methods a path does not have; axum adds `Allow`. While the assistant is off its endpoint is not there for any.
 pub async fn no_such_method(State(ingress): State<Arc<Ingress>>, uri: Uri) -> ApiError {
-    if ingress.assistant.is_none() && assistant::is_path(uri.path()) {
+    if ingress.assistant.is_none() && uri.path() == mcp::PATH {
         return no_such_path().await;
     }
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")

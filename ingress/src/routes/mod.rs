@@ -1,7 +1,7 @@
 //! The endpoints, a module per resource.
 
 mod analytics;
-pub(crate) mod assistant;
+mod assistant;
 pub mod audiences;
 pub mod campaigns;
 pub mod contacts;

@@ -205,6 +205,8 @@ async fn a_method_a_path_does_not_have_is_a_405_that_names_those_it_has() {
     for operation in openapi::operations() {
         paths.entry(operation.path).or_default().push(operation.verb.as_str());
     }
+    // The assistant is off, so its endpoint is not there for any method.
+    paths.remove(mcp::PATH);
     for (path, verbs) in paths {
         let target = path.replace("{id}", &schemas::new_id().to_string()).replace("{token}", "x");
         for method in ["PUT", "TRACE", "OPTIONS", "POST", "PATCH", "DELETE"] {

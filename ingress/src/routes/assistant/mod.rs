@@ -24,11 +24,6 @@ pub(crate) fn routes() -> Routes {
     )
 }
 
-/// Whether a path is one of these.
-pub(crate) fn is_path(path: &str) -> bool {
-    [mcp::PATH, mcp::METADATA_PATH, mcp::METADATA_PATH_OF_ENDPOINT].contains(&path)
-}
-
 async fn answer(State(ingress): State<Arc<Ingress>>, request: Request) -> Response {
     match &ingress.assistant {
         Some(assistant) => mcp::answer(assistant, request).await,

@@ -185,7 +185,6 @@ impl Wish {
         let mut tag_ids =
             tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
         tag_ids.sort_unstable();
-        tag_ids.dedup();
         Self {
             name: body.name.into_option().unwrap_or(self.name),
             sender_profile_id: id(body.sender_profile_id, self.sender_profile_id),

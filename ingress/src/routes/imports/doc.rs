@@ -63,7 +63,7 @@ pub(super) fn import() -> Doc {
         "Staged, validated and committed before the answer, in one transaction. Bad rows are reported and skipped; the last \
          duplicate wins; an empty cell leaves the value; no suppression or opt-out is ever lifted. A file that cannot be read (no \
          header, an unclosed quote, a column twice, more than 500 columns, a cell over 8 KB, a row over 1 MB) is a 400 that names the \
-         line. Reported values are cut short, and `[address]` stands for an address in them. A `create` applies the opt-outs of \
+         line. A reported value is cut short, and left empty when an address is in it. A `create` applies the opt-outs of \
          contacts that are known.",
     )
     .body(

@@ -5,7 +5,7 @@ use schemas::{Address, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::file::{Column, Header, TextColumn, shown};
+use super::file::{Column, Header, TextColumn, quoted, shown};
 use crate::routes::{
     audiences,
     contacts::{is_locale, is_timezone},
@@ -25,7 +25,7 @@ pub struct RowFault {
     pub column: String,
     /// A stable code.
     pub code: &'static str,
-    /// The cell, cut short and without addresses.
+    /// The cell, cut short; empty when an address is in it.
     pub value: String,
 }
 
@@ -75,8 +75,12 @@ pub struct Row {
 /// # Errors
 /// Every fault in it; the row is left out then.
 pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<Row, Vec<RowFault>> {
-    let fault =
-        |column: &str, code, value: &str| RowFault { row: number, column: shown(column), code, value: shown(value) };
+    let fault = |column: &str, code, value: &str| RowFault {
+        row: number,
+        column: shown(column),
+        code,
+        value: quoted(value).unwrap_or_default(),
+    };
     if record.len() > header.columns.len() {
         return Err(vec![fault("", "too_many_cells", "")]);
     }
