@@ -13,7 +13,7 @@ pub mod health;
 pub mod hooks;
 pub mod imports;
 mod input;
-mod messages;
+pub(crate) mod messages;
 mod outcomes;
 pub mod platform;
 mod segments;
