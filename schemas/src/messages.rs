@@ -198,9 +198,9 @@ pub enum SignalKind {
         /// Which link of the message, from 0.
         link: u16,
     },
-    /// The recipient left; the opt-out itself was committed before the answer, this is the fact for the send.
+    /// The recipient left all marketing mail.
     Unsubscribed {
-        /// `one_click` (RFC 8058) or `page`.
+        /// `one_click` (RFC 8058), `page`, `preferences`, or `provider`.
         method: String,
     },
     /// A server or provider says that the message is in the mailbox.

@@ -127,20 +127,20 @@ impl TokenKeys {
         token
     }
 
-    /// A short tag for a send's return path, whose local part has no room for a token. Guessing one only lets somebody report
-    /// a bounce for one send he already knows the id of.
+    /// A short tag for a send's return path, whose local part has no room for a token. Guessing one lets somebody report a bounce for
+    /// one send he already knows the id of: 64 bits are not guessed.
     #[must_use]
-    pub fn return_path_tag(&self, send_id: Uuid) -> [u8; 4] {
-        self.keys.first().map_or([0; 4], |key| short_tag(key, send_id))
+    pub fn return_path_tag(&self, send_id: Uuid) -> [u8; 8] {
+        self.keys.first().map_or([0; 8], |key| short_tag(key, send_id))
     }
 
     /// Whether a return path's tag was made for this send, with any key of the ring.
     #[must_use]
-    pub fn checks_return_path_tag(&self, send_id: Uuid, given: [u8; 4]) -> bool {
+    pub fn checks_return_path_tag(&self, send_id: Uuid, given: [u8; 8]) -> bool {
         self.keys.iter().any(|key| short_tag(key, send_id).as_slice().ct_eq(&given).into())
     }
 
-    /// The local part of a send's return path: `b-<32 hex digits of the send>-<8 of a MAC>`. Short and lower-case only: a local
+    /// The local part of a send's return path: `b-<32 hex digits of the send>-<16 of a MAC>`. Short and lower-case only: a local
     /// part has 64 octets, and some hosts change its case.
     #[must_use]
     pub fn return_path_local(&self, send_id: Uuid) -> String {
@@ -156,7 +156,7 @@ impl TokenKeys {
             return None;
         }
         let send_id = Uuid::try_parse(id).ok()?;
-        let mut given = [0; 4];
+        let mut given = [0; 8];
         hex::decode_to_slice(tag, &mut given).ok()?;
         self.checks_return_path_tag(send_id, given).then_some(send_id)
     }
@@ -203,9 +203,9 @@ fn mac_from(key: &[u8; 32]) -> Hmac<Sha256> {
     Hmac::<Sha256>::new(&block)
 }
 
-fn short_tag(key: &Key, send_id: Uuid) -> [u8; 4] {
-    let [a, b, c, d, ..] = tag(key, Purpose::ReturnPath, send_id.as_bytes());
-    [a, b, c, d]
+fn short_tag(key: &Key, send_id: Uuid) -> [u8; 8] {
+    let [a, b, c, d, e, f, g, h, ..] = tag(key, Purpose::ReturnPath, send_id.as_bytes());
+    [a, b, c, d, e, f, g, h]
 }
 
 fn tag(key: &Key, purpose: Purpose, payload: &[u8]) -> [u8; MAC_BYTES] {

@@ -1,5 +1,5 @@
 -- Recipients of unsubscribe signals leave: the contact, and a suppression that outlives it. Harmless to repeat. One that has
--- opted in again since (`consent_at`) stays. By key from signal to send to contact (`offset 0` keeps that order), as the contacts
+-- opted in again by his own hand since (`opted_in_at`) stays; what the tenant says of consent does not count. By key from signal to send to contact (`offset 0` keeps that order), as the contacts
 -- were locked: joining the contacts of a tenant first takes seconds while their locks are held.
 -- $1 tenants, $2 sends, $3 months, $4 when, $5 ids for new suppressions.
 with who as (
@@ -10,7 +10,7 @@ with who as (
     ) s
     cross join lateral (
         select c.tenant_id, c.id, c.address from contacts c
-        where c.tenant_id = w.tenant_id and c.id = s.contact_id and (c.consent_at is null or c.consent_at <= w.left_at)
+        where c.tenant_id = w.tenant_id and c.id = s.contact_id and (c.opted_in_at is null or c.opted_in_at <= w.left_at)
         offset 0
     ) c
     order by c.tenant_id, c.id

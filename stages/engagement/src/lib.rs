@@ -14,6 +14,7 @@ mod opt_out;
 pub mod postbox;
 pub mod preferences;
 mod provider;
+mod reading;
 mod report;
 
 use std::{sync::Arc, time::Duration};

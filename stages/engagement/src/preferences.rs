@@ -36,7 +36,7 @@ pub struct Topic {
     pub joined: bool,
 }
 
-/// How and from where somebody opted in: kept as evidence.
+/// From where somebody chose: kept as evidence.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     /// The client's address.
@@ -197,7 +197,7 @@ pub async fn opt_in(
     }
     sqlx::query!(
         "update contacts
-         set marketing_status = 'subscribed', consent_basis = 'express', consent_at = now(),
+         set marketing_status = 'subscribed', opted_in_at = clock_timestamp(), consent_basis = 'express', consent_at = now(),
              consent_source = 'preferences_page', consent_description = $3, updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,

@@ -210,6 +210,28 @@ async fn an_event_that_cannot_be_read_costs_itself_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_event_started_too_often_is_set_aside_and_the_others_are_recorded() {
+    let mailed = Mailed::new(3).await;
+    mailed.in_state("sent").await;
+    for ordinal in 0..3 {
+        mailed.told(&delivery(mailed.send(ordinal), Utc::now())).await;
+    }
+    // As processes leave them that died over a group: one was started as often as allowed, one once.
+    sqlx::query("update inbound_events e set attempts = w.n * w.n from (select id, row_number() over (order by id) - 1 as n from inbound_events) w where w.id = e.id")
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    assert_eq!(mailed.number("select count(*) from inbound_events where state = 'handled'").await, 2);
+    assert_eq!(
+        mailed.number("select count(*) from inbound_events where state = 'rejected' and reason = 'failed'").await,
+        1
+    );
+    assert_eq!(mailed.number("select count(*) from sends where delivered_at is not null").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
     let mailed = Mailed::new(2).await;
     start(&mailed.rig).await;

@@ -164,6 +164,70 @@ async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
     assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 1);
 }
 
+/// What was started and not finished costs no other mail, and is not tried for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_started_too_often_is_set_aside_with_its_head() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 3).await;
+    let mut client = Client::connect(listen(&rig, &[]).await).await;
+    for ordinal in 0..3 {
+        let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+        assert!(client.hand_over("", &path(SendId::of(batch, ordinal)), &mail).await.starts_with("250 "));
+    }
+    sqlx::query("update inbound_mails set attempts = 4 where send_id = $1")
+        .bind(SendId::of(batch, 1).0)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    until("each mail has its outcome", async || {
+        rig.number("select count(*) from inbound_mails where outcome is not null").await == 3
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 2);
+    let set_aside =
+        "select count(*) from inbound_mails where outcome = 'given_up' and head is not null and due_at is null";
+    assert_eq!(rig.number(set_aside).await, 1);
+}
+
+/// Mails in mails, encoded or not, and parameters without end: read, and the process goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn mails_in_mails_are_read_at_both_addresses() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 2).await;
+    let address = start(&rig, &[]).await;
+    let nested = "Content-Type: message/rfc822\r\n\r\n".repeat(6_000);
+    let parameters = format!("Content-Type: multipart/mixed; {}\r\n\r\n", "a1*1=x;".repeat(30_000));
+    for mail in [&nested, &parameters] {
+        for to in [path(SendId::of(batch, 0)), FEEDBACK.to_owned()] {
+            let mut client = Client::connect(address).await;
+            assert!(
+                client.hand_over("", &to, &format!("{mail}Subject: x\r\n\r\nx\r\n")).await.starts_with("250 "),
+                "{to}"
+            );
+        }
+    }
+    let mut client = Client::connect(address).await;
+    let bounced = bounce("5.1.1", "550 5.1.1 user unknown");
+    assert!(client.hand_over("", &path(SendId::of(batch, 1)), &bounced).await.starts_with("250 "));
+    all_read(&rig, 3).await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_cannot_take_all_connections() {
+    let rig = Rig::new().await;
+    let address = listen(&rig, &["--inbound-connections-per-address", "2"]).await;
+    let (_first, second) = (Client::connect(address).await, Client::connect(address).await);
+    let mut third = Client(BufReader::new(TcpStream::connect(address).await.unwrap()));
+    assert!(third.reply().await.starts_with("421 4.7.0 "));
+    drop(second);
+    until("there is room again", async || {
+        Client(BufReader::new(TcpStream::connect(address).await.unwrap())).reply().await.starts_with("220 ")
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_proves_nothing_is_refused_and_nothing_is_stored() {
     let rig = Rig::new().await;

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use engagement::{OptOut, Settings, opt_out};
-use runtime::Publication;
+use engagement::{
+    OptOut, Settings, opt_out,
+    preferences::{Evidence, opt_in},
+};
+use runtime::{Publication, plans};
 use schemas::{Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream};
 use stage_rig::{Person, Rig, Tenant, settings, until};
 use uuid::Uuid;
@@ -266,7 +269,7 @@ async fn a_direct_unsubscribe_opts_the_recipient_out_for_good() {
 async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in() {
     let rig = Rig::new().await;
     let (tenant, people, batch) = mailed(&rig, 1).await;
-    sqlx::query("update contacts set consent_at = now()").execute(&rig.pool).await.unwrap();
+    sqlx::query("update contacts set opted_in_at = now()").execute(&rig.pool).await.unwrap();
     tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::hours(1), left())], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
@@ -280,14 +283,64 @@ async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
     let rig = Rig::new().await;
     let (tenant, people, batch) = mailed(&rig, 1).await;
     let pool = rig.ingress_pool();
+    sqlx::query("insert into event_listeners (tenant_id, listener) values ($1, 'webhooks')")
+        .bind(tenant.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let evidence = Evidence { ip: Some("192.0.2.7"), user_agent: Some("Test/1.0") };
     for expected in [OptOut::Recorded, OptOut::Already] {
         let mut tx = runtime::db::begin_for_tenant(&pool, tenant.id).await.unwrap();
-        assert_eq!(opt_out(&mut tx, tenant.id, batch).await.unwrap(), expected);
+        plans::follow_keys(&mut tx).await.unwrap();
+        assert_eq!(opt_out(&mut tx, tenant.id, batch, "page", evidence).await.unwrap(), expected);
         tx.commit().await.unwrap();
     }
     assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
+    assert_eq!(rig.number(FACT).await, 1, "the fact is committed with the opt-out");
+    assert_eq!(rig.number("select count(*) from events where type = 'unsubscribed'").await, 1, "once");
+    assert_eq!(rig.number("select unsubscribed::bigint from batches").await, 1);
+    assert_eq!(rig.number("select sum(count)::bigint from rollups where event = 'unsubscribed'").await, 1);
+    assert_eq!(rig.number("select count(*) from contact_facts where fact = 'unsubscribed'").await, 1);
+    assert_eq!(rig.number("select count(*) from outbox where source = 'events'").await, 1);
+    rig.assert_books().await;
     let mut tx = runtime::db::begin_for_tenant(&pool, tenant.id).await.unwrap();
-    assert_eq!(opt_out(&mut tx, tenant.id, new_batch_id()).await.unwrap(), OptOut::UnknownSend);
+    let nobody = opt_out(&mut tx, tenant.id, new_batch_id(), "page", evidence).await.unwrap();
+    assert_eq!(nobody, OptOut::UnknownSend);
+}
+
+/// The event of an opt-out, and its time on the send.
+const FACT: &str = "select count(*) from events e join sends s on s.tenant_id = e.tenant_id and s.id = e.send_id
+    where e.type = 'unsubscribed' and e.occurred_at = s.unsubscribed_at and e.detail->>'method' = 'page'
+      and e.detail->>'ip' = '192.0.2.7' and e.detail->>'user_agent' = 'Test/1.0'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_and_leaves_again_has_left_twice() {
+    let rig = Rig::new().await;
+    let (tenant, people, batch) = mailed(&rig, 1).await;
+    let evidence = Evidence { ip: None, user_agent: None };
+    let mut db = rig.pool.acquire().await.unwrap();
+    for _ in 0..2 {
+        for _ in 0..2 {
+            opt_out(&mut db, tenant.id, batch, "page", evidence).await.unwrap();
+        }
+        assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
+        assert!(opt_in(&mut db, tenant.id, people[0].id, batch, evidence).await.unwrap());
+    }
+    assert_eq!(rig.number("select count(*) from events where type = 'unsubscribed'").await, 2);
+    assert_eq!(rig.number("select unsubscribed::bigint from batches").await, 1);
+}
+
+/// An import or a caller may state consent of any time: it is not the recipient's word.
+#[tokio::test(flavor = "multi_thread")]
+async fn consent_that_the_tenant_states_outweighs_no_opt_out() {
+    let rig = Rig::new().await;
+    let (tenant, people, batch) = mailed(&rig, 1).await;
+    sqlx::query("update contacts set consent_at = '2099-01-01'").execute(&rig.pool).await.unwrap();
+    tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::hours(1), left())], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
+    assert_eq!(rig.number("select count(*) from suppressions where reason = 'unsubscribe'").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,7 +350,8 @@ async fn an_opt_out_noted_by_others_becomes_the_recipients_own() {
     rig.suppress(&tenant, &people[0], "unsubscribe", "marketing").await;
     sqlx::query("update suppressions set expires_at = now() + interval '1 hour'").execute(&rig.pool).await.unwrap();
     let mut db = rig.pool.acquire().await.unwrap();
-    assert_eq!(opt_out(&mut db, tenant.id, batch).await.unwrap(), OptOut::Recorded);
+    let evidence = Evidence { ip: None, user_agent: None };
+    assert_eq!(opt_out(&mut db, tenant.id, batch, "page", evidence).await.unwrap(), OptOut::Recorded);
     assert_eq!(
         rig.number("select count(*) from suppressions where source = 'recipient' and expires_at is null").await,
         1

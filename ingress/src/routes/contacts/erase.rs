@@ -30,7 +30,7 @@ pub(super) async fn erase(
                             then 'erased:' || $3 || ':' || $2::uuid::text else 'erased:' || $3 end,
              first_name = null, last_name = null, title = null, phone = null, company = null, dot_number = null, timezone = null,
              locale = null, lifecycle_stage = null, fields = '{}', status = 'erased', marketing_status = 'unsubscribed',
-             source = null, consent_basis = null, consent_at = null, consent_source = null, consent_description = null,
+             source = null, consent_basis = null, consent_at = null, opted_in_at = null, consent_source = null, consent_description = null,
              updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,

@@ -20,7 +20,7 @@ pub(super) const WORD_MAX_CHARS: usize = 50;
 pub(super) const DESCRIPTION_MAX_CHARS: usize = 1_000;
 pub(super) const AUDIENCES_MAX: usize = 100;
 /// How far ahead of us a caller's clock may be.
-const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
+pub(crate) const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
 /// Whether a contact has agreed to marketing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -22,7 +22,7 @@ use crate::{
     routes::{audiences::AudienceKind, fields},
 };
 
-pub(crate) use input::{is_locale, is_timezone};
+pub(crate) use input::{AHEAD_MAX, is_locale, is_timezone};
 pub(crate) use store::ensure_audiences;
 
 const SEARCH_MAX_CHARS: usize = 200;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::file::{Column, Header, TextColumn, quoted, shown};
 use crate::routes::{
     audiences,
-    contacts::{is_locale, is_timezone},
+    contacts::{AHEAD_MAX, is_locale, is_timezone},
     fields::parse_boolean,
     suppressions::Reason,
 };
@@ -118,7 +118,13 @@ impl Row {
                 self.suppression_reason = Some(Reason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
             }
             Column::ConsentBasis => self.consent_basis = Some(short(cell, TEXT_MAX_CHARS)?),
-            Column::ConsentAt => self.consent_at = Some(time(cell).ok_or("not_a_time")?),
+            Column::ConsentAt => {
+                let at = time(cell).ok_or("not_a_time")?;
+                if at > Utc::now() + AHEAD_MAX {
+                    return Err("in_the_future");
+                }
+                self.consent_at = Some(at);
+            }
             Column::Field { key, kind } => {
                 let value = kind.parse(cell).map_err(|_| "wrong_type")?;
                 self.fields.insert(key.clone(), value);
@@ -233,6 +239,7 @@ mod tests {
     #[case(&["a@b.co", "", "", "", "", "", "perhaps"], "unsubscribed", "not_a_boolean")]
     #[case(&["a@b.co", "", "", "", "", "", "", "because"], "suppression_reason", "unknown_reason")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "yesterday"], "consent_at", "not_a_time")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "2099-01-01T00:00:00Z"], "consent_at", "in_the_future")]
     #[case(&["a@b.co", "", "", "", "", "", "", "", "", "many"], "seats", "wrong_type")]
     #[case(&["a@b.co", "x\0y"], "first_name", "control_character")]
     #[case(&["a@b.co", "x\r\ny"], "first_name", "control_character")]

@@ -36,10 +36,11 @@ pub(super) fn leave() -> Doc {
     let doc = about(
         "unsubscribe",
         "Unsubscribe",
-        "The page's button, or a mail program's one click (RFC 8058). Committed before it is answered.",
+        "The page's button (`confirm=yes`), or a mail program's one click (`List-Unsubscribe=One-Click`, RFC 8058). Committed before it \
+         is answered; sent twice is sent once.",
     )
     .other(200, "Unsubscribed", PAGE)
-    .other(400, "The body broke off", PAGE);
+    .other(400, "Neither of the two, or it broke off: nothing changed", PAGE);
     with_a_body(away(doc))
 }
 

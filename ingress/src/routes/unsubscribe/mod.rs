@@ -15,12 +15,14 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use engagement::OptOut;
+use engagement::{OptOut, preferences::Evidence};
 use http::HeaderMap;
+use runtime::{Counter, plans};
 use schemas::{
-    SendId, SignalKind,
+    SendId,
     token::{Purpose, TokenClaims},
 };
+use sqlx::PgConnection;
 
 use self::page::Reader;
 use super::tracking::{peer::Peer, signals};
@@ -63,9 +65,9 @@ async fn leave(
         Ok(body) => body,
         Err(error) => return reader.not_left(error.status),
     };
-    let kind = SignalKind::Unsubscribed { method: method(&body).to_owned() };
+    let Some(method) = method(&body) else { return reader.ask_again(&preferences_token(&ingress, &claims)) };
     // In a task of its own: a client that hangs up after the POST has left all the same.
-    let work = Leaving { ingress: Arc::clone(&ingress), claims: claims.clone(), kind, peer, headers };
+    let work = Leaving { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
     match ingress.tasks.spawn(work.carry_out()).await {
         Ok(Ok(OptOut::Recorded | OptOut::Already)) => reader.done(&preferences_token(&ingress, &claims)),
         Ok(Ok(OptOut::UnknownSend)) => reader.no_such_link(),
@@ -83,24 +85,42 @@ fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
 struct Leaving {
     ingress: Arc<Ingress>,
     claims: TokenClaims,
-    kind: SignalKind,
+    method: &'static str,
     peer: Peer,
     headers: HeaderMap,
 }
 
 impl Leaving {
-    /// Commits before anybody is told: once the answer is out, no fence passes any more. The signal, for the send's timeline,
-    /// follows by itself.
+    /// Commits the opt-out and its fact before anybody is answered: once the answer is out, no fence passes any more.
     async fn carry_out(self) -> Result<OptOut, ApiError> {
-        let Self { ingress, claims, kind, peer, headers } = self;
+        let Self { ingress, claims, method, peer, headers } = self;
+        let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
+        let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
-        let found = engagement::opt_out(&mut tx, claims.tenant_id, claims.send_id).await?;
+        let found = opt_out(&mut tx, &claims, method, evidence).await?;
         tx.commit().await?;
-        if found != OptOut::UnknownSend {
-            signals::record(&ingress, &claims, kind, peer, &headers);
-        }
+        opted_out(&ingress, found);
         Ok(found)
     }
+}
+
+/// Opts the recipient of a mail out. Takes effect when the caller commits.
+async fn opt_out(
+    db: &mut PgConnection,
+    claims: &TokenClaims,
+    method: &str,
+    evidence: Evidence<'_>,
+) -> sqlx::Result<OptOut> {
+    plans::follow_keys(&mut *db).await?;
+    engagement::opt_out(db, claims.tenant_id, claims.send_id, method, evidence).await
+}
+
+/// Counts an opt-out that is committed, and notifies who tells products of it.
+fn opted_out(ingress: &Ingress, found: OptOut) {
+    if found == OptOut::Recorded {
+        Counter::SignalsTotal.add(1, [("kind", "unsubscribed"), ("outcome", "recorded")]);
+    }
+    ingress.facts.ring();
 }
 
 /// Who reads: the language, and who sends, for people to recognise. The page works without either.
@@ -133,10 +153,16 @@ async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<(
     Ok(row.map(|row| (row.org_name, row.locale)))
 }
 
-/// `one_click` for the body that RFC 8058 §3.2 prescribes, in either form encoding; `page` for our own button.
-fn method(body: &[u8]) -> &'static str {
+/// `one_click` for the body that RFC 8058 §3.2 prescribes, in either form encoding; `page` for our own button; `None` for anything
+/// else, which asks for nothing.
+fn method(body: &[u8]) -> Option<&'static str> {
     let has = |words: &[u8]| body.windows(words.len()).any(|window| window.eq_ignore_ascii_case(words));
-    if has(b"List-Unsubscribe") && has(b"One-Click") { "one_click" } else { "page" }
+    if has(b"List-Unsubscribe") && has(b"One-Click") {
+        return Some("one_click");
+    }
+    let is_button =
+        |(name, value): (std::borrow::Cow<'_, str>, std::borrow::Cow<'_, str>)| name == "confirm" && value == "yes";
+    url::form_urlencoded::parse(body).any(is_button).then_some("page")
 }
 
 #[cfg(test)]
@@ -145,14 +171,16 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case(b"List-Unsubscribe=One-Click", "one_click")]
+    #[case(b"List-Unsubscribe=One-Click", Some("one_click"))]
     #[case(
         b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--\r\n",
-        "one_click"
+        Some("one_click")
     )]
-    #[case(b"confirm=yes", "page")]
-    #[case(b"", "page")]
-    fn a_mail_programs_click_is_told_from_the_pages_button(#[case] body: &[u8], #[case] expected: &str) {
+    #[case(b"confirm=yes", Some("page"))]
+    #[case(b"confirm=no", None)]
+    #[case(b"List-Unsubscribe=", None)]
+    #[case(b"", None)]
+    fn a_mail_programs_click_is_told_from_the_pages_button(#[case] body: &[u8], #[case] expected: Option<&str>) {
         assert_eq!(method(body), expected);
     }
 }

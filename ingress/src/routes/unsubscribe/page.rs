@@ -41,15 +41,26 @@ impl Reader {
 
     /// Asks for confirmation.
     pub(super) fn ask(&self, preferences: &str) -> Response {
+        self.asking(StatusCode::OK, "", preferences)
+    }
+
+    /// Asks again: what came was neither the page's button nor a mail program's click.
+    pub(super) fn ask_again(&self, preferences: &str) -> Response {
+        let text = self.texts.preferences.not_understood;
+        let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
+        self.asking(StatusCode::BAD_REQUEST, &alert, preferences)
+    }
+
+    fn asking(&self, status: StatusCode, alert: &str, preferences: &str) -> Response {
         let texts = &self.texts.unsubscribe;
         let body = format!(
-            "<p>{}</p>\n<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>\n\
+            "{alert}<p>{}</p>\n<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>\n\
              <section><p><a href=\"../p/{preferences}\">{}</a></p></section>",
             self.say(texts.question),
             texts.button,
             texts.rather,
         );
-        self.page(StatusCode::OK, texts.title, &body)
+        self.page(status, texts.title, &body)
     }
 
     /// Says that it is done.

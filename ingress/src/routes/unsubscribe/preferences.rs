@@ -12,12 +12,12 @@ use bytes::Bytes;
 use engagement::preferences::{self, Evidence, Recipient, Topic};
 use http::HeaderMap;
 use schemas::{
-    SignalKind, parse_id,
+    parse_id,
     token::{Purpose, TokenClaims},
 };
 use uuid::Uuid;
 
-use super::{BODY_MAX_BYTES, page::Told, reader};
+use super::{BODY_MAX_BYTES, opt_out, opted_out, page::Told, reader};
 use crate::{
     Ingress,
     act::body,
@@ -132,13 +132,14 @@ impl Choosing {
         let ip = peer.ip().map(|ip| ip.to_string());
         let agent = signals::user_agent(&headers);
         let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let mut left = None;
         let told = match &wish {
             Wish::Save { shown, chosen } => {
                 preferences::choose(&mut tx, tenant, contact, send, shown, chosen, evidence).await?;
                 Told::Saved
             }
             Wish::Leave => {
-                engagement::opt_out(&mut tx, tenant, send).await?;
+                left = Some(opt_out(&mut tx, &claims, "preferences", evidence).await?);
                 Told::Left
             }
             Wish::Return => {
@@ -147,10 +148,9 @@ impl Choosing {
             }
         };
         tx.commit().await?;
-        ingress.facts.ring();
-        if wish == Wish::Leave && !recipient.left {
-            let kind = SignalKind::Unsubscribed { method: "preferences".to_owned() };
-            signals::record(&ingress, &claims, kind, peer, &headers);
+        match left {
+            Some(found) => opted_out(&ingress, found),
+            None => ingress.facts.ring(),
         }
         Ok(Some(told))
     }

@@ -51,6 +51,15 @@ pub const BEGIN_BY_KEY: &str = concat!("begin; ", by_key!(statements), "set loca
 pub const BEGIN_BY_KEY_BRIEFLY: &str =
     concat!("begin; ", by_key!(statements), "set local join_collapse_limit = 1; set local lock_timeout = '1s'");
 
+/// From here to the end of the transaction, plans are look-ups by key, as after [`BEGIN_BY_KEY`]: for a transaction that was begun
+/// otherwise.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn follow_keys(db: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::raw_sql(concat!(by_key!(statements), "set local join_collapse_limit = 1")).execute(db).await.map(drop)
+}
+
 /// Connections like those of `pool`, made when first asked for, on which nothing runs but such transactions: they begin without saying
 /// so, and each of their plans is made once for a connection and kept. `settings` are further ones of Postgres.
 #[must_use]

@@ -105,7 +105,7 @@ struct Look {
 /// suppressions that follow. And settles sends in doubt of which there is evidence. Takes effect when the caller commits.
 ///
 /// Locks in the order of the whole ledger: batches, contacts, sends, rollups. The transaction was begun with
-/// [`runtime::plans::BEGIN_BY_KEY`].
+/// [`runtime::plans::BEGIN_BY_KEY`], or has called [`runtime::plans::follow_keys`].
 pub(crate) async fn record(
     db: &mut PgConnection,
     inputs: &[Signal],
@@ -174,8 +174,8 @@ fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid
     (tenants, ids, months)
 }
 
-/// Batches before sends, in id order: the lock order of the whole ledger.
-async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
+/// Locks the batches of sends, in id order: they come before contacts and sends, in the whole ledger.
+pub(crate) async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
     let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     sqlx::query!(

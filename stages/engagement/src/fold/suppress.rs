@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::facts::is_complaint;
 
 /// Suppresses the recipients of new opt-outs and complaints, and addresses that do not exist. A soft bounce, or one that is about us,
-/// suppresses nobody here. The edge recorded an opt-out before it answered; this holds for
-/// signals from elsewhere. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
+/// suppresses nobody here. An opt-out by a page of ours is committed with its fact ([`crate::opt_out`]); this holds for
+/// what providers and reports tell. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
 pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Result<()> {
     let leaving: Vec<&Signal> =
         new.iter().copied().filter(|signal| matches!(signal.kind, SignalKind::Unsubscribed { .. })).collect();

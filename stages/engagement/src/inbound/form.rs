@@ -3,15 +3,27 @@
 
 use std::collections::BTreeMap;
 
+use runtime::{Budget, Spent};
+
 /// Parts that are looked at; a mail's own fields come before its files.
 const PARTS_MAX: usize = 200;
+/// The longest name of a field, encoded.
+const NAME_MAX: usize = 256;
 /// The longest head of a part.
 const HEAD_MAX: usize = 4_096;
 
 /// The fields of these names that are whole, each the first of its name.
+///
+/// # Errors
+/// When the budget is spent.
+pub fn fields<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
+    if raw.starts_with(b"--") { of_parts(raw, names, budget) } else { of_pairs(raw, names, budget) }
+}
+
+/// A budget for one raw event.
 #[must_use]
-pub fn fields<'a>(raw: &[u8], names: &[&'a str]) -> BTreeMap<&'a str, String> {
-    if raw.starts_with(b"--") { of_parts(raw, names) } else { of_pairs(raw, names) }
+pub fn budget() -> Budget {
+    Budget::new(crate::provider::LIMITS)
 }
 
 /// Whether it begins like a form, and not like JSON.
@@ -19,14 +31,22 @@ pub(crate) fn is_form(raw: &[u8]) -> bool {
     !matches!(raw.iter().find(|byte| !byte.is_ascii_whitespace()), None | Some(b'{' | b'['))
 }
 
-fn of_pairs<'a>(raw: &[u8], names: &[&'a str]) -> BTreeMap<&'a str, String> {
+fn of_pairs<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
     let mut found = BTreeMap::new();
     for pair in raw.split(|byte| *byte == b'&') {
+        budget.take_steps(pair.len() as u64 + 1)?;
         let (name, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len()));
-        let Some(name) = names.iter().find(|known| decoded(name) == **known) else { continue };
-        found.entry(*name).or_insert_with(|| decoded(value.get(1..).unwrap_or_default()));
+        if name.len() > NAME_MAX {
+            continue;
+        }
+        let name = decoded(name);
+        let Some(name) = names.iter().find(|known| name == **known) else { continue };
+        if !found.contains_key(name) {
+            budget.hold(value.len())?;
+            found.insert(*name, decoded(value.get(1..).unwrap_or_default()));
+        }
     }
-    found
+    Ok(found)
 }
 
 /// Percent-decoded, `+` for a space.
@@ -49,23 +69,26 @@ fn decoded(text: &[u8]) -> String {
 }
 
 /// The boundary is the first line (RFC 2046 §5.1.1; nobody writes a preamble into a form).
-fn of_parts<'a>(raw: &[u8], names: &[&'a str]) -> BTreeMap<&'a str, String> {
+fn of_parts<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
     let mut found = BTreeMap::new();
-    let Some(boundary) = find(raw, b"\r\n").filter(|end| (3..=80).contains(end)).map(|end| &raw[..end]) else {
-        return found;
+    let Some(boundary) = find(raw, b"\r\n", budget)?.filter(|end| (3..=80).contains(end)).map(|end| &raw[..end]) else {
+        return Ok(found);
     };
     let delimiter = [b"\r\n", boundary].concat();
     let mut rest = &raw[boundary.len()..];
     for _ in 0..PARTS_MAX {
-        let Some(head_end) = find(&rest[..rest.len().min(HEAD_MAX)], b"\r\n\r\n") else { break };
+        let Some(head_end) = find(&rest[..rest.len().min(HEAD_MAX)], b"\r\n\r\n", budget)? else { break };
         let (head, body) = (String::from_utf8_lossy(&rest[..head_end]).into_owned(), &rest[head_end + 4..]);
-        let Some(end) = find(body, &delimiter) else { break };
-        if let Some(name) = names.iter().find(|known| named(&head) == Some(**known)) {
-            found.entry(*name).or_insert_with(|| String::from_utf8_lossy(&body[..end]).into_owned());
+        let Some(end) = find(body, &delimiter, budget)? else { break };
+        if let Some(name) = names.iter().find(|known| named(&head) == Some(**known))
+            && !found.contains_key(name)
+        {
+            budget.hold(end)?;
+            found.insert(*name, String::from_utf8_lossy(&body[..end]).into_owned());
         }
         rest = &body[end + delimiter.len()..];
     }
-    found
+    Ok(found)
 }
 
 /// The field's name; `None` for a file.
@@ -82,14 +105,19 @@ fn named(head: &str) -> Option<&str> {
     })
 }
 
-/// Where one text begins in another.
-fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    let first = *wanted.first()?;
+/// Where one text begins in another. The wanted one begins with a carriage return and has no other where it is compared far.
+fn find(text: &[u8], wanted: &[u8], budget: &Budget) -> Result<Option<usize>, Spent> {
+    let Some(first) = wanted.first() else { return Ok(None) };
     let mut at = 0;
     loop {
-        at += text.get(at..)?.iter().position(|byte| *byte == first)?;
+        let Some(ahead) = text[at..].iter().position(|byte| byte == first) else {
+            budget.take_steps((text.len() - at) as u64)?;
+            return Ok(None);
+        };
+        at += ahead;
+        budget.take_steps(ahead as u64 + 1)?;
         if text[at..].starts_with(wanted) {
-            return Some(at);
+            return Ok(Some(at));
         }
         at += 1;
     }
@@ -100,6 +128,10 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn fields<'a>(raw: &[u8], names: &[&'a str]) -> BTreeMap<&'a str, String> {
+        super::fields(raw, names, &Budget::new(crate::provider::LIMITS)).unwrap()
+    }
 
     const PARTS: &str = "--xYzZY\r\nContent-Disposition: form-data; name=\"headers\"\r\n\r\nIn-Reply-To: <a@b>\r\nX: 1\r\n\r\n\
         --xYzZY\r\nContent-Disposition: form-data; name=\"attachment1\"; filename=\"name=headers\"\r\n\r\nno\r\n\

@@ -1,8 +1,9 @@
 //! From what providers told to facts in the ledger: raw events the ingress has stored, and facts that waited for their send.
 //!
-//! One transaction takes raw events, reads them, finds their sends, records the facts, parks those whose send is not known, and
-//! marks the events handled: a crash anywhere repeats all of it or nothing. The message on the bus says "look now" and no more; a
-//! sweep looks by itself.
+//! Raw events are taken in a group: their start is counted and committed, then they are read, with no transaction open. One more
+//! transaction finds their sends, records the facts, parks those whose send is not known, and marks the events handled. A crash
+//! between the two repeats the reading; an event that was started before and not finished is taken alone, so that it costs no other
+//! event, and is set aside after some starts. The message on the bus says "look now" and no more; a sweep looks by itself.
 
 mod absorb;
 pub mod form;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
-use runtime::{Counter, Publication, plans};
+use runtime::{Budget, Counter, Publication, plans};
 use schemas::{InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -24,13 +25,18 @@ pub(crate) use self::{
     park::park_unknown,
     sweeps::{Forget, Overdue, Parked},
 };
-use crate::provider::{self, PROVIDERS, Told, What};
+use crate::{
+    provider::{self, PROVIDERS, Told, What},
+    reading,
+};
 
 /// Raw events of one transaction, and the bytes they may have in all: one alone may have more.
 const EVENTS: i64 = 500;
 const BYTES: i64 = 4 * 1024 * 1024;
-/// Failures of a raw event, alone, after which it is set aside.
-const ATTEMPTS_MAX: i32 = 10;
+/// Starts of a raw event before it is set aside: one beside others, the rest alone.
+const STARTS_MAX: i16 = 4;
+/// The reason of an event that was set aside.
+const FAILED: &str = "failed";
 /// Transactions of one message; what is left then is the sweep's.
 const TURNS: usize = 200;
 
@@ -78,14 +84,17 @@ struct Raw {
     provider: &'static str,
     raw: Vec<u8>,
     received_at: DateTime<Utc>,
+    starts: i16,
 }
 
-/// What became of a raw event.
-struct Handled {
-    tenant_id: Uuid,
-    id: Uuid,
+/// A raw event that was read.
+struct Read {
+    event: Raw,
+    items: Vec<Item>,
+    /// What it tells beside, and nobody keeps.
+    ignored: u64,
+    /// Why it tells nothing.
     rejected: Option<&'static str>,
-    facts: i32,
 }
 
 impl Inbound {
@@ -95,88 +104,103 @@ impl Inbound {
 
     /// Takes what is due, and answers how much it was. One event that cannot be taken costs itself only.
     async fn turn(&self) -> Result<u64, StageError> {
-        match self.take(None).await {
-            Err(error) if !runtime::db::is_transient(&error) => self.one_by_one().await,
-            taken => Ok(taken?),
-        }
+        let first = self.group(EVENTS, false).await?;
+        let again = self.group(1, true).await?;
+        Ok(first + again)
     }
 
-    async fn one_by_one(&self) -> Result<u64, StageError> {
-        let ids = sqlx::query!(
-            "select tenant_id, id from inbound_events where due_at <= now() order by due_at, id limit $1",
-            EVENTS
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        for event in &ids {
-            let (tenant, id) = (event.tenant_id, event.id);
-            if let Err(error) = self.take(Some(id)).await {
-                if runtime::db::is_transient(&error) {
-                    return Err(error.into());
-                }
-                tracing::error!(stage = "engagement", inbound_event = %id, error = %StageError::from(error).chain(), "cannot be taken");
-                self.put_off(tenant, id).await?;
+    /// Takes events, reads and records them; answers how many. `again`: those that were started before.
+    async fn group(&self, at_most: i64, again: bool) -> Result<u64, StageError> {
+        let events = take(&self.pool, at_most, again).await?;
+        let found = events.len() as u64;
+        let mut read = Vec::with_capacity(events.len());
+        for event in events {
+            read.extend(read_one(event).await);
+        }
+        let Err(error) = self.record(&read).await else { return Ok(found) };
+        for at in 0..read.len() {
+            let Err(error) = self.record(&read[at..=at]).await else { continue };
+            if runtime::db::is_transient(&error) {
+                self.give_back(&read[at..]).await;
+                return Err(error.into());
             }
+            let event = &read[at].event;
+            tracing::error!(stage = "engagement", inbound_event = %event.id, start = event.starts, error = %StageError::from(error).chain(), "cannot be taken");
         }
-        Ok(ids.len() as u64)
+        // Where each could be recorded alone, it was not the events' fault.
+        tracing::debug!(
+            stage = "engagement",
+            error = runtime::db::describe(&error),
+            "a group of events was recorded one by one"
+        );
+        Ok(found)
     }
 
-    /// Puts off an event that cannot be taken, and gives it up after some failures.
-    async fn put_off(&self, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
-        sqlx::query!(
-            "update inbound_events
-             set attempts = attempts + 1,
-                 due_at = case when attempts + 1 < $2 then now() + make_interval(secs => 2 ^ attempts) end,
-                 state = case when attempts + 1 < $2 then state else 'rejected' end,
-                 reason = case when attempts + 1 < $2 then reason else 'failed' end,
-                 handled_at = case when attempts + 1 < $2 then handled_at else now() end
-             where tenant_id = $3 and id = $1 and due_at is not null",
-            id,
-            ATTEMPTS_MAX,
-            tenant
-        )
-        .execute(&self.pool)
-        .await
-        .map(drop)
-    }
-
-    /// Takes what is due, or one event, in one transaction.
-    async fn take(&self, only: Option<Uuid>) -> sqlx::Result<u64> {
+    /// Records what events told, in one transaction.
+    async fn record(&self, read: &[Read]) -> sqlx::Result<()> {
+        if read.is_empty() {
+            return Ok(());
+        }
+        let items: Vec<Item> = read.iter().flat_map(|read| read.items.iter().cloned()).collect();
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let events = due(&mut tx, only).await?;
-        if events.is_empty() {
-            return Ok(0);
-        }
-        let (mut items, mut handled, mut ignored) = (Vec::new(), Vec::new(), Vec::new());
-        for event in &events {
-            let mut done = Handled { tenant_id: event.tenant_id, id: event.id, rejected: None, facts: 0 };
-            match provider::read(event.provider, &event.raw) {
-                Ok(told) => {
-                    let before = items.len();
-                    ignored.push((event.provider, told.iter().filter(|told| told.what == What::Nothing).count()));
-                    items.extend(told.into_iter().filter_map(|told| item(event, told)));
-                    done.facts = i32::try_from(items.len() - before).unwrap_or(i32::MAX);
-                }
-                Err(malformed) => done.rejected = Some(malformed.0),
-            }
-            handled.push(done);
-        }
         let fates = absorb::absorb(&mut tx, &items, self.shard).await?;
         let waiting: Vec<Waiting<'_>> = items.iter().zip(&fates.each).filter_map(Waiting::of).collect();
         park::park(&mut tx, &waiting).await?;
-        mark(&mut tx, &handled).await?;
+        mark(&mut tx, read).await?;
         tx.commit().await?;
         fates.count("recorded", &items);
-        for (provider, count) in ignored {
-            count_facts(provider, "ignored", count as u64);
-        }
-        for (event, done) in events.iter().zip(&handled) {
-            if let Some(reason) = done.rejected {
+        for Read { event, ignored, rejected, .. } in read {
+            count_facts(event.provider, "ignored", *ignored);
+            if let Some(reason) = rejected {
+                let outcome = if *reason == FAILED { FAILED } else { "malformed" };
                 tracing::warn!(stage = "engagement", inbound_event = %event.id, provider = event.provider, reason, "cannot be read");
-                count_facts(event.provider, "malformed", 1);
+                count_facts(event.provider, outcome, 1);
             }
         }
-        Ok(events.len() as u64)
+        Ok(())
+    }
+
+    /// Takes a start back that said nothing about these events: they come again at once. Where Postgres is away for this as well, the
+    /// start stays counted; while it is away, nothing is taken either.
+    async fn give_back(&self, read: &[Read]) {
+        let tenants: Vec<Uuid> = read.iter().map(|read| read.event.tenant_id).collect();
+        let ids: Vec<Uuid> = read.iter().map(|read| read.event.id).collect();
+        let given = sqlx::query!(
+            "update inbound_events e set attempts = e.attempts - 1, due_at = now()
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+             where e.tenant_id = w.tenant_id and e.id = w.id and e.attempts > 0 and e.due_at is not null",
+            &tenants,
+            &ids,
+        )
+        .execute(&self.pool)
+        .await;
+        if let Err(error) = given {
+            tracing::debug!(
+                stage = "engagement",
+                error = runtime::db::describe(&error),
+                "a start of events stays counted"
+            );
+        }
+    }
+}
+
+/// Reads an event. `None`: there was no answer, and another start may give one.
+async fn read_one(mut event: Raw) -> Option<Read> {
+    let nothing = |event, rejected| Some(Read { event, items: Vec::new(), ignored: 0, rejected: Some(rejected) });
+    if event.starts > STARTS_MAX {
+        return nothing(event, FAILED);
+    }
+    match reading::event(event.provider, std::mem::take(&mut event.raw)).await {
+        Ok(Ok(told)) => {
+            let ignored = told.iter().filter(|told| told.what == What::Nothing).count() as u64;
+            let items = told.into_iter().filter_map(|told| item(&event, told)).collect();
+            Some(Read { event, items, ignored, rejected: None })
+        }
+        Ok(Err(malformed)) => nothing(event, malformed.0),
+        Err(fault) => {
+            tracing::warn!(stage = "engagement", inbound_event = %event.id, start = event.starts, %fault, "not read yet");
+            None
+        }
     }
 }
 
@@ -197,9 +221,9 @@ impl Stage for Inbound {
     }
 }
 
-/// The raw events that are due, locked; those that another holds are its business.
-async fn due(db: &mut PgConnection, only: Option<Uuid>) -> sqlx::Result<Vec<Raw>> {
-    let rows = sqlx::query_file!("queries/take_inbound.sql", EVENTS, BYTES, only).fetch_all(db).await?;
+/// Takes raw events that are due; those that another process takes are its business.
+async fn take(pool: &PgPool, at_most: i64, again: bool) -> sqlx::Result<Vec<Raw>> {
+    let rows = sqlx::query_file!("queries/take_inbound.sql", at_most, BYTES, again).fetch_all(pool).await?;
     Ok(rows
         .into_iter()
         .map(|row| Raw {
@@ -209,6 +233,7 @@ async fn due(db: &mut PgConnection, only: Option<Uuid>) -> sqlx::Result<Vec<Raw>
             provider: word(&row.provider),
             raw: row.raw,
             received_at: row.received_at,
+            starts: row.attempts,
         })
         .collect())
 }
@@ -248,11 +273,11 @@ fn item(event: &Raw, told: Told) -> Option<Item> {
     })
 }
 
-async fn mark(db: &mut PgConnection, handled: &[Handled]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = handled.iter().map(|done| done.tenant_id).collect();
-    let ids: Vec<Uuid> = handled.iter().map(|done| done.id).collect();
-    let reasons: Vec<Option<String>> = handled.iter().map(|done| done.rejected.map(str::to_owned)).collect();
-    let facts: Vec<i32> = handled.iter().map(|done| done.facts).collect();
+async fn mark(db: &mut PgConnection, read: &[Read]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = read.iter().map(|read| read.event.tenant_id).collect();
+    let ids: Vec<Uuid> = read.iter().map(|read| read.event.id).collect();
+    let reasons: Vec<Option<String>> = read.iter().map(|read| read.rejected.map(str::to_owned)).collect();
+    let facts: Vec<i32> = read.iter().map(|read| i32::try_from(read.items.len()).unwrap_or(i32::MAX)).collect();
     sqlx::query!(
         "update inbound_events e
          set state = case when w.reason is null then 'handled' else 'rejected' end, reason = w.reason, facts = w.facts,
@@ -300,7 +325,9 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16, keep: std::time::Duration) 
 /// Whether a raw event is a mail that the provider took in. It may have broken off in the middle of what it carries.
 #[must_use]
 pub fn is_letter(provider: &str, raw: &[u8]) -> bool {
-    provider::letter(provider, raw).is_some()
+    let budget = Budget::new(provider::LIMITS);
+    budget.take_input(raw.len()).is_ok()
+        && provider::letter(provider, raw, &budget).is_ok_and(|letter| letter.is_some())
 }
 
 /// The source in the subject.

@@ -1,7 +1,6 @@
 //! The mail itself: up to the lonely dot, unstuffed, its head kept.
 
-/// What is kept of a mail.
-pub(super) const HEAD_BYTES: usize = 1024 * 1024;
+use crate::report::HEAD_BYTES;
 
 /// How the mail goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

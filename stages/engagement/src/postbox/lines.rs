@@ -9,8 +9,8 @@ use tokio::{
 
 /// The longest command line; RFC 5321 §4.5.3.1.4 asks for 512, and its extensions for some more.
 const LINE_MAX: usize = 2_048;
-/// How long the other side may be silent.
-const SILENCE: Duration = Duration::from_secs(120);
+/// How long the other side may be silent, and take for one command.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Why no line came.
 #[derive(Debug)]
@@ -68,6 +68,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Lines<S> {
 
     /// The next line, without its end.
     pub(super) async fn line(&mut self) -> Result<String, LineFault> {
+        timeout(SILENCE, self.whole_line()).await.unwrap_or(Err(LineFault::Gone))
+    }
+
+    async fn whole_line(&mut self) -> Result<String, LineFault> {
         let mut searched = 0;
         loop {
             let waiting = self.waiting();

@@ -8,6 +8,7 @@
 mod command;
 mod data;
 mod lines;
+mod peers;
 mod reader;
 mod session;
 mod settings;
@@ -17,12 +18,15 @@ mod tls;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use runner::Deps;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::reader::{Forget, Reader};
-use self::session::{Server, Session};
 pub use self::settings::{Protocol, Settings};
+use self::{
+    peers::Peers,
+    session::{Server, Session},
+};
 
 /// How long sessions may still finish what they have begun when the process stops.
 const GRACE: Duration = Duration::from_secs(10);
@@ -43,11 +47,19 @@ pub async fn listen(deps: &Deps, settings: &Settings) -> io::Result<Option<Socke
     });
     tracing::info!(stage = "engagement", address = %bound, protocol = ?settings.inbound_protocol, "taking mail that comes back");
     let room = Arc::new(Semaphore::new(settings.inbound_connections.max(1)));
-    tokio::spawn(accept(listener, server, room, deps.shutdown.clone()));
+    // Behind a mail server of one's own all connections are that server's.
+    let each = if settings.inbound_protocol == Protocol::Lmtp { 0 } else { settings.inbound_connections_per_address };
+    tokio::spawn(accept(listener, server, room, Peers::new(each), deps.shutdown.clone()));
     Ok(Some(bound))
 }
 
-async fn accept(listener: TcpListener, server: Arc<Server>, room: Arc<Semaphore>, shutdown: CancellationToken) {
+async fn accept(
+    listener: TcpListener,
+    server: Arc<Server>,
+    room: Arc<Semaphore>,
+    peers: Arc<Peers>,
+    shutdown: CancellationToken,
+) {
     let sessions = TaskTracker::new();
     loop {
         // First room, then a connection: who finds none waits in the system's queue, or goes to another host.
@@ -56,10 +68,10 @@ async fn accept(listener: TcpListener, server: Arc<Server>, room: Arc<Semaphore>
             permit = room.clone().acquire_owned() => permit,
         };
         let Ok(permit) = permit else { break };
-        let stream = tokio::select! {
+        let (mut stream, peer) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 // Out of files, or a client that is gone already.
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -67,9 +79,15 @@ async fn accept(listener: TcpListener, server: Arc<Server>, room: Arc<Semaphore>
                 }
             },
         };
+        let Some(counted) = peers.count(peer.ip()) else {
+            // As far as the system takes it at once: nobody waits for this client.
+            let refusal = stream.write_all(b"421 4.7.0 Too many connections from your address\r\n");
+            let _ = tokio::time::timeout(Duration::from_millis(100), refusal).await;
+            continue;
+        };
         let (server, shutdown) = (server.clone(), shutdown.clone());
         sessions.spawn(async move {
-            let _permit = permit;
+            let (_permit, _counted) = (permit, counted);
             // Whatever ends a session early is the other side's to try again.
             let _ = Session::run(server, stream, shutdown).await;
         });

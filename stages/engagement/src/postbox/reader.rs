@@ -1,24 +1,28 @@
 //! Mails that were taken, read: each becomes a fact or a word, and is dropped.
+//!
+//! A start is counted and committed before a mail is read. A mail that was started before and not finished is read alone: if the
+//! process dies over it again, that costs no other mail. After some starts it is set aside with its head, for a person.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
-use runtime::{Counter, causes, plans};
+use runtime::{Counter, plans};
 use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
     fold::{self, Evidence},
-    report::{self, Reading, Road},
+    reading,
+    report::{Note, Reading, Road},
 };
 
-/// Mails one transaction reads at most.
+/// Mails one transaction records at most.
 const AT_ONCE: i64 = 50;
-/// Times a mail is tried that cannot be recorded, or over which the process died.
-const ATTEMPTS_MAX: i16 = 5;
+/// Starts of a mail before it is set aside: one beside others, the rest alone.
+const STARTS_MAX: i16 = 4;
 
 /// Reads what was taken. Any number of processes may: each takes other mails.
 pub(crate) struct Reader {
@@ -55,15 +59,24 @@ impl Sweep for Reader {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let taken = sqlx::query_file_as!(Taken, "queries/take_mails.sql", AT_ONCE).fetch_all(&self.pool).await?;
+        let first = self.group(AT_ONCE, false).await?;
+        let again = self.group(1, true).await?;
+        Ok(first + again)
+    }
+}
+
+impl Reader {
+    /// Takes mails, reads and records them; answers how many. `again`: those that were started before.
+    async fn group(&self, at_most: i64, again: bool) -> Result<u64, StageError> {
+        let taken = sqlx::query_file_as!(Taken, "queries/take_mails.sql", at_most, again).fetch_all(&self.pool).await?;
         let found = taken.len() as u64;
-        if found == 0 {
-            return Ok(0);
+        let mut read = Vec::with_capacity(taken.len());
+        for mail in taken {
+            read.extend(read_one(mail).await);
         }
-        // Parsing a megabyte of hostile MIME takes its time, which is no reactor's.
-        let read = tokio::task::spawn_blocking(|| taken.into_iter().map(read).collect::<Vec<_>>())
-            .await
-            .map_err(|error| StageError::rejected("reader", causes::chain(&error)))?;
+        if read.is_empty() {
+            return Ok(found);
+        }
         if let Err(error) = self.record(&read).await {
             if error.is_transient() {
                 self.give_back(&read).await;
@@ -72,7 +85,7 @@ impl Sweep for Reader {
             if read.len() == 1 {
                 return Err(error);
             }
-            // One of them cannot be recorded: it costs itself only, and is given up after some attempts.
+            // One of them cannot be recorded: it costs itself only, and is given up after some starts.
             for (at, one) in read.iter().enumerate() {
                 if let Err(error) = self.record(std::slice::from_ref(one)).await {
                     if error.is_transient() {
@@ -85,9 +98,7 @@ impl Sweep for Reader {
         }
         Ok(found)
     }
-}
 
-impl Reader {
     async fn record(&self, read: &[Read]) -> Result<(), StageError> {
         let signals: Vec<Signal> = read.iter().filter_map(Read::signal).collect();
         let evidence: Vec<Evidence> = read.iter().filter_map(Read::evidence).collect();
@@ -97,7 +108,8 @@ impl Reader {
         let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
         let outcomes: Vec<String> = read.iter().map(|read| read.reading.label().to_owned()).collect();
         sqlx::query!(
-            "update inbound_mails m set outcome = w.outcome, head = null, due_at = null
+            "update inbound_mails m
+             set outcome = w.outcome, due_at = null, head = case when w.outcome = 'given_up' then m.head end
              from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, outcome)
              where m.tenant_id = w.tenant_id and m.id = w.id",
             &tenants,
@@ -140,13 +152,24 @@ impl Reader {
     }
 }
 
-fn read(mail: Taken) -> Read {
-    let reading = match &mail.head {
-        Some(_) if mail.attempts > ATTEMPTS_MAX => Reading::Noted("given_up"),
-        Some(head) => report::read(head, Road::parse(&mail.road), mail.null_sender),
-        None => Reading::Noted("unreadable"),
+/// Reads a mail. `None`: there was no answer, and another start may give one.
+async fn read_one(mut mail: Taken) -> Option<Read> {
+    if mail.attempts > STARTS_MAX {
+        tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
+        return Some(Read { mail, reading: Reading::Noted(Note::GivenUp) });
+    }
+    let Some(head) = mail.head.take() else {
+        return Some(Read { mail, reading: Reading::Noted(Note::Unreadable) });
     };
-    Read { mail, reading }
+    let reading = match reading::mail(head, Road::parse(&mail.road), mail.null_sender).await.1 {
+        Ok(report) => report.reading,
+        Err(fault) if fault.is_transient() => {
+            tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %fault, "a mail that came back is not read yet");
+            return None;
+        }
+        Err(_) => Reading::Noted(Note::Unreadable),
+    };
+    Some(Read { mail, reading })
 }
 
 impl Read {

@@ -20,11 +20,14 @@ use super::{
 };
 
 /// The longest a connection may last: one mail takes seconds.
-const SESSION: Duration = Duration::from_secs(30 * 60);
+const SESSION: Duration = Duration::from_secs(10 * 60);
 /// Refusals one connection is answered; who guesses tags needs billions.
 const FAULTS_MAX: u32 = 20;
-/// Recipients one mail may have here.
-const RECIPIENTS_MAX: usize = 100;
+/// Recipients one mail may have here: a return path is one recipient's, and each gets a copy of the mail's head.
+const RECIPIENTS_MAX: usize = 10;
+/// How long a mail may take, whatever its length; beyond it, so many octets must have come for each second.
+const DATA_GRACE: Duration = Duration::from_secs(30);
+const RATE_MIN: u64 = 4 * 1024;
 
 /// What all connections share.
 pub(super) struct Server {
@@ -209,7 +212,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             return self.refuse("503 5.5.1 No recipients").await;
         }
         self.lines.reply("354 Go on; end with <CR><LF>.<CR><LF>").await?;
-        let mut data = Data::new();
+        let (mut data, started) = (Data::new(), Instant::now());
         loop {
             let (used, progress) = data.take(self.lines.waiting());
             self.lines.consume(used);
@@ -218,6 +221,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 Progress::Bare => return self.close_on_bare_ends().await,
                 // Twice what is allowed: it does not end.
                 Progress::More if data.size() > SIZE_MAX * 2 => return Ok(Next::Close),
+                Progress::More if started.elapsed() > DATA_GRACE + Duration::from_secs(data.size() / RATE_MIN) => {
+                    return Ok(Next::Close);
+                }
                 Progress::More => self.lines.more().await?,
             }
         }

@@ -7,7 +7,7 @@ use schemas::{SendId, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::report::{self, Road};
+use crate::{reading, report::Road};
 
 /// Where a mail goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct Arrived {
 pub(super) enum StoreFault {
     /// Nobody's: forged, or of a send there is not. Counted by its word.
     Unknown(&'static str),
-    /// Postgres is away.
+    /// Postgres or the reader is away.
     Away,
 }
 
@@ -58,12 +58,12 @@ impl Store {
     }
 
     /// Commits a mail for all it is addressed to. A repetition changes nothing.
-    pub(super) async fn keep(&self, targets: &[Target], mail: Arrived) -> Result<(), StoreFault> {
+    pub(super) async fn keep(&self, targets: &[Target], mut mail: Arrived) -> Result<(), StoreFault> {
         let mut sends: Vec<(Uuid, Uuid, Road)> = Vec::with_capacity(targets.len());
         for target in targets {
             match target {
                 Target::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Road::ReturnPath)),
-                Target::Feedback => match self.reported(&mail).await? {
+                Target::Feedback => match self.reported(&mut mail).await? {
                     Some((tenant_id, send_id)) => sends.push((tenant_id, send_id, Road::Feedback)),
                     // Taken all the same: a refusal would only come back to somebody who cannot mend it.
                     None => Counter::InboundMailsTotal.add(1, [("outcome", "no_evidence")]),
@@ -97,8 +97,16 @@ impl Store {
     }
 
     /// The send a report of a complaint proves to be about.
-    async fn reported(&self, mail: &Arrived) -> Result<Option<(Uuid, Uuid)>, StoreFault> {
-        let Some((claimed, send_id)) = report::evidence(&mail.head, &self.tokens) else { return Ok(None) };
+    async fn reported(&self, mail: &mut Arrived) -> Result<Option<(Uuid, Uuid)>, StoreFault> {
+        let (head, report) = reading::mail(std::mem::take(&mut mail.head), Road::Feedback, mail.null_sender).await;
+        mail.head = head;
+        let proofs = match report {
+            Ok(report) => report.proofs,
+            // The sender comes again.
+            Err(fault) if fault.is_transient() => return Err(StoreFault::Away),
+            Err(_) => return Ok(None),
+        };
+        let Some((claimed, send_id)) = proofs.send(&self.tokens) else { return Ok(None) };
         let tenant_id = self.tenant_of(send_id).await?;
         // A token that names a tenant must name the send's own.
         Ok(tenant_id.filter(|tenant| claimed.is_none_or(|claimed| claimed == *tenant)).map(|tenant| (tenant, send_id)))

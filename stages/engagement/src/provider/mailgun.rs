@@ -1,22 +1,25 @@
 //! Mailgun: one event a request, in `event-data`, beside the signature; mail that a route forwards comes as a form, with its header as
 //! a list in `message-headers`.
 
+use runtime::Budget;
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, reply_code, seconds,
-    text, unsubscribed, withheld,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json, reply_code,
+    seconds, text, unsubscribed, withheld,
 };
 use crate::inbound::form;
 
 /// A mail that a route forwarded.
 /// <https://documentation.mailgun.com/docs/mailgun/user-manual/receive-forward-store/receive-http>
-pub(super) fn letter(raw: &[u8]) -> Option<Letter> {
-    let mut fields = form::fields(raw, &["message-headers", "recipient", "timestamp"]);
-    let headers = serde_json::from_str(fields.get("message-headers")?).ok()?;
+pub(super) fn letter(raw: &[u8], budget: &Budget) -> Result<Option<Letter>, Malformed> {
+    let mut fields = form::fields(raw, &["message-headers", "recipient", "timestamp"], budget)?;
+    let Some(list) = fields.get("message-headers") else { return Ok(None) };
+    json::weigh(list.as_bytes(), budget)?;
+    let Ok(headers) = serde_json::from_str(list) else { return Ok(None) };
     let at = fields.remove("timestamp").and_then(|text| seconds(&Value::String(text)));
-    Some(Letter { id: String::new(), at, headers, recipients: fields.remove("recipient").into_iter().collect() })
+    Ok(Some(Letter { id: String::new(), at, headers, recipients: fields.remove("recipient").into_iter().collect() }))
 }
 
 pub(super) fn read(request: &Value) -> Result<Told, Malformed> {

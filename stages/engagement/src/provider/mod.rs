@@ -5,6 +5,7 @@
 //! do not, the id the mail has with the provider finds it. Every fact has an id of the provider's, so that a repetition, in another
 //! request or over another topic, is the same fact.
 
+mod json;
 mod mailgun;
 mod postmark;
 mod reply;
@@ -13,11 +14,16 @@ mod sendgrid;
 mod ses;
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 mod letters;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
+use runtime::{Budget, Limits, Spent};
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 use uuid::Uuid;
@@ -42,6 +48,15 @@ const REFUSED: &str = "provider_refused";
 
 /// The providers whose events are read.
 pub(crate) const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"];
+
+/// The budget of one raw event. The ingress keeps a megabyte of it at most.
+pub(crate) const LIMITS: Limits = Limits {
+    input_bytes: 1024 * 1024,
+    held_bytes: 32 * 1024 * 1024,
+    depth: 64,
+    steps: 16 * 1024 * 1024,
+    time: Duration::from_secs(5),
+};
 
 /// One thing a provider tells of one mail.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,29 +93,52 @@ pub(crate) enum What {
 #[error("{0}")]
 pub(crate) struct Malformed(pub &'static str);
 
+/// The word for a reading that had no time.
+const SLOW: &str = "took_too_long";
+
+impl Malformed {
+    /// True if another attempt may end otherwise.
+    pub(crate) fn is_transient(self) -> bool {
+        self.0 == SLOW
+    }
+}
+
+impl From<Spent> for Malformed {
+    fn from(spent: Spent) -> Self {
+        Self(if spent.is_transient() { SLOW } else { "too_costly" })
+    }
+}
+
 /// The mail in a raw event, where it is one: what providers took in for a tenant, in their own words. SES and Resend tell of it like
 /// of everything else.
-pub(crate) fn letter(provider: &str, raw: &[u8]) -> Option<Letter> {
+///
+/// # Errors
+/// When the budget is spent.
+pub(crate) fn letter(provider: &str, raw: &[u8], budget: &Budget) -> Result<Option<Letter>, Malformed> {
     match provider {
-        "postmark" => postmark::letter(raw),
-        "sendgrid" if form::is_form(raw) => sendgrid::letter(raw),
-        "mailgun" if form::is_form(raw) => mailgun::letter(raw),
-        _ => None,
+        "postmark" => postmark::letter(raw, budget),
+        "sendgrid" if form::is_form(raw) => sendgrid::letter(raw, budget),
+        "mailgun" if form::is_form(raw) => mailgun::letter(raw, budget),
+        _ => Ok(None),
     }
 }
 
 /// Reads a raw event.
-pub(crate) fn read(provider: &str, raw: &[u8]) -> Result<Vec<Told>, Malformed> {
-    if let Some(letter) = letter(provider, raw) {
-        return letter.read().map(|told| vec![told]);
+///
+/// # Errors
+/// What it lacks; when the budget is spent.
+pub(crate) fn read(provider: &str, raw: &[u8], budget: &Budget) -> Result<Vec<Told>, Malformed> {
+    budget.take_input(raw.len())?;
+    if let Some(letter) = letter(provider, raw, budget)? {
+        return letter.read(budget).map(|told| vec![told]);
     }
-    let event: Value = serde_json::from_slice(raw).map_err(|_| Malformed("not_json"))?;
+    let event = json::read(raw, budget)?;
     match provider {
-        "ses" => ses::read(&event).map(|told| vec![told]),
+        "ses" => ses::read(&event, budget).map(|told| vec![told]),
         "postmark" => postmark::read(&event).map(|told| vec![told]),
         "sendgrid" => sendgrid::read(&event),
         "mailgun" => mailgun::read(&event).map(|told| vec![told]),
-        "resend" => resend::read(&event).map(|told| vec![told]),
+        "resend" => resend::read(&event, budget).map(|told| vec![told]),
         _ => Err(Malformed("unknown_provider")),
     }
 }

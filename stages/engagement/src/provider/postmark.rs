@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use runtime::Budget;
 use schemas::{BounceClass, SignalKind};
 use serde::{
     Deserialize, Deserializer,
@@ -10,16 +11,17 @@ use serde::{
 use serde_json::Value;
 
 use super::{
-    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json, text, time,
     unsubscribed, withheld,
 };
 
 /// A mail it took in. <https://postmarkapp.com/developer/webhooks/inbound-webhook>
-pub(super) fn letter(raw: &[u8]) -> Option<Letter> {
+pub(super) fn letter(raw: &[u8], budget: &Budget) -> Result<Option<Letter>, Malformed> {
+    json::weigh(raw, budget)?;
     let mut taken = Taken::default();
     // What broke off in the middle of an attachment is an error, and all before it is there.
     let _ = serde_json::Deserializer::from_slice(raw).deserialize_map(Fields(&mut taken));
-    (!taken.is_event && !taken.letter.headers.is_empty()).then_some(taken.letter)
+    Ok((!taken.is_event && !taken.letter.headers.is_empty()).then_some(taken.letter))
 }
 
 #[derive(Default)]

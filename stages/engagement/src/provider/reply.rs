@@ -8,6 +8,7 @@
 //! who knows its id has seen the mail.
 
 use chrono::{DateTime, Utc};
+use runtime::{Budget, Spent};
 use uuid::Uuid;
 
 use super::{ID_MAX, Mail, Malformed, Told, What, clean};
@@ -33,13 +34,15 @@ impl Letter {
     }
 
     /// The fact it is.
-    pub(super) fn read(self) -> Result<Told, Malformed> {
+    pub(super) fn read(self, budget: &Budget) -> Result<Told, Malformed> {
         let id =
             if self.id.is_empty() { self.header("Message-ID").unwrap_or_default().to_owned() } else { self.id.clone() };
+        // Some fields are looked for by name, among all.
+        budget.take_steps(self.headers.len() as u64 * 8)?;
         let named = self.answered();
         let what = match &named {
             _ if id.is_empty() => What::Nothing,
-            Some(_) => What::Fact(report::answer(&self.headers)),
+            Some(_) => What::Fact(report::answer(&self.headers, budget)?),
             None => What::Nothing,
         };
         named.unwrap_or_default().told(format!("reply {}", clean(&id, ID_MAX)), self.at, what)
@@ -80,14 +83,20 @@ fn returned(address: &str) -> Option<Uuid> {
     let address = address.rsplit_once('<').map_or(address, |(_, rest)| rest);
     let local = address.split('@').next()?.trim().to_ascii_lowercase();
     let (id, tag) = local.strip_prefix("b-")?.split_once('-')?;
-    let is_ours = id.len() == 32 && tag.len() == 8;
+    let is_ours = id.len() == 32 && tag.len() == 16;
     Uuid::try_parse(id).ok().filter(|send| is_ours && send.get_version_num() == 7)
 }
 
 /// The fields of a header as text, unfolded (RFC 5322 §2.2.3).
-pub(super) fn header_fields(text: &str) -> Vec<(String, String)> {
+///
+/// # Errors
+/// When the budget is spent.
+pub(super) fn header_fields(text: &str, budget: &Budget) -> Result<Vec<(String, String)>, Spent> {
+    const FIELD_BYTES: usize = 48;
     let mut fields: Vec<(String, String)> = Vec::new();
     for line in text.lines() {
+        budget.take_steps(line.len() as u64 + 1)?;
+        budget.hold(line.len() + FIELD_BYTES)?;
         if line.starts_with([' ', '\t']) {
             if let Some((_, value)) = fields.last_mut() {
                 value.push(' ');
@@ -99,5 +108,5 @@ pub(super) fn header_fields(text: &str) -> Vec<(String, String)> {
             fields.push((name.trim().to_owned(), value.trim().to_owned()));
         }
     }
-    fields
+    Ok(fields)
 }

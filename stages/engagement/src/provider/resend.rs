@@ -4,6 +4,7 @@
 //! (<https://resend.com/docs/webhooks/emails/received>), so it cannot be said what is answered: only what came to a return path of ours
 //! is an answer, all else is taken and ignored.
 
+use runtime::Budget;
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
@@ -11,12 +12,12 @@ use super::{
     Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time, withheld,
 };
 
-pub(super) fn read(event: &Value) -> Result<Told, Malformed> {
+pub(super) fn read(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
     let kind = text(&event["type"]).ok_or(Malformed("no_type"))?;
     let data = &event["data"];
     let id = text(&data["email_id"]);
     if kind == "email.received" {
-        return received(event);
+        return received(event, budget);
     }
     let named = Mail::of(tag(&data["tags"]), id);
     let at = &event["created_at"];
@@ -44,7 +45,7 @@ pub(super) fn read(event: &Value) -> Result<Told, Malformed> {
     Ok(named.told(format!("{unique} {link}"), when, what)?.by(&touch["ipAddress"], &touch["userAgent"]))
 }
 
-fn received(event: &Value) -> Result<Told, Malformed> {
+fn received(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
     let data = &event["data"];
     let recipients = ["to", "received_for"].into_iter().filter_map(|field| data[field].as_array()).flatten();
     let letter = Letter {
@@ -53,7 +54,7 @@ fn received(event: &Value) -> Result<Told, Malformed> {
         headers: vec![("Subject".to_owned(), text(&data["subject"]).unwrap_or_default().to_owned())],
         recipients: recipients.filter_map(|address| Some(address.as_str()?.to_owned())).collect(),
     };
-    letter.read()
+    letter.read(budget)
 }
 
 /// Tags come as an object, or as the list they were sent as.

@@ -1,23 +1,29 @@
 //! SendGrid: an array of events a request; mail that its Inbound Parse took in comes as a form, with its header as it was in `headers`,
 //! or whole in `email`.
 
+use runtime::Budget;
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, reply::header_fields,
-    seconds, text, unsubscribed, withheld,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json,
+    reply::header_fields, seconds, text, unsubscribed, withheld,
 };
 use crate::inbound::form;
 
 /// A mail that Inbound Parse took in.
 /// <https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/setting-up-the-inbound-parse-webhook>
-pub(super) fn letter(raw: &[u8]) -> Option<Letter> {
-    let fields = form::fields(raw, &["headers", "email", "envelope"]);
-    let headers = header_fields(fields.get("headers").or_else(|| fields.get("email"))?);
-    let envelope: Value = fields.get("envelope").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+pub(super) fn letter(raw: &[u8], budget: &Budget) -> Result<Option<Letter>, Malformed> {
+    let fields = form::fields(raw, &["headers", "email", "envelope"], budget)?;
+    let Some(header) = fields.get("headers").or_else(|| fields.get("email")) else { return Ok(None) };
+    let headers = header_fields(header, budget)?;
+    let envelope = fields.get("envelope").map(|text| json::read(text.as_bytes(), budget)).transpose();
+    let envelope = match envelope {
+        Err(fault) if fault != json::NOT_JSON => return Err(fault),
+        read => read.ok().flatten().unwrap_or_default(),
+    };
     let recipients = envelope["to"].as_array().into_iter().flatten().filter_map(|to| Some(to.as_str()?.to_owned()));
-    Some(Letter { id: String::new(), at: None, headers, recipients: recipients.collect() })
+    Ok(Some(Letter { id: String::new(), at: None, headers, recipients: recipients.collect() }))
 }
 
 pub(super) fn read(events: &Value) -> Result<Vec<Told>, Malformed> {

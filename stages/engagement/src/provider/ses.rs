@@ -1,19 +1,21 @@
 //! Amazon SES through SNS: event publishing (`eventType`) and the older notifications of identities (`notificationType`). Only the
 //! former carry tags; the latter find their send by the mail's id. Mail that a receipt rule took in (`Received`) comes with its header.
 
+use runtime::Budget;
 use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time,
+    Letter, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json, text, time,
     unsubscribed, withheld,
 };
 
 /// Reads the SNS envelope, and the event in it.
-pub(super) fn read(envelope: &Value) -> Result<Told, Malformed> {
+pub(super) fn read(envelope: &Value, budget: &Budget) -> Result<Told, Malformed> {
     let message = envelope["Message"].as_str().ok_or(Malformed("no_message"))?;
-    let event: Value = match serde_json::from_str(message) {
+    let event = match json::read(message.as_bytes(), budget) {
         Ok(event) => event,
+        Err(fault) if fault != json::NOT_JSON => return Err(fault),
         // What SNS and SES say in prose, such as "Successfully validated SNS topic for Amazon SES event publishing."
         Err(_) => return Mail::default().told(String::new(), None, What::Nothing),
     };
@@ -51,7 +53,7 @@ pub(super) fn read(envelope: &Value) -> Result<Told, Malformed> {
         }
         "Open" => touched(named, id, part("open"), What::Fact(SignalKind::Opened)),
         "Click" => touched(named, id, part("click"), clicked(&part("click")["link"])),
-        "Received" => received(&event),
+        "Received" => received(&event, budget),
         "Subscription" if event["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true => {
             let at = time(&part("subscription")["timestamp"]);
             named.told(format!("subscription {id}"), at, unsubscribed())
@@ -61,7 +63,7 @@ pub(super) fn read(envelope: &Value) -> Result<Told, Malformed> {
 }
 
 /// <https://docs.aws.amazon.com/ses/latest/dg/receiving-email-notifications-contents.html>
-fn received(event: &Value) -> Result<Told, Malformed> {
+fn received(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
     let (mail, receipt) = (&event["mail"], &event["receipt"]);
     let field = |field: &Value| Some((text(&field["name"])?.to_owned(), field["value"].as_str()?.to_owned()));
     let letter = Letter {
@@ -75,7 +77,7 @@ fn received(event: &Value) -> Result<Told, Malformed> {
             .filter_map(|to| Some(to.as_str()?.to_owned()))
             .collect(),
     };
-    letter.read()
+    letter.read(budget)
 }
 
 fn touched(named: Mail, id: &str, part: &Value, what: What) -> Result<Told, Malformed> {

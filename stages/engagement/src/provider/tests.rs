@@ -6,7 +6,11 @@ use schemas::{BounceClass, SignalKind};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Told, What, read};
+use super::{LIMITS, Malformed, Told, What};
+
+fn read(provider: &str, raw: &[u8]) -> Result<Vec<Told>, Malformed> {
+    super::read(provider, raw, &runtime::Budget::new(LIMITS))
+}
 
 const SEND_ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
 

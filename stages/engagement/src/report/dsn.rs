@@ -1,18 +1,15 @@
 //! Delivery status notifications (RFC 3464; RFC 6533 for international ones).
 
-use mail_parser::Message;
+use runtime::{Budget, Spent};
 use schemas::SignalKind;
 
 use super::{
-    Reading, diagnostic,
+    Note, Reading, diagnostic,
     fields::{Group, groups},
-    parts_of, plain, words,
+    parts::Parts,
+    plain,
 };
 use crate::bounce::{Codes, Report, classify};
-
-pub(super) const STATUS: &[(&str, &str)] = &[("message", "delivery-status"), ("message", "global-delivery-status")];
-const RECEIPT: &[(&str, &str)] =
-    &[("message", "disposition-notification"), ("message", "global-disposition-notification")];
 
 /// What became of a recipient, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,21 +22,20 @@ enum Action {
 }
 
 /// Reads a report; `None` when the mail is none.
-pub(super) fn read(message: &Message<'_>) -> Option<Reading> {
-    let Some(part) = parts_of(message, STATUS).next() else {
-        return parts_of(message, RECEIPT).next().map(|_| Reading::Noted("receipt"));
+pub(super) fn read(mail: &Parts, budget: &Budget) -> Result<Option<Reading>, Spent> {
+    let Some(status) = &mail.status else {
+        return Ok(mail.is_receipt.then_some(Reading::Noted(Note::Receipt)));
     };
-    let text = String::from_utf8_lossy(part.contents());
-    let recipients = groups(&text);
+    let recipients = groups(status, budget)?;
     let worst =
         recipients.iter().filter_map(|group| Some((action_of(group)?, group))).max_by_key(|(action, _)| *action);
-    Some(match worst {
-        Some((Action::Failed, group)) => Reading::Told(bounce(group, message)),
+    Ok(Some(match worst {
+        Some((Action::Failed, group)) => Reading::Told(bounce(group, mail)),
         Some((Action::Delivered, _)) => Reading::Told(SignalKind::Delivered),
-        Some((Action::Delayed, _)) => Reading::Noted("delayed"),
-        Some((Action::Relayed, _)) => Reading::Noted("relayed"),
-        None => Reading::Noted("unreadable"),
-    })
+        Some((Action::Delayed, _)) => Reading::Noted(Note::Delayed),
+        Some((Action::Relayed, _)) => Reading::Noted(Note::Relayed),
+        None => Reading::Noted(Note::Unreadable),
+    }))
 }
 
 /// RFC 3464 §2.3.3; the status alone where a server leaves the action out.
@@ -59,13 +55,13 @@ fn action_of(group: &Group) -> Option<Action> {
     }
 }
 
-fn bounce(group: &Group, message: &Message<'_>) -> SignalKind {
+fn bounce(group: &Group, mail: &Parts) -> SignalKind {
     let said = group.untyped("diagnostic-code").unwrap_or_default();
     let status = group.get("status");
     let report = Report { enhanced_code: status, text: said, ..Report::default() };
     // Neither the status nor the server says anything: what is written for people may.
     let written = if said.is_empty() && Codes::of(&report).enhanced.is_none_or(|code| code.says_nothing()) {
-        plain::reason(&words(message))
+        plain::reason(&mail.words)
     } else {
         String::new()
     };

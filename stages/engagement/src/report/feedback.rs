@@ -1,31 +1,62 @@
 //! Reports of complaints (ARF, RFC 5965), and the mails that providers without ARF send back as they were.
 
-use mail_parser::{Message, MessageParser, PartType};
 use schemas::{
     SignalKind,
     token::{Purpose, TokenKeys},
 };
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Reading, Road, dsn::STATUS, fields::groups, header, parts_of};
+use super::{Note, Reading, Road, fields::Group, header::Header, parts::Parts};
 
-const REPORT: &[(&str, &str)] = &[("message", "feedback-report")];
-const HEADERS: &[(&str, &str)] = &[("text", "rfc822-headers"), ("message", "rfc822-headers")];
 /// What is kept of a type nobody registered.
 const TYPE_CHARS: usize = 32;
 
-/// Reads a report; `None` when the mail is none.
-pub(super) fn read(message: &Message<'_>, road: Road) -> Option<Reading> {
-    let Some(part) = parts_of(message, REPORT).next() else {
+/// Parts of a report of a complaint that only we can have written, as the mail has them: which send they name is known after
+/// their signatures are checked.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Proofs {
+    /// The return path, as the report names it.
+    original_mail_from: Option<String>,
+    /// The return path in the header of the mail it carries.
+    return_path: Option<String>,
+    /// The token of the link to leave by in that header.
+    leaving_token: Option<String>,
+}
+
+impl Proofs {
+    /// The send the report is about. Its tenant as well, where the token names it.
+    pub(crate) fn send(&self, tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
+        let paths = self.original_mail_from.iter().chain(&self.return_path);
+        let returned = paths.filter_map(|path| returned(path, tokens)).next();
+        returned.map(|send| (None, send)).or_else(|| {
+            let claims = tokens.open(Purpose::Unsubscribe, self.leaving_token.as_deref()?).ok()?;
+            Some((Some(claims.tenant_id), claims.send_id))
+        })
+    }
+}
+
+/// Collects what a mail can prove. `reported`: the fields of its report.
+pub(super) fn proofs(reported: Option<&[Group]>, carried: Option<&Header>) -> Proofs {
+    let field = |name: &str| reported?.iter().find_map(|group| group.get(name)).map(str::to_owned);
+    Proofs {
+        original_mail_from: field("original-mail-from"),
+        return_path: carried.and_then(|carried| carried.get("return-path")).map(str::to_owned),
+        leaving_token: carried.and_then(|carried| leaving_token(carried.get("list-unsubscribe")?)).map(str::to_owned),
+    }
+}
+
+/// Reads a report, of which `fields` are known; `None` when the mail is none.
+pub(super) fn read(mail: &Parts, fields: Option<&[Group]>, road: Road) -> Option<Reading> {
+    let Some(fields) = fields else {
         // Outlook's programme and others: the mail itself, attached to nothing.
-        let bare = road == Road::Feedback && carried(message).is_some() && parts_of(message, STATUS).next().is_none();
+        let bare = road == Road::Feedback && mail.carried.is_some() && mail.status.is_none();
         return bare.then(|| complaint("abuse"));
     };
-    let fields = groups(&String::from_utf8_lossy(part.contents()));
     let kind = fields.iter().find_map(|group| group.get("feedback-type")).unwrap_or("other").to_ascii_lowercase();
     Some(match kind.as_str() {
         // RFC 6591: a signature or a policy failed, which nobody complained of.
-        "auth-failure" | "dmarc" => Reading::Noted("auth_failure"),
+        "auth-failure" | "dmarc" => Reading::Noted(Note::AuthFailure),
         "opt-out" | "opt-out-list" => Reading::Told(SignalKind::Unsubscribed { method: "provider".to_owned() }),
         "abuse" | "fraud" | "virus" | "other" | "not-spam" => complaint(&kind),
         unknown => complaint(&unknown.chars().filter(char::is_ascii_graphic).take(TYPE_CHARS).collect::<String>()),
@@ -34,24 +65,6 @@ pub(super) fn read(message: &Message<'_>, road: Road) -> Option<Reading> {
 
 fn complaint(kind: &str) -> Reading {
     Reading::Told(SignalKind::Complained { feedback_type: kind.to_owned() })
-}
-
-/// The send, by a part that only we can have written.
-pub(super) fn evidence(message: &Message<'_>, tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
-    let reported = parts_of(message, REPORT)
-        .next()
-        .map(|part| groups(&String::from_utf8_lossy(part.contents())))
-        .unwrap_or_default();
-    let path = reported.iter().find_map(|group| group.get("original-mail-from"));
-    if let Some(send) = path.and_then(|path| returned(path, tokens)) {
-        return Some((None, send));
-    }
-    let carried = carried(message)?;
-    let path = header(&carried, "Return-Path").and_then(|path| returned(path, tokens));
-    path.map(|send| (None, send)).or_else(|| {
-        let claims = tokens.open(Purpose::Unsubscribe, leaving_token(header(&carried, "List-Unsubscribe")?)?).ok()?;
-        Some((Some(claims.tenant_id), claims.send_id))
-    })
 }
 
 /// The send of a return path, in angle brackets or not.
@@ -64,13 +77,4 @@ fn returned(path: &str, tokens: &TokenKeys) -> Option<Uuid> {
 fn leaving_token(field: &str) -> Option<&str> {
     let (_, rest) = field.split_once("/u/")?;
     rest.split(['>', '?', ',', ' ', '\r', '\n']).next()
-}
-
-/// The mail a report carries, whole or its header.
-fn carried<'a>(message: &'a Message<'a>) -> Option<Message<'a>> {
-    let whole = message.parts.iter().find_map(|part| match &part.body {
-        PartType::Message(carried) => Some(carried.clone()),
-        _ => None,
-    });
-    whole.or_else(|| MessageParser::default().parse(parts_of(message, HEADERS).next()?.contents()))
 }

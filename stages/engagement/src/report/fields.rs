@@ -1,9 +1,13 @@
 //! Groups of fields, as the machine-readable parts of reports have them (RFC 3464 §2.1, RFC 5965 §3).
 
+use runtime::{Budget, Spent};
+
 /// Groups of a part that are read at most; a report to one return path is about one recipient.
 const GROUPS_MAX: usize = 32;
 /// Fields of a group that are read at most.
 const FIELDS_MAX: usize = 64;
+/// Octets of a field that are kept, its continuation lines included.
+const VALUE_MAX: usize = 4 * 1024;
 
 /// One group: names in lower case, values unfolded.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -29,9 +33,13 @@ impl Group {
 }
 
 /// Reads groups of fields, divided by empty lines.
-pub(super) fn groups(text: &str) -> Vec<Group> {
+///
+/// # Errors
+/// When the budget is spent.
+pub(super) fn groups(text: &str, budget: &Budget) -> Result<Vec<Group>, Spent> {
     let mut groups: Vec<Group> = vec![Group::default()];
     for line in text.lines() {
+        budget.take_steps(line.len() as u64 + 1)?;
         let Some(group) = groups.last_mut() else { break };
         if line.trim().is_empty() {
             if !group.0.is_empty() && groups.len() < GROUPS_MAX {
@@ -39,17 +47,23 @@ pub(super) fn groups(text: &str) -> Vec<Group> {
             }
         } else if line.starts_with([' ', '\t']) {
             if let Some((_, value)) = group.0.last_mut() {
-                value.push(' ');
-                value.push_str(line.trim());
+                let more = cut(line.trim(), VALUE_MAX.saturating_sub(value.len() + 1));
+                if !more.is_empty() {
+                    budget.hold(more.len() + 1)?;
+                    value.push(' ');
+                    value.push_str(more);
+                }
             }
         } else if let Some((name, value)) = line.split_once(':')
             && group.0.len() < FIELDS_MAX
         {
-            group.0.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+            let (name, value) = (cut(name.trim(), VALUE_MAX), cut(value.trim(), VALUE_MAX));
+            budget.hold(name.len() + value.len())?;
+            group.0.push((name.to_ascii_lowercase(), value.to_owned()));
         }
     }
     groups.retain(|group| !group.0.is_empty());
-    groups
+    Ok(groups)
 }
 
 /// The beginning of a text, of at most so many octets.
@@ -65,6 +79,10 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    fn groups(text: &str) -> Vec<Group> {
+        super::groups(text, &Budget::new(super::super::LIMITS)).unwrap()
+    }
 
     #[test]
     fn fields_are_unfolded_and_groups_divided_by_empty_lines() {

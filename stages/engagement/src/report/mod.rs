@@ -1,26 +1,44 @@
 //! Mails that come back, read: what each says of the mail it is about.
 //!
 //! Which mail that is, its address says (a return path is signed) or a signed part of what it reports; what a mail claims beside
-//! that proves nothing. A mail is hostile input: it is read from its first megabyte, with bounded fields, and a parser that
-//! panics costs this one mail.
+//! that proves nothing. A mail is hostile input: [`read`] is a pure function from its first octets to a [`Report`], within a budget,
+//! and looks up nothing.
 
 mod dsn;
 mod feedback;
 mod fields;
+mod header;
+mod parts;
 mod plain;
 mod reply;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use mail_parser::{Message, MessageParser, MessagePart, MimeHeaders, PartType};
-use schemas::{SignalKind, token::TokenKeys};
-use uuid::Uuid;
+use runtime::{Budget, Limits, Spent};
+use schemas::SignalKind;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::feedback::Proofs;
+use self::{header::Header, parts::Parts};
+
+/// What is read of a mail: its beginning. Reports stand there, before the mail they carry.
+pub(crate) const HEAD_BYTES: usize = 256 * 1024;
+
+/// The budget of one mail. Each octet is looked at a few times, whatever it says.
+pub(crate) const LIMITS: Limits = Limits {
+    input_bytes: 1024 * 1024,
+    held_bytes: 2 * 1024 * 1024,
+    depth: 8,
+    steps: 16 * HEAD_BYTES as u64,
+    time: Duration::from_secs(5),
+};
 
 /// The longest words of a server that are kept.
 const DIAGNOSTIC_CHARS: usize = 500;
 
 /// Where a mail came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Road {
     /// The return path of a send.
     ReturnPath,
@@ -41,13 +59,57 @@ impl Road {
     }
 }
 
+/// What a mail says, and what it can prove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// What it says.
+    pub(crate) reading: Reading,
+    /// Which send a report of a complaint says it is about. To be checked.
+    pub(crate) proofs: Proofs,
+}
+
 /// What a mail says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Reading {
     /// A fact about the send.
     Told(SignalKind),
-    /// Nothing that is a fact, by its word: a delay, a receipt, what cannot be read.
-    Noted(&'static str),
+    /// Nothing that is a fact.
+    Noted(Note),
+}
+
+/// What a mail is that tells no fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Note {
+    /// The server goes on trying.
+    Delayed,
+    /// Handed on to a system that tells no more.
+    Relayed,
+    /// The recipient's program says that the mail was displayed.
+    Receipt,
+    /// A signature or a policy failed, which nobody complained of (RFC 6591).
+    AuthFailure,
+    /// It came to the feedback address and reports no complaint.
+    NoReport,
+    /// It makes no sense, or too much of it would have to be read.
+    Unreadable,
+    /// Each attempt to read it ended without an answer.
+    GivenUp,
+}
+
+impl Note {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Delayed => "delayed",
+            Self::Relayed => "relayed",
+            Self::Receipt => "receipt",
+            Self::AuthFailure => "auth_failure",
+            Self::NoReport => "no_report",
+            Self::Unreadable => "unreadable",
+            Self::GivenUp => "given_up",
+        }
+    }
 }
 
 impl Reading {
@@ -56,85 +118,41 @@ impl Reading {
         match self {
             Self::Told(SignalKind::Replied { automatic: true, .. }) => "auto_replied",
             Self::Told(kind) => kind.label(),
-            Self::Noted(what) => what,
+            Self::Noted(note) => note.as_str(),
         }
     }
 }
 
 /// Reads a mail from its beginning. `null_sender`: it came with `MAIL FROM:<>`, as reports do.
-pub(crate) fn read(head: &[u8], road: Road, null_sender: bool) -> Reading {
-    let reading = catch_unwind(AssertUnwindSafe(|| {
-        let message = MessageParser::default().parse(head)?;
-        Some(judge(&message, road, null_sender))
-    }));
-    reading.ok().flatten().unwrap_or(Reading::Noted("unreadable"))
-}
-
-fn judge(message: &Message<'_>, road: Road, null_sender: bool) -> Reading {
-    if let Some(reading) = feedback::read(message, road) {
-        return reading;
-    }
-    // What comes to the feedback address and is no report of a complaint is nobody's answer or bounce.
-    if road == Road::Feedback {
-        return Reading::Noted("no_report");
-    }
-    dsn::read(message)
-        .or_else(|| plain::read(message, null_sender))
-        .unwrap_or_else(|| reply::read(message, null_sender))
+///
+/// # Errors
+/// When the budget is spent.
+pub(crate) fn read(head: &[u8], road: Road, null_sender: bool, budget: &Budget) -> Result<Report, Spent> {
+    let mail = Parts::read(&head[..head.len().min(HEAD_BYTES)], budget)?;
+    let feedback = mail.feedback.as_deref().map(|text| fields::groups(text, budget)).transpose()?;
+    let proofs = feedback::proofs(feedback.as_deref(), mail.carried.as_ref());
+    let reading = if let Some(reading) = feedback::read(&mail, feedback.as_deref(), road) {
+        reading
+    } else if road == Road::Feedback {
+        // What comes to the feedback address and is no report of a complaint is nobody's answer or bounce.
+        Reading::Noted(Note::NoReport)
+    } else if let Some(reading) = dsn::read(&mail, budget)? {
+        reading
+    } else {
+        plain::read(&mail, null_sender).unwrap_or_else(|| reply::read(&mail.header, null_sender))
+    };
+    Ok(Report { reading, proofs })
 }
 
 /// What an answer is by its header alone, as providers pass mail on that they took in: a person's, or a program's, reports among them.
-pub(crate) fn answer(fields: &[(String, String)]) -> SignalKind {
-    let line = |text: &str| text.replace(['\r', '\n'], " ");
-    let head: String = fields.iter().map(|(name, value)| format!("{}: {}\r\n", line(name), line(value))).collect();
-    let read = || {
-        let parsed = MessageParser::default().parse_headers(head.as_bytes())?;
-        let is_report = parsed.is_content_type("multipart", "report");
-        match reply::read(&parsed, false) {
-            Reading::Told(SignalKind::Replied { message_id, automatic }) => {
-                Some(SignalKind::Replied { message_id, automatic: automatic || is_report })
-            }
-            _ => None,
-        }
-    };
-    let unreadable = SignalKind::Replied { message_id: None, automatic: true };
-    catch_unwind(AssertUnwindSafe(read)).ok().flatten().unwrap_or(unreadable)
-}
-
-/// The send a report of a complaint is about, by a signed part of the mail it carries: the return path, or the link to leave by.
-/// Its tenant as well, where the token names it.
-pub(crate) fn evidence(head: &[u8], tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
-    catch_unwind(AssertUnwindSafe(|| feedback::evidence(&MessageParser::default().parse(head)?, tokens))).ok().flatten()
-}
-
-/// A mail's parts of these types, the mail itself among them; not those of mails inside it.
-fn parts_of<'a>(message: &'a Message<'a>, types: &'a [(&str, &str)]) -> impl Iterator<Item = &'a MessagePart<'a>> {
-    message.parts.iter().filter(|part| types.iter().any(|(kind, subtype)| part.is_content_type(kind, subtype)))
-}
-
-/// Its own words, as a person would see them: all text but what is attached, HTML only where there is no other.
-fn words(message: &Message<'_>) -> String {
-    const WORDS_BYTES: usize = 16 * 1024;
-    let mut words = String::new();
-    let texts = message.parts.iter().filter_map(|part| match &part.body {
-        PartType::Text(text) if !part.is_content_type("text", "rfc822-headers") => Some(text.as_ref()),
-        _ => None,
-    });
-    for text in texts {
-        words.push_str(text);
-        words.push('\n');
-    }
-    if words.trim().is_empty()
-        && let Some(html) = message.body_text(0)
-    {
-        words = html.into_owned();
-    }
-    fields::cut(&words, WORDS_BYTES).to_owned()
-}
-
-/// A field of the mail itself, unfolded and decoded where it is plain.
-fn header<'a>(message: &'a Message<'_>, name: &'static str) -> Option<&'a str> {
-    message.header_raw(name).map(str::trim)
+///
+/// # Errors
+/// When the budget is spent.
+pub(crate) fn answer(fields: &[(String, String)], budget: &Budget) -> Result<SignalKind, Spent> {
+    let header = Header::of(fields, budget)?;
+    let is_report = header.content_type().kind == "multipart/report";
+    let automatic = is_report || reply::is_automatic(&header);
+    Ok(SignalKind::Replied { message_id: header.message_id(), automatic })
 }
 
 /// Words of a server as they are kept: one line, without controls, cut.

@@ -1,8 +1,6 @@
 //! Bounces that are written for people only: qmail, older Exim and Exchange, Lotus, and whatever calls itself a mail system.
 
-use mail_parser::Message;
-
-use super::{Reading, dsn::told, header, words};
+use super::{Note, Reading, dsn::told, header::Header, parts::Parts};
 use crate::bounce::{Codes, Report};
 
 /// Subjects of reports of failure, in lower case, anywhere in them.
@@ -62,28 +60,27 @@ const QUOTED: &[&str] = &[
 const REASON_CHARS: usize = 2_000;
 
 /// Reads a report of failure or delay; `None` when the mail is none.
-pub(super) fn read(message: &Message<'_>, null_sender: bool) -> Option<Reading> {
-    let words = words(message);
+pub(super) fn read(mail: &Parts, null_sender: bool) -> Option<Reading> {
+    let words = &mail.words;
     let lower = words.to_lowercase();
     // Exim names the recipients that failed, qmail itself, whatever the subject.
-    let named = header(message, "X-Failed-Recipients").is_some() || lower.contains("this is the qmail-send program");
-    if !(named || null_sender || is_from_a_mail_system(message)) {
+    let named = mail.header.get("x-failed-recipients").is_some() || lower.contains("this is the qmail-send program");
+    if !(named || null_sender || is_from_a_mail_system(&mail.header)) {
         return None;
     }
-    let subject = message.subject().unwrap_or_default().to_lowercase();
+    let subject = mail.header.subject().to_lowercase();
     let opening: String = lower.chars().take(1_000).collect();
     if DELAYED.iter().any(|word| subject.contains(word) || opening.contains(word)) {
-        return Some(Reading::Noted("delayed"));
+        return Some(Reading::Noted(Note::Delayed));
     }
     if !named && !FAILED.iter().any(|word| subject.contains(word)) {
         return None;
     }
-    Some(Reading::Told(told(&Report { text: &reason(&words), ..Report::default() })))
+    Some(Reading::Told(told(&Report { text: &reason(words), ..Report::default() })))
 }
 
-fn is_from_a_mail_system(message: &Message<'_>) -> bool {
-    let from = message.from().and_then(|from| from.first()).and_then(|from| from.address()).unwrap_or_default();
-    let local = from.split('@').next().unwrap_or_default().to_ascii_lowercase();
+fn is_from_a_mail_system(header: &Header) -> bool {
+    let local = header.sender_local();
     matches!(
         local.as_str(),
         "mailer-daemon" | "postmaster" | "mail-daemon" | "maildaemon" | "mdaemon" | "microsoftexchange"

@@ -1,9 +1,21 @@
 #![allow(clippy::unwrap_used)]
+use hostile::Shape;
 use rstest::rstest;
-use schemas::BounceClass;
+use runtime::Used;
+use schemas::{BounceClass, token::TokenKeys};
 use uuid::Uuid;
 
 use super::*;
+
+/// What a mail says.
+fn said(mail: &[u8], road: Road, null_sender: bool) -> Reading {
+    read(mail, road, null_sender, &Budget::new(LIMITS)).unwrap().reading
+}
+
+/// The send that a mail proves to be about.
+fn proved(mail: &[u8], tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
+    read(mail, Road::Feedback, true, &Budget::new(LIMITS)).unwrap().proofs.send(tokens)
+}
 
 /// A report as RFC 3464 has it: what is written for people, then the groups of fields, then the beginning of the mail.
 fn dsn(from: &str, subject: &str, words: &str, fields: &str) -> Vec<u8> {
@@ -205,7 +217,7 @@ const FAILED: &str = "Undelivered Mail Returned to Sender";
     "replied"
 )]
 fn a_mail_that_comes_back_says(#[case] raw: Vec<u8>, #[case] expected: &str) {
-    let said = match read(&raw, Road::ReturnPath, false) {
+    let said = match said(&raw, Road::ReturnPath, false) {
         Reading::Told(SignalKind::Bounced { class, smtp_code, enhanced_code, diagnostic, rule }) => {
             assert!(!rule.is_empty() && diagnostic.is_none_or(|words| words.chars().count() <= 500));
             let code = smtp_code.map_or("-".to_owned(), |code| code.to_string());
@@ -221,19 +233,19 @@ fn a_mail_that_comes_back_says(#[case] raw: Vec<u8>, #[case] expected: &str) {
 #[test]
 fn with_a_null_sender_no_answer_is_a_persons_and_a_plain_report_is_one_whoever_it_is_from() {
     let answer = mail("From: Ann <ann@example.org>\nSubject: Re: Spring offers", "Yes.");
-    assert_eq!(read(&answer, Road::ReturnPath, true).label(), "auto_replied");
+    assert_eq!(said(&answer, Road::ReturnPath, true).label(), "auto_replied");
     let report =
         mail("From: Robot <relay@example.org>\nSubject: Undeliverable: Spring offers", "550 5.1.1 unknown user");
-    assert_eq!(read(&report, Road::ReturnPath, true).label(), "bounced");
-    assert_eq!(read(&report, Road::ReturnPath, false).label(), "replied");
+    assert_eq!(said(&report, Road::ReturnPath, true).label(), "bounced");
+    assert_eq!(said(&report, Road::ReturnPath, false).label(), "replied");
 }
 
 #[test]
 fn only_reports_of_complaints_count_at_the_address_for_them() {
     let bounce = dsn(DAEMON, FAILED, "", POSTFIX);
-    assert_eq!(read(&bounce, Road::Feedback, true), Reading::Noted("no_report"));
+    assert_eq!(said(&bounce, Road::Feedback, true), Reading::Noted(Note::NoReport));
     let answer = mail("From: Ann <ann@example.org>\nSubject: Re: Spring offers", "Yes.");
-    assert_eq!(read(&answer, Road::Feedback, false), Reading::Noted("no_report"));
+    assert_eq!(said(&answer, Road::Feedback, false), Reading::Noted(Note::NoReport));
 }
 
 #[test]
@@ -242,34 +254,188 @@ fn a_report_counts_for_the_send_whose_signed_part_it_carries() {
     let path = format!("{}@send.acme.example", tokens.return_path_local(send));
     let leave = tokens.seal(schemas::token::Purpose::Unsubscribe, tenant, send, b"");
     let by_field = arf(&format!("Feedback-Type: abuse\nOriginal-Mail-From: <{path}>"), "Subject: a\n\nb");
-    assert_eq!(evidence(&by_field, &tokens), Some((None, send)));
+    assert_eq!(proved(&by_field, &tokens), Some((None, send)));
     let by_path = arf("Feedback-Type: abuse", &format!("Return-Path: <{path}>\nSubject: a\n\nb"));
-    assert_eq!(evidence(&by_path, &tokens), Some((None, send)));
+    assert_eq!(proved(&by_path, &tokens), Some((None, send)));
     let link = format!(
         "Subject: a\nList-Unsubscribe:\n <https://link.acme.example/u/{leave}>\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\n\nb"
     );
-    assert_eq!(evidence(&arf("Feedback-Type: abuse", &link), &tokens), Some((Some(tenant), send)));
+    assert_eq!(proved(&arf("Feedback-Type: abuse", &link), &tokens), Some((Some(tenant), send)));
     let claimed =
         arf("Feedback-Type: abuse", &format!("X-Postrider-Send: {send}\nMessage-ID: <{send}@acme.example>\n\nb"));
-    assert_eq!(evidence(&claimed, &tokens), None, "a send's id alone proves nothing");
-    assert_eq!(evidence(&by_field, &TokenKeys::derive(&[[8; 32]])), None);
+    assert_eq!(proved(&claimed, &tokens), None, "a send's id alone proves nothing");
+    assert_eq!(proved(&by_field, &TokenKeys::derive(&[[8; 32]])), None);
 }
 
 #[test]
 fn a_class_is_that_of_the_table() {
     let full = dsn(DAEMON, FAILED, "", M365_FULL);
-    let Reading::Told(SignalKind::Bounced { class, .. }) = read(&full, Road::ReturnPath, true) else {
+    let Reading::Told(SignalKind::Bounced { class, .. }) = said(&full, Road::ReturnPath, true) else {
         panic!("no bounce")
     };
     assert_eq!(class, BounceClass::Soft);
 }
 
+/// A mail that carries what is `inner`, encoded or not.
+fn carrying(encoding: &str, inner: &[u8]) -> Vec<u8> {
+    let body = if encoding == "base64" { base64(inner) } else { inner.to_vec() };
+    let header = format!("Content-Type: message/rfc822\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n");
+    [header.into_bytes(), body].concat()
+}
+
+fn base64(octets: &[u8]) -> Vec<u8> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    STANDARD.encode(octets).into_bytes().chunks(76).flat_map(|line| [line, b"\r\n"].concat()).collect()
+}
+
+/// A multipart of `n` times the same text behind its header.
+fn multipart(n: usize, text: &str) -> Vec<u8> {
+    [b"Content-Type: multipart/mixed; boundary=b\r\n\r\n".to_vec(), text.as_bytes().repeat(n)].concat()
+}
+
+const LEVEL: &[u8] = b"Content-Type: message/rfc822\r\n\r\n";
+
+/// What took the process down, or its time: each doubles with `n`.
+const HOSTILE: &[Shape] = &[
+    ("mails in mails", |n| LEVEL.repeat(n)),
+    ("mails in a mail in base64", |n| carrying("base64", &LEVEL.repeat(n))),
+    ("mails in a mail in quoted-printable", |n| carrying("quoted-printable", &LEVEL.repeat(n))),
+    ("mails in mails behind 100 KB", |n| [LEVEL.repeat(n), vec![b'x'; 100 * n]].concat()),
+    ("short levels", |n| b"Content-Type:message/rfc822\n\n".repeat(n)),
+    ("multiparts whose boundary never comes", |n| multipart(n, "--b\r\nContent-Type: multipart/x; boundary=z\r\n\r\n")),
+    ("multiparts in multiparts", |n| {
+        (0..n)
+            .flat_map(|at| format!("Content-Type: multipart/x; boundary=b{at}\r\n\r\n--b{at}\r\n").into_bytes())
+            .collect()
+    }),
+    ("parts without an end", |n| multipart(n, "--b\r\n")),
+    ("delimiters that are none", |n| multipart(n, "--bb\r\n--\r\n")),
+    ("closed again and again", |n| multipart(n, "--b--\r\n")),
+    ("parameters in pieces", |n| {
+        let pieces: String = (0..n).map(|at| format!("a{at}*1=x;")).collect();
+        format!("Content-Type: multipart/mixed; {pieces}\r\n\r\n").into_bytes()
+    }),
+    ("pieces of a boundary", |n| {
+        format!("Content-Type: multipart/mixed; {}\r\n\r\n", "boundary*1=x;".repeat(n)).into_bytes()
+    }),
+    ("a huge line of a header", |n| [b"Subject: ".to_vec(), b"=?utf-8?q?a?= ".repeat(n)].concat()),
+    ("a huge sender", |n| [b"From: ".to_vec(), b"(\"a\" <".repeat(n)].concat()),
+    ("endless continuation lines", |n| [b"Subject: a\r\n".to_vec(), b" b\r\n".repeat(n)].concat()),
+    ("endless fields", |n| b"Received: x\r\n".repeat(n)),
+    ("endless groups of a report", |n| {
+        dsn(DAEMON, FAILED, "", &"Final-Recipient: rfc822; a@b\nAction: failed\n\n".repeat(n))
+    }),
+    ("an endless field of a report", |n| {
+        dsn(DAEMON, FAILED, "", &format!("Diagnostic-Code: smtp; {}", "550 \n ".repeat(n)))
+    }),
+    ("an endless text", |n| dsn(DAEMON, FAILED, &"> 550 5.1.1 said\n".repeat(n), NOTHING_SAID)),
+    ("an endless HTML", |n| [b"Content-Type: text/html\r\n\r\n".to_vec(), b"<!--<p>&amp;".repeat(n)].concat()),
+    ("an endless complaint", |n| {
+        arf(&"Feedback-Type: abuse\n".repeat(n), &"List-Unsubscribe: <https://x/u/\n".repeat(n))
+    }),
+];
+
+fn used(mail: &[u8], road: Road) -> Used {
+    let budget = Budget::new(LIMITS);
+    let _ = read(mail, road, true, &budget);
+    budget.used()
+}
+
 #[test]
-fn nothing_that_comes_makes_it_panic() {
-    for raw in
-        [&b""[..], b"\r\n", b"\0\0\0", b"Content-Type: multipart/report; boundary=\r\n\r\n--\r\n--", &[0xff; 4096]]
-    {
-        let _ = read(raw, Road::ReturnPath, true);
-        let _ = read(raw, Road::Feedback, false);
+fn reading_a_hostile_mail_costs_no_more_than_its_length() {
+    for road in [Road::ReturnPath, Road::Feedback] {
+        for n in [50, 1_500] {
+            // What is kept of each kind of part is bounded; below those bounds it grows with the mail.
+            hostile::check_growth(HOSTILE, n, 5_000, |mail| used(mail, road));
+        }
     }
+}
+
+#[test]
+fn the_longest_hostile_mail_is_read_within_its_budget() {
+    for (name, shape) in HOSTILE {
+        let mail = shape(40_000);
+        let budget = Budget::new(Limits { time: Duration::from_secs(3_600), ..LIMITS });
+        let read = read(&mail, Road::ReturnPath, true, &budget);
+        assert!(matches!(read, Ok(_) | Err(Spent::Depth)), "{name}: {read:?}");
+    }
+}
+
+#[test]
+fn a_report_inside_other_multiparts_and_encodings_is_read() {
+    let report = dsn(DAEMON, FAILED, "I'm sorry.", POSTFIX);
+    let wrapped = [
+        b"From: gateway@example.org\r\nContent-Type: multipart/mixed; boundary=outer\r\n\r\n--outer\r\n".to_vec(),
+        report,
+        b"\r\n--outer\r\nContent-Type: text/plain\r\n\r\nChecked.\r\n--outer--\r\n".to_vec(),
+    ]
+    .concat();
+    assert_eq!(said(&wrapped, Road::ReturnPath, true).label(), "bounced");
+    let encoded = [
+        b"Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\nContent-Type: message/global-delivery-status\r\n\
+          Content-Transfer-Encoding: base64\r\n\r\n"
+            .to_vec(),
+        base64(POSTFIX.as_bytes()),
+        b"\r\n--b--\r\n".to_vec(),
+    ]
+    .concat();
+    assert_eq!(said(&encoded, Road::ReturnPath, true).label(), "bounced");
+}
+
+#[test]
+fn fuzz_mails() {
+    const TOKENS: &[&[u8]] = &[
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"--b\r\n",
+        b"--b--\r\n",
+        b"--",
+        b" ",
+        b"\t",
+        b";",
+        b"=",
+        b"\"",
+        b"\\",
+        b"\xff\xfe",
+        b"\0",
+        b"Content-Type: multipart/report; boundary=b\r\n\r\n",
+        b"Content-Type: multipart/mixed; boundary=\"c\"\r\n\r\n",
+        b"Content-Type: message/rfc822\r\n\r\n",
+        b"Content-Type: message/delivery-status\r\n\r\n",
+        b"Content-Type: message/feedback-report\r\n\r\n",
+        b"Content-Type: text/rfc822-headers\r\n\r\n",
+        b"Content-Type: text/html; charset=utf-7\r\n\r\n",
+        b"Content-Type: text/plain; charset=iso-2022-jp\r\n",
+        b"Content-Transfer-Encoding: base64\r\n",
+        b"Content-Transfer-Encoding: quoted-printable\r\n",
+        b"=3D",
+        b"=\r\n",
+        b"QUJD",
+        b"Subject: =?utf-8?b?Pz8=?= ",
+        b"From: \"a\" (b) <c@d>, e:",
+        b"Message-ID: <",
+        b"Action: failed\r\n",
+        b"Status: 5.1.1\r\n",
+        b"Diagnostic-Code: smtp; 550 5.1.1 no\r\n",
+        b"Feedback-Type: abuse\r\n",
+        b"Original-Mail-From: <b-1-2@x>\r\n",
+        b"Return-Path: <b-1-2@x>\r\n",
+        b"List-Unsubscribe: <https://x/u/",
+        b"boundary*1=",
+        b"a*1=x;",
+        b"Undelivered",
+        b"<!-- <p>",
+    ];
+    let tokens = TokenKeys::derive(&[[7; 32]]);
+    hostile::fuzz(TOKENS, |mail| {
+        for road in [Road::ReturnPath, Road::Feedback] {
+            let budget = Budget::new(LIMITS);
+            if let Ok(report) = read(mail, road, false, &budget) {
+                let _ = report.proofs.send(&tokens);
+                let told = serde_json::to_vec(&report).unwrap();
+                assert_eq!(serde_json::from_slice::<Report>(&told).unwrap(), report, "it goes between processes");
+            }
+        }
+    });
 }

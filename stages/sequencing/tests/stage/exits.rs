@@ -83,6 +83,31 @@ async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
     assert_eq!(left, other);
 }
 
+/// An absence note, a ticket system: RFC 3834.
+#[tokio::test]
+async fn an_automatic_reply_ends_nothing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.enroll(sequence, &people, 3_600).await;
+    let send = earlier_mail(&world, sequence).await;
+    for (automatic, expected) in [(true, 0), (false, 1)] {
+        sqlx::query(
+            "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+             values ($1, $2, $3, $4, 'replied', now(), jsonb_build_object('automatic', $5::bool))",
+        )
+        .bind(world.tenant.id)
+        .bind(send)
+        .bind(schemas::new_id())
+        .bind(schemas::month_of(send))
+        .bind(automatic)
+        .execute(world.pool())
+        .await
+        .unwrap();
+        assert_eq!(world.number("select count(*) from enrollment_checks").await, expected, "automatic: {automatic}");
+    }
+}
+
 #[tokio::test]
 async fn a_step_looks_for_itself_before_it_acts() {
     let world = World::new().await;

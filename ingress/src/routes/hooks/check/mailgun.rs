@@ -52,7 +52,7 @@ fn of_event(raw: &[u8]) -> Option<Signature> {
 
 /// Of a form, whose fields are texts.
 fn of_letter(raw: &[u8]) -> Option<Signature> {
-    let mut fields = form::fields(raw, &["timestamp", "token", "signature"]);
+    let mut fields = form::fields(raw, &["timestamp", "token", "signature"], &form::budget()).ok()?;
     let mut field = |name| fields.remove(name);
     Some(Signature { timestamp: field("timestamp")?.into(), token: field("token")?, signature: field("signature")? })
 }
