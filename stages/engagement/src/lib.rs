@@ -29,7 +29,7 @@ pub use fold::rescore;
 pub use opt_out::{OptOut, opt_out};
 
 /// What this stage has read by [`runtime::Reader`].
-pub const READER_JOBS: &[Job] = &[];
+pub const READER_JOBS: &[Job] = &[reading::MAIL];
 
 /// Settings of the engagement stage.
 #[derive(Debug, Clone, clap::Args)]
@@ -91,7 +91,10 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         pause: settings.soft_bounce_pause,
     };
     deps.runner.start_sweep(Engagement::NAME, Arc::new(bounce::SoftBounces { pool: deps.pool.clone(), limits }));
-    deps.runner.start_sweep(Engagement::NAME, Arc::new(postbox::Reader { pool: deps.pool.clone(), shard }));
+    deps.runner.start_sweep(
+        Engagement::NAME,
+        Arc::new(postbox::ReadMails { pool: deps.pool.clone(), reader: deps.reader.clone(), shard }),
+    );
     let keep = settings.inbound_keep;
     deps.runner.start_sweep(Engagement::NAME, Arc::new(postbox::Forget { pool: deps.pool.clone(), keep }));
     postbox::listen(deps, &settings.postbox).await.map_err(|error| StageError::rejected("inbound_addr", error))?;

@@ -1,9 +1,12 @@
 //! Where strangers' bytes are read: away from the reactor, few at a time, with no connection to Postgres in hand. What goes wrong
-//! there costs the one piece that was read.
+//! there costs the one piece that was read. A mail that came back is read in a child process besides.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use runtime::{Budget, Spent};
+use runtime::{
+    Budget, Job, Reader, Spent,
+    reader::{ReadFault, ReaderError},
+};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -11,53 +14,44 @@ use crate::{
     report::{self, Report, Road},
 };
 
-/// Readings at the same time in this process.
-static PERMITS: Semaphore = Semaphore::const_new(2);
+/// Reads a mail that came back: two octets for where it came to and whether its sender is null, then its head.
+pub(crate) const MAIL: Job = Job { kind: "inbound_mail", run: read_mail };
 
-/// Why something was not read.
+/// Reads a mail that came back. See [`report::read`].
+pub(crate) async fn mail(reader: &Reader, head: &[u8], road: Road, null_sender: bool) -> Result<Report, ReaderError> {
+    let input = [&[u8::from(road == Road::Feedback), u8::from(null_sender)], head].concat();
+    let report = reader.read(&MAIL, input).await?;
+    serde_json::from_slice(&report).map_err(|_| ReaderError::Undecodable)
+}
+
+fn read_mail(input: &[u8]) -> Result<Vec<u8>, ReadFault> {
+    let [road, null_sender, head @ ..] = input else { return Err(ReadFault::Undecodable) };
+    let road = if *road == 0 { Road::ReturnPath } else { Road::Feedback };
+    let report = report::read(head, road, *null_sender != 0, &Budget::new(report::LIMITS))?;
+    serde_json::to_vec(&report).map_err(|_| ReadFault::Undecodable)
+}
+
+/// Readings of events at the same time in this process.
+static EVENTS: Semaphore = Semaphore::const_new(2);
+
+/// Why an event was not read; another start may end otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ReadFault {
-    /// It passes the bounds of a reading.
+pub(crate) enum Unread {
+    /// It took too long.
     #[error(transparent)]
-    Spent(#[from] Spent),
-    /// The reader panicked.
-    #[error("the reader ended without an answer")]
+    Spent(Spent),
+    /// The reading panicked.
+    #[error("the reading ended without an answer")]
     Ended,
 }
 
-impl ReadFault {
-    /// True if another attempt may end otherwise.
-    pub(crate) fn is_transient(self) -> bool {
-        match self {
-            Self::Spent(spent) => spent.is_transient(),
-            Self::Ended => true,
-        }
-    }
-}
-
-/// Reads a mail that came back. See [`report::read`].
-pub(crate) async fn mail(head: Vec<u8>, road: Road, null_sender: bool) -> (Vec<u8>, Result<Report, ReadFault>) {
-    apart(head, move |head| Ok(report::read(head, road, null_sender, &Budget::new(report::LIMITS))?)).await
-}
-
-/// Reads a raw event of a provider. See [`provider::read`].
-pub(crate) async fn event(provider: &'static str, raw: Vec<u8>) -> Result<Result<Vec<Told>, Malformed>, ReadFault> {
-    let read = move |raw: &[u8]| match provider::read(provider, raw, &Budget::new(provider::LIMITS)) {
-        Err(malformed) if malformed.is_transient() => Err(ReadFault::Spent(Spent::Time)),
+/// Reads a raw event of a provider, on a thread that may block. See [`provider::read`].
+pub(crate) async fn event(provider: &'static str, raw: Vec<u8>) -> Result<Result<Vec<Told>, Malformed>, Unread> {
+    let _permit = EVENTS.acquire().await;
+    let read = move || match provider::read(provider, &raw, &Budget::new(provider::LIMITS)) {
+        Err(malformed) if malformed.is_transient() => Err(Unread::Spent(Spent::Time)),
         told => Ok(told),
     };
-    apart(raw, read).await.1
-}
-
-/// Runs `read` on a thread that may block, and gives the bytes back.
-async fn apart<T: Send + 'static>(
-    bytes: Vec<u8>,
-    read: impl FnOnce(&[u8]) -> Result<T, ReadFault> + Send + 'static,
-) -> (Vec<u8>, Result<T, ReadFault>) {
-    let _permit = PERMITS.acquire().await;
-    let work = tokio::task::spawn_blocking(move || {
-        let told = catch_unwind(AssertUnwindSafe(|| read(&bytes))).unwrap_or(Err(ReadFault::Ended));
-        (bytes, told)
-    });
-    work.await.unwrap_or_else(|_| (Vec::new(), Err(ReadFault::Ended)))
+    let work = tokio::task::spawn_blocking(move || catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Unread::Ended)));
+    work.await.unwrap_or(Err(Unread::Ended))
 }

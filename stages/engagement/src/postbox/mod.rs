@@ -21,7 +21,7 @@ use runner::Deps;
 use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use self::reader::{Forget, Reader};
+pub(crate) use self::reader::{Forget, ReadMails};
 pub use self::settings::{Protocol, Settings};
 use self::{
     peers::Peers,
@@ -43,7 +43,7 @@ pub async fn listen(deps: &Deps, settings: &Settings) -> io::Result<Option<Socke
         protocol: settings.inbound_protocol,
         hostname: settings.inbound_hostname.clone(),
         tls: tls::acceptor(settings)?,
-        store: store::Store::new(deps.pool.clone(), deps.tokens.clone(), settings.inbound_feedback_address.as_deref()),
+        store: store::Store::new(deps, settings.inbound_feedback_address.as_deref()),
     });
     tracing::info!(stage = "engagement", address = %bound, protocol = ?settings.inbound_protocol, "taking mail that comes back");
     let room = Arc::new(Semaphore::new(settings.inbound_connections.max(1)));

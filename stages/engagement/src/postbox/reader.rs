@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
-use runtime::{Counter, plans};
+use runtime::{Counter, Reader, ReaderError, plans};
 use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -25,8 +25,9 @@ const AT_ONCE: i64 = 50;
 const STARTS_MAX: i16 = 4;
 
 /// Reads what was taken. Any number of processes may: each takes other mails.
-pub(crate) struct Reader {
+pub(crate) struct ReadMails {
     pub(crate) pool: PgPool,
+    pub(crate) reader: Reader,
     pub(crate) shard: i16,
 }
 
@@ -49,7 +50,7 @@ struct Read {
 }
 
 #[async_trait]
-impl Sweep for Reader {
+impl Sweep for ReadMails {
     fn name(&self) -> &'static str {
         "read_mails"
     }
@@ -65,21 +66,25 @@ impl Sweep for Reader {
     }
 }
 
-impl Reader {
+impl ReadMails {
     /// Takes mails, reads and records them; answers how many. `again`: those that were started before.
     async fn group(&self, at_most: i64, again: bool) -> Result<u64, StageError> {
         let taken = sqlx::query_file_as!(Taken, "queries/take_mails.sql", at_most, again).fetch_all(&self.pool).await?;
         let found = taken.len() as u64;
-        let mut read = Vec::with_capacity(taken.len());
+        let (mut read, mut unread) = (Vec::with_capacity(taken.len()), Vec::new());
         for mail in taken {
-            read.extend(read_one(mail).await);
+            match self.read(mail).await {
+                Ok(one) => read.push(one),
+                Err(mail) => unread.extend(mail),
+            }
         }
+        self.give_back(&unread).await;
         if read.is_empty() {
             return Ok(found);
         }
         if let Err(error) = self.record(&read).await {
             if error.is_transient() {
-                self.give_back(&read).await;
+                self.give_back(read.iter().map(|read| &read.mail)).await;
                 return Err(error);
             }
             if read.len() == 1 {
@@ -89,7 +94,7 @@ impl Reader {
             for (at, one) in read.iter().enumerate() {
                 if let Err(error) = self.record(std::slice::from_ref(one)).await {
                     if error.is_transient() {
-                        self.give_back(&read[at..]).await;
+                        self.give_back(read[at..].iter().map(|read| &read.mail)).await;
                         return Err(error);
                     }
                     tracing::warn!(stage = "engagement", mail = %one.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
@@ -128,11 +133,35 @@ impl Reader {
         Ok(())
     }
 
+    /// Reads a mail. An error: there was no answer, and another start may give one. It holds the mail where this start does not count.
+    async fn read(&self, mut mail: Taken) -> Result<Read, Option<Taken>> {
+        if mail.attempts > STARTS_MAX {
+            tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
+            return Ok(Read { mail, reading: Reading::Noted(Note::GivenUp) });
+        }
+        let Some(head) = mail.head.take() else {
+            return Ok(Read { mail, reading: Reading::Noted(Note::Unreadable) });
+        };
+        match reading::mail(&self.reader, &head, Road::parse(&mail.road), mail.null_sender).await {
+            Ok(report) => Ok(Read { mail, reading: report.reading }),
+            Err(ReaderError::Unavailable) => Err(Some(mail)),
+            Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
+                Ok(Read { mail, reading: Reading::Noted(Note::Unreadable) })
+            }
+            Err(error) => {
+                tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %error, "a mail that came back is not read yet");
+                Err(None)
+            }
+        }
+    }
+
     /// Takes an attempt back that said nothing about these mails: they come again in a minute as they came now. Where Postgres is away
     /// for this as well, the attempt stays counted; while it is away, nothing is taken either.
-    async fn give_back(&self, read: &[Read]) {
-        let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
-        let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
+    async fn give_back<'a>(&self, mails: impl IntoIterator<Item = &'a Taken>) {
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = mails.into_iter().map(|mail| (mail.tenant_id, mail.id)).unzip();
+        if ids.is_empty() {
+            return;
+        }
         let given = sqlx::query!(
             "update inbound_mails m set attempts = m.attempts - 1
              from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
@@ -150,26 +179,6 @@ impl Reader {
             );
         }
     }
-}
-
-/// Reads a mail. `None`: there was no answer, and another start may give one.
-async fn read_one(mut mail: Taken) -> Option<Read> {
-    if mail.attempts > STARTS_MAX {
-        tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
-        return Some(Read { mail, reading: Reading::Noted(Note::GivenUp) });
-    }
-    let Some(head) = mail.head.take() else {
-        return Some(Read { mail, reading: Reading::Noted(Note::Unreadable) });
-    };
-    let reading = match reading::mail(head, Road::parse(&mail.road), mail.null_sender).await.1 {
-        Ok(report) => report.reading,
-        Err(fault) if fault.is_transient() => {
-            tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %fault, "a mail that came back is not read yet");
-            return None;
-        }
-        Err(_) => Reading::Noted(Note::Unreadable),
-    };
-    Some(Read { mail, reading })
 }
 
 impl Read {

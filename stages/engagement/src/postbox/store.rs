@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use runtime::Counter;
+use runner::Deps;
+use runtime::{Counter, Reader};
 use schemas::{SendId, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -37,13 +38,15 @@ pub(super) enum StoreFault {
 
 pub(super) struct Store {
     pool: PgPool,
+    reader: Reader,
     tokens: Arc<TokenKeys>,
     feedback: Option<String>,
 }
 
 impl Store {
-    pub(super) fn new(pool: PgPool, tokens: Arc<TokenKeys>, feedback: Option<&str>) -> Self {
-        Self { pool, tokens, feedback: feedback.map(str::to_ascii_lowercase) }
+    pub(super) fn new(deps: &Deps, feedback: Option<&str>) -> Self {
+        let Deps { pool, reader, tokens, .. } = deps.clone();
+        Self { pool, reader, tokens, feedback: feedback.map(str::to_ascii_lowercase) }
     }
 
     /// Where mail to an address goes. The domain does not matter: the local part proves itself.
@@ -58,12 +61,12 @@ impl Store {
     }
 
     /// Commits a mail for all it is addressed to. A repetition changes nothing.
-    pub(super) async fn keep(&self, targets: &[Target], mut mail: Arrived) -> Result<(), StoreFault> {
+    pub(super) async fn keep(&self, targets: &[Target], mail: Arrived) -> Result<(), StoreFault> {
         let mut sends: Vec<(Uuid, Uuid, Road)> = Vec::with_capacity(targets.len());
         for target in targets {
             match target {
                 Target::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Road::ReturnPath)),
-                Target::Feedback => match self.reported(&mut mail).await? {
+                Target::Feedback => match self.reported(&mail).await? {
                     Some((tenant_id, send_id)) => sends.push((tenant_id, send_id, Road::Feedback)),
                     // Taken all the same: a refusal would only come back to somebody who cannot mend it.
                     None => Counter::InboundMailsTotal.add(1, [("outcome", "no_evidence")]),
@@ -97,13 +100,11 @@ impl Store {
     }
 
     /// The send a report of a complaint proves to be about.
-    async fn reported(&self, mail: &mut Arrived) -> Result<Option<(Uuid, Uuid)>, StoreFault> {
-        let (head, report) = reading::mail(std::mem::take(&mut mail.head), Road::Feedback, mail.null_sender).await;
-        mail.head = head;
-        let proofs = match report {
+    async fn reported(&self, mail: &Arrived) -> Result<Option<(Uuid, Uuid)>, StoreFault> {
+        let proofs = match reading::mail(&self.reader, &mail.head, Road::Feedback, mail.null_sender).await {
             Ok(report) => report.proofs,
             // The sender comes again.
-            Err(fault) if fault.is_transient() => return Err(StoreFault::Away),
+            Err(error) if error.is_transient() => return Err(StoreFault::Away),
             Err(_) => return Ok(None),
         };
         let Some((claimed, send_id)) = proofs.send(&self.tokens) else { return Ok(None) };
