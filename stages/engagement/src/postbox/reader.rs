@@ -75,16 +75,16 @@ impl ReadMails {
         for mail in taken {
             match self.read(mail).await {
                 Ok(one) => read.push(one),
-                Err(mail) => unread.extend(mail),
+                Err(key) => unread.extend(key),
             }
         }
-        self.give_back(&unread).await;
+        self.give_back(unread).await;
         if read.is_empty() {
             return Ok(found);
         }
         if let Err(error) = self.record(&read).await {
             if error.is_transient() {
-                self.give_back(read.iter().map(|read| &read.mail)).await;
+                self.give_back(keys(&read)).await;
                 return Err(error);
             }
             if read.len() == 1 {
@@ -94,7 +94,7 @@ impl ReadMails {
             for (at, one) in read.iter().enumerate() {
                 if let Err(error) = self.record(std::slice::from_ref(one)).await {
                     if error.is_transient() {
-                        self.give_back(read[at..].iter().map(|read| &read.mail)).await;
+                        self.give_back(keys(&read[at..])).await;
                         return Err(error);
                     }
                     tracing::warn!(stage = "engagement", mail = %one.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
@@ -133,8 +133,9 @@ impl ReadMails {
         Ok(())
     }
 
-    /// Reads a mail. An error: there was no answer, and another start may give one. It holds the mail where this start does not count.
-    async fn read(&self, mut mail: Taken) -> Result<Read, Option<Taken>> {
+    /// Reads a mail. An error: there was no answer, and another start may give one. It is the mail's key where this start does not
+    /// count.
+    async fn read(&self, mut mail: Taken) -> Result<Read, Option<(Uuid, Uuid)>> {
         if mail.attempts > STARTS_MAX {
             tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
             return Ok(Read { mail, reading: Reading::Noted(Note::GivenUp) });
@@ -144,7 +145,7 @@ impl ReadMails {
         };
         match reading::mail(&self.reader, &head, Road::parse(&mail.road), mail.null_sender).await {
             Ok(report) => Ok(Read { mail, reading: report.reading }),
-            Err(ReaderError::Unavailable) => Err(Some(mail)),
+            Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
                 Ok(Read { mail, reading: Reading::Noted(Note::Unreadable) })
             }
@@ -157,8 +158,8 @@ impl ReadMails {
 
     /// Takes an attempt back that said nothing about these mails: they come again in a minute as they came now. Where Postgres is away
     /// for this as well, the attempt stays counted; while it is away, nothing is taken either.
-    async fn give_back<'a>(&self, mails: impl IntoIterator<Item = &'a Taken>) {
-        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = mails.into_iter().map(|mail| (mail.tenant_id, mail.id)).unzip();
+    async fn give_back(&self, mails: Vec<(Uuid, Uuid)>) {
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = mails.into_iter().unzip();
         if ids.is_empty() {
             return;
         }
@@ -179,6 +180,10 @@ impl ReadMails {
             );
         }
     }
+}
+
+fn keys(read: &[Read]) -> Vec<(Uuid, Uuid)> {
+    read.iter().map(|read| (read.mail.tenant_id, read.mail.id)).collect()
 }
 
 impl Read {
