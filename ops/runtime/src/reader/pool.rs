@@ -192,7 +192,7 @@ impl Running {
     }
 
     /// Makes sure that the child is gone, and says how it ended.
-    async fn end(mut self, job: &Job, reason: &dyn std::fmt::Display) {
+    async fn end(mut self, job: &Job, reason: &(dyn std::fmt::Display + Sync)) {
         // A child that crashed is given the time to do so: how it ended says why.
         drop(self.to);
         let status = match timeout(END_TIMEOUT / 10, self.process.wait()).await {
