@@ -128,9 +128,11 @@ impl Parts {
                 self.carried = Some(Header::read(&decoded(CARRIED_BYTES)?, 0, budget)?.0);
             }
             "text/rfc822-headers" | "message/rfc822-headers" | "message/global-headers" => {
-                if texts.header_only.is_none() {
-                    texts.header_only = Some(Header::read(&decoded(CARRIED_BYTES)?, 0, budget)?.0);
-                }
+                // The first one counts. A later one is no text either.
+                texts.header_only = match texts.header_only.take() {
+                    Some(header) => Some(header),
+                    None => Some(Header::read(&decoded(CARRIED_BYTES)?, 0, budget)?.0),
+                };
             }
             "text/html" if texts.html.is_none() => {
                 texts.html = Some(written(&decoded(WORDS_BYTES)?, part.content.charset.as_deref()));
