@@ -2,8 +2,8 @@
 -- campaign are looked at; $3 seconds until the first ring again; $4 sends in flight of each tenant with a connection of its own: it is as
 -- fast as its provider, so it stands apart and takes no room from others.
 -- Tenants take turns: a batch's place is what its tenant would then have in flight, so one with much in flight waits until
--- the others have as much. Within a tenant the older launch comes first. `campaigns_running` finds the campaigns,
--- `batches_open` the waiting batches of each, by the range of its ids: what is done is never read.
+-- the others have as much. Within a tenant the more urgent campaign comes first, of equal ones the older launch. `campaigns_running`
+-- finds the campaigns, `batches_open` the waiting batches of each, by the range of its ids: what is done is never read.
 --
 -- A paced campaign gets what both rules leave it. Evenly: `next_at` moves on by each batch's share of a minute; a second that
 -- was missed may be made up for, no more. Exactly: what is handed on now, what is in flight and what left flight within the last
@@ -30,6 +30,7 @@ with recursive direct as (
     ) n
 ), running as (
     select c.tenant_id, c.id, c.launch_prefix, c.max_per_minute as pace,
+           case when c.urgency in ('emergency', 'urgent') then 0 when c.urgency = 'low' then 2 else 1 end as rank,
            case when c.tripwire <> 'armed' or f.is_decided then 'ffffffff-ffff-ffff-ffff-ffffffffffff' else f.last_id end as last_id
     from campaigns c
     -- The batches with the first thousand recipients, and those that may follow them already: whether the first are through, and what
@@ -64,7 +65,7 @@ with recursive direct as (
                and (f.complained * 100 > c.complaint_percent * greatest(f.decided, 1000)
                     or f.bounced * 100 > c.bounce_percent * greatest(f.decided, 100)))
 ), waiting as (
-    select b.tenant_id, b.id, b.load, r.id as campaign_id, r.pace
+    select b.tenant_id, b.id, b.load, r.id as campaign_id, r.pace, r.rank
     from running r
     cross join lateral (
         select w.tenant_id, w.id,
@@ -77,7 +78,7 @@ with recursive direct as (
         limit $2
     ) b
     union all
-    select b.tenant_id, b.id, b.load, null, null
+    select b.tenant_id, b.id, b.load, null, null, 1
     from direct d
     cross join lateral (
         select w.tenant_id, w.id, greatest(w.queued + w.claimed + w.fenced + w.deferred, 1) as load
@@ -107,7 +108,7 @@ with recursive direct as (
     ) used
     where r.pace is not null
 ), allowed as (
-    select w.tenant_id, w.id, w.load, w.campaign_id, w.pace
+    select w.tenant_id, w.id, w.load, w.campaign_id, w.pace, w.rank
     from (select *, sum(load) over (partition by tenant_id, campaign_id order by id) as up_to from waiting) w
     left join paced p on p.tenant_id = w.tenant_id and p.id = w.campaign_id
     where w.pace is null
@@ -121,7 +122,7 @@ with recursive direct as (
     select tenant_id from provider_connections where is_default and status = 'active'
 ), placed as (
     select w.tenant_id, w.id, w.load, w.campaign_id, w.pace, w.tenant_id in (select tenant_id from apart) as apart,
-           coalesce(f.load, 0) + sum(w.load) over (partition by w.tenant_id order by w.id) as place
+           coalesce(f.load, 0) + sum(w.load) over (partition by w.tenant_id order by w.rank, w.id) as place
     from allowed w
     left join in_flight f on f.tenant_id = w.tenant_id
 ), summed as (

@@ -74,6 +74,44 @@ async fn deliver(rig: &Rig, tenant: &Tenant) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn within_a_tenant_the_urgent_go_first_and_never_before_another_tenant() {
+    let rig = Rig::new().await;
+    let (tenant, other) = (rig.tenant().await, rig.tenant().await);
+    // The least urgent was launched first.
+    let mut campaigns = BTreeMap::new();
+    for urgency in ["low", "normal", "emergency"] {
+        let campaign = waiting(&rig, &tenant, 2).await;
+        campaigns.insert(campaign, urgency);
+    }
+    campaigns.insert(waiting(&rig, &other, 6).await, "low");
+    for (campaign, urgency) in &campaigns {
+        sqlx::query("update campaigns set urgency = $2 where id = $1")
+            .bind(campaign)
+            .bind(urgency)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    // Room for one batch of each tenant.
+    start(&rig, &["--audience-backlog", "1000"]).await;
+    let mut order = Vec::new();
+    for _ in 0..6 {
+        let one_each = BTreeMap::from([(tenant.id, 1), (other.id, 1)]);
+        until("each tenant has one in flight", async || announced_by_tenant(&rig).await == one_each).await;
+        let campaign: Uuid =
+            sqlx::query_scalar("select campaign_id from batches where state = 'announced' and tenant_id = $1")
+                .bind(tenant.id)
+                .fetch_one(&rig.pool)
+                .await
+                .unwrap();
+        order.push(campaigns[&campaign]);
+        deliver(&rig, &tenant).await;
+        deliver(&rig, &other).await;
+    }
+    assert_eq!(order, ["emergency", "emergency", "normal", "normal", "low", "low"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_with_a_hundred_batches_does_not_stand_before_nine_with_one() {
     let rig = Rig::new().await;
     let big = rig.tenant().await;
