@@ -1,23 +1,8 @@
--- Batches with sends whose holder did not come back in time, or is gone: of claims the sessions between $1 and $2, of fences those of them
--- for which $3 says that nothing more is to be expected, where the send is not tried again ($4 and $5: such kinds and classifications).
--- Served by batches_open, and where a session is gone by the primary key of sends; other sweepers skip what is locked.
+-- Batches with sends whose holder did not come back in time. Served by batches_open; other sweepers skip what is locked.
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind",
        b.classification as "classification!: Classification"
 from batches b
-where b.state <> 'done' and b.claimed + b.fenced > 0
-  and (b.lease_until < now()
-       or cardinality($1::uuid[]) > 0 and exists (
-           select from (
-               select s.state, s.claim_token, s.doubtful
-               from sends s
-               where s.tenant_id = b.tenant_id and s.month = b.month and s.state in ('claimed', 'fenced')
-                 and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
-               offset 0
-           ) s
-           join unnest($1::uuid[], $2::uuid[], $3::bool[]) as g (first, last, is_over) on s.claim_token between g.first and g.last
-           where s.state = 'claimed'
-              or g.is_over and (s.doubtful > 0
-                  or (b.kind, b.classification) in (select * from unnest($4::text[], $5::text[])))))
+where b.state <> 'done' and b.lease_until < now() and b.claimed + b.fenced > 0
 order by b.tenant_id, b.id
 limit 64
 for no key update of b skip locked

@@ -34,10 +34,11 @@ impl Leases {
     }
 }
 
-/// A batch whose lease is over.
+/// A batch whose lease is over, or with sends of a session that is gone.
 struct Expired {
     tenant_id: Uuid,
     id: Uuid,
+    month: NaiveDate,
     kind: MessageKind,
     classification: Classification,
 }
@@ -59,26 +60,18 @@ impl Sweep for Leases {
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut connection = self.pool.acquire().await?;
         let gone = Gone::find(&mut connection).await?;
-        let (kinds, classifications) = never_again();
+        let (tenants, ids) = abandoned(&mut connection, &gone).await?;
         let mut tx = connection.begin().await?;
-        let rows = sqlx::query_file!(
-            "queries/expired_leases.sql",
-            &gone.first,
-            &gone.last,
-            &gone.is_over,
-            &kinds,
-            &classifications
-        )
-        .fetch_all(&mut *tx)
-        .await?;
+        let mut expired = sqlx::query_file_as!(Expired, "queries/expired_leases.sql").fetch_all(&mut *tx).await?;
+        if !ids.is_empty() {
+            let more = sqlx::query_file_as!(Expired, "queries/lock_abandoned.sql", &tenants, &ids);
+            expired.extend(more.fetch_all(&mut *tx).await?);
+        }
+        expired.sort_by_key(|batch| (batch.tenant_id, batch.id));
+        expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
         let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
-        for row in rows {
-            months.entry(row.month).or_default().push(Expired {
-                tenant_id: row.tenant_id,
-                id: row.id,
-                kind: row.kind,
-                classification: row.classification,
-            });
+        for batch in expired {
+            months.entry(batch.month).or_default().push(batch);
         }
         let (mut bookings, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
         for (month, batches) in &months {
@@ -101,6 +94,23 @@ impl Sweep for Leases {
         }
         Ok(found)
     }
+}
+
+/// The batches with sends of sessions that are gone and that wait for nothing, some at a time. A session that has none left and of which
+/// nothing more is to be expected is forgotten.
+async fn abandoned(db: &mut sqlx::PgConnection, gone: &Gone) -> sqlx::Result<(Vec<Uuid>, Vec<Uuid>)> {
+    if gone.first.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (kinds, classifications) = never_again();
+    let rows =
+        sqlx::query_file!("queries/abandoned.sql", &gone.first, &gone.last, &gone.is_over, &kinds, &classifications)
+            .fetch_all(&mut *db)
+            .await?;
+    if rows.is_empty() {
+        gone.forget(db).await?;
+    }
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).unzip())
 }
 
 /// Ends the leases of one month's batches; answers how many.

@@ -3,7 +3,8 @@
 //! Every claim's token lies in the session's range, and the session says every few seconds that it lives, in a row of
 //! `delivery_sessions`. What a session that fell silent has claimed goes back to the queue, and what it has fenced is in doubt, without
 //! waiting for a lease. A process that was only cut off from Postgres does no harm: its tokens no longer match, so none of those
-//! claims passes the fence, and what it still has to say about its fences counts as evidence. So a session never has to be ended.
+//! claims passes the fence, and what it still has to say about its fences counts as evidence. So a session never has to be ended: the
+//! sweep forgets it when nothing is left of it.
 
 use std::time::Duration;
 
@@ -96,6 +97,22 @@ impl Gone {
             gone.is_over.push(row.is_over);
         }
         Ok(gone)
+    }
+
+    /// Forgets those of which nothing more is to be expected. One that lives after all says so again.
+    pub async fn forget(&self, db: &mut PgConnection) -> sqlx::Result<()> {
+        let (first, _) = self.over();
+        if first.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "delete from delivery_sessions where first_token = any($1) and seen_at < now() - make_interval(secs => $2)",
+            &first,
+            OVER_AFTER.as_secs_f64()
+        )
+        .execute(db)
+        .await
+        .map(drop)
     }
 
     /// The ranges of those of which nothing more is to be expected.

@@ -126,8 +126,12 @@ async fn what_a_process_held_that_is_gone_waits_for_no_lease() {
     world.silence_sessions(70.0).await;
     assert_eq!(world.sweep_leases().await, 1);
     assert_eq!(world.states(&batch).await, ["queued", "unknown", "sent"]);
-    assert_eq!(world.sweep_leases().await, 0);
     world.assert_counters_are_right().await;
+    // Nothing is left of it.
+    assert_eq!(world.sweep_leases().await, 0);
+    let sessions: i64 =
+        sqlx::query_scalar("select count(*) from delivery_sessions").fetch_one(&world.pool).await.unwrap();
+    assert_eq!(sessions, 0);
 }
 
 #[tokio::test]

@@ -1,0 +1,7 @@
+-- Locks these batches; other sweepers skip what is locked. Primary key.
+select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind",
+       b.classification as "classification!: Classification"
+from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
+join batches b on b.tenant_id = u.tenant_id and b.id = u.id
+order by b.tenant_id, b.id
+for no key update of b skip locked
