@@ -8,6 +8,7 @@ pub mod body;
 pub mod idempotency;
 pub mod json;
 mod later;
+pub(crate) mod outside;
 pub mod page;
 mod perform;
 mod plain;
@@ -79,6 +80,7 @@ pub struct Act {
     pub ingress: Arc<Ingress>,
     announcements: Vec<Publication>,
     path: Vec<(String, String)>,
+    outside: outside::Outside,
 }
 
 impl std::fmt::Debug for Act {
@@ -109,6 +111,21 @@ impl Act {
     /// finds it if this is lost.
     pub fn announce(&mut self, publication: Publication) {
         self.announcements.push(publication);
+    }
+
+    /// Does long work while no connection is held. Call it before the transaction has written anything that is not undone and
+    /// done again: the request is rolled back, the work is done, and the handler is called anew; then this answers what the work
+    /// made. `label` tells the pieces of work of one request apart and must be the same each time. Only for routes made with
+    /// [`write_with_work`].
+    ///
+    /// # Errors
+    /// Until the work is done: pass it on.
+    pub(crate) fn outside<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        label: String,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.outside.answer(label, work)
     }
 
     /// Writes into the audit log, in the transaction of the act. `subject` and `detail` carry ids and codes only.
@@ -353,6 +370,15 @@ where
 {
     let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
     writing(perform::Write { scope, body_max_bytes, ..perform::Write::default() }, handler)
+}
+
+/// As [`write`], for handlers that read or render templates: long work is done by [`Act::outside`].
+pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, has_work: true, ..perform::Write::default() }, handler)
 }
 
 /// As [`write_by_key`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler

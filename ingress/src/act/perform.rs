@@ -20,6 +20,7 @@ use super::{
     idempotency::{self, Claim, IdempotencyKey, Stored},
     json,
     later::{self, Awaited, Later},
+    outside::Outside,
     tenant::{self, Reach, TenantClaim},
 };
 use crate::{
@@ -67,6 +68,8 @@ pub struct Write {
     pub reach: Reach,
     /// Whether all that is read from the body is read before there is a transaction.
     pub prepares: bool,
+    /// Whether the handler asks for work that is done without a connection.
+    pub has_work: bool,
 }
 
 impl Default for Write {
@@ -79,6 +82,7 @@ impl Default for Write {
             later: None,
             reach: Reach::Many,
             prepares: false,
+            has_work: false,
         }
     }
 }
@@ -161,7 +165,15 @@ async fn read_steps(
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let reach = if by_key { Reach::One } else { Reach::Many };
     let tx = tenant::begin_read(ingress, reach, tenant).await?;
-    let mut act = Act { tx, tenant, caller, ingress: Arc::clone(ingress), announcements: Vec::new(), path };
+    let mut act = Act {
+        tx,
+        tenant,
+        caller,
+        ingress: Arc::clone(ingress),
+        announcements: Vec::new(),
+        path,
+        outside: Outside::default(),
+    };
     let reply = handler(&mut act, query).await;
     act.tx.end();
     reply
@@ -206,6 +218,7 @@ async fn write_steps(
         later: spec.later,
         reach: spec.reach,
         prepares: spec.prepares,
+        has_work: spec.has_work,
         dry: trusted.is_some_and(|trusted| trusted.dry),
         unwaited: trusted.is_some_and(|trusted| trusted.unwaited),
     };
@@ -238,6 +251,7 @@ struct Work {
     later: Option<Later>,
     reach: Reach,
     prepares: bool,
+    has_work: bool,
     /// Undo what was done and only say that it would be taken.
     dry: bool,
     /// Answer as soon as it is committed.
@@ -252,7 +266,7 @@ impl Work {
     }
 
     async fn steps(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, prepares, dry, unwaited } = self;
+        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, prepares, has_work, dry, unwaited } = self;
         // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
         let lease = if unwaited { Duration::ZERO } else { later::LEASE };
         let length = body.len();
@@ -262,53 +276,73 @@ impl Work {
         drop(body);
         let claim = if in_tenant { Some(TenantClaim::take_from(&mut object)?) } else { None };
         let before = Before { ingress: Arc::clone(&ingress), caller: Arc::clone(&caller), claim: claim.clone() };
-        let prepared = preparer(before, object).await;
-        if prepares {
-            // All is read. From here on it waits for Postgres only, and the next may be read.
-            drop(place);
-            place = find_room(&ROOM_TO_STORE_MESSAGES, length).await?;
-        }
-        let mut tx = ingress.pool(reach).begin().await?;
-        let tenant = match &claim {
-            Some(claim) => tenant::confine(&mut tx, &caller, claim, WRITE_STATEMENT_MAX).await?,
-            None => Uuid::nil(),
-        };
-        *found = in_tenant.then_some(tenant);
-        let key_id = caller.key_id;
-        let waiting = Waiting { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
-        if let Some(key) = &key {
-            match key.claim(&mut tx, key_id, lease).await? {
-                Claim::Taken => {}
-                Claim::Answered(stored) => {
-                    tx.rollback().await?;
-                    return Ok(replay(stored.open(&ingress.vault, tenant)?));
-                }
-                Claim::Waiting(reference) => {
-                    tx.commit().await?;
-                    if unwaited {
-                        return Ok(replayed(committed(reference)));
-                    }
-                    return Ok(replayed(waiting.conclude(reference, false).await));
-                }
+        let mut outside = Outside::default();
+        loop {
+            // Prepared again from the same when its handler asked for work.
+            let given = if has_work { object.clone() } else { std::mem::take(&mut object) };
+            let prepared = preparer(before.clone(), given).await;
+            if prepares {
+                // All is read. From here on it waits for Postgres only, and the next may be read.
+                drop(place.take());
+                place = find_room(&ROOM_TO_STORE_MESSAGES, length).await?;
             }
-            sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
-        }
-        let tx = Tx::Own(tx);
-        let mut act = Act { tx, tenant, caller, ingress: Arc::clone(&ingress), announcements: Vec::new(), path };
-        let result = prepared(&mut act).await;
-        let Act { tx: Tx::Own(tx), announcements, .. } = act else { return Err(ApiError::internal()) };
-        if dry {
-            tx.rollback().await?;
-            return Ok(would_be(&result?)?.into_response());
-        }
-        let scoped = Scoped { tenant, key_id, key: key.as_ref(), lease };
-        let reply = settle(&ingress, tx, scoped, result, announcements).await?;
-        // Not before the commit, which may wait for the disk: until then the connection keeps what it sent.
-        drop(place);
-        match reply.later {
-            Some(reference) if unwaited => committed(reference).map(IntoResponse::into_response),
-            Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
-            None => Ok(reply.into_response()),
+            let mut tx = ingress.pool(reach).begin().await?;
+            let tenant = match &claim {
+                Some(claim) => tenant::confine(&mut tx, &caller, claim, WRITE_STATEMENT_MAX).await?,
+                None => Uuid::nil(),
+            };
+            *found = in_tenant.then_some(tenant);
+            let key_id = caller.key_id;
+            let waiting = Waiting { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
+            if let Some(key) = &key {
+                match key.claim(&mut tx, key_id, lease).await? {
+                    Claim::Taken => {}
+                    Claim::Answered(stored) => {
+                        tx.rollback().await?;
+                        return Ok(replay(stored.open(&ingress.vault, tenant)?));
+                    }
+                    Claim::Waiting(reference) => {
+                        tx.commit().await?;
+                        if unwaited {
+                            return Ok(replayed(committed(reference)));
+                        }
+                        return Ok(replayed(waiting.conclude(reference, false).await));
+                    }
+                }
+                sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
+            }
+            let mut act = Act {
+                tx: Tx::Own(tx),
+                tenant,
+                caller: Arc::clone(&caller),
+                ingress: Arc::clone(&ingress),
+                announcements: Vec::new(),
+                path: path.clone(),
+                outside,
+            };
+            let result = prepared(&mut act).await;
+            let Act { tx: Tx::Own(tx), announcements, outside: after, .. } = act else {
+                return Err(ApiError::internal());
+            };
+            outside = after;
+            if has_work && outside.is_asked() {
+                tx.rollback().await?;
+                outside.work().await?;
+                continue;
+            }
+            if dry {
+                tx.rollback().await?;
+                return Ok(would_be(&result?)?.into_response());
+            }
+            let scoped = Scoped { tenant, key_id, key: key.as_ref(), lease };
+            let reply = settle(&ingress, tx, scoped, result, announcements).await?;
+            // Not before the commit, which may wait for the disk: until then the connection keeps what it sent.
+            drop(place.take());
+            return match reply.later {
+                Some(reference) if unwaited => committed(reference).map(IntoResponse::into_response),
+                Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
+                None => Ok(reply.into_response()),
+            };
         }
     }
 }

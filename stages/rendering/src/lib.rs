@@ -22,6 +22,10 @@ pub struct Settings {
     /// address it was sent with.
     #[arg(long, env = "POSTRIDER_PUBLIC_URL", default_value = "http://localhost:8080")]
     pub public_url: url::Url,
+    /// Links of senders whose `link.<domain>` points to us and was verified: `{host}` is that name. It must be served with a
+    /// certificate for each such name, or the links do not open; `http://{host}` or a port where it is not.
+    #[arg(long, env = "POSTRIDER_TRACKING_ORIGIN", default_value = "https://{host}")]
+    pub tracking_origin: String,
     /// Campaign batches rendered at the same time.
     #[arg(long, env = "POSTRIDER_RENDERING_WORKERS", default_value_t = 2)]
     pub rendering_workers: usize,

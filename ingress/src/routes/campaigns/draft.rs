@@ -14,7 +14,7 @@ use super::{
     words::{self, Words},
 };
 use crate::{
-    act::{Faults, Id, Patch},
+    act::{Act, Faults, Id, Patch},
     error::ApiError,
     routes::segments,
 };
@@ -209,20 +209,21 @@ impl Wish {
     ///
     /// # Errors
     /// 400 with every fault; 404 for what is named and not there.
-    pub(crate) async fn settle(self, db: &mut PgConnection, tenant: Uuid) -> Result<Draft, ApiError> {
+    pub(crate) async fn settle(self, act: &mut Act) -> Result<Draft, ApiError> {
         let mut draft = self.validate()?;
-        check_audience(db, tenant, &draft).await?;
+        let tenant = act.tenant;
+        check_audience(act.db(), tenant, &draft).await?;
         let sender = sqlx::query_scalar!(
             "select id from senders where tenant_id = $1 and id = $2",
             tenant,
             draft.sender_profile_id
         );
-        if sender.fetch_optional(&mut *db).await?.is_none() {
+        if sender.fetch_optional(act.db()).await?.is_none() {
             return Err(ApiError::not_found("sender_profile"));
         }
         let says_anew = draft.content_id.is_nil();
         if says_anew {
-            draft.content_id = words::compose(db, tenant, &draft.words()).await?;
+            draft.content_id = words::compose(act, &draft.words()).await?;
             check_one_source(draft.template_id, draft.body_html.as_deref())?;
         }
         for at in 0..draft.rules.variants.len() {
@@ -233,7 +234,7 @@ impl Wish {
             let content_id = if words.is_same_as(&draft.words()) {
                 draft.content_id
             } else if is_new {
-                let composed = words::compose(db, tenant, &words).await;
+                let composed = words::compose(act, &words).await;
                 composed.and_then(|id| one_source.map(|()| id)).map_err(|error| within_variant(error, at))?
             } else {
                 // Stored before, and not asked about: its template may be archived meanwhile.

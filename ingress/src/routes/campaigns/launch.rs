@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    already, room, sample,
+    already, room,
+    sample::{self, Sample},
     store::{self, CampaignRow, Held},
     words,
 };
@@ -47,6 +48,8 @@ struct Launch {
     content_id: Uuid,
     /// What each variant says, in their order.
     variant_contents: Vec<Uuid>,
+    /// What a dry run rendered.
+    sample: Option<Sample>,
 }
 
 pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, ApiError> {
@@ -56,11 +59,10 @@ pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, Api
     if !dry_run {
         hold(act, id).await?;
     }
-    let launch = prepare(act, id, scheduled_for, body.digest).await?;
+    let launch = prepare(act, id, scheduled_for, body.digest, dry_run).await?;
     let room = room::room(act).await?;
     let mut answer = launch.answer();
-    if dry_run {
-        let sample = sample::render(act, &launch.row, launch.content_id).await?;
+    if let Some(sample) = &launch.sample {
         answer["dry_run"] = json!(true);
         answer["skipped_by_reason"] = reasons(&launch.count.skipped);
         answer["digest"] = json!(launch.count.digest);
@@ -84,6 +86,7 @@ async fn prepare(
     id: Uuid,
     scheduled_for: Option<DateTime<Utc>>,
     digest: Option<String>,
+    dry_run: bool,
 ) -> Result<Launch, ApiError> {
     let tenant = act.tenant;
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
@@ -98,10 +101,12 @@ async fn prepare(
     // No draft names what cannot be looked up; should one do so, it names nobody.
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
         .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
+    // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
+    let (content_id, variant_contents) = refresh(act, &row).await?;
+    let sample = if dry_run { Some(sample::render(act, &row, content_id).await?) } else { None };
     let count = audience::count_split(act.db(), tenant, &selector, row.classification, id, &row.split()).await?;
     check(&count, digest.as_deref())?;
-    let (content_id, variant_contents) = refresh(act, &row).await?;
-    Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents })
+    Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents, sample })
 }
 
 impl Launch {
@@ -131,14 +136,14 @@ fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiEr
 
 /// What campaign and variants say with the current versions of their templates.
 async fn refresh(act: &mut Act, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
-    let (tenant, campaign) = (act.tenant, row.words());
-    let content_id = words::refresh(act.db(), tenant, &campaign, row.content_id).await?;
+    let campaign = row.words();
+    let content_id = words::refresh(act, &campaign, row.content_id).await?;
     let mut variant_contents = Vec::with_capacity(row.variants.len());
     for variant in row.variants.iter() {
         let words = variant.words().or(&campaign);
         variant_contents.push(match words.is_same_as(&campaign) {
             true => content_id,
-            false => words::refresh(act.db(), tenant, &words, variant.content_id).await?,
+            false => words::refresh(act, &words, variant.content_id).await?,
         });
     }
     Ok((content_id, variant_contents))

@@ -25,7 +25,7 @@ use self::{
     store::Origin,
 };
 use crate::{
-    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, write},
+    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, write, write_with_work},
     error::ApiError,
 };
 
@@ -35,10 +35,10 @@ pub use hold::{HoldRefused, hold};
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get("/v1/campaigns", read("campaigns:read", list), doc::list)
-        .post("/v1/campaigns", write("campaigns:write", create), doc::create)
+        .post("/v1/campaigns", write_with_work("campaigns:write", create), doc::create)
         .get("/v1/campaigns/{id}", read("campaigns:read", one), doc::show)
-        .patch("/v1/campaigns/{id}", write("campaigns:write", change), doc::change)
-        .post("/v1/campaigns/{id}/launch", write("campaigns:launch", launch::launch), doc::launch)
+        .patch("/v1/campaigns/{id}", write_with_work("campaigns:write", change), doc::change)
+        .post("/v1/campaigns/{id}/launch", write_with_work("campaigns:launch", launch::launch), doc::launch)
         .post("/v1/campaigns/{id}/retry_failed", write("campaigns:launch", retry::retry_failed), doc::retry_failed)
         .get("/v1/campaigns/{id}/sends", read("campaigns:read", sends::list), doc::list_sends)
 }
@@ -50,7 +50,7 @@ async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     }
     faults.finish()?;
     let tenant = act.tenant;
-    let draft = Wish::new(body).settle(act.db(), tenant).await?;
+    let draft = Wish::new(body).settle(act).await?;
     let (id, caller) = (schemas::new_id(), Arc::clone(&act.caller));
     let origin = Origin { product: &caller.product, environment: caller.environment };
     store::write(act.db(), tenant, id, origin, &draft).await?;
@@ -117,7 +117,7 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     match change {
         Change::Nothing => {}
         Change::Fields => {
-            let draft = Wish::of(row, body).settle(act.db(), tenant).await?;
+            let draft = Wish::of(row, body).settle(act).await?;
             let caller = Arc::clone(&act.caller);
             let origin = Origin { product: &caller.product, environment: caller.environment };
             store::write(act.db(), tenant, id, origin, &draft).await?;

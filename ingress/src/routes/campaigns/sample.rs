@@ -25,7 +25,7 @@ use crate::{
 const SAMPLE_MAX: i64 = 20;
 
 /// What a sample showed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Sample {
     /// How many recipients were rendered for.
     pub(super) size: usize,
@@ -34,7 +34,7 @@ pub(super) struct Sample {
 }
 
 /// One recipient whose message cannot be rendered; without a contact: nobody's can.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Fault {
     contact_id: Option<Uuid>,
     code: &'static str,
@@ -51,7 +51,7 @@ pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -
     let options = options(act.db(), tenant, row).await?;
     let contacts = contacts(act.db(), tenant, row).await?;
     let source = parts.source(TemplateKind::Marketing);
-    Ok(tokio::task::spawn_blocking(move || render_all(&source, &options, contacts)).await?)
+    act.outside("sample".to_owned(), move || render_all(&source, &options, contacts))
 }
 
 fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use rendering::template::{self, KnownFields, TemplateFault, TemplateKind, TemplateSource};
 use schemas::text::TextError;
+use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    act::validate::Faults,
+    act::{Act, validate::Faults},
     error::{ApiError, FieldFault},
     routes::input::LINE_MAX,
 };
@@ -32,6 +33,17 @@ impl Parts {
             body_text: self.body_text.clone(),
             kind,
         }
+    }
+
+    /// Tells these parts from all others.
+    fn label(&self, kind: TemplateKind) -> String {
+        let mut hash = Sha256::new();
+        hash.update(format!("{kind:?}"));
+        for part in [Some(&self.subject), self.preheader.as_ref(), Some(&self.body_html), self.body_text.as_ref()] {
+            hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
+            hash.update(part.map_or("", String::as_str));
+        }
+        hex::encode(hash.finalize())
     }
 
     /// Rules that need no parser. Subject and preheader are lines of a header and of a preview.
@@ -62,23 +74,22 @@ pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
 }
 
 /// Checks all parts and answers the merge fields they use. Faults stand at the part they are in, or at `path` where the caller
-/// did not write the parts itself but named a template.
+/// did not write the parts itself but named a template. The work is done [outside](Act::outside) of the transaction.
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, its line and column.
 pub(crate) async fn check(
+    act: &mut Act,
     parts: &Parts,
     kind: TemplateKind,
-    known: KnownFields,
     path: Option<&'static str>,
 ) -> Result<Vec<String>, ApiError> {
+    let tenant = act.tenant;
+    let known = known_fields(act.db(), tenant).await?;
     let source = parts.source(kind);
-    // Half a megabyte of Liquid takes a tenth of a second to parse: not on the reactor.
-    let checked = tokio::task::spawn_blocking(move || template::check(&source, &known)).await;
-    match checked {
-        Ok(Ok(checked)) => Ok(checked.variables),
-        Ok(Err(faults)) => Err(refusal(&faults, path)),
-        Err(panicked) => Err(panicked.into()),
+    match act.outside(parts.label(kind), move || template::check(&source, &known))? {
+        Ok(checked) => Ok(checked.variables),
+        Err(faults) => Err(refusal(&faults, path)),
     }
 }
 

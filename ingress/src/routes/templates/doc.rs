@@ -168,7 +168,7 @@ pub(super) fn render() -> Doc {
         object([
             nullable("contact_id", id()),
             nullable("sample", sample.about("A contact that need not exist; not together with contact_id.")),
-            nullable("data", any_object().about("What the template reads as `data.…`.")),
+            nullable("data", any_object().about("What the template reads as `data.…`. At most 256 KB, 10,000 values and 16 levels.")),
             nullable("sender_profile_id", id().about("Default: the tenant's default sender.")),
             nullable("version", version().about("Default: the current one.")),
         ]),
@@ -196,6 +196,7 @@ pub(super) fn render() -> Doc {
             "render_deadline_exceeded",
             "render_output_too_large",
             "render_filter_failed",
+            "render_html_unclosed",
             "render_subject_too_long",
             "render_engine_failed",
         ],

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use rendering::template::{Contact, Links};
+use rendering::template::{Contact, DataLimits, Links};
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+use crate::act::Faults;
 
 /// Where links lead in a message that is never sent.
 const NOWHERE: &str = "https://example.com/";
@@ -25,6 +27,13 @@ impl Links for Nowhere {
     }
     fn preferences(&self) -> String {
         NOWHERE.to_owned()
+    }
+}
+
+/// Adds the fault of merge data that is larger, or nested more deeply, than a rendering takes.
+pub(crate) fn check_data(path: &str, data: &Map<String, Value>, faults: &mut Faults) {
+    if let Err(fault) = DataLimits::default().check(data) {
+        faults.add(format!("{path}{}", fault.path()), fault.code(), fault.to_string());
     }
 }
 

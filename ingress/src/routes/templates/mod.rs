@@ -15,7 +15,7 @@ use self::{
     store::{TemplateListRow, TemplateRow},
 };
 use crate::{
-    act::{Act, Faults, NoFields, Page, Patch, Reply, Routes, read, time, write},
+    act::{Act, Faults, NoFields, Page, Patch, Reply, Routes, read, time, write, write_with_work},
     error::ApiError,
 };
 
@@ -27,12 +27,12 @@ const STATUSES: [&str; 3] = ["draft", "active", "archived"];
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get("/v1/templates", read("templates:read", list), doc::list)
-        .post("/v1/templates", write("templates:write", create), doc::create)
+        .post("/v1/templates", write_with_work("templates:write", create), doc::create)
         .get("/v1/templates/{id}", read("templates:read", one), doc::show)
-        .patch("/v1/templates/{id}", write("templates:write", change), doc::change)
+        .patch("/v1/templates/{id}", write_with_work("templates:write", change), doc::change)
         .delete("/v1/templates/{id}", write("templates:write", archive), doc::archive)
         .get("/v1/templates/{id}/versions", read("templates:read", versions::list), doc::list_versions)
-        .post("/v1/templates/{id}/render", write("templates:read", render::render), doc::render)
+        .post("/v1/templates/{id}/render", write_with_work("templates:read", render::render), doc::render)
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,8 +64,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     faults.finish()?;
 
     let tenant = act.tenant;
-    let known = content::known_fields(act.db(), tenant).await?;
-    let variables = content::check(&parts, content::kind(&template_type), known, None).await?;
+    let variables = content::check(act, &parts, content::kind(&template_type), None).await?;
     let content_id = store::insert_content(act.db(), tenant, &template_type, &parts, &variables).await?;
     let id = store::insert(act.db(), tenant, &name, &template_type, &status, content_id).await?;
     Reply::created(&json!({"ok": true, "template_id": id, "status": status, "version": 1}))
@@ -113,8 +112,7 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
 
     let (mut version, mut content_id) = (row.version, row.content_id);
     if parts != row.parts {
-        let known = content::known_fields(act.db(), tenant).await?;
-        let variables = content::check(&parts, content::kind(&row.template_type), known, None).await?;
+        let variables = content::check(act, &parts, content::kind(&row.template_type), None).await?;
         content_id = store::insert_content(act.db(), tenant, &row.template_type, &parts, &variables).await?;
         version += 1;
         store::insert_version(act.db(), tenant, id, version, content_id).await?;

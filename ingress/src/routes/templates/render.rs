@@ -66,6 +66,9 @@ impl Sample {
         ] {
             faults.optional(path, text.as_deref(), SAMPLE_TEXT_MAX);
         }
+        if let Some(fields) = &self.fields {
+            merge::check_data("sample.fields", fields, faults);
+        }
     }
 
     fn into_contact(self) -> Contact {
@@ -93,6 +96,9 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
     if let Some(sample) = &body.sample {
         sample.check(&mut faults);
     }
+    if let Some(data) = &body.data {
+        merge::check_data("data", data, &mut faults);
+    }
     faults.finish()?;
     let (tenant, id) = (act.tenant, act.id("template")?);
     let mut row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
@@ -110,8 +116,7 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
     let data = body.data.map_or(Value::Null, Value::Object);
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
-    // Up to the deadline of a rendering: not on the reactor.
-    let shown = tokio::task::spawn_blocking(move || preview(&source, &options, &data)).await??;
+    let shown = act.outside("render".to_owned(), move || preview(&source, &options, &data))??;
     Reply::ok(&json!({
         "ok": true, "template_id": id, "version": row.version, "subject": shown.subject, "html": shown.html, "text": shown.text,
     }))

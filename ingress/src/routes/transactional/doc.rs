@@ -23,7 +23,7 @@ pub(super) fn send() -> Doc {
             nullable("last_name", line(FIELD_MAX)),
             nullable("title", line(FIELD_MAX)),
             nullable("phone", line(FIELD_MAX)),
-            nullable("data", any_object().about("What the template reads as `data.…`.")),
+            nullable("data", any_object().about("What the template reads as `data.…`. At most 256 KB, 10,000 values and 16 levels.")),
         ]),
         json!({"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}}),
     )

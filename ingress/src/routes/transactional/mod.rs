@@ -13,7 +13,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::senders::store::{self as senders, Readiness};
+use super::{
+    senders::store::{self as senders, Readiness},
+    templates::merge,
+};
 use crate::{
     act::{Act, Faults, Id, Reply, Routes, write_by_key},
     error::ApiError,
@@ -125,6 +128,9 @@ fn validate(body: SendBody) -> Result<Wanted, ApiError> {
         ("phone", &body.phone),
     ] {
         faults.one_line(path, text.as_deref().unwrap_or_default(), FIELD_MAX);
+    }
+    if let Some(data) = &body.data {
+        merge::check_data("data", data, &mut faults);
     }
     faults.finish()?;
     Ok(Wanted {

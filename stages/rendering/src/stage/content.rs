@@ -19,6 +19,8 @@ use crate::template::{
 const KEPT: Duration = Duration::from_secs(60);
 /// The label of the return path's domain (API.md §6, records).
 const RETURN_PATH_LABEL: &str = "send";
+/// The label of the host of tracked links.
+const TRACKING_LABEL: &str = "link";
 
 /// What decides a compiled message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,12 +51,15 @@ pub(super) struct Ready {
     pub(super) skeleton: SkeletonId,
     pub(super) sending_domain: String,
     pub(super) return_path_domain: String,
+    /// The host of tracked links, where the sender's domain has one that was verified.
+    pub(super) tracking_host: Option<String>,
 }
 
 impl Ready {
-    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String) -> Self {
+    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, has_tracking_host: bool) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        Self { compiled, skeleton, sending_domain, return_path_domain }
+        let tracking_host = has_tracking_host.then(|| format!("{TRACKING_LABEL}.{sending_domain}"));
+        Self { compiled, skeleton, sending_domain, return_path_domain, tracking_host }
     }
 }
 
@@ -115,7 +120,7 @@ impl Contents {
 }
 
 async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
-    let Loaded { source, options, .. } = load(db, key, None).await?;
+    let Loaded { source, options, has_tracking_host, .. } = load(db, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
     let skeleton = compiled.skeleton().id();
@@ -129,17 +134,17 @@ async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
     )
     .execute(db)
     .await?;
-    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain))))
+    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, has_tracking_host))))
 }
 
 /// A message that its caller wrote out. The message is the batch.
 async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<Content, StageError> {
-    let Loaded { source, options, attachments } = load(db, key, Some(message)).await?;
+    let Loaded { source, options, attachments, has_tracking_host } = load(db, key, Some(message)).await?;
     let sending_domain = options.sending_domain.clone();
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
     let Some(compiled) = made else { return Ok(None) };
-    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain))))
+    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain, has_tracking_host))))
 }
 
 /// What a content is compiled from.
@@ -148,6 +153,7 @@ struct Loaded {
     options: MessageOptions,
     /// Those of the one-off message.
     attachments: Vec<Attached>,
+    has_tracking_host: bool,
 }
 
 async fn load(db: &mut PgConnection, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
@@ -183,5 +189,6 @@ async fn load(db: &mut PgConnection, key: Key, message: Option<Uuid>) -> Result<
         track_opens: true,
         limits: Limits::default(),
     };
-    Ok(Loaded { source, options, attachments: row.attachments.into_iter().map(|Json(attached)| attached).collect() })
+    let attachments = row.attachments.into_iter().map(|Json(attached)| attached).collect();
+    Ok(Loaded { source, options, attachments, has_tracking_host: row.has_tracking_host })
 }

@@ -11,15 +11,17 @@ const TARGET_MAX_BYTES: usize = TOKEN_MAX_BYTES / 4 * 3 - 128;
 /// One send's links.
 pub(super) struct SendLinks<'a> {
     pub(super) tokens: &'a TokenKeys,
-    /// Without a slash at its end.
+    /// Where recipients reach the engine, without a slash at its end.
     pub(super) public_url: &'a str,
+    /// The same under the sender's own name, if it has one; else `public_url`.
+    pub(super) own_url: &'a str,
     pub(super) tenant_id: Uuid,
     pub(super) send_id: Uuid,
 }
 
 impl SendLinks<'_> {
-    fn sealed(&self, path: &str, purpose: Purpose) -> String {
-        format!("{}{path}{}", self.public_url, self.tokens.seal(purpose, self.tenant_id, self.send_id, &[]))
+    fn sealed(&self, url: &str, path: &str, purpose: Purpose) -> String {
+        format!("{url}{path}{}", self.tokens.seal(purpose, self.tenant_id, self.send_id, &[]))
     }
 }
 
@@ -30,19 +32,25 @@ impl Links for SendLinks<'_> {
             return url.to_owned();
         }
         let token = self.tokens.seal_click(self.tenant_id, self.send_id, link_no, url);
-        format!("{}/t/c/{token}", self.public_url)
+        format!("{}/t/c/{token}", self.own_url)
     }
 
     fn open_pixel(&self) -> String {
-        self.sealed("/t/o/", Purpose::Open)
+        self.sealed(self.own_url, "/t/o/", Purpose::Open)
     }
 
     fn unsubscribe(&self) -> String {
-        self.sealed("/u/", Purpose::Unsubscribe)
+        self.sealed(self.own_url, "/u/", Purpose::Unsubscribe)
+    }
+
+    /// Under the engine's own name: mail programs use it long after the message was sent, and it must work then, whatever became
+    /// of the sender's name.
+    fn list_unsubscribe(&self) -> String {
+        self.sealed(self.public_url, "/u/", Purpose::Unsubscribe)
     }
 
     fn preferences(&self) -> String {
-        self.sealed("/p/", Purpose::Preferences)
+        self.sealed(self.own_url, "/p/", Purpose::Preferences)
     }
 }
 
@@ -55,7 +63,8 @@ mod tests {
     fn a_click_token_opens_up_to_the_longest_target_and_longer_ones_are_not_tracked() {
         let tokens = TokenKeys::derive(&[[7; 32]]);
         let (tenant_id, send_id) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let links = SendLinks { tokens: &tokens, public_url: "https://l.test", tenant_id, send_id };
+        let links =
+            SendLinks { tokens: &tokens, public_url: "https://l.test", own_url: "https://l.test", tenant_id, send_id };
         for (length, tracked) in [(30, true), (TARGET_MAX_BYTES, true), (TARGET_MAX_BYTES + 1, false)] {
             let target = format!("https://x.test/{}", "a".repeat(length - 15));
             let url = links.click(3, &target);

@@ -36,6 +36,11 @@ pub(crate) use renditions::Forget;
 const CONTENT_INVALID: &str = "render_content_invalid";
 /// Fault code of a contact that is gone.
 const CONTACT_GONE: &str = "render_contact_gone";
+/// What stands for the host in `tracking-origin`.
+const HOST: &str = "{host}";
+/// Recipients of the batches in hand that are rendered a second time after the deadline: a machine that stood still is no fault of
+/// theirs, and a template that is slow for everybody does not hold the worker twice as long.
+const SECOND_TRIES: usize = 5;
 /// `rollups` spreads a tenant's counters over this many rows.
 const ROLLUP_SHARDS: i16 = 16;
 
@@ -47,6 +52,8 @@ pub struct Rendering {
     plans: KeptPlans,
     tokens: Arc<TokenKeys>,
     public_url: Arc<str>,
+    /// With [`HOST`] where the name of a sender's own goes.
+    tracking_origin: Arc<str>,
     contents: Contents,
     shard: i16,
     bus: Option<Bus>,
@@ -79,6 +86,13 @@ impl Rendering {
                 "public-url must be http or https, without query or fragment",
             ));
         }
+        let origin = settings.tracking_origin.trim_end_matches('/');
+        let is_origin = origin.replace(HOST, "link.example.com").parse::<url::Url>().is_ok_and(|url| {
+            matches!(url.scheme(), "http" | "https") && url.host_str() == Some("link.example.com") && url.path() == "/"
+        });
+        if !is_origin {
+            return Err(StageError::rejected("settings", "tracking-origin must be like https://{host}"));
+        }
         let shard = Uuid::new_v4().as_bytes()[0];
         Ok(Self {
             contents: Contents::new(settings.rendering_cache_mb),
@@ -86,6 +100,7 @@ impl Rendering {
             pool,
             tokens,
             public_url: url.as_str().trim_end_matches('/').into(),
+            tracking_origin: origin.into(),
             shard: i16::from(shard) % ROLLUP_SHARDS,
             bus: None,
             facts: FactBell::default(),
@@ -115,9 +130,15 @@ impl Rendering {
         let people = people::load(db, inputs, &sends).await?;
         let skeletons = one_off::skeletons(inputs, &contents)?;
         let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
+        let own_url = |content: &Content| {
+            let host = content.as_ref()?.tracking_host.as_ref()?;
+            Some(self.tracking_origin.replace(HOST, host))
+        };
+        let own_urls: Vec<Option<String>> = contents.iter().map(own_url).collect();
         // Templates are a stranger's: up to 200 ms each, and none of it on the reactor.
         let work = move || {
             let mut outcome = Outcome { skeletons, ..Outcome::default() };
+            let mut second_tries = SECOND_TRIES;
             for (send, person) in sends.into_iter().zip(people) {
                 let content = contents.get(send.input).and_then(Option::as_ref);
                 let rendered = match (content, person) {
@@ -125,10 +146,11 @@ impl Rendering {
                         let links = SendLinks {
                             tokens: &tokens,
                             public_url: &public_url,
+                            own_url: own_urls.get(send.input).and_then(Option::as_deref).unwrap_or(&public_url),
                             tenant_id: send.tenant_id,
                             send_id: send.send_id.0,
                         };
-                        rendition(content, send, &person, &links)
+                        rendition(content, send, &person, &links, &mut second_tries)
                     }
                     (None, _) => Err(CONTENT_INVALID),
                     (Some(_), None) => Err(CONTACT_GONE),
@@ -155,10 +177,14 @@ fn rendition(
     send: Owed,
     person: &MergeData,
     links: &SendLinks<'_>,
+    second_tries: &mut usize,
 ) -> Result<Rendition, &'static str> {
     let slots = match content.compiled.render(person, links) {
         // The deadline is wall time. Once more, lest a machine that stood still for a moment cost a recipient the message.
-        Err(RenderFault::DeadlineExceeded) => content.compiled.render(person, links),
+        Err(RenderFault::DeadlineExceeded) if *second_tries > 0 => {
+            *second_tries -= 1;
+            content.compiled.render(person, links)
+        }
         rendered => rendered,
     }
     .map_err(RenderFault::code)?;

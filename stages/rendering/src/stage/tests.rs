@@ -33,6 +33,7 @@ impl World {
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
         let settings = Settings {
             public_url: "https://link.test/".parse().unwrap(),
+            tracking_origin: "https://{host}".to_owned(),
             rendering_workers: 1,
             rendering_priority_workers: 1,
             rendering_cache_mb: 8,
@@ -316,6 +317,7 @@ async fn a_priority_send_has_the_same_bytes_on_every_announcement() {
         world.stage.tokens.clone(),
         &Settings {
             public_url: "https://elsewhere.test".parse().unwrap(),
+            tracking_origin: "https://{host}".to_owned(),
             rendering_workers: 1,
             rendering_priority_workers: 1,
             rendering_cache_mb: 8,
@@ -401,10 +403,74 @@ async fn another_tenant_s_content_is_unknown() {
     assert_eq!(error.code(), "unknown_content");
 }
 
+#[tokio::test]
+async fn links_have_the_name_of_the_sender_once_it_was_verified() {
+    let world = World::new().await;
+    let html = "<body><a href=\"https://x.test\">x</a> <a href=\"{{ preferences_url }}\">choose</a></body>";
+    let contact = world.contact("Ada", json!({})).await;
+    let record = |host: &str, valid: bool| json!([{"purpose": "tracking", "host": host, "valid": valid}]);
+    for (records, host) in [
+        (record("link.acme.test", true), "link.acme.test"),
+        (record("link.acme.test", false), "link.test"),
+        (record("link.other.test", true), "link.test"),
+        (json!([]), "link.test"),
+    ] {
+        sqlx::query("update domains set records = $2 where tenant_id = $1")
+            .bind(world.tenant)
+            .bind(&records)
+            .execute(&world.pool)
+            .await
+            .unwrap();
+        // A content of its own, since compiled ones are kept for a minute.
+        let content = world.content("s", html).await;
+        let batch = world.batch(Lane::Bulk, content, &[contact]).await;
+        let rendered = world.render(&[batch]).await;
+        let bytes = world.message(&rendered[0], 0).await;
+        let parsed = MessageParser::default().parse(&bytes).unwrap();
+        let html = parsed.body_html(0).unwrap();
+        for path in ["t/c/", "t/o/", "u/", "p/"] {
+            assert!(html.contains(&format!("\"https://{host}/{path}v1.")), "{records} {path}: {html}");
+        }
+        let header = parsed.header_raw("List-Unsubscribe").unwrap();
+        assert!(header.contains("https://link.test/u/v1."), "the header keeps the engine's name: {header}");
+    }
+}
+
+#[tokio::test]
+async fn a_rendering_that_spends_its_budget_fails_its_recipient_and_the_next_is_rendered() {
+    let world = World::new().await;
+    // Every alternative of every branch is compared with a list of a thousand, some hundred times over.
+    let branch = "{% when list, list, list, list, list, list, list, list, list, list %}x";
+    let content = format!(
+        "{{% assign list = contact.fields.list %}}{{% assign other = contact.fields.other %}}\
+         {{% for i in (1..1000) %}}{{% case other %}}{}{{% endcase %}}{{% endfor %}}done",
+        branch.repeat(100)
+    );
+    let content = world.content("s", &content).await;
+    let long = vec![1; 1_000];
+    let mut other = long.clone();
+    other[999] = 2;
+    let contacts = [
+        world.contact("slow", json!({"list": long, "other": other})).await,
+        world.contact("quick", json!({"list": "a", "other": "a"})).await,
+    ];
+    let batch = world.batch(Lane::Bulk, content, &contacts).await;
+    let rendered = world.render(std::slice::from_ref(&batch)).await;
+    assert_eq!(rendered[0].recipients.iter().map(|recipient| recipient.ordinal).collect::<Vec<_>>(), [1]);
+    let response: String = sqlx::query_scalar("select response from sends where tenant_id = $1 and id = $2")
+        .bind(world.tenant)
+        .bind(SendId::of(batch.batch_id, 0).0)
+        .fetch_one(&world.pool)
+        .await
+        .unwrap();
+    assert_eq!(response, "render_deadline_exceeded");
+}
+
 #[test]
 fn the_public_address_must_be_a_web_address() {
     let settings = |url: &str| Settings {
         public_url: url.parse().unwrap(),
+        tracking_origin: "https://{host}".to_owned(),
         rendering_workers: 1,
         rendering_priority_workers: 1,
         rendering_cache_mb: 1,
@@ -414,6 +480,11 @@ fn the_public_address_must_be_a_web_address() {
     let pool = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
     let build = |url: &str| Rendering::new(pool.clone(), Arc::new(TokenKeys::derive(&[[1; 32]])), &settings(url));
     assert!(build("https://link.test/base").is_ok());
+    for origin in ["https://link.test", "https://x.{host}", "{host}", "ftp://{host}", "https://{host}/a"] {
+        let settings = Settings { tracking_origin: origin.to_owned(), ..settings("https://link.test") };
+        let tokens = Arc::new(TokenKeys::derive(&[[1; 32]]));
+        assert!(Rendering::new(pool.clone(), tokens, &settings).is_err(), "{origin}");
+    }
     for url in ["ftp://link.test", "https://link.test/?a=1", "https://link.test/#x", "mailto:a@b.test"] {
         assert!(build(url).is_err(), "{url}");
     }

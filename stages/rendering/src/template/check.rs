@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use runtime::Budget;
+
 use super::fault::TemplateFault;
 use super::limits::{FAULTS, Limits};
 use super::message::compile;
@@ -23,7 +25,7 @@ pub struct Checked {
 /// Every fault, up to a limit, with its place. A template without faults compiles.
 pub fn check(source: &TemplateSource, known: &KnownFields) -> Result<Checked, Vec<TemplateFault>> {
     let limits = Limits::default();
-    let scanned = Scanned::of(source, &limits)?;
+    let scanned = Scanned::of(source, &limits, &Budget::new(limits.reading()))?;
     let mut variables = BTreeSet::new();
     let mut faults = Vec::new();
     for (part, items) in scanned.parts() {

@@ -1,22 +1,26 @@
-//! Runs a part's tree for one recipient, counting every byte and watching the clock.
+//! Runs a part's tree for one recipient. Every operation, value and byte is charged to one budget, where the work is done.
 
 use std::fmt::Write as _;
-use std::time::Instant;
 
 use liquid_core::Expression;
 use liquid_core::model::{State, Value, ValueCow, ValueView, ValueViewCmp};
+use runtime::Budget;
 
+use super::address;
 use super::escape;
 use super::fault::RenderFault;
-use super::filters;
+use super::filters::weigh;
 use super::lexer::Comparison;
-use super::limits::Limits;
-use super::program::{Compare, Loop, Op, Source, Test};
+use super::limits::{Limits, text_steps};
+use super::markup;
+use super::merge::{Links, MergeData};
+use super::message::Fixed;
+use super::program::{Compare, Escape, Loop, Op, Source, Test};
 use super::scan::Shown;
 use super::scope::{Frame, Scope};
 
-/// How often the clock is read: every so many operations.
-const OPS_PER_CLOCK: u32 = 64;
+/// Steps for sealing the token of a link: about the time of so many comparisons.
+const LINK_STEPS: u64 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
@@ -28,25 +32,14 @@ enum Flow {
 /// One rendering of one message: all its parts share the budget.
 pub(super) struct Engine<'a> {
     pub(super) scope: Scope<'a>,
-    limits: &'a Limits,
-    started: Instant,
-    ops: u32,
-    spent: usize,
     unsubscribe_shown: bool,
     address_shown: bool,
 }
 
 impl<'a> Engine<'a> {
-    pub(super) fn new(scope: Scope<'a>, limits: &'a Limits) -> Self {
-        Self {
-            scope,
-            limits,
-            started: Instant::now(),
-            ops: 0,
-            spent: 0,
-            unsubscribe_shown: false,
-            address_shown: false,
-        }
+    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, limits: &Limits) -> Self {
+        let budget = Budget::new(limits.rendering());
+        Self { scope: Scope::new(fixed, data, links, budget), unsubscribe_shown: false, address_shown: false }
     }
 
     /// Forgets what the last part set and showed. The budget stays.
@@ -63,13 +56,8 @@ impl<'a> Engine<'a> {
 
     fn run(&mut self, ops: &[Op], out: &mut String) -> Result<Flow, RenderFault> {
         for op in ops {
-            self.tick()?;
-            let before = out.len();
+            self.take(1)?;
             let flow = self.step(op, out)?;
-            // Blocks have charged for what is inside them.
-            if matches!(op, Op::Text(_) | Op::Output { .. } | Op::Click { .. } | Op::Link { .. }) {
-                self.charge(out.len() - before)?;
-            }
             if flow != Flow::Next {
                 return Ok(flow);
             }
@@ -78,17 +66,36 @@ impl<'a> Engine<'a> {
     }
 
     fn step(&mut self, op: &Op, out: &mut String) -> Result<Flow, RenderFault> {
+        let before = out.len();
         match op {
             Op::Text(text) => out.push_str(text),
             Op::Output { chain, escape, breaks, shows } => {
                 if let Some(shown) = shows {
                     self.note(*shown);
                 }
-                let value = chain.evaluate(&self.scope).map_err(|_| RenderFault::Filter)?;
+                let value = chain.evaluate(&self.scope)?;
+                weigh(value.as_view(), &self.scope.budget)?;
                 print(value.as_view(), *escape, *breaks, out);
+                if *escape == Escape::Close {
+                    let close = markup::close(out.get(before..).unwrap_or_default(), &self.scope.budget)?;
+                    out.push_str(&close);
+                }
             }
-            Op::Click { link, url } => escape::html(&self.scope.links.click(*link, url), out),
+            Op::Click { link, url } => {
+                self.take(LINK_STEPS + text_steps(url.len()))?;
+                escape::html(&self.scope.links.click(*link, url), out);
+            }
             Op::Link { link, target } => self.link(*link, target, out)?,
+            Op::Address { kind, target } => {
+                let mut written = String::new();
+                self.run(target, &mut written)?;
+                self.take(text_steps(written.len()))?;
+                let value = super::entities::decode(&written);
+                match kind.refuses(&value) {
+                    Some(instead) => out.push_str(instead),
+                    None => escape::html(&value, out),
+                }
+            }
             Op::OpenPixel => escape::html(&self.scope.links.open_pixel(), out),
             Op::Unsubscribe { escape: true } => escape::html(self.scope.unsubscribe(), out),
             Op::Unsubscribe { escape: false } => out.push_str(self.scope.unsubscribe()),
@@ -97,23 +104,30 @@ impl<'a> Engine<'a> {
                     Shown::Unsubscribe => self.unsubscribe_shown,
                     Shown::PhysicalAddress => self.address_shown,
                 };
-                if !shown {
-                    return self.run(body, out);
-                }
+                return if shown { Ok(Flow::Next) } else { self.run(body, out) };
             }
             Op::Choose { branches, otherwise } => {
-                let chosen = branches.iter().find(|(test, _)| self.holds(test)).map_or(otherwise, |(_, body)| body);
+                let mut chosen = otherwise;
+                for (test, body) in branches {
+                    if self.holds(test)? {
+                        chosen = body;
+                        break;
+                    }
+                }
                 return self.run(chosen, out);
             }
             Op::Case { value, branches, otherwise } => {
-                let chosen = branches.iter().find(|(wanted, _)| wanted.iter().any(|wanted| self.equal(wanted, value)));
-                return self.run(chosen.map_or(otherwise, |(_, body)| body), out);
+                let chosen = self.case(value, branches)?;
+                return self.run(chosen.unwrap_or(otherwise), out);
             }
             Op::For(each) => return self.each(each, out),
             Op::Assign { name, chain } => {
-                let value = chain.evaluate(&self.scope).map_err(|_| RenderFault::Filter)?.into_owned();
-                self.charge(filters::size(&value, 0))?;
+                let value = chain.evaluate(&self.scope)?;
+                let bytes = weigh(value.as_view(), &self.scope.budget)?;
+                self.scope.budget.hold(bytes)?;
+                let value = value.into_owned();
                 self.scope.set(name, value);
+                return Ok(Flow::Next);
             }
             Op::Capture { name, body } => {
                 let mut captured = String::new();
@@ -124,25 +138,29 @@ impl<'a> Engine<'a> {
             Op::Break => return Ok(Flow::Break),
             Op::Continue => return Ok(Flow::Continue),
         }
+        // Blocks have charged for what is inside them.
+        let written = out.len().saturating_sub(before);
+        self.scope.budget.hold(written)?;
+        self.take(text_steps(written))?;
         Ok(Flow::Next)
     }
 
-    /// A link whose target is rendered. Web addresses are tracked; addresses that would run something lead nowhere.
+    /// A link whose target is rendered. Web addresses are tracked; addresses of other kinds are checked.
     fn link(&mut self, link: u16, target: &[Op], out: &mut String) -> Result<(), RenderFault> {
         let mut written = String::new();
         self.run(target, &mut written)?;
+        self.take(LINK_STEPS + text_steps(written.len()))?;
         let url = super::entities::decode(&written);
         let url = url.trim();
-        if escape::is_web_address(url) {
-            if url == self.scope.unsubscribe() || url == self.scope.preferences() {
-                escape::html(url, out);
-            } else {
-                escape::html(&self.scope.links.click(link, url), out);
+        if !escape::is_web_address(url) {
+            match address::Kind::Link.refuses(url) {
+                Some(instead) => out.push_str(instead),
+                None => escape::html(url, out),
             }
-        } else if escape::is_script_address(url) {
-            out.push('#');
-        } else {
+        } else if url == self.scope.unsubscribe() || url == self.scope.preferences() {
             escape::html(url, out);
+        } else {
+            escape::html(&self.scope.links.click(link, url), out);
         }
         Ok(())
     }
@@ -157,7 +175,7 @@ impl<'a> Engine<'a> {
         }
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         for (index, item) in (0..length).zip(items) {
-            self.tick()?;
+            self.take(1)?;
             self.scope.frames.push(Frame { variable: each.variable.clone(), item, index, length });
             let flow = self.run(&each.body, out);
             self.scope.frames.pop();
@@ -170,14 +188,21 @@ impl<'a> Engine<'a> {
 
     fn items(&self, each: &Loop) -> Result<Vec<Value>, RenderFault> {
         let whole = |wanted: &Option<Expression>| {
-            let wanted = self.value(wanted.as_ref()?);
-            wanted.as_scalar()?.to_integer().map(|number| usize::try_from(number).unwrap_or(0))
+            let Some(wanted) = wanted else { return Ok(None) };
+            let wanted = self.value(wanted)?;
+            let number = wanted.as_scalar().and_then(|scalar| scalar.to_integer());
+            Ok::<_, RenderFault>(number.map(|number| usize::try_from(number).unwrap_or(0)))
         };
-        let (offset, limit) = (whole(&each.offset).unwrap_or(0), whole(&each.limit).unwrap_or(usize::MAX));
+        let (offset, limit) = (whole(&each.offset)?.unwrap_or(0), whole(&each.limit)?.unwrap_or(usize::MAX));
         Ok(match &each.source {
-            Source::Range(from, to) => (*from..=*to).skip(offset).take(limit).map(Value::scalar).collect(),
+            Source::Range(from, to) => {
+                self.take(u64::try_from(to.saturating_sub(*from)).unwrap_or(0))?;
+                (*from..=*to).skip(offset).take(limit).map(Value::scalar).collect()
+            }
             Source::Value(value) => {
-                let value = self.value(value);
+                let value = self.value(value)?;
+                // The items are copied.
+                weigh(value.as_view(), &self.scope.budget)?;
                 if let Some(array) = value.as_array() {
                     array.values().skip(offset).take(limit).map(ValueView::to_value).collect()
                 } else if let Some(object) = value.as_object() {
@@ -195,34 +220,80 @@ impl<'a> Engine<'a> {
     }
 
     /// An expression's value. A path that cannot be followed has none.
-    fn value<'s>(&'s self, expression: &'s Expression) -> ValueCow<'s> {
-        expression.try_evaluate(&self.scope).unwrap_or(ValueCow::Borrowed(&super::scope::MISSING))
+    fn value<'s>(&'s self, expression: &'s Expression) -> Result<ValueCow<'s>, RenderFault> {
+        let value = expression.try_evaluate(&self.scope).unwrap_or(ValueCow::Borrowed(&super::scope::MISSING));
+        self.scope.check()?;
+        Ok(value)
     }
 
-    fn equal(&self, left: &Expression, right: &Expression) -> bool {
-        let (left, right) = (self.value(left), self.value(right));
-        ValueViewCmp::new(left.as_view()) == ValueViewCmp::new(right.as_view())
+    /// The branch of the first alternative that equals the value, which is evaluated once.
+    fn case<'o>(&self, value: &Expression, branches: &'o [CaseBranch]) -> Result<Option<&'o Vec<Op>>, RenderFault> {
+        let value = self.value(value)?;
+        for (alternatives, body) in branches {
+            for alternative in alternatives {
+                let alternative = self.value(alternative)?;
+                self.charge_comparison(value.as_view(), alternative.as_view())?;
+                if ValueViewCmp::new(alternative.as_view()) == ValueViewCmp::new(value.as_view()) {
+                    return Ok(Some(body));
+                }
+            }
+        }
+        Ok(None)
     }
 
-    fn holds(&self, test: &Test) -> bool {
-        let holds = test.any_of.iter().any(|all| all.iter().all(|compare| self.compares(compare)));
-        holds != test.negated
+    /// Comparing visits two lists or two objects at most as far as the shorter goes; anything else is one look, and two texts
+    /// are read to the end of the shorter.
+    fn charge_comparison(&self, left: &dyn ValueView, right: &dyn ValueView) -> Result<(), RenderFault> {
+        let is_nested = |value: &dyn ValueView| value.as_array().is_some() || value.as_object().is_some();
+        match (is_nested(left), is_nested(right)) {
+            (true, true) => {
+                weigh(left, &self.scope.budget)?;
+                weigh(right, &self.scope.budget)?;
+            }
+            (false, false) => self.take(text_steps(left.to_kstr().len().min(right.to_kstr().len())))?,
+            _ => self.take(1)?,
+        }
+        Ok(())
     }
 
-    fn compares(&self, compare: &Compare) -> bool {
-        let left = self.value(&compare.left);
-        let Some((comparison, right)) = &compare.right else { return left.query_state(State::Truthy) };
-        let right = self.value(right);
+    fn holds(&self, test: &Test) -> Result<bool, RenderFault> {
+        let mut holds = false;
+        for all in &test.any_of {
+            let mut every = true;
+            for compare in all {
+                self.take(1)?;
+                if !self.compares(compare)? {
+                    every = false;
+                    break;
+                }
+            }
+            if every {
+                holds = true;
+                break;
+            }
+        }
+        Ok(holds != test.negated)
+    }
+
+    fn compares(&self, compare: &Compare) -> Result<bool, RenderFault> {
+        let left = self.value(&compare.left)?;
+        let Some((comparison, right)) = &compare.right else { return Ok(left.query_state(State::Truthy)) };
+        let right = self.value(right)?;
+        if *comparison == Comparison::Contains {
+            weigh(left.as_view(), &self.scope.budget)?;
+            weigh(right.as_view(), &self.scope.budget)?;
+            return Ok(contains(left.as_view(), right.as_view()));
+        }
+        self.charge_comparison(left.as_view(), right.as_view())?;
         let (a, b) = (ValueViewCmp::new(left.as_view()), ValueViewCmp::new(right.as_view()));
-        match comparison {
-            Comparison::Equal => a == b,
+        Ok(match comparison {
+            Comparison::Equal | Comparison::Contains => a == b,
             Comparison::NotEqual => a != b,
             Comparison::Less => a < b,
             Comparison::LessOrEqual => a <= b,
             Comparison::Greater => a > b,
             Comparison::GreaterOrEqual => a >= b,
-            Comparison::Contains => contains(left.as_view(), right.as_view()),
-        }
+        })
     }
 
     fn note(&mut self, shown: Shown) {
@@ -232,32 +303,28 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn charge(&mut self, bytes: usize) -> Result<(), RenderFault> {
-        self.spent += bytes;
-        if self.spent > self.limits.output_bytes { Err(RenderFault::OutputTooLarge) } else { Ok(()) }
+    fn take(&self, steps: u64) -> Result<(), RenderFault> {
+        Ok(self.scope.budget.take_steps(steps)?)
     }
 
-    fn tick(&mut self) -> Result<(), RenderFault> {
-        self.ops = self.ops.wrapping_add(1);
-        if self.ops.is_multiple_of(OPS_PER_CLOCK) && self.started.elapsed() > self.limits.deadline {
-            return Err(RenderFault::DeadlineExceeded);
-        }
-        Ok(())
+    #[cfg(test)]
+    pub(super) fn used(&self) -> runtime::Used {
+        self.scope.budget.used()
     }
 }
 
-fn print(value: &dyn ValueView, escape: bool, breaks: bool, out: &mut String) {
+/// The alternatives of a `when`, and its body.
+type CaseBranch = (Vec<Expression>, Vec<Op>);
+
+fn print(value: &dyn ValueView, escape: Escape, breaks: bool, out: &mut String) {
     let start = out.len();
     match value.as_scalar() {
-        Some(_) => {
-            let text = value.to_kstr();
-            if escape { escape::html(&text, out) } else { out.push_str(&text) }
-        }
+        Some(_) => escape.push(&value.to_kstr(), out),
         None => {
             let mut text = String::new();
             // Writing to a String does not fail.
             let _ = write!(text, "{}", value.render());
-            if escape { escape::html(&text, out) } else { out.push_str(&text) }
+            escape.push(&text, out);
         }
     }
     if breaks {

@@ -1,5 +1,8 @@
 //! Decoding of HTML character references, for link targets and for the text part.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 /// Names of U+00A0 to U+00FF, in order (HTML 4 §24.2).
 const LATIN: [&str; 96] = [
     "nbsp", "iexcl", "cent", "pound", "curren", "yen", "brvbar", "sect", "uml", "copy", "ordf", "laquo", "not", "shy",
@@ -259,10 +262,12 @@ fn numeric(number: &str) -> Option<char> {
     }
 }
 
+/// All names that are known: a text may consist of nothing but references.
+static NAMES: LazyLock<HashMap<&'static str, char>> = LazyLock::new(|| {
+    let latin = LATIN.iter().zip('\u{A0}'..).map(|(name, character)| (*name, character));
+    OTHERS.iter().copied().chain(latin).collect()
+});
+
 fn named(name: &str) -> Option<char> {
-    if let Some((_, character)) = OTHERS.iter().find(|(known, _)| *known == name) {
-        return Some(*character);
-    }
-    let at = LATIN.iter().position(|known| *known == name)?;
-    char::from_u32(0xA0 + u32::try_from(at).ok()?)
+    NAMES.get(name).copied()
 }

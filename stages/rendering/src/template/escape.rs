@@ -4,8 +4,13 @@ use std::borrow::Cow;
 
 /// Appends text escaped for HTML, in text and in attributes alike.
 pub(super) fn html(text: &str, out: &mut String) {
+    some(text, b"&<>\"'", out);
+}
+
+/// Appends text in which these of the characters that mean something to HTML are escaped.
+pub(super) fn some(text: &str, which: &[u8], out: &mut String) {
     let mut from = 0;
-    for (at, byte) in text.bytes().enumerate() {
+    for (at, byte) in text.bytes().enumerate().filter(|(_, byte)| which.contains(byte)) {
         let escaped = match byte {
             b'&' => "&amp;",
             b'<' => "&lt;",
@@ -78,17 +83,6 @@ pub(super) fn url(text: &str) -> String {
 /// Whether this is an `http` or `https` address.
 pub(super) fn is_web_address(url: &str) -> bool {
     has_prefix(url, "http://") || has_prefix(url, "https://")
-}
-
-/// Whether following this address would run something. Browsers skip control characters and spaces in the scheme.
-pub(super) fn is_script_address(url: &str) -> bool {
-    let scheme: String = url
-        .chars()
-        .filter(|character| !character.is_whitespace() && !character.is_control())
-        .take(16)
-        .collect::<String>()
-        .to_ascii_lowercase();
-    ["javascript:", "vbscript:", "data:"].iter().any(|script| scheme.starts_with(script))
 }
 
 pub(super) fn has_prefix(text: &str, prefix: &str) -> bool {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use runtime::Spent;
+
 /// Which part of a message a fault stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
@@ -70,8 +72,10 @@ pub enum FaultCode {
     RangeTooLarge,
     /// A name set in two ways that cannot be told apart when it is printed.
     NameConflict,
-    /// The HTML cannot be processed.
+    /// HTML that cannot be processed, or that a browser would read in more than one way.
     HtmlInvalid,
+    /// Reading the template takes more steps or memory than allowed.
+    TooComplex,
 }
 
 impl FaultCode {
@@ -92,6 +96,7 @@ impl FaultCode {
             Self::RangeTooLarge => "range_too_large",
             Self::NameConflict => "name_conflict",
             Self::HtmlInvalid => "html_invalid",
+            Self::TooComplex => "too_complex",
         }
     }
 }
@@ -133,6 +138,12 @@ impl Problem {
     }
 }
 
+impl From<Spent> for Problem {
+    fn from(spent: Spent) -> Self {
+        Self::new(FaultCode::TooComplex, spent.to_string())
+    }
+}
+
 /// Why one recipient's message could not be rendered. It is this recipient's alone, and final: the same data gives the
 /// same fault. Carries no merge data, so it may be logged and stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -140,12 +151,18 @@ pub enum RenderFault {
     /// It took longer than the deadline.
     #[error("rendering took longer than allowed")]
     DeadlineExceeded,
+    /// It took more steps than allowed.
+    #[error("rendering took more steps than allowed")]
+    StepsExceeded,
     /// The message is larger than allowed.
     #[error("the rendered message is larger than allowed")]
     OutputTooLarge,
     /// A filter produced a value larger than allowed, or was given one it cannot work with.
     #[error("a filter failed on this recipient's data")]
     Filter,
+    /// A value that is printed as HTML leaves a comment, a tag or a style sheet open.
+    #[error("a value printed as HTML is not closed")]
+    HtmlUnclosed,
     /// The subject does not fit into a header line.
     #[error("the rendered subject is too long")]
     SubjectTooLong,
@@ -159,11 +176,23 @@ impl RenderFault {
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Self::DeadlineExceeded => "render_deadline_exceeded",
+            // One code: which of the two is reached first depends on the machine.
+            Self::DeadlineExceeded | Self::StepsExceeded => "render_deadline_exceeded",
+            Self::HtmlUnclosed => "render_html_unclosed",
             Self::OutputTooLarge => "render_output_too_large",
             Self::Filter => "render_filter_failed",
             Self::SubjectTooLong => "render_subject_too_long",
             Self::Engine => "render_engine_failed",
+        }
+    }
+}
+
+impl From<Spent> for RenderFault {
+    fn from(spent: Spent) -> Self {
+        match spent {
+            Spent::Time => Self::DeadlineExceeded,
+            Spent::Held => Self::OutputTooLarge,
+            Spent::Steps | Spent::Depth | Spent::Input => Self::StepsExceeded,
         }
     }
 }

@@ -1,30 +1,126 @@
-//! The filters templates may use. Those of the standard library come in wrapped, so that no value grows without end;
-//! those that multiply (`replace`, `join`), panic on overflow (arithmetic, `slice`) or pad without bound (`date`) are ours.
-
-use std::fmt;
+//! The filters templates may use. Each is charged for the size of what it is given and of what it makes, and no value grows
+//! without end. Those that multiply (`replace`, `join`), panic on overflow (arithmetic, `slice`), compare all with all (`uniq`) or
+//! pad without bound (`date`) are ours; the others are the standard library's.
 
 use liquid_core::model::{KString, ScalarCow, Value, ValueView};
 use liquid_core::parser::{FilterArguments, ParseFilter};
-use liquid_core::{Error, Expression, Filter, Result, Runtime, ValueCow};
+use liquid_core::{Error, Expression, Filter, Result, ValueCow};
 use liquid_lib::stdlib;
+use runtime::{Budget, Spent};
 
 use super::arithmetic;
-use super::limits::{VALUE_BYTES, VALUE_ITEMS};
+use super::fault::RenderFault;
+use super::limits::{VALUE_BYTES, VALUE_DEPTH, VALUE_ITEMS, text_steps};
+use super::scope::Scope;
 
 /// Names that change how an output is escaped; they are settled when a template is compiled.
 pub(super) const RAW: &str = "raw";
 pub(super) const NEWLINE_TO_BR: &str = "newline_to_br";
 pub(super) const ESCAPES: [&str; 2] = ["escape", "escape_once"];
 
-/// Builds the filter of this name over these arguments. `None`: there is no such filter.
-pub(super) fn build(name: &str, arguments: Vec<Expression>) -> Option<Result<Box<dyn Filter>>> {
-    if let Some(native) = native(name) {
-        return Some(native.build(arguments));
+/// A value and the filters it goes through.
+#[derive(Debug)]
+pub(super) struct Chain {
+    entry: Expression,
+    calls: Vec<Call>,
+}
+
+impl Chain {
+    pub(super) fn new(entry: Expression, calls: Vec<Call>) -> Self {
+        Self { entry, calls }
     }
-    let parse = standard(name)?;
-    let arguments =
-        FilterArguments { positional: Box::new(arguments.into_iter()), keyword: Box::new(std::iter::empty()) };
-    Some(parse.parse(arguments).map(|inner| Box::new(Capped { inner }) as Box<dyn Filter>))
+
+    /// The value after all filters.
+    pub(super) fn evaluate<'s>(&'s self, scope: &'s Scope<'_>) -> std::result::Result<ValueCow<'s>, RenderFault> {
+        let mut value = self.entry.evaluate(scope).map_err(|_| RenderFault::Filter)?;
+        scope.check()?;
+        for call in &self.calls {
+            value = ValueCow::Owned(call.evaluate(value.as_view(), scope)?);
+        }
+        Ok(value)
+    }
+}
+
+/// A filter with its arguments.
+#[derive(Debug)]
+pub(super) struct Call {
+    work: Work,
+    arguments: Vec<Expression>,
+}
+
+#[derive(Debug)]
+enum Work {
+    Ours(Run),
+    /// Evaluates its arguments itself.
+    Standard(Box<dyn Filter>),
+}
+
+impl Call {
+    /// The filter of this name over these arguments. `None`: there is no such filter.
+    pub(super) fn build(name: &str, arguments: Vec<Expression>) -> Option<Result<Self>> {
+        if let Some(native) = native(name) {
+            return Some(native.build(arguments));
+        }
+        let parse = standard(name)?;
+        let given = FilterArguments {
+            positional: Box::new(arguments.clone().into_iter()),
+            keyword: Box::new(std::iter::empty()),
+        };
+        Some(parse.parse(given).map(|filter| Self { work: Work::Standard(filter), arguments }))
+    }
+
+    fn evaluate(&self, input: &dyn ValueView, scope: &Scope<'_>) -> std::result::Result<Value, RenderFault> {
+        let failed = |_| RenderFault::Filter;
+        weigh(input, &scope.budget)?;
+        let arguments = self
+            .arguments
+            .iter()
+            .map(|argument| argument.evaluate(scope))
+            .collect::<Result<Vec<_>>>()
+            .map_err(failed)?;
+        scope.check()?;
+        for argument in &arguments {
+            weigh(argument.as_view(), &scope.budget)?;
+        }
+        let value = match &self.work {
+            Work::Ours(run) => run(input, &arguments),
+            Work::Standard(filter) => filter.evaluate(input, scope),
+        };
+        let value = value.map_err(failed)?;
+        scope.check()?;
+        if weigh(&value, &scope.budget)? > VALUE_BYTES { Err(RenderFault::Filter) } else { Ok(value) }
+    }
+}
+
+/// Bytes an item takes beside its text.
+const ITEM_BYTES: usize = 16;
+
+/// Charges for looking at a whole value. Answers roughly how many bytes it holds.
+pub(super) fn weigh(value: &dyn ValueView, budget: &Budget) -> std::result::Result<usize, Spent> {
+    weigh_at(value, budget, 0)
+}
+
+fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> std::result::Result<usize, Spent> {
+    if depth > VALUE_DEPTH {
+        return Err(Spent::Depth);
+    }
+    let mut bytes = 0;
+    if let Some(array) = value.as_array() {
+        budget.take_steps(1)?;
+        for item in array.values() {
+            bytes += ITEM_BYTES + weigh_at(item, budget, depth + 1)?;
+        }
+    } else if let Some(object) = value.as_object() {
+        budget.take_steps(1)?;
+        for (key, item) in object.iter() {
+            budget.take_steps(text_steps(key.len()))?;
+            bytes += ITEM_BYTES + key.len() + weigh_at(item, budget, depth + 1)?;
+        }
+    } else {
+        bytes = value.to_kstr().len();
+        budget.take_steps(text_steps(bytes))?;
+    }
+    Ok(bytes)
 }
 
 fn standard(name: &str) -> Option<Box<dyn ParseFilter>> {
@@ -92,7 +188,7 @@ struct Native {
 }
 
 impl Native {
-    fn build(self, arguments: Vec<Expression>) -> Result<Box<dyn Filter>> {
+    fn build(self, arguments: Vec<Expression>) -> Result<Call> {
         if arguments.len() < self.fewest || arguments.len() > self.most {
             let wanted = match (self.fewest, self.most) {
                 (0, 0) => "no argument".to_owned(),
@@ -101,62 +197,7 @@ impl Native {
             };
             return Err(Error::with_msg(format!("`{}` takes {wanted}", self.name)));
         }
-        Ok(Box::new(NativeCall { filter: self, arguments }))
-    }
-}
-
-struct NativeCall {
-    filter: Native,
-    arguments: Vec<Expression>,
-}
-
-impl fmt::Debug for NativeCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.filter.name)
-    }
-}
-
-impl fmt::Display for NativeCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.filter.name)
-    }
-}
-
-impl Filter for NativeCall {
-    fn evaluate(&self, input: &dyn ValueView, runtime: &dyn Runtime) -> Result<Value> {
-        let arguments = self.arguments.iter().map(|argument| argument.evaluate(runtime)).collect::<Result<Vec<_>>>()?;
-        (self.filter.run)(input, &arguments)
-    }
-}
-
-/// A filter of the standard library whose result is measured.
-#[derive(Debug)]
-struct Capped {
-    inner: Box<dyn Filter>,
-}
-
-impl fmt::Display for Capped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Filter for Capped {
-    fn evaluate(&self, input: &dyn ValueView, runtime: &dyn Runtime) -> Result<Value> {
-        let value = self.inner.evaluate(input, runtime)?;
-        if size(&value, 0) > VALUE_BYTES { Err(too_large()) } else { Ok(value) }
-    }
-}
-
-/// Roughly how many bytes a value holds.
-pub(super) fn size(value: &Value, depth: usize) -> usize {
-    match value {
-        Value::Scalar(scalar) => scalar.to_kstr().len(),
-        Value::Array(items) if depth < 8 => items.iter().map(|item| 16 + size(item, depth + 1)).sum(),
-        Value::Object(object) if depth < 8 => {
-            object.iter().map(|(key, value)| 16 + key.len() + size(value, depth + 1)).sum()
-        }
-        _ => 1,
+        Ok(Call { work: Work::Ours(self.run), arguments })
     }
 }
 

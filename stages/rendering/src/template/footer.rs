@@ -1,6 +1,6 @@
 //! The footer of marketing mail: postal address and a way to leave (CAN-SPAM §7704(a)(5)). Each of the two is added
-//! only where the template does not show it itself; where it shows it under a condition, that is seen as the message
-//! renders.
+//! unless the template certainly shows it itself (in HTML, [`super::html`] decides); where it shows it under a condition, that is
+//! seen as the message renders. No style sheet of the template can hide the footer: its own styles are important ones.
 
 use super::escape;
 use super::program::shown;
@@ -17,18 +17,22 @@ enum Shows {
 }
 
 fn shows(items: &[Item], field: Shown) -> Shows {
-    let mut depth = 0usize;
+    let mut open = Vec::new();
     let mut found = Shows::Never;
     for item in items {
-        if opens(item).is_some() {
-            depth += 1;
+        if let Some(block) = opens(item) {
+            open.push(block);
         } else if closes(item).is_some() {
-            depth = depth.saturating_sub(1);
+            open.pop();
         }
-        if let ItemKind::Output(chain) = &item.kind
-            && shown(chain) == Some(field)
-        {
-            if depth == 0 {
+        let shows = match &item.kind {
+            ItemKind::Output(chain) => shown(chain),
+            ItemKind::Placed { shows, .. } => *shows,
+            _ => None,
+        };
+        // What is captured may never be printed.
+        if shows == Some(field) && !open.contains(&Block::Capture) {
+            if open.is_empty() {
                 return Shows::Always;
             }
             found = Shows::Sometimes;
@@ -60,28 +64,38 @@ pub(super) fn expand_html(items: Vec<Item>, address: Option<&str>) -> Vec<Item> 
         .collect()
 }
 
+/// What no rule of the template may change about the footer.
+const SHOWN: &str = "visibility:visible!important;opacity:1!important;position:relative!important;float:none!important;\
+    clip:auto!important;clip-path:none!important;transform:none!important;filter:none!important;text-indent:0!important;\
+    overflow:visible!important;height:auto!important;max-height:none!important;content-visibility:visible!important;\
+    font-size:12px!important;line-height:18px!important;letter-spacing:normal!important;color:#6b7280!important;\
+    -webkit-text-fill-color:#6b7280!important";
+/// Of the footer as a whole.
+const BLOCK: &str = "display:block!important;width:auto!important;max-width:600px!important;margin:24px auto 0!important;\
+    padding:16px!important;background:#ffffff!important;font-family:Arial,Helvetica,sans-serif;text-align:center";
+/// Of the link in it.
+const LINK: &str = "display:inline!important;text-decoration:underline!important";
+
 fn html(items: &[Item], address: Option<&str>) -> Vec<Item> {
     let address: Vec<Item> = address
         .map(|address| {
             let lines: Vec<String> =
                 address.lines().map(str::trim).filter(|line| !line.is_empty()).map(escape::to_html).collect();
-            Item::text(format!("<div>{}</div>", lines.join("<br>")))
+            Item::text(format!("{}<br>", lines.join("<br>")))
         })
         .into_iter()
         .collect();
     let leave = vec![
-        Item::text("<div><a href=\""),
+        Item::text("<a href=\""),
         Item::special(Special::Unsubscribe),
-        Item::text("\" style=\"color:#6b7280;text-decoration:underline\">Unsubscribe</a></div>"),
+        Item::text(format!("\" style=\"{SHOWN};{LINK}\">Unsubscribe</a>")),
     ];
     let mut inner = unless_shown(shows(items, Shown::PhysicalAddress), Shown::PhysicalAddress, address);
     inner.extend(unless_shown(shows(items, Shown::Unsubscribe), Shown::Unsubscribe, leave));
     if inner.is_empty() {
         return inner;
     }
-    let mut footer = vec![Item::text(
-        "<div style=\"margin:24px auto 0;padding:16px;max-width:600px;font-family:Arial,Helvetica,sans-serif;font-size:12px;line-height:18px;color:#6b7280;text-align:center\">",
-    )];
+    let mut footer = vec![Item::text(format!("<div style=\"{SHOWN};{BLOCK}\">"))];
     footer.extend(inner);
     footer.push(Item::text("</div>"));
     footer

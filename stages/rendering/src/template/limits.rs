@@ -19,8 +19,34 @@ pub struct Limits {
     pub loop_depth: usize,
     /// Most bytes one message may produce, captured text and assigned values included.
     pub output_bytes: usize,
+    /// Most steps one message may take to render: values visited, pieces of text touched.
+    pub steps: u64,
     /// Longest one message may render.
     pub deadline: Duration,
+}
+
+impl Limits {
+    /// The budget for rendering one message.
+    pub(super) fn rendering(&self) -> runtime::Limits {
+        runtime::Limits {
+            input_bytes: usize::MAX,
+            held_bytes: self.output_bytes,
+            depth: VALUE_DEPTH,
+            steps: self.steps,
+            time: self.deadline,
+        }
+    }
+
+    /// The budget for reading the parts of one template.
+    pub(super) fn reading(&self) -> runtime::Limits {
+        runtime::Limits {
+            input_bytes: self.source_bytes.saturating_mul(PARTS),
+            held_bytes: READING_BYTES,
+            depth: u32::try_from(self.depth).unwrap_or(u32::MAX),
+            steps: READING_STEPS,
+            time: READING_TIME,
+        }
+    }
 }
 
 impl Default for Limits {
@@ -33,11 +59,32 @@ impl Default for Limits {
             range_items: 1_000,
             loop_depth: 2,
             output_bytes: 1024 * 1024,
+            steps: 2_000_000,
             deadline: Duration::from_millis(200),
         }
     }
 }
 
+/// Deepest value. Merge data that is accepted is not as deep ([`super::DataLimits`]).
+pub(crate) const VALUE_DEPTH: u32 = 64;
+/// Parts of a template: subject, preheader and both bodies.
+const PARTS: usize = 4;
+/// Most bytes that are held while a template is read.
+const READING_BYTES: usize = 64 * 1024 * 1024;
+/// Most steps for reading a template. A template of the greatest length that is not hostile takes a twentieth.
+const READING_STEPS: u64 = 10_000_000;
+/// Longest reading of a template. The steps end it long before; this is for a machine that stands still.
+const READING_TIME: Duration = Duration::from_secs(30);
+/// Bytes of text that one step touches.
+pub(crate) const STEP_BYTES: usize = 16;
+/// Most alternatives of one `when`.
+pub(crate) const ALTERNATIVES: usize = 20;
+/// Longest `endraw` or `endcomment`, with its white space, in bytes.
+pub(crate) const END_TAG_BYTES: usize = 256;
+/// Most attributes of one HTML tag.
+pub(crate) const ATTRIBUTES: usize = 256;
+/// Most HTML elements that are open at one place, or are never closed.
+pub(crate) const OPEN_ELEMENTS: usize = 1_000;
 /// Largest single value a filter may produce, in bytes: filters are parsed once for all templates, so this one is fixed.
 pub(crate) const VALUE_BYTES: usize = 64 * 1024;
 /// Most elements a filter such as `split` may produce.
@@ -56,3 +103,8 @@ pub(crate) const INDEX_DEPTH: usize = 3;
 pub(crate) const FAULTS: usize = 50;
 /// Longest rendered subject, in bytes (RFC 5322 §2.1.1 allows 998 in a line).
 pub(crate) const SUBJECT_BYTES: usize = 900;
+
+/// Steps for touching a text of this length.
+pub(crate) fn text_steps(bytes: usize) -> u64 {
+    1 + (bytes / STEP_BYTES) as u64
+}

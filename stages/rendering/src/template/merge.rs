@@ -45,6 +45,127 @@ pub struct MergeData {
     pub data: Value,
 }
 
+/// How much merge data one message may come with. Checked before it is accepted; rendering counts what it touches of it.
+#[derive(Debug, Clone, Copy)]
+pub struct DataLimits {
+    /// Most bytes of keys and texts; a number or a flag counts for eight.
+    pub bytes: usize,
+    /// Most values, at all depths.
+    pub values: usize,
+    /// Deepest nesting of objects and lists in `data`.
+    pub depth: usize,
+}
+
+impl Default for DataLimits {
+    fn default() -> Self {
+        Self { bytes: 256 * 1024, values: 10_000, depth: 16 }
+    }
+}
+
+/// Why merge data is refused. The path is that of the value where a limit was passed, such as `.order.items[3]`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DataFault {
+    /// More bytes than allowed.
+    #[error("may have at most {max} bytes in all")]
+    TooLong {
+        /// The limit.
+        max: usize,
+    },
+    /// More values than allowed.
+    #[error("may have at most {max} values in all")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// Nested more deeply than allowed.
+    #[error("objects and lists may nest at most {max} deep")]
+    TooDeep {
+        /// The limit.
+        max: usize,
+        /// Where.
+        path: String,
+    },
+}
+
+impl DataFault {
+    /// The code as callers see it.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::TooLong { .. } => "too_long",
+            Self::TooMany { .. } => "too_many",
+            Self::TooDeep { .. } => "nested_too_deep",
+        }
+    }
+
+    /// Where in the data the fault is; empty for the data as a whole.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::TooDeep { path, .. } => path,
+            Self::TooLong { .. } | Self::TooMany { .. } => "",
+        }
+    }
+}
+
+impl DataLimits {
+    /// Checks merge data against the limits. Goes no deeper than they allow.
+    ///
+    /// # Errors
+    /// The first limit that is passed.
+    pub fn check(&self, data: &Map<String, Value>) -> Result<(), DataFault> {
+        let mut counted = Counted { limits: *self, bytes: 0, values: 0, path: String::new() };
+        data.iter().try_for_each(|(key, value)| counted.member(key, value, 1))
+    }
+}
+
+struct Counted {
+    limits: DataLimits,
+    bytes: usize,
+    values: usize,
+    path: String,
+}
+
+impl Counted {
+    fn member(&mut self, key: &str, value: &Value, depth: usize) -> Result<(), DataFault> {
+        self.take(key.len())?;
+        let length = self.path.len();
+        // A key is quoted no longer than names are.
+        self.path.push('.');
+        self.path.extend(key.chars().take(64));
+        self.value(value, depth)?;
+        self.path.truncate(length);
+        Ok(())
+    }
+
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), DataFault> {
+        self.values += 1;
+        if self.values > self.limits.values {
+            return Err(DataFault::TooMany { max: self.limits.values });
+        }
+        match value {
+            Value::String(text) => self.take(text.len()),
+            Value::Null | Value::Bool(_) | Value::Number(_) => self.take(8),
+            Value::Array(_) | Value::Object(_) if depth >= self.limits.depth => {
+                Err(DataFault::TooDeep { max: self.limits.depth, path: self.path.clone() })
+            }
+            Value::Array(items) => items.iter().enumerate().try_for_each(|(index, item)| {
+                let length = self.path.len();
+                self.path.push_str(&format!("[{index}]"));
+                self.value(item, depth + 1)?;
+                self.path.truncate(length);
+                Ok(())
+            }),
+            Value::Object(object) => object.iter().try_for_each(|(key, value)| self.member(key, value, depth + 1)),
+        }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), DataFault> {
+        self.bytes += bytes;
+        if self.bytes > self.limits.bytes { Err(DataFault::TooLong { max: self.limits.bytes }) } else { Ok(()) }
+    }
+}
+
 /// Makes a recipient's own addresses. Each is called at most a few times a message and must be pure: the same answer
 /// for the same question. Answers are absolute URLs without spaces; they are escaped for where they are put.
 pub trait Links {
@@ -54,6 +175,34 @@ pub trait Links {
     fn open_pixel(&self) -> String;
     /// The one-click unsubscribe address (RFC 8058: the same for the page and for the POST).
     fn unsubscribe(&self) -> String;
+    /// The same page, for the `List-Unsubscribe` header.
+    fn list_unsubscribe(&self) -> String {
+        self.unsubscribe()
+    }
     /// The recipient's preferences page.
     fn preferences(&self) -> String;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fault(data: Value) -> Option<(&'static str, String)> {
+        let Value::Object(data) = data else { unreachable!() };
+        DataLimits { bytes: 100, values: 10, depth: 3 }
+            .check(&data)
+            .err()
+            .map(|fault| (fault.code(), fault.path().to_owned()))
+    }
+
+    #[test]
+    fn merge_data_has_limits_of_bytes_values_and_depth() {
+        assert_eq!(fault(json!({"order": {"items": [1, 2, 3]}, "name": "Ada"})), None);
+        assert_eq!(fault(json!({"a": "x".repeat(100)})), Some(("too_long", String::new())));
+        assert_eq!(fault(json!({"a": vec![0; 10]})), Some(("too_many", String::new())));
+        assert_eq!(fault(json!({"a": [{"b": [1]}]})), Some(("nested_too_deep", ".a[0].b".to_owned())));
+    }
 }

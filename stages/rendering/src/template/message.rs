@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use runtime::Budget;
 use schemas::{Piece, Skeleton};
 use sha2::{Digest, Sha256};
 
@@ -12,7 +13,6 @@ use super::limits::{Limits, SUBJECT_BYTES};
 use super::merge::{Links, MergeData};
 use super::parts::{Message, MessageOptions, Named, Prepared, Scanned, prepare};
 use super::program::{Builder, Op};
-use super::scope::Scope;
 use super::segment::{Segment, segments};
 use super::{TemplateSource, escape, header, qp};
 
@@ -68,7 +68,8 @@ pub struct Compiled {
 /// The faults of the template, as [`super::check`] reports them. Names are not checked again: a field that was deleted since
 /// the template was saved prints as nothing.
 pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
-    let message = prepare(Scanned::of(source, &options.limits)?, options)?;
+    let budget = Budget::new(options.limits.reading());
+    let message = prepare(Scanned::of(source, &options.limits, &budget)?, options, &budget)?;
     let mut draft = Draft::default();
     draft.headers(options, |draft| draft.subject(&message.subject)).map_err(|fault| vec![fault])?;
     let boundary = boundary(source);
@@ -123,11 +124,23 @@ impl Compiled {
     /// The recipient's own fault; it will be the same next time.
     pub fn render(&self, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
         // A panic in the template library must cost one recipient, not the batch.
-        catch_unwind(AssertUnwindSafe(|| self.slots(data, links))).unwrap_or(Err(RenderFault::Engine))
+        catch_unwind(AssertUnwindSafe(|| self.slots(&mut self.engine(data, links), data, links)))
+            .unwrap_or(Err(RenderFault::Engine))
     }
 
-    fn slots(&self, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
-        let mut engine = Engine::new(Scope::new(&self.fixed, data, links), &self.limits);
+    /// What a rendering takes, whether it succeeds or not.
+    #[cfg(test)]
+    pub(super) fn used(&self, data: &MergeData, links: &dyn Links) -> runtime::Used {
+        let mut engine = self.engine(data, links);
+        let _ = self.slots(&mut engine, data, links);
+        engine.used()
+    }
+
+    fn engine<'a>(&'a self, data: &'a MergeData, links: &'a dyn Links) -> Engine<'a> {
+        Engine::new(&self.fixed, data, links, &self.limits)
+    }
+
+    fn slots(&self, engine: &mut Engine<'_>, data: &MergeData, links: &dyn Links) -> Result<Vec<String>, RenderFault> {
         let mut slots = Vec::with_capacity(self.programs.len());
         let mut written = String::new();
         let mut current = Part::Subject;
@@ -137,7 +150,7 @@ impl Compiled {
                 Program::SendId => data.send_id.to_string(),
                 Program::Date => header::date(data.date),
                 Program::To => to(data),
-                Program::UnsubscribeUrl => escape::url(engine.scope.unsubscribe()),
+                Program::UnsubscribeUrl => escape::url(&links.list_unsubscribe()),
                 Program::Subject(ops) => {
                     engine.render(ops, &mut written)?;
                     subject_line(&written)?
@@ -324,8 +337,9 @@ pub fn preview(
     data: &MergeData,
     links: &dyn Links,
 ) -> Result<Preview, PreviewFault> {
-    let message = Scanned::of(source, &options.limits)
-        .and_then(|scanned| prepare(scanned, options))
+    let budget = Budget::new(options.limits.reading());
+    let message = Scanned::of(source, &options.limits, &budget)
+        .and_then(|scanned| prepare(scanned, options, &budget))
         .map_err(PreviewFault::Template)?;
     let fixed = Fixed::of(options);
     let Message { subject, text, html } = message;
@@ -334,7 +348,7 @@ pub fn preview(
     let whole = |part: Result<Vec<Op>, TemplateFault>| part.map_err(|fault| PreviewFault::Template(vec![fault]));
     let parts = [whole(subject)?, whole(text)?, whole(html)?];
     let rendered = catch_unwind(AssertUnwindSafe(|| {
-        let mut engine = Engine::new(Scope::new(&fixed, data, links), &options.limits);
+        let mut engine = Engine::new(&fixed, data, links, &options.limits);
         let mut rendered = [String::new(), String::new(), String::new()];
         for (ops, out) in parts.iter().zip(&mut rendered) {
             engine.render(ops, out)?;

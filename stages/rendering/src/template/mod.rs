@@ -10,9 +10,11 @@
 //! **Invariant:** nothing a stranger writes reaches a recursive parser before its size and depth are known, and nothing
 //! a contact's data contains is ever read as Liquid, as HTML (unless the template says `raw`) or as a header.
 
+mod address;
 mod arithmetic;
 mod attachment;
 mod check;
+mod elements;
 mod engine;
 mod entities;
 mod escape;
@@ -23,6 +25,7 @@ mod header;
 mod html;
 mod lexer;
 mod limits;
+mod markup;
 mod merge;
 mod message;
 mod names;
@@ -44,7 +47,7 @@ pub use attachment::Attached;
 pub use check::{Checked, check};
 pub use fault::{FaultCode, Part, Position, RenderFault, TemplateFault};
 pub use limits::Limits;
-pub use merge::{Contact, Links, MergeData};
+pub use merge::{Contact, DataFault, DataLimits, Links, MergeData};
 pub use message::{Compiled, Preview, PreviewFault, compile, preview};
 pub use names::KnownFields;
 pub use parts::{MessageOptions, Named, Sender};

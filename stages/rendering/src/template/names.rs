@@ -85,9 +85,9 @@ impl NameCheck<'_> {
         for item in items {
             let mut paths = Vec::new();
             match &item.kind {
-                ItemKind::Output(chain) => chain_paths(chain, &mut paths),
+                ItemKind::Output(chain) | ItemKind::Placed { chain, .. } => chain_paths(chain, &mut paths),
                 ItemKind::Tag(tag) => tag_paths(tag, &mut paths),
-                ItemKind::Text(_) | ItemKind::Special(_) | ItemKind::Unseen(_) => {}
+                ItemKind::Text(_) | ItemKind::Special(_) => {}
             }
             for path in paths {
                 if let Err(problem) = self.path(path, &scopes) {

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use runtime::{Budget, Spent};
+
 use super::TemplateSource;
 use super::escape;
-use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
+use super::fault::{Part, Position, Problem, TemplateFault};
 use super::footer;
 use super::html::{self, Inserts};
 use super::limits::Limits;
@@ -24,7 +26,7 @@ pub struct Named {
 }
 
 impl Named {
-    pub(super) fn get(&self, field: &str) -> Option<&str> {
+    pub(super) fn get(&self, field: &str) -> Option<&String> {
         match field {
             "id" => Some(&self.id),
             "name" => Some(&self.name),
@@ -79,10 +81,10 @@ pub(super) struct Scanned {
 
 impl Scanned {
     /// Scans all parts and checks their structure.
-    pub(super) fn of(source: &TemplateSource, limits: &Limits) -> Result<Self, Vec<TemplateFault>> {
+    pub(super) fn of(source: &TemplateSource, limits: &Limits, budget: &Budget) -> Result<Self, Vec<TemplateFault>> {
         let mut faults = Vec::new();
         let mut read = |part, text: &str| {
-            let items = scan(part, text, limits).unwrap_or_else(|found| {
+            let items = scan(part, text, limits, budget).unwrap_or_else(|found| {
                 faults.extend(found);
                 Vec::new()
             });
@@ -131,13 +133,17 @@ pub(super) struct Message {
 }
 
 /// Prepares the parts of a message.
-pub(super) fn prepare(scanned: Scanned, options: &MessageOptions) -> Result<Message, Vec<TemplateFault>> {
+pub(super) fn prepare(
+    scanned: Scanned,
+    options: &MessageOptions,
+    budget: &Budget,
+) -> Result<Message, Vec<TemplateFault>> {
     let html_locals = scanned.locals(Part::BodyHtml);
     let address = options.physical_address.as_deref().filter(|address| !address.trim().is_empty());
-    let text = prepare_text(&scanned, options, address)?;
+    let text = prepare_text(&scanned, options, address, budget)?;
     let inserts =
         Inserts { start: preheader(&scanned.preheader), end: html_end(options), track_links: options.track_links };
-    let html = html::rewrite(&scanned.html, inserts).map_err(|_| vec![unprocessable()])?;
+    let html = html::rewrite(&scanned.html, inserts, budget).map_err(|fault| vec![fault])?;
     let html = footer::expand_html(html, address);
     let subject_locals = scanned.locals(Part::Subject);
     Ok(Message {
@@ -152,20 +158,20 @@ pub(super) fn prepare(scanned: Scanned, options: &MessageOptions) -> Result<Mess
     })
 }
 
-pub(super) fn unprocessable() -> TemplateFault {
-    Problem::new(FaultCode::HtmlInvalid, "the HTML cannot be processed")
-        .at(Part::BodyHtml, Position { line: 1, column: 1 })
+pub(super) fn too_complex(spent: Spent) -> TemplateFault {
+    Problem::from(spent).at(Part::BodyHtml, Position { line: 1, column: 1 })
 }
 
 fn prepare_text(
     scanned: &Scanned,
     options: &MessageOptions,
     address: Option<&str>,
+    budget: &Budget,
 ) -> Result<Prepared, Vec<TemplateFault>> {
     let (part, context, mut items) = match &scanned.text {
         Some(items) => (Part::BodyText, Context::Plain, items.clone()),
         None => {
-            let derived = plain::derive(&scanned.html).map_err(|_| vec![unprocessable()])?;
+            let derived = plain::derive(&scanned.html, budget).map_err(|spent| vec![too_complex(spent)])?;
             (Part::BodyHtml, Context::PlainFromHtml, derived)
         }
     };

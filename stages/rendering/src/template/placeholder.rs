@@ -1,12 +1,18 @@
 //! Stands in for Liquid while HTML is read: every single tag and output becomes a word that means nothing to HTML, in
-//! text, in attributes and between table rows alike, so that the HTML tools neither see nor move any Liquid.
+//! text, in attributes and between table rows alike, so that whoever reads the HTML neither sees nor moves any Liquid.
 
+use runtime::{Budget, Spent};
+
+use super::fault::Position;
+use super::limits::text_steps;
 use super::scan::{Item, ItemKind};
 
 /// The words and what they stand for.
 pub(super) struct Placeholders {
     prefix: String,
     table: Vec<Vec<Item>>,
+    /// Where each item begins in the document, where it stands in the source, and whether it is text.
+    places: Vec<(usize, Position, bool)>,
 }
 
 /// A piece of a document with placeholders.
@@ -17,29 +23,51 @@ pub(super) enum Segment<'d> {
 
 impl Placeholders {
     /// The document of these items, and the words in it. The words occur nowhere in the source.
-    pub(super) fn document(items: &[Item]) -> (Self, String) {
-        let occurs = |prefix: &str| {
-            items
-                .iter()
-                .any(|item| matches!(&item.kind, ItemKind::Text(text) if text.to_ascii_lowercase().contains(prefix)))
-        };
+    pub(super) fn document(items: &[Item], budget: &Budget) -> Result<(Self, String), Spent> {
+        // Joined, since two texts may stand side by side.
+        let mut texts = String::new();
+        for item in items {
+            match &item.kind {
+                ItemKind::Text(text) => {
+                    budget.take_steps(text_steps(text.len()))?;
+                    budget.hold(text.len())?;
+                    texts.push_str(text);
+                }
+                _ => texts.push(' '),
+            }
+        }
+        let highest = highest_prefix(&texts);
         // `q` stands only at the start, so that no text before a word can overlap with it.
-        let prefix = (0u32..).map(|number| format!("qz{number}x")).find(|prefix| !occurs(prefix)).unwrap_or_default();
-        let mut placeholders = Self { prefix, table: Vec::new() };
+        let prefix = format!("qz{}x", highest.map_or(0, |highest| highest + 1));
+        let mut placeholders = Self { prefix, table: Vec::new(), places: Vec::new() };
         let mut document = String::new();
         for item in items {
+            placeholders.places.push((document.len(), item.at, matches!(item.kind, ItemKind::Text(_))));
             match &item.kind {
                 ItemKind::Text(text) => document.push_str(text),
                 _ => document.push_str(&placeholders.add(vec![item.clone()])),
             }
         }
-        (placeholders, document)
+        Ok((placeholders, document))
     }
 
     /// A word for these items.
     pub(super) fn add(&mut self, items: Vec<Item>) -> String {
         self.table.push(items);
         format!("{}{}e", self.prefix, self.table.len() - 1)
+    }
+
+    /// Where a byte of the document stands in the source.
+    pub(super) fn position(&self, document: &str, at: usize) -> Position {
+        let after = self.places.partition_point(|(start, ..)| *start <= at);
+        let Some((start, place, is_text)) = after.checked_sub(1).and_then(|index| self.places.get(index)) else {
+            return Position { line: 1, column: 1 };
+        };
+        let text = if *is_text { document.get(*start..at).unwrap_or_default() } else { "" };
+        text.chars().fold(*place, |place, character| match character {
+            '\n' => Position { line: place.line + 1, column: 1 },
+            _ => Position { column: place.column + 1, ..place },
+        })
     }
 
     pub(super) fn occur_in(&self, text: &str) -> bool {
@@ -76,6 +104,27 @@ impl Placeholders {
         segments
     }
 
+    /// The words in a piece of the document.
+    pub(super) fn ids(&self, document: &str) -> Vec<usize> {
+        if !self.occur_in(document) {
+            return Vec::new();
+        }
+        let ids = self.segments(document).into_iter().filter_map(|segment| match segment {
+            Segment::Id(id) => Some(id),
+            Segment::Text(_) => None,
+        });
+        ids.collect()
+    }
+
+    /// A piece of the document without its words.
+    pub(super) fn without(&self, document: &str) -> String {
+        let texts = self.segments(document).into_iter().filter_map(|segment| match segment {
+            Segment::Text(text) => Some(text),
+            Segment::Id(_) => None,
+        });
+        texts.collect()
+    }
+
     /// The items a document stands for.
     pub(super) fn items(&self, document: &str) -> Vec<Item> {
         let mut items = Vec::new();
@@ -86,5 +135,46 @@ impl Placeholders {
             }
         }
         items
+    }
+}
+
+/// The highest number between `qz` and `x` in a text, in any case. Longer numbers than any prefix has do not count.
+fn highest_prefix(text: &str) -> Option<u64> {
+    let bytes = text.as_bytes();
+    let mut highest = None;
+    let mut at = 0;
+    while let Some(found) = bytes.get(at..).unwrap_or_default().iter().position(|byte| byte.eq_ignore_ascii_case(&b'q'))
+    {
+        at += found + 1;
+        if !bytes.get(at).is_some_and(|byte| byte.eq_ignore_ascii_case(&b'z')) {
+            continue;
+        }
+        let digits = bytes.get(at + 1..).unwrap_or_default();
+        // Nine digits at most: the document is shorter than so many words.
+        let length = digits.iter().take(10).position(|byte| !byte.is_ascii_digit()).unwrap_or(10);
+        let ends = digits.get(length).is_some_and(|byte| byte.eq_ignore_ascii_case(&b'x'));
+        if ends && (1..10).contains(&length) {
+            let number = text.get(at + 1..at + 1 + length).and_then(|digits| digits.parse().ok());
+            highest = highest.max(number);
+        }
+    }
+    highest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_is_found_in_one_pass() {
+        for (text, highest) in [
+            ("qz0xqz1xQZ17Xqz3x", Some(17)),
+            ("qz x qzx qz5", None),
+            ("qz99999999999x", None),
+            ("qqz4x", Some(4)),
+            ("qzqz2x", Some(2)),
+        ] {
+            assert_eq!(highest_prefix(text), highest, "{text}");
+        }
     }
 }

@@ -3,48 +3,36 @@
 //! Every control tag is kept, in its order, wherever in the HTML it stood (in an attribute, in a style sheet), so that
 //! blocks close as they were opened. Outputs are kept where a reader would see them.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use lol_html::html_content::{Comment, Element, EndTag, TextChunk, TextType};
-use lol_html::{DocumentContentHandlers, rewrite_str};
+use runtime::{Budget, Spent};
 
 use super::entities;
 use super::escape::is_web_address;
-use super::html::{HtmlFault, may_be_web_address, settings};
+use super::html::may_be_web_address;
+use super::markup::{Reader, Tag, Token, Why};
 use super::placeholder::{Placeholders, Segment};
 use super::scan::{Item, ItemKind};
 use super::structure::{is_balanced, is_control};
 
 /// The text items of these HTML items.
-pub(super) fn derive(items: &[Item]) -> Result<Vec<Item>, HtmlFault> {
-    let (placeholders, document) = Placeholders::document(items);
-    let state =
-        Rc::new(RefCell::new(Reader { placeholders, node: String::new(), page: Page::default(), links: Vec::new() }));
-    let (on_elements, on_comments, on_text) = (Rc::clone(&state), Rc::clone(&state), Rc::clone(&state));
-    let on_element = move |element: &mut Element<'_, '_>| {
-        on_elements.borrow_mut().start(element);
-        if element.can_have_content() {
-            let (reader, name) = (Rc::clone(&on_elements), element.tag_name());
-            element.on_end_tag(Box::new(move |_: &mut EndTag<'_>| {
-                reader.borrow_mut().end(&name);
-                Ok(())
-            }))?;
+///
+/// # Errors
+/// When the budget is spent. HTML that is not closed still gives a text.
+pub(super) fn derive(items: &[Item], budget: &Budget) -> Result<Vec<Item>, Spent> {
+    let (placeholders, document) = Placeholders::document(items, budget)?;
+    let mut writer = Writer { document: &document, placeholders, page: Page::default(), link: None };
+    let mut reader = Reader::lenient(&document, budget);
+    loop {
+        match reader.next() {
+            Ok(Some(token)) => writer.token(&token),
+            Ok(None) => break,
+            Err(broken) => match broken.why {
+                Why::Spent(spent) => return Err(spent),
+                _ => break,
+            },
         }
-        Ok(())
-    };
-    let handlers = DocumentContentHandlers::default()
-        .comments(move |comment: &mut Comment<'_>| {
-            on_comments.borrow_mut().controls(&comment.text());
-            Ok(())
-        })
-        .text(move |chunk: &mut TextChunk<'_>| {
-            on_text.borrow_mut().text(chunk);
-            Ok(())
-        });
-    rewrite_str(&document, settings(on_element).append_document_content_handler(handlers))?;
-    let mut reader = state.borrow_mut();
-    let derived = std::mem::take(&mut reader.page).finish();
+    }
+    writer.end_link();
+    let derived = writer.page.finish();
     // HTML that ends inside a tag can swallow Liquid. Then the text is the outputs, a line each, rather than a broken tree.
     let controls = |items: &[Item]| items.iter().filter(|item| is_control(item)).count();
     if is_balanced(&derived) && controls(&derived) == controls(items) {
@@ -64,24 +52,45 @@ struct Link {
     text: usize,
 }
 
-struct Reader {
+struct Writer<'d> {
+    document: &'d str,
     placeholders: Placeholders,
-    /// The text node being read: it may arrive in several chunks, cut anywhere.
-    node: String,
     page: Page,
-    links: Vec<Link>,
+    /// The link being read. Links do not nest: another one ends it.
+    link: Option<Link>,
 }
 
-impl Reader {
-    fn start(&mut self, element: &Element<'_, '_>) {
-        let name = element.tag_name();
-        let href = if name == "a" { element.get_attribute("href") } else { None };
-        for attribute in element.attributes() {
-            self.controls(&attribute.name());
-            let is_printed = href.is_some() && attribute.name() == "href" && self.is_printable(&attribute.value());
-            let is_shown = name == "img" && attribute.name() == "alt";
-            if !(is_printed || is_shown) {
-                self.controls(&attribute.value());
+impl Writer<'_> {
+    fn token(&mut self, token: &Token<'_>) {
+        let document = self.document;
+        let of = |span: &std::ops::Range<usize>| document.get(span.clone()).unwrap_or_default();
+        match token {
+            Token::Text { span, is_raw: false } => self.visible(of(span)),
+            // Style sheets, scripts, titles.
+            Token::Text { span, .. } | Token::Comment { span } => self.controls(of(span)),
+            Token::Start(tag) => self.start(tag),
+            Token::End { name, span } => {
+                self.controls(of(span));
+                self.end(&name.to_ascii_lowercase());
+            }
+        }
+    }
+
+    fn start(&mut self, tag: &Tag<'_>) {
+        self.controls(tag.name);
+        let name = tag.name.to_ascii_lowercase();
+        let document = self.document;
+        let mut href = None;
+        for attribute in &tag.attributes {
+            let written = document.get(attribute.name.clone()).unwrap_or_default();
+            let value = document.get(attribute.value.clone()).unwrap_or_default();
+            self.controls(written);
+            if name == "a" && href.is_none() && written.eq_ignore_ascii_case("href") && self.is_printable(value) {
+                href = Some(value);
+            } else if name == "img" && written.eq_ignore_ascii_case("alt") {
+                self.visible(value);
+            } else {
+                self.controls(value);
             }
         }
         match name.as_str() {
@@ -96,15 +105,10 @@ impl Reader {
                 self.page.words("- ");
                 self.page.space = true;
             }
-            "img" => {
-                let alt = element.get_attribute("alt").unwrap_or_default();
-                self.visible(&alt);
-            }
             "a" => {
-                if let Some(href) = href.filter(|href| self.is_printable(href)) {
-                    let target = self.placeholders.items(&href);
-                    self.links.push(Link { target, items: self.page.items.len(), text: self.page.text.len() });
-                }
+                self.end_link();
+                let (items, text) = (self.page.items.len(), self.page.text.len());
+                self.link = href.map(|href| Link { target: self.placeholders.items(href), items, text });
             }
             block => self.page.gap(gap_around(block)),
         }
@@ -112,13 +116,15 @@ impl Reader {
 
     fn end(&mut self, name: &str) {
         match name {
-            "a" => {
-                if let Some(link) = self.links.pop() {
-                    self.page.link(link);
-                }
-            }
+            "a" => self.end_link(),
             "td" | "th" => self.page.space = true,
             block => self.page.gap(gap_around(block)),
+        }
+    }
+
+    fn end_link(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.page.link(link);
         }
     }
 
@@ -131,20 +137,6 @@ impl Reader {
                 is_web_address(&url) || url.starts_with("mailto:") || url.starts_with("tel:")
             }
             _ => may_be_web_address(&target) && is_balanced(&target),
-        }
-    }
-
-    fn text(&mut self, chunk: &TextChunk<'_>) {
-        self.node.push_str(chunk.as_str());
-        if !chunk.last_in_text_node() {
-            return;
-        }
-        let node = std::mem::take(&mut self.node);
-        if chunk.text_type() == TextType::Data {
-            self.visible(&node);
-        } else {
-            // Style sheets, scripts, titles.
-            self.controls(&node);
         }
     }
 

@@ -2,14 +2,15 @@
 
 use liquid_core::Expression;
 use liquid_core::model::KString;
-use liquid_core::parser::FilterChain;
 use liquid_core::runtime::Variable;
 
+use super::address;
+use super::escape;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
-use super::filters::{self, ESCAPES, NEWLINE_TO_BR, RAW};
+use super::filters::{self, Call, ESCAPES, NEWLINE_TO_BR, RAW};
 use super::lexer::Comparison;
 use super::names::Locals;
-use super::scan::{Item, ItemKind, Shown, Special};
+use super::scan::{Item, ItemKind, Place, Shown, Special};
 use super::structure::{closes, opens};
 use super::syntax::{Chain, Condition, FilterCall, Index, Operand, Over, Path, Tag};
 
@@ -24,12 +25,39 @@ pub(super) enum Context {
     PlainFromHtml,
 }
 
+/// What a printed value is escaped for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Escape {
+    /// Goes out as it is.
+    Not,
+    /// HTML text and attributes.
+    Html,
+    /// HTML already, such as captured text, that stands in an attribute: it may not end the attribute.
+    Quotes,
+    /// HTML already, that stands in a comment or a style sheet: it may not end it.
+    Angles,
+    /// HTML by the author's wish: what it leaves open is closed after it.
+    Close,
+}
+
+impl Escape {
+    /// Appends text, escaped.
+    pub(super) fn push(self, text: &str, out: &mut String) {
+        match self {
+            Self::Not | Self::Close => out.push_str(text),
+            Self::Html => escape::html(text, out),
+            Self::Quotes => escape::some(text, b"<>\"'", out),
+            Self::Angles => escape::some(text, b"<>", out),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Op {
     Text(String),
     Output {
-        chain: FilterChain,
-        escape: bool,
+        chain: filters::Chain,
+        escape: Escape,
         breaks: bool,
         shows: Option<Shown>,
     },
@@ -39,6 +67,11 @@ pub(super) enum Op {
     },
     Link {
         link: u16,
+        target: Vec<Op>,
+    },
+    /// An address, or something that holds addresses, that comes from a value.
+    Address {
+        kind: address::Kind,
         target: Vec<Op>,
     },
     OpenPixel,
@@ -62,7 +95,7 @@ pub(super) enum Op {
     For(Box<Loop>),
     Assign {
         name: KString,
-        chain: FilterChain,
+        chain: filters::Chain,
     },
     Capture {
         name: KString,
@@ -156,8 +189,8 @@ impl Builder<'_> {
         let at = |problem: Problem| problem.at(self.part, item.at);
         Ok(Some(match &item.kind {
             ItemKind::Text(text) => Op::Text(text.clone()),
-            ItemKind::Output(chain) => self.output(chain, shown(chain)).map_err(at)?,
-            ItemKind::Unseen(chain) => self.output(chain, None).map_err(at)?,
+            ItemKind::Output(chain) => self.output(chain, Place::Text, shown(chain)).map_err(at)?,
+            ItemKind::Placed { chain, place, shows } => self.output(chain, *place, *shows).map_err(at)?,
             ItemKind::Special(Special::Click { link, url }) => Op::Click { link: *link, url: url.clone() },
             ItemKind::Special(Special::OpenPixel) => Op::OpenPixel,
             ItemKind::Special(Special::Unsubscribe) => Op::Unsubscribe { escape: self.context == Context::Html },
@@ -203,6 +236,9 @@ impl Builder<'_> {
             }
             ItemKind::Special(Special::LinkStart { link }) => {
                 Op::Link { link: *link, target: self.closed(item, rest)? }
+            }
+            ItemKind::Special(Special::AddressStart(kind)) => {
+                Op::Address { kind: *kind, target: self.closed(item, rest)? }
             }
             ItemKind::Special(Special::UnlessShown(field)) => {
                 Op::UnlessShown { field: *field, body: self.closed(item, rest)? }
@@ -278,13 +314,14 @@ impl Builder<'_> {
         }
     }
 
-    fn output(&self, chain: &Chain, shows: Option<Shown>) -> Result<Op, Problem> {
-        let (mut filters, mut escape, mut breaks) = (chain.filters.as_slice(), self.context == Context::Html, false);
+    fn output(&self, chain: &Chain, place: Place, shows: Option<Shown>) -> Result<Op, Problem> {
+        let (mut filters, mut is_markup, mut breaks) = (chain.filters.as_slice(), false, false);
         let is_plain = filters.is_empty();
+        let mut is_raw = false;
         if let Some((last, before)) = filters.split_last() {
             if last.name == RAW {
                 filters = before;
-                escape = false;
+                is_raw = true;
             } else if last.name == NEWLINE_TO_BR && self.context != Context::Plain {
                 filters = before;
                 breaks = self.context == Context::Html;
@@ -293,7 +330,7 @@ impl Builder<'_> {
         if let Some((last, before)) = filters.split_last()
             && ESCAPES.contains(&last.name.as_str())
         {
-            escape = false;
+            is_markup = true;
             if self.context == Context::PlainFromHtml {
                 filters = before;
             }
@@ -305,28 +342,38 @@ impl Builder<'_> {
             && is_plain
             && self.locals.is_escaped(path)
         {
-            escape = false;
+            is_markup = true;
         }
+        let escape = match (self.context, place) {
+            (Context::Plain | Context::PlainFromHtml, _) => Escape::Not,
+            (Context::Html, _) if !is_raw && !is_markup => Escape::Html,
+            (Context::Html, Place::Text) if is_raw => Escape::Close,
+            (Context::Html, Place::Text) => Escape::Not,
+            (Context::Html, Place::Quoted) => Escape::Quotes,
+            (Context::Html, Place::Inert) => Escape::Angles,
+        };
+        // A line break is markup, which only text may hold.
+        breaks &= place == Place::Text;
         Ok(Op::Output { chain: self.chain(&chain.entry, filters)?, escape, breaks, shows })
     }
 
-    fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<FilterChain, Problem> {
-        let filters = calls
+    fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<filters::Chain, Problem> {
+        let calls = calls
             .iter()
-            .map(|call| match filters::build(&call.name, call.arguments.iter().map(expression).collect()) {
+            .map(|call| match Call::build(&call.name, call.arguments.iter().map(expression).collect()) {
                 Some(Ok(filter)) => Ok(filter),
                 Some(Err(_)) => Err(Problem::syntax(format!("the filter `{}` is given wrong arguments", call.name))),
                 None => Err(Problem::new(FaultCode::UnknownFilter, format!("there is no filter `{}`", call.name))),
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(FilterChain::new(expression(entry), filters))
+        Ok(filters::Chain::new(expression(entry), calls))
     }
 }
 
-/// Which of the fields the law wants an output shows.
+/// Which of the fields the law wants an output shows. One that goes through a filter may show anything.
 pub(super) fn shown(chain: &Chain) -> Option<Shown> {
     match &chain.entry {
-        Operand::Path(path) if path.rest.is_empty() => match path.root.as_str() {
+        Operand::Path(path) if path.rest.is_empty() && chain.filters.is_empty() => match path.root.as_str() {
             "unsubscribe_url" => Some(Shown::Unsubscribe),
             "physical_address" => Some(Shown::PhysicalAddress),
             _ => None,

@@ -3,9 +3,12 @@
 //! Whitespace control (`{{-`, `-%}`), `raw` and `comment` are dealt with here, so that later steps see none of them.
 //! Everything is iterative and bounded, because the source is a stranger's.
 
+use runtime::{Budget, Spent};
+
+use super::address;
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::lexer::brief;
-use super::limits::{FAULTS, Limits};
+use super::limits::{END_TAG_BYTES, FAULTS, Limits, text_steps};
 use super::syntax::{self, Chain, Tag};
 
 /// One element of a part, in source order; blocks are not yet trees.
@@ -21,8 +24,8 @@ pub(super) enum ItemKind {
     Text(String),
     /// `{{ … }}`.
     Output(Chain),
-    /// An output that the reader never sees, because it stands in a comment.
-    Unseen(Chain),
+    /// An output whose place in the HTML is known.
+    Placed { chain: Chain, place: Place, shows: Option<Shown> },
     /// `{% … %}`.
     Tag(Tag),
     /// Something this engine puts in.
@@ -36,6 +39,8 @@ pub(super) enum Special {
     Click { link: u16, url: String },
     /// Starts a link whose target is rendered: what stands up to its end tag is the target.
     LinkStart { link: u16 },
+    /// Starts an address, or something that holds addresses, that is checked when it is rendered.
+    AddressStart(address::Kind),
     /// The address of the open pixel.
     OpenPixel,
     /// The recipient's unsubscribe address.
@@ -44,6 +49,17 @@ pub(super) enum Special {
     Footer,
     /// Starts text that is left out if the message has shown this field already.
     UnlessShown(Shown),
+}
+
+/// Where in the HTML an output stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In text.
+    Text,
+    /// In the value of an attribute.
+    Quoted,
+    /// Where a browser reads no markup: in a comment, a style sheet, a script, a title.
+    Inert,
 }
 
 /// Fields the law wants in marketing mail; the engine notes whether a message showed them.
@@ -56,6 +72,14 @@ pub(super) enum Shown {
 impl Item {
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self { kind: ItemKind::Text(text.into()), at: Position::default() }
+    }
+
+    /// The chain of an output, wherever it stands.
+    pub(super) fn output(&self) -> Option<&Chain> {
+        match &self.kind {
+            ItemKind::Output(chain) | ItemKind::Placed { chain, .. } => Some(chain),
+            _ => None,
+        }
     }
 
     pub(super) fn special(special: Special) -> Self {
@@ -72,19 +96,32 @@ impl Item {
 /// # Errors
 /// Every fault of the markup, up to a limit; of a fault in the delimiters only the first, since nothing after it can
 /// be told.
-pub(super) fn scan(part: Part, source: &str, limits: &Limits) -> Result<Vec<Item>, Vec<TemplateFault>> {
+pub(super) fn scan(
+    part: Part,
+    source: &str,
+    limits: &Limits,
+    budget: &Budget,
+) -> Result<Vec<Item>, Vec<TemplateFault>> {
     if source.len() > limits.source_bytes {
         let detail = format!("{} bytes; at most {} are allowed", source.len(), limits.source_bytes);
         return Err(vec![Problem::new(FaultCode::SourceTooLarge, detail).at(part, Position { line: 1, column: 1 })]);
     }
+    let start = Position { line: 1, column: 1 };
+    let copies = source.len().saturating_mul(2);
+    budget
+        .take_input(source.len())
+        .and_then(|()| budget.hold(copies))
+        .and_then(|()| budget.take_steps(text_steps(source.len())))
+        .map_err(|spent| vec![Problem::from(spent).at(part, start)])?;
     // One kind of line end, so that positions and encoding need not know three.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut scanner = Scanner {
         part,
         source: &source,
         limits,
+        budget,
         at: 0,
-        place: Place::default(),
+        place: Cursor::default(),
         tags: 0,
         items: Vec::new(),
         faults: Vec::new(),
@@ -97,13 +134,13 @@ pub(super) fn scan(part: Part, source: &str, limits: &Limits) -> Result<Vec<Item
 
 /// Follows line and column forward through the source, so that a thousand tags do not mean a thousand rescans.
 #[derive(Default)]
-struct Place {
+struct Cursor {
     offset: usize,
     lines: u32,
     columns: u32,
 }
 
-impl Place {
+impl Cursor {
     fn advance(&mut self, source: &str, to: usize) -> Position {
         for character in source.get(self.offset..to).unwrap_or_default().chars() {
             if character == '\n' {
@@ -122,8 +159,9 @@ struct Scanner<'s> {
     part: Part,
     source: &'s str,
     limits: &'s Limits,
+    budget: &'s Budget,
     at: usize,
-    place: Place,
+    place: Cursor,
     tags: usize,
     items: Vec<Item>,
     faults: Vec<TemplateFault>,
@@ -143,8 +181,9 @@ impl<'s> Scanner<'s> {
         let mut trim_next = false;
         while let Some(start) = find_opening(self.source, self.at) {
             let markup = self.markup(start)?;
-            self.push_text(self.source.get(self.at..start).unwrap_or_default(), trim_next, markup.trims_before);
+            self.push_text(self.at, start, trim_next, markup.trims_before);
             let at = self.place.advance(self.source, start);
+            self.charge(at, markup.end - self.at)?;
             self.at = markup.end;
             trim_next = markup.trims_after;
             self.tags += 1;
@@ -165,8 +204,13 @@ impl<'s> Scanner<'s> {
                 return Ok(());
             }
         }
-        self.push_text(self.source.get(self.at..).unwrap_or_default(), trim_next, false);
+        self.push_text(self.at, self.source.len(), trim_next, false);
         Ok(())
+    }
+
+    /// Charges for this many bytes of the source.
+    fn charge(&self, at: Position, bytes: usize) -> Result<(), TemplateFault> {
+        self.budget.take_steps(text_steps(bytes)).map_err(|spent: Spent| Problem::from(spent).at(self.part, at))
     }
 
     /// Reads a tag. `Some` for `raw` and `comment`: whether their end tag trims what follows.
@@ -201,23 +245,32 @@ impl<'s> Scanner<'s> {
 
     /// Skips over `raw` (whose text is kept as it is) or `comment` (which leaves nothing).
     fn verbatim(&mut self, at: Position, name: &str, trims: bool) -> Result<bool, TemplateFault> {
-        let mut from = self.at;
+        let (mut from, mut closing) = (self.at, self.at);
+        let mut charged = self.at;
         while let Some(found) = self.source.get(from..).and_then(|rest| rest.find("{%")) {
             let start = from + found;
             let inner_from = start + 2;
-            let Some(length) = self.source.get(inner_from..).and_then(|rest| rest.find("%}")) else { break };
-            let inner = self.source.get(inner_from..inner_from + length).unwrap_or_default();
+            // The next `%}` serves for all `{%` before it: looked for only once it is behind.
+            if closing < inner_from {
+                let Some(length) = self.source.get(inner_from..).and_then(|rest| rest.find("%}")) else { break };
+                closing = inner_from + length;
+            }
+            self.charge(at, start - charged)?;
+            charged = start;
+            from = inner_from;
+            let inner = self.source.get(inner_from..closing).unwrap_or_default();
+            if inner.len() > END_TAG_BYTES {
+                continue;
+            }
             let word = inner.strip_prefix('-').unwrap_or(inner);
             let word = word.strip_suffix('-').unwrap_or(word).trim();
             if word.strip_prefix("end") == Some(name) {
                 if name == "raw" {
-                    let text = self.source.get(self.at..start).unwrap_or_default();
-                    self.push_text(text, trims, inner.starts_with('-'));
+                    self.push_text(self.at, start, trims, inner.starts_with('-'));
                 }
-                self.at = inner_from + length + 2;
+                self.at = closing + 2;
                 return Ok(inner.ends_with('-'));
             }
-            from = inner_from;
         }
         Err(Problem::new(FaultCode::UnclosedTag, format!("`{name}` is never closed by `end{name}`")).at(self.part, at))
     }
@@ -240,16 +293,14 @@ impl<'s> Scanner<'s> {
         Ok(Markup { is_output, inner, trims_before, trims_after, end: start + 2 + length + 2 })
     }
 
-    fn push_text(&mut self, text: &str, trim_start: bool, trim_end: bool) {
-        let text = if trim_start { text.trim_start() } else { text };
-        let text = if trim_end { text.trim_end() } else { text };
-        if text.is_empty() {
-            return;
-        }
-        if let Some(Item { kind: ItemKind::Text(before), .. }) = self.items.last_mut() {
-            before.push_str(text);
-        } else {
-            self.items.push(Item::text(text));
+    fn push_text(&mut self, from: usize, to: usize, trim_start: bool, trim_end: bool) {
+        let text = self.source.get(from..to).unwrap_or_default();
+        let begun = if trim_start { text.trim_start() } else { text };
+        let from = from + text.len() - begun.len();
+        let text = if trim_end { begun.trim_end() } else { begun };
+        if !text.is_empty() {
+            let at = self.place.advance(self.source, from);
+            self.items.push(Item { kind: ItemKind::Text(text.to_owned()), at });
         }
     }
 }

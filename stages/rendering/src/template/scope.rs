@@ -1,15 +1,19 @@
-//! Resolves names while a message renders. Nothing is copied up front: a path goes straight to the field it names.
+//! Resolves names while a message renders. Nothing is copied up front: a path goes straight to the field it names, and texts are
+//! borrowed. Lists and objects in merge data become Liquid values once a rendering, when one of them is first asked for.
 //! A name without a value is [`Missing`], never an error.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
 use std::fmt;
 
 use liquid_core::model::{
     DisplayCow, KString, KStringCow, KStringRef, ScalarCow, State, Value, ValueCow, ValueView, try_find,
 };
 use liquid_core::runtime::{PartialStore, Registers, Renderable, Runtime};
-use serde_json::Value as Json;
+use runtime::{Budget, Spent};
+use serde_json::{Map, Value as Json};
 
+use super::limits::{VALUE_DEPTH, text_steps};
 use super::merge::{Contact, Links, MergeData};
 use super::message::Fixed;
 
@@ -66,71 +70,99 @@ pub(super) struct Frame {
     pub(super) length: i64,
 }
 
-/// Everything a message's names can mean.
+/// Everything a message's names can mean, and the budget of the rendering.
 pub(super) struct Scope<'a> {
     fixed: &'a Fixed,
     data: &'a MergeData,
     pub(super) links: &'a dyn Links,
     unsubscribe: OnceCell<String>,
     preferences: OnceCell<String>,
-    pub(super) locals: Vec<(KString, Value)>,
+    pub(super) locals: HashMap<KString, Value>,
     pub(super) frames: Vec<Frame>,
+    /// `data` and the contact's fields as Liquid values.
+    converted_data: OnceCell<Value>,
+    converted_fields: OnceCell<Value>,
     registers: Registers,
+    pub(super) budget: Budget,
+    /// Set when looking up a name spent the budget: the library's interface has no room for that error.
+    spent: Cell<Option<Spent>>,
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links) -> Self {
+    pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, budget: Budget) -> Self {
         Self {
             fixed,
             data,
             links,
             unsubscribe: OnceCell::new(),
             preferences: OnceCell::new(),
-            locals: Vec::new(),
+            locals: HashMap::new(),
             frames: Vec::new(),
+            converted_data: OnceCell::new(),
+            converted_fields: OnceCell::new(),
             registers: Registers::default(),
+            budget,
+            spent: Cell::new(None),
         }
     }
 
+    /// Charges steps from where no error can be answered. [`Scope::check`] answers it.
+    fn take(&self, steps: u64) {
+        if let Err(spent) = self.budget.take_steps(steps) {
+            self.spent.set(Some(spent));
+        }
+    }
+
+    /// The error of a lookup that spent the budget. What it answered says nothing then.
+    pub(super) fn check(&self) -> Result<(), Spent> {
+        self.spent.get().map_or(Ok(()), Err)
+    }
+
     pub(super) fn unsubscribe(&self) -> &str {
-        self.unsubscribe.get_or_init(|| self.links.unsubscribe())
+        self.unsubscribe_text()
     }
 
     pub(super) fn preferences(&self) -> &str {
+        self.preferences_text()
+    }
+
+    fn unsubscribe_text(&self) -> &String {
+        self.unsubscribe.get_or_init(|| self.links.unsubscribe())
+    }
+
+    fn preferences_text(&self) -> &String {
         self.preferences.get_or_init(|| self.links.preferences())
     }
 
     pub(super) fn set(&mut self, name: &KString, value: Value) {
-        match self.locals.iter_mut().find(|(known, _)| known == name) {
-            Some((_, old)) => *old = value,
-            None => self.locals.push((name.clone(), value)),
-        }
+        self.locals.insert(name.clone(), value);
     }
 
     /// The value of a path; [`Missing`] when there is none.
     pub(super) fn find(&self, path: &[ScalarCow<'_>]) -> ValueCow<'_> {
         let Some((root, rest)) = path.split_first() else { return missing() };
+        self.take(path.len() as u64);
         let root = root.to_kstr();
         if let Some(value) = self.loop_value(&root, rest, self.frames.len()) {
             return value;
         }
-        if let Some((_, value)) = self.locals.iter().find(|(name, _)| name == root.as_str()) {
+        if let Some(value) = self.locals.get(root.as_str()) {
             return tail(value, rest);
         }
         match root.as_str() {
             "contact" => self.contact(rest),
-            "data" => json_at(&self.data.data, rest),
+            "data" => self.json_at(&self.converted_data, JsonRoot::Value(&self.data.data), rest),
             "sender" => member(rest, |name| match name {
-                "name" => Some(self.fixed.sender_name.as_str()),
-                "email" => Some(self.fixed.sender_email.as_str()),
-                "reply_to" => self.fixed.reply_to.as_deref(),
+                "name" => Some(&self.fixed.sender_name),
+                "email" => Some(&self.fixed.sender_email),
+                "reply_to" => self.fixed.reply_to.as_ref(),
                 _ => None,
             }),
             "campaign" => member(rest, |name| self.fixed.campaign.as_ref().and_then(|campaign| campaign.get(name))),
             "tenant" => member(rest, |name| self.fixed.tenant.get(name)),
-            "unsubscribe_url" => borrowed(Some(self.unsubscribe()), rest),
-            "preferences_url" => borrowed(Some(self.preferences()), rest),
-            "physical_address" => borrowed(self.fixed.physical_address.as_deref(), rest),
+            "unsubscribe_url" => borrowed(Some(self.unsubscribe_text()), rest),
+            "preferences_url" => borrowed(Some(self.preferences_text()), rest),
+            "physical_address" => borrowed(self.fixed.physical_address.as_ref(), rest),
             bare => borrowed(contact_field(&self.data.contact, bare), rest),
         }
     }
@@ -139,12 +171,12 @@ impl<'a> Scope<'a> {
         let Some((name, rest)) = rest.split_first() else { return missing() };
         let name = name.to_kstr();
         if name == "fields" {
-            let Some((key, rest)) = rest.split_first() else { return missing() };
+            let Some((key, tail)) = rest.split_first() else { return missing() };
             let key = key.to_kstr();
-            let own = self.data.contact.fields.get(key.as_str()).filter(|value| !is_empty(value));
-            return match own {
-                Some(value) => json_at(value, rest),
-                None => borrowed(self.fixed.fallbacks.get(key.as_str()).map(String::as_str), rest),
+            let fields = &self.data.contact.fields;
+            return match fields.get(key.as_str()).filter(|value| !is_empty(value)) {
+                Some(_) => self.json_at(&self.converted_fields, JsonRoot::Object(fields), rest),
+                None => borrowed(self.fixed.fallbacks.get(key.as_str()), tail),
             };
         }
         borrowed(contact_field(&self.data.contact, &name), rest)
@@ -183,35 +215,32 @@ fn tail<'a>(value: &'a Value, rest: &[ScalarCow<'_>]) -> ValueCow<'a> {
 }
 
 /// A text field. An empty one is missing.
-fn borrowed<'a>(text: Option<&'a str>, rest: &[ScalarCow<'_>]) -> ValueCow<'a> {
+fn borrowed<'a>(text: Option<&'a String>, rest: &[ScalarCow<'_>]) -> ValueCow<'a> {
     match text {
-        Some(text) if !text.is_empty() => {
-            let value = Value::scalar(KString::from_ref(text));
-            if rest.is_empty() { ValueCow::Owned(value) } else { ValueCow::Owned(tail(&value, rest).into_owned()) }
-        }
+        Some(text) if !text.is_empty() => try_find(text, rest).unwrap_or_else(missing),
         _ => missing(),
     }
 }
 
-fn member<'a>(rest: &[ScalarCow<'_>], get: impl Fn(&str) -> Option<&'a str>) -> ValueCow<'a> {
+fn member<'a>(rest: &[ScalarCow<'_>], get: impl Fn(&str) -> Option<&'a String>) -> ValueCow<'a> {
     match rest.split_first() {
         Some((name, rest)) => borrowed(get(&name.to_kstr()), rest),
         None => missing(),
     }
 }
 
-fn contact_field<'a>(contact: &'a Contact, name: &str) -> Option<&'a str> {
+fn contact_field<'a>(contact: &'a Contact, name: &str) -> Option<&'a String> {
     match name {
         "email" => Some(&contact.email),
-        "first_name" => contact.first_name.as_deref(),
-        "last_name" => contact.last_name.as_deref(),
-        "title" => contact.title.as_deref(),
-        "phone" => contact.phone.as_deref(),
-        "company" => contact.company.as_deref(),
-        "timezone" => contact.timezone.as_deref(),
-        "locale" => contact.locale.as_deref(),
-        "lifecycle_stage" => contact.lifecycle_stage.as_deref(),
-        "dot_number" => contact.dot_number.as_deref(),
+        "first_name" => contact.first_name.as_ref(),
+        "last_name" => contact.last_name.as_ref(),
+        "title" => contact.title.as_ref(),
+        "phone" => contact.phone.as_ref(),
+        "company" => contact.company.as_ref(),
+        "timezone" => contact.timezone.as_ref(),
+        "locale" => contact.locale.as_ref(),
+        "lifecycle_stage" => contact.lifecycle_stage.as_ref(),
+        "dot_number" => contact.dot_number.as_ref(),
         _ => None,
     }
 }
@@ -224,48 +253,93 @@ fn is_empty(value: &Json) -> bool {
     }
 }
 
-/// Walks JSON along a path and converts only what is found there.
-fn json_at<'a>(value: &Json, path: &[ScalarCow<'_>]) -> ValueCow<'a> {
-    let mut value = value;
-    for (at, key) in path.iter().enumerate() {
-        let next = match value {
-            Json::Object(object) => object.get(key.to_kstr().as_str()),
-            Json::Array(items) => key.to_integer().and_then(|index| {
-                let index = if index < 0 { index + i64::try_from(items.len()).ok()? } else { index };
-                items.get(usize::try_from(index).ok()?)
-            }),
-            _ => None,
+/// Merge data a path starts in.
+#[derive(Clone, Copy)]
+enum JsonRoot<'a> {
+    Value(&'a Json),
+    Object(&'a Map<String, Json>),
+}
+
+impl<'a> JsonRoot<'a> {
+    /// What stands at the end of a path. `None`: nothing does, or the answer is a property of a value such as its `size`.
+    fn walk(self, path: &[ScalarCow<'_>]) -> Option<&'a Json> {
+        let (mut value, path) = match self {
+            Self::Value(value) => (value, path),
+            Self::Object(object) => {
+                let (key, path) = path.split_first()?;
+                (object.get(key.to_kstr().as_str())?, path)
+            }
         };
-        match next {
-            Some(next) => value = next,
-            // `size`, `first`, `last` and the like are answered by the value itself.
-            None => return ValueCow::Owned(tail(&liquid(value, 0), path.get(at..).unwrap_or_default()).into_owned()),
+        for key in path {
+            value = match value {
+                Json::Object(object) => object.get(key.to_kstr().as_str())?,
+                Json::Array(items) => {
+                    let index = key.to_integer()?;
+                    let index = if index < 0 { index + i64::try_from(items.len()).ok()? } else { index };
+                    items.get(usize::try_from(index).ok()?)?
+                }
+                _ => return None,
+            };
         }
-    }
-    match liquid(value, 0) {
-        Value::Nil => missing(),
-        Value::Scalar(scalar) if scalar.to_kstr().is_empty() => missing(),
-        value => ValueCow::Owned(value),
+        Some(value)
     }
 }
 
-/// JSON as a Liquid value. Deeper than any template can reach is left out.
-fn liquid(json: &Json, depth: usize) -> Value {
-    match json {
-        Json::Null => Value::Nil,
-        Json::Bool(flag) => Value::scalar(*flag),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(whole), _) => Value::scalar(whole),
-            (None, Some(float)) => Value::scalar(float),
-            (None, None) => Value::Nil,
-        },
-        Json::String(text) => Value::scalar(KString::from_ref(text)),
-        _ if depth > 24 => Value::Nil,
-        Json::Array(items) => Value::Array(items.iter().map(|item| liquid(item, depth + 1)).collect()),
-        Json::Object(object) => Value::Object(
-            object.iter().map(|(key, value)| (KString::from_ref(key), liquid(value, depth + 1))).collect(),
-        ),
+impl Scope<'_> {
+    /// The value at a path in merge data. Only lists, objects and their properties need the converted data.
+    fn json_at<'s>(&'s self, cell: &'s OnceCell<Value>, root: JsonRoot<'s>, path: &[ScalarCow<'_>]) -> ValueCow<'s> {
+        match root.walk(path) {
+            Some(Json::Null) => missing(),
+            Some(Json::String(text)) if text.is_empty() => missing(),
+            Some(Json::String(text)) => ValueCow::Borrowed(text),
+            Some(scalar @ (Json::Bool(_) | Json::Number(_))) => ValueCow::Owned(self.liquid(scalar, 0)),
+            Some(Json::Array(_) | Json::Object(_)) => tail(self.converted(cell, root), path),
+            None if path.iter().any(is_property) => tail(self.converted(cell, root), path),
+            None => missing(),
+        }
     }
+
+    fn converted<'s>(&'s self, cell: &'s OnceCell<Value>, root: JsonRoot<'_>) -> &'s Value {
+        cell.get_or_init(|| match root {
+            JsonRoot::Value(value) => self.liquid(value, 0),
+            JsonRoot::Object(object) => self.liquid_object(object, 0),
+        })
+    }
+
+    /// JSON as a Liquid value. Nothing more is converted once the budget is spent.
+    fn liquid(&self, json: &Json, depth: u32) -> Value {
+        self.take(1);
+        if self.spent.get().is_some() {
+            return Value::Nil;
+        }
+        match json {
+            Json::Null => Value::Nil,
+            Json::Bool(flag) => Value::scalar(*flag),
+            Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+                (Some(whole), _) => Value::scalar(whole),
+                (None, Some(float)) => Value::scalar(float),
+                (None, None) => Value::Nil,
+            },
+            Json::String(text) => {
+                self.take(text_steps(text.len()));
+                Value::scalar(KString::from_ref(text))
+            }
+            _ if depth >= VALUE_DEPTH => Value::Nil,
+            Json::Array(items) => Value::Array(items.iter().map(|item| self.liquid(item, depth + 1)).collect()),
+            Json::Object(object) => self.liquid_object(object, depth),
+        }
+    }
+
+    fn liquid_object(&self, object: &Map<String, Json>, depth: u32) -> Value {
+        Value::Object(
+            object.iter().map(|(key, value)| (KString::from_ref(key), self.liquid(value, depth + 1))).collect(),
+        )
+    }
+}
+
+/// Whether a key may name a property of a list, an object or a text, rather than what is in it.
+fn is_property(key: &ScalarCow<'_>) -> bool {
+    matches!(key.to_kstr().as_str(), "size" | "first" | "last")
 }
 
 /// Templates cannot include others.

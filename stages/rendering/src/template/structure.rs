@@ -14,6 +14,7 @@ pub(super) fn opens(item: &Item) -> Option<Block> {
         ItemKind::Tag(Tag::For(_)) => Some(Block::For),
         ItemKind::Tag(Tag::Capture(_)) => Some(Block::Capture),
         ItemKind::Special(Special::LinkStart { .. }) => Some(Block::Link),
+        ItemKind::Special(Special::AddressStart(_)) => Some(Block::Address),
         ItemKind::Special(Special::UnlessShown(_)) => Some(Block::UnlessShown),
         _ => None,
     }

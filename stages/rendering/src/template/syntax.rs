@@ -4,7 +4,7 @@ use liquid_core::model::{State, Value};
 
 use super::fault::{FaultCode, Problem};
 use super::lexer::{Comparison, Token, brief, tokens};
-use super::limits::{CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, Limits, PATH_PARTS};
+use super::limits::{ALTERNATIVES, CHAIN_FILTERS, CONDITION_TERMS, INDEX_DEPTH, Limits, PATH_PARTS};
 
 /// A literal or a path to a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,6 +76,8 @@ pub(super) enum Block {
     Capture,
     /// Ours: the text inside is the target of a tracked link.
     Link,
+    /// Ours: the text inside is an address, or holds some, that is checked when it is rendered.
+    Address,
     /// Ours: what is inside is left out when the message has shown the field already.
     UnlessShown,
 }
@@ -89,6 +91,7 @@ impl Block {
             Self::For => "for",
             Self::Capture => "capture",
             Self::Link => "link",
+            Self::Address => "address",
             Self::UnlessShown => "unless_shown",
         }
     }
@@ -325,6 +328,9 @@ impl<'s> Reader<'s> {
     fn alternatives(&mut self) -> Result<Vec<Operand>, Problem> {
         let mut values = vec![self.operand()?];
         while self.take(&Token::Comma) || self.take(&Token::Name("or")) {
+            if values.len() >= ALTERNATIVES {
+                return Err(Problem::syntax(format!("more than {ALTERNATIVES} alternatives in one `when`")));
+            }
             values.push(self.operand()?);
         }
         Ok(values)
@@ -387,6 +393,19 @@ fn is_reserved(name: &str) -> bool {
         || name.starts_with("__")
         || matches!(
             name,
-            "and" | "or" | "in" | "contains" | "forloop" | "data" | "contact" | "sender" | "campaign" | "tenant"
+            "and"
+                | "or"
+                | "in"
+                | "contains"
+                | "forloop"
+                | "data"
+                | "contact"
+                | "sender"
+                | "campaign"
+                | "tenant"
+                // What the law wants in marketing mail is never something the template says itself.
+                | "unsubscribe_url"
+                | "preferences_url"
+                | "physical_address"
         )
 }

@@ -2,12 +2,14 @@
 //! Liquid, no link is rewritten, nothing is added; only what mail itself needs is made: headers, encoding, a text part when
 //! there is none, attachments.
 
+use runtime::Budget;
+
 use super::attachment::{self, Attached};
 use super::escape;
 use super::fault::TemplateFault;
 use super::header;
 use super::message::{Compiled, Draft, digest};
-use super::parts::{MessageOptions, unprocessable};
+use super::parts::{MessageOptions, too_complex};
 use super::plain;
 use super::qp;
 use super::scan::{Item, ItemKind};
@@ -33,7 +35,7 @@ pub struct Written {
 pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
     let text = match written.text.as_deref().filter(|text| !text.trim().is_empty()) {
         Some(text) => text.to_owned(),
-        None => derived(&written.html)?,
+        None => derived(&written.html, &Budget::new(options.limits.reading()))?,
     };
     let hash = digest(&[&written.subject, &written.html, &text]);
     let (mixed, alternative) = (format!("=_m{hash}"), format!("=_a{hash}"));
@@ -73,8 +75,8 @@ fn body(draft: &mut Draft, media_type: &str, text: &str) {
     draft.text(&encoder.take());
 }
 
-fn derived(html: &str) -> Result<String, Vec<TemplateFault>> {
-    let items = plain::derive(&[Item::text(html)]).map_err(|_| vec![unprocessable()])?;
+fn derived(html: &str, budget: &Budget) -> Result<String, Vec<TemplateFault>> {
+    let items = plain::derive(&[Item::text(html)], budget).map_err(|spent| vec![too_complex(spent)])?;
     Ok(items
         .into_iter()
         .filter_map(|item| match item.kind {

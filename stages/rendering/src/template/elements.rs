@@ -1,0 +1,391 @@
+//! Which elements of a document may be open at its end, and whether what stands in them can be seen.
+//!
+//! Browsers repair HTML in many ways. Here an element counts as closed only where every browser closes it, so what is left is
+//! all that may be open: an end tag for an element that is not open does nothing. Seen is only what stands in elements known to
+//! hide nothing.
+
+use std::collections::HashMap;
+
+use super::entities;
+
+/// Elements an open one of which a browser opens again after it was closed by another's end tag.
+const FORMATTING: [&str; 14] =
+    ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"];
+/// Elements that end by themselves where another of their kind begins.
+const ENDING: [&str; 10] = ["p", "li", "dt", "dd", "td", "th", "tr", "option", "optgroup", "rp"];
+/// Elements that a browser closes, together with those of [`ENDING`], when a table or a part of it ends.
+const TABLE_PARTS: [&str; 8] = ["tbody", "thead", "tfoot", "tr", "td", "th", "caption", "colgroup"];
+/// Elements whose start tag ends an open paragraph.
+const BLOCKS: [&str; 30] = [
+    "address",
+    "article",
+    "aside",
+    "blockquote",
+    "center",
+    "details",
+    "dialog",
+    "dir",
+    "div",
+    "dl",
+    "fieldset",
+    "figcaption",
+    "figure",
+    "footer",
+    "form",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "header",
+    "main",
+    "menu",
+    "nav",
+    "ol",
+    "p",
+    "pre",
+    "section",
+    "ul",
+];
+/// Elements, beside the blocks and table parts, that an end tag of another element does not close.
+const SPECIAL: [&str; 27] = [
+    "applet", "body", "button", "frame", "head", "hgroup", "html", "iframe", "li", "dd", "dt", "listing", "marquee",
+    "math", "noembed", "noframes", "noscript", "object", "script", "search", "select", "style", "summary", "svg",
+    "table", "template", "textarea",
+];
+/// Elements that an end tag does not reach through: it finds no formatting element outside of them.
+const BARRIERS: [&str; 12] =
+    ["applet", "button", "caption", "marquee", "math", "object", "select", "svg", "table", "td", "template", "th"];
+/// Elements that hide nothing of what is in them.
+const PLAIN: [&str; 49] = [
+    "a",
+    "address",
+    "article",
+    "aside",
+    "b",
+    "big",
+    "blockquote",
+    "center",
+    "code",
+    "dd",
+    "div",
+    "dl",
+    "dt",
+    "em",
+    "font",
+    "footer",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "header",
+    "i",
+    "li",
+    "main",
+    "nav",
+    "ol",
+    "p",
+    "pre",
+    "section",
+    "small",
+    "span",
+    "strong",
+    "sub",
+    "sup",
+    "table",
+    "tbody",
+    "td",
+    "tfoot",
+    "th",
+    "thead",
+    "tr",
+    "tt",
+    "u",
+    "ul",
+    "html",
+    "body",
+    "figure",
+];
+
+#[derive(Debug)]
+struct Element {
+    name: String,
+    /// It and all around it hide nothing.
+    is_plain: bool,
+}
+
+/// The elements that may be open.
+#[derive(Debug, Default)]
+pub(super) struct Elements {
+    open: Vec<Element>,
+    /// How many of each name are open.
+    counts: HashMap<String, usize>,
+    /// Formatting elements that were closed by another's end tag: a browser opens them again.
+    reopened: Vec<String>,
+}
+
+impl Elements {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// All that would need an end tag.
+    pub(super) fn count(&self) -> usize {
+        self.open.len() + self.reopened.len()
+    }
+
+    pub(super) fn is_in(&self, name: &str) -> bool {
+        self.counts.get(name).is_some_and(|count| *count > 0)
+    }
+
+    /// Whether this element is one of SVG or MathML, where `/>` closes.
+    pub(super) fn is_foreign(&self, name: &str) -> bool {
+        matches!(name, "svg" | "math") || self.is_in("svg") || self.is_in("math")
+    }
+
+    /// Whether what stands here can be seen.
+    pub(super) fn is_plain(&self) -> bool {
+        self.reopened.is_empty() && self.open.last().is_none_or(|element| element.is_plain)
+    }
+
+    pub(super) fn names_from(&self, base: usize) -> Vec<String> {
+        self.open.iter().skip(base).map(|element| element.name.clone()).collect()
+    }
+
+    /// Whether all elements opened since then end where others of their kind begin.
+    pub(super) fn end_by_themselves(&self, base: usize) -> bool {
+        self.open.iter().skip(base).all(|element| ENDING.contains(&element.name.as_str()))
+    }
+
+    /// Opens an element. Those open since `base` that end by its start tag are closed.
+    pub(super) fn open(&mut self, name: &str, is_plain: bool, base: usize) {
+        if !self.is_in("svg") && !self.is_in("math") {
+            let ends: &[&[&str]] = match name {
+                "li" => &[&["p"], &["li"]],
+                "dt" | "dd" => &[&["p"], &["dt", "dd"]],
+                "option" => &[&["option"]],
+                "td" | "th" => &[&["td", "th"]],
+                "tr" => &[&["td", "th"], &["tr"]],
+                block if BLOCKS.contains(&block) => &[&["p"]],
+                _ => &[],
+            };
+            for names in ends {
+                let is_last = self.open.len() > base
+                    && self.open.last().is_some_and(|element| names.contains(&element.name.as_str()));
+                if is_last {
+                    self.pop();
+                }
+            }
+        }
+        let is_plain = is_plain && self.is_plain() && PLAIN.contains(&name);
+        *self.counts.entry(name.to_owned()).or_default() += 1;
+        self.open.push(Element { name: name.to_owned(), is_plain });
+    }
+
+    /// Reads an end tag. It closes no element that was opened before `base`. Answers how many elements were looked at.
+    pub(super) fn close(&mut self, name: &str, base: usize) -> usize {
+        let is_formatting = FORMATTING.contains(&name);
+        if !self.is_in(name) {
+            if is_formatting
+                && base == 0
+                && !BARRIERS.iter().any(|barrier| self.is_in(barrier))
+                && let Some(at) = self.reopened.iter().rposition(|known| known == name)
+            {
+                self.reopened.remove(at);
+            }
+            return self.reopened.len();
+        }
+        let ends_block = is_special(name);
+        let is_table_part = name == "table" || TABLE_PARTS.contains(&name);
+        let mut at = self.open.len();
+        let mut is_clear = true;
+        while at > base {
+            at -= 1;
+            let Some(element) = self.open.get(at) else { break };
+            let other = element.name.as_str();
+            if other == name {
+                break;
+            }
+            is_clear &= !is_special(other)
+                || (ends_block && matches!(other, "p" | "li" | "dt" | "dd"))
+                || (is_table_part && TABLE_PARTS.contains(&other));
+            let is_reached = is_clear || (is_formatting && !BARRIERS.contains(&other));
+            // The end tag of a form closes the form and nothing in it.
+            if at == base || !is_reached || name == "form" {
+                return self.open.len() - at;
+            }
+        }
+        let looked = self.open.len() - at;
+        if self.open.get(at).is_none_or(|element| element.name != name) {
+            return looked;
+        }
+        if is_clear {
+            while self.open.len() > at + 1 {
+                if let Some(element) = self.pop()
+                    && FORMATTING.contains(&element.name.as_str())
+                {
+                    self.reopened.push(element.name);
+                }
+            }
+            self.pop();
+        } else {
+            // A formatting element ends alone: the blocks inside it stay open.
+            self.open.remove(at);
+            self.uncount(name);
+        }
+        looked
+    }
+
+    fn pop(&mut self) -> Option<Element> {
+        let element = self.open.pop()?;
+        self.uncount(&element.name);
+        Some(element)
+    }
+
+    fn uncount(&mut self, name: &str) {
+        if let Some(count) = self.counts.get_mut(name) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn truncate(&mut self, length: usize) {
+        while self.open.len() > length {
+            self.pop();
+        }
+    }
+
+    /// Takes back the last so many.
+    pub(super) fn forget(&mut self, count: usize) {
+        let length = self.open.len().saturating_sub(count);
+        // What is kept stands for all: it hides if one of them hides.
+        let hides = self.open.iter().skip(length).any(|element| !element.is_plain);
+        self.truncate(length);
+        if hides
+            && count > 0
+            && let Some(last) = self.open.last_mut()
+        {
+            last.is_plain = false;
+        }
+    }
+
+    /// A `head` that is still open ends where the body begins.
+    pub(super) fn end_head(&mut self) {
+        if self.open.last().is_some_and(|element| element.name == "head") {
+            self.pop();
+        }
+    }
+
+    /// End tags for all that may be open, innermost first. One for a paragraph that is not open would make one; a block ends it
+    /// where it is open.
+    pub(super) fn end_tags(&self) -> String {
+        let open = self.open.iter().rev().map(|element| element.name.as_str());
+        let reopened = self.reopened.iter().rev().map(String::as_str);
+        let mut tags: String = open
+            .chain(reopened)
+            .filter(|name| !matches!(*name, "p" | "head"))
+            .map(|name| format!("</{name}>"))
+            .collect();
+        if self.is_in("p") {
+            tags.push_str("<div></div>");
+        }
+        tags
+    }
+}
+
+fn is_special(name: &str) -> bool {
+    SPECIAL.contains(&name) || BLOCKS.contains(&name) || TABLE_PARTS.contains(&name)
+}
+
+/// Whether an attribute hides nothing. A value that is not known may hide anything, except where no value can.
+pub(super) fn is_plain(name: &str, value: Option<&str>) -> bool {
+    match name {
+        "" | "title" | "alt" | "target" | "rel" | "lang" | "dir" | "align" | "valign" | "role" | "id" | "class"
+        | "name" | "border" | "cellpadding" | "cellspacing" | "href" | "xmlns" => true,
+        "bgcolor" => value.is_some_and(|value| brightness(value.trim()).is_some_and(|brightness| brightness > 240)),
+        "width" => value.is_some_and(is_wide),
+        "style" => value.is_some_and(|style| entities::decode(style).split(';').all(is_plain_declaration)),
+        _ => false,
+    }
+}
+
+/// A width that leaves room for a line of text.
+fn is_wide(width: &str) -> bool {
+    let width = width.trim();
+    match width.strip_suffix('%') {
+        Some(percent) => percent.parse::<u32>().is_ok_and(|percent| percent >= 30),
+        None => width.strip_suffix("px").unwrap_or(width).parse::<u32>().is_ok_and(|pixels| pixels >= 100),
+    }
+}
+
+/// Whether a declaration of an inline style is one of those that hide nothing.
+fn is_plain_declaration(declaration: &str) -> bool {
+    if declaration.trim().is_empty() {
+        return true;
+    }
+    let Some((property, value)) = declaration.split_once(':') else { return false };
+    let value = value.trim().to_ascii_lowercase();
+    let value = value.strip_suffix("!important").unwrap_or(&value).trim();
+    let is_simple = !value.contains(['\\', '(', '/', '-', '"', '\'']);
+    match property.trim().to_ascii_lowercase().as_str() {
+        "font-family" => !value.contains(['\\', '(', '/']),
+        "font-weight" | "font-style" | "text-align" | "vertical-align" | "border-collapse" | "border-spacing" => {
+            is_simple
+        }
+        "text-decoration" => !value.contains(['\\', '(', '/']),
+        "margin" | "margin-top" | "margin-right" | "margin-bottom" | "margin-left" | "padding" | "padding-top"
+        | "padding-right" | "padding-bottom" | "padding-left" => {
+            // Not so far that text is moved out of sight.
+            is_simple && value.split_whitespace().all(|length| length == "auto" || is_small_length(length))
+        }
+        "width" | "max-width" => is_wide(value),
+        "font-size" => pixels(value).is_some_and(|pixels| (9.0..=72.0).contains(&pixels)),
+        "line-height" => match value.parse::<f32>() {
+            Ok(factor) => (1.0..=3.0).contains(&factor),
+            Err(_) => {
+                value
+                    .strip_suffix('%')
+                    .and_then(|percent| percent.parse::<f32>().ok())
+                    .is_some_and(|percent| percent >= 100.0)
+                    || pixels(value).is_some_and(|pixels| (9.0..=100.0).contains(&pixels))
+            }
+        },
+        // On the white that nothing else may change.
+        "color" => brightness(value).is_some_and(|brightness| brightness <= 170),
+        "background" | "background-color" => brightness(value).is_some_and(|brightness| brightness > 240),
+        _ => false,
+    }
+}
+
+fn is_small_length(length: &str) -> bool {
+    length == "0" || pixels(length).is_some_and(|pixels| (0.0..=100.0).contains(&pixels))
+}
+
+/// A length in pixels, from `px` or `pt`.
+fn pixels(length: &str) -> Option<f32> {
+    match length.strip_suffix("px") {
+        Some(pixels) => pixels.trim().parse().ok(),
+        None => length
+            .strip_suffix("pt")
+            .and_then(|points| points.trim().parse::<f32>().ok())
+            .map(|points| points * 4.0 / 3.0),
+    }
+}
+
+/// How bright a colour is, from 0 to 255. `None`: not known.
+fn brightness(colour: &str) -> Option<u32> {
+    let digits = match colour {
+        "black" => "000",
+        "gray" | "grey" => "808080",
+        "white" => "fff",
+        colour => colour.strip_prefix('#')?,
+    };
+    let channel = |at: usize| match digits.len() {
+        3 => digits.get(at..=at).and_then(|digit| u32::from_str_radix(digit, 16).ok()).map(|value| value * 17),
+        6 => digits.get(at * 2..at * 2 + 2).and_then(|pair| u32::from_str_radix(pair, 16).ok()),
+        _ => None,
+    };
+    Some((channel(0)? * 299 + channel(1)? * 587 + channel(2)? * 114) / 1_000)
+}

@@ -1,0 +1,491 @@
+//! Reads HTML as a browser's tokenizer does (WHATWG HTML §13.2.5), once and in order, charging for each piece.
+//!
+//! A [strict](Reader::strict) reader refuses what browsers could read in more than one way, or to the end of the document: then what
+//! is put into a document later stands where it was put. A lenient one reads on, for text that only has to be readable.
+
+use std::ops::Range;
+
+use runtime::{Budget, Spent};
+
+use super::fault::RenderFault;
+use super::limits::{ATTRIBUTES, OPEN_ELEMENTS, text_steps};
+
+/// Elements whose content is text up to their end tag.
+const RAW_TEXT: [&str; 8] = ["iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"];
+/// Elements that have no end tag.
+const VOID: [&str; 19] = [
+    "area", "base", "basefont", "bgsound", "br", "col", "embed", "frame", "hr", "image", "img", "input", "keygen",
+    "link", "meta", "param", "source", "track", "wbr",
+];
+
+/// A piece of a document. The ranges are bytes of the document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Token<'d> {
+    /// Text; `is_raw` in elements such as `style` and `title`.
+    Text { span: Range<usize>, is_raw: bool },
+    /// A comment, a document type, anything a browser drops.
+    Comment { span: Range<usize> },
+    /// A start tag.
+    Start(Tag<'d>),
+    /// An end tag.
+    End { name: &'d str, span: Range<usize> },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tag<'d> {
+    /// As written: in any case.
+    pub(super) name: &'d str,
+    pub(super) span: Range<usize>,
+    pub(super) attributes: Vec<Attribute>,
+    pub(super) is_self_closing: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attribute {
+    pub(super) name: Range<usize>,
+    /// Without its quotes. Empty where there is none.
+    pub(super) value: Range<usize>,
+    /// The byte around the value, if it is quoted.
+    pub(super) quote: Option<u8>,
+}
+
+/// What a strict reader refuses, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Broken {
+    pub(super) at: usize,
+    pub(super) why: Why,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Why {
+    #[error("a comment is never closed by `-->`")]
+    Comment,
+    #[error("a tag is never closed by `>`")]
+    Tag,
+    #[error("an element such as `style`, `title` or `textarea` is never closed")]
+    RawText,
+    #[error("`plaintext` and `frameset` are not available in mail")]
+    Element,
+    #[error("browsers read this in different ways; write it without markup inside markup")]
+    Ambiguous,
+    #[error("a tag has too many attributes")]
+    Attributes,
+    #[error(transparent)]
+    Spent(#[from] Spent),
+}
+
+pub(super) struct Reader<'d, 'b> {
+    document: &'d str,
+    budget: &'b Budget,
+    is_strict: bool,
+    at: usize,
+    /// The element whose content is text, and where its tag stands.
+    raw: Option<(&'static str, usize)>,
+    /// Open elements inside which browsers disagree, or do not read elements of raw text as such.
+    svg_or_select: u32,
+    noscript: u32,
+}
+
+impl<'d, 'b> Reader<'d, 'b> {
+    pub(super) fn strict(document: &'d str, budget: &'b Budget) -> Self {
+        Self { document, budget, is_strict: true, at: 0, raw: None, svg_or_select: 0, noscript: 0 }
+    }
+
+    pub(super) fn lenient(document: &'d str, budget: &'b Budget) -> Self {
+        Self { is_strict: false, ..Self::strict(document, budget) }
+    }
+
+    /// The next piece; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Token<'d>>, Broken> {
+        let start = self.at;
+        if start >= self.document.len() && self.raw.is_none() {
+            return Ok(None);
+        }
+        let token = match self.raw.take() {
+            Some((name, tag)) => match self.raw_text(name, tag)? {
+                Some(token) => token,
+                None if start >= self.document.len() => return Ok(None),
+                None => self.piece()?,
+            },
+            None => self.piece()?,
+        };
+        self.budget.take_steps(text_steps(self.at - start)).map_err(|spent| Broken { at: start, why: spent.into() })?;
+        Ok(Some(token))
+    }
+
+    fn rest(&self, from: usize) -> &'d str {
+        self.document.get(from..).unwrap_or_default()
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.document.as_bytes().get(at).copied()
+    }
+
+    /// A fault for a strict reader; for a lenient one, the document ends here.
+    fn broken(&mut self, at: usize, why: Why) -> Result<(), Broken> {
+        if self.is_strict {
+            return Err(Broken { at, why });
+        }
+        self.at = self.document.len();
+        Ok(())
+    }
+
+    fn refuse(&self, at: usize, why: Why) -> Result<(), Broken> {
+        if self.is_strict { Err(Broken { at, why }) } else { Ok(()) }
+    }
+
+    fn piece(&mut self) -> Result<Token<'d>, Broken> {
+        let start = self.at;
+        let mut from = start;
+        while let Some(found) = self.rest(from).find('<') {
+            let open = from + found;
+            let next = self.byte(open + 1);
+            let after = self.byte(open + 2);
+            let is_markup = match next {
+                Some(b'!' | b'?') => true,
+                Some(b'/') => after.is_some(),
+                Some(letter) => letter.is_ascii_alphabetic(),
+                None => false,
+            };
+            if !is_markup {
+                from = open + 1;
+                continue;
+            }
+            if open > start {
+                self.at = open;
+                return Ok(Token::Text { span: start..open, is_raw: false });
+            }
+            return match (next, after) {
+                (Some(b'/'), Some(letter)) if letter.is_ascii_alphabetic() => self.end_tag(open),
+                (Some(letter), _) if letter.is_ascii_alphabetic() => self.start_tag(open),
+                _ => self.comment(open),
+            };
+        }
+        self.at = self.document.len();
+        Ok(Token::Text { span: start..self.at, is_raw: false })
+    }
+
+    /// The text up to the end tag of an element of raw text. `None`: there is none.
+    fn raw_text(&mut self, name: &'static str, tag: usize) -> Result<Option<Token<'d>>, Broken> {
+        let start = self.at;
+        let mut from = start;
+        let end = loop {
+            let Some(found) = self.rest(from).find("</") else { break None };
+            let open = from + found;
+            let after = open + 2 + name.len();
+            let is_named = self.document.get(open + 2..after).is_some_and(|word| word.eq_ignore_ascii_case(name));
+            if is_named
+                && self.byte(after).is_some_and(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>'))
+            {
+                break Some(open);
+            }
+            from = open + 2;
+        };
+        let Some(end) = end else {
+            self.broken(tag, Why::RawText)?;
+            self.at = self.document.len();
+            let span = start..self.at;
+            return Ok((!span.is_empty()).then_some(Token::Text { span, is_raw: true }));
+        };
+        self.at = end;
+        let text = self.document.get(start..end).unwrap_or_default();
+        if (self.svg_or_select > 0 && text.contains('<')) || (name == "script" && text.contains("<!--")) {
+            self.refuse(tag, Why::Ambiguous)?;
+        }
+        self.check_noscript(start..end)?;
+        Ok((end > start).then_some(Token::Text { span: start..end, is_raw: true }))
+    }
+
+    /// With scripts, `noscript` is an element of raw text; without, it is not. Its end must be the same either way.
+    fn check_noscript(&self, span: Range<usize>) -> Result<(), Broken> {
+        let at = span.start;
+        let text = self.document.get(span).unwrap_or_default();
+        let ends = |(open, _): (usize, &str)| {
+            text.get(open + 2..open + 10).is_some_and(|word| word.eq_ignore_ascii_case("noscript"))
+        };
+        if self.noscript > 0 && text.match_indices("</").any(ends) { self.refuse(at, Why::Ambiguous) } else { Ok(()) }
+    }
+
+    /// `<!-- -->`, `<!doctype>`, `<![if]>`, `<?x>`, `</ >`.
+    fn comment(&mut self, open: usize) -> Result<Token<'d>, Broken> {
+        let rest = self.rest(open);
+        let end = if let Some(inner) = rest.strip_prefix("<!--") {
+            if inner.starts_with('>') {
+                Some(5)
+            } else if inner.starts_with("->") {
+                Some(6)
+            } else {
+                let ends = |at: &usize| {
+                    let before = inner.get(..*at).unwrap_or_default();
+                    before.ends_with("--") || before.ends_with("--!")
+                };
+                inner.match_indices('>').map(|(at, _)| at).find(ends).map(|at| at + 5)
+            }
+        } else {
+            let end = rest.find('>').map(|end| end + 1);
+            // In SVG, a CDATA section ends at `]]>`; elsewhere at the first `>`.
+            if rest.starts_with("<![CDATA[")
+                && end.is_some_and(|end| !rest.get(..end).unwrap_or_default().ends_with("]]>"))
+            {
+                self.refuse(open, Why::Ambiguous)?;
+            }
+            end
+        };
+        match end {
+            Some(end) => self.at = open + end,
+            None => self.broken(open, Why::Comment)?,
+        }
+        self.check_noscript(open..self.at)?;
+        Ok(Token::Comment { span: open..self.at })
+    }
+
+    fn name(&self, from: usize) -> &'d str {
+        let rest = self.rest(from);
+        let end = rest.bytes().position(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>'));
+        rest.get(..end.unwrap_or(rest.len())).unwrap_or_default()
+    }
+
+    fn end_tag(&mut self, open: usize) -> Result<Token<'d>, Broken> {
+        let name = self.name(open + 2);
+        self.at = open + 2 + name.len();
+        // An end tag's attributes mean nothing, but a `>` in one does not end the tag.
+        self.attributes(open)?;
+        self.count(name, false);
+        Ok(Token::End { name, span: open..self.at })
+    }
+
+    fn start_tag(&mut self, open: usize) -> Result<Token<'d>, Broken> {
+        let name = self.name(open + 1);
+        self.at = open + 1 + name.len();
+        let (attributes, is_self_closing) = self.attributes(open)?;
+        if ["plaintext", "frameset"].iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
+            self.refuse(open, Why::Element)?;
+        }
+        if let Some(raw) = RAW_TEXT.iter().find(|raw| name.eq_ignore_ascii_case(raw)) {
+            if is_self_closing && self.svg_or_select > 0 {
+                self.refuse(open, Why::Ambiguous)?;
+            }
+            self.raw = Some((*raw, open));
+        } else if !is_self_closing {
+            self.count(name, true);
+        }
+        Ok(Token::Start(Tag { name, span: open..self.at, attributes, is_self_closing }))
+    }
+
+    fn count(&mut self, name: &str, is_start: bool) {
+        let counter = if name.eq_ignore_ascii_case("noscript") {
+            &mut self.noscript
+        } else if ["svg", "math", "select"].iter().any(|known| name.eq_ignore_ascii_case(known)) {
+            &mut self.svg_or_select
+        } else {
+            return;
+        };
+        *counter = if is_start { counter.saturating_add(1) } else { counter.saturating_sub(1) };
+    }
+
+    /// The attributes up to the end of the tag, and whether it closes itself.
+    fn attributes(&mut self, open: usize) -> Result<(Vec<Attribute>, bool), Broken> {
+        let mut attributes = Vec::new();
+        let mut slash = false;
+        loop {
+            match self.byte(self.at) {
+                None => {
+                    self.broken(open, Why::Tag)?;
+                    return Ok((attributes, slash));
+                }
+                Some(b'>') => {
+                    self.at += 1;
+                    return Ok((attributes, slash));
+                }
+                Some(b'/') => {
+                    slash = true;
+                    self.at += 1;
+                }
+                Some(byte) if byte.is_ascii_whitespace() => self.at += 1,
+                Some(_) => {
+                    slash = false;
+                    if attributes.len() >= ATTRIBUTES {
+                        self.refuse(open, Why::Attributes)?;
+                    }
+                    if !self.attribute(open, &mut attributes)? {
+                        return Ok((attributes, slash));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One attribute. `false`: the document has ended.
+    fn attribute(&mut self, open: usize, attributes: &mut Vec<Attribute>) -> Result<bool, Broken> {
+        let start = self.at;
+        // A name may begin with `=`.
+        self.skip_to(self.at + 1, |byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>' | b'='));
+        let name = start..self.at;
+        let after_name = self.at;
+        self.skip_to(self.at, |byte| !byte.is_ascii_whitespace());
+        let mut attribute = Attribute { name, value: after_name..after_name, quote: None };
+        if self.byte(self.at) != Some(b'=') {
+            self.at = after_name;
+            attributes.push(attribute);
+            return Ok(true);
+        }
+        self.skip_to(self.at + 1, |byte| !byte.is_ascii_whitespace());
+        match self.byte(self.at) {
+            Some(quote @ (b'"' | b'\'')) => {
+                let from = self.at + 1;
+                let Some(length) = self.rest(from).find(char::from(quote)) else {
+                    self.broken(open, Why::Tag)?;
+                    return Ok(false);
+                };
+                attribute.value = from..from + length;
+                attribute.quote = Some(quote);
+                self.at = from + length + 1;
+                self.check_noscript(attribute.value.clone())?;
+            }
+            _ => {
+                let from = self.at;
+                self.skip_to(from, |byte| byte.is_ascii_whitespace() || byte == b'>');
+                attribute.value = from..self.at;
+            }
+        }
+        attributes.push(attribute);
+        Ok(true)
+    }
+
+    /// Goes on to the first byte that stops.
+    fn skip_to(&mut self, from: usize, stops: impl Fn(u8) -> bool) {
+        let bytes = self.document.as_bytes().get(from..).unwrap_or_default();
+        let skipped = bytes.iter().position(|byte| stops(*byte)).unwrap_or(bytes.len());
+        self.at = (from + skipped).min(self.document.len());
+        // A name of several bytes a character is not cut: what stops is ASCII.
+    }
+}
+
+/// Whether an element with this name (in lower case) has no content.
+pub(super) fn is_void(name: &str) -> bool {
+    VOID.contains(&name)
+}
+
+/// The end tags that a piece of HTML lacks.
+///
+/// # Errors
+/// [`RenderFault::HtmlUnclosed`] if the piece ends inside a comment, a tag or a style sheet, or leaves more open than can be closed.
+pub(super) fn close(html: &str, budget: &Budget) -> Result<String, RenderFault> {
+    let mut reader = Reader::strict(html, budget);
+    let mut open: Vec<String> = Vec::new();
+    loop {
+        let token = reader.next().map_err(|broken| match broken.why {
+            Why::Spent(spent) => spent.into(),
+            _ => RenderFault::HtmlUnclosed,
+        })?;
+        match token {
+            None => break,
+            Some(Token::Start(tag)) => {
+                let name = tag.name.to_ascii_lowercase();
+                if !is_void(&name) {
+                    open.push(name);
+                }
+                if open.len() > OPEN_ELEMENTS {
+                    return Err(RenderFault::HtmlUnclosed);
+                }
+            }
+            // Only the innermost: what is closed twice does no harm.
+            Some(Token::End { name, .. }) if open.last().is_some_and(|last| name.eq_ignore_ascii_case(last)) => {
+                open.pop();
+            }
+            Some(_) => {}
+        }
+    }
+    // An end tag of `p` that closes nothing makes a paragraph; a `p` is closed by whatever follows it.
+    Ok(open.iter().rev().filter(|name| *name != "p").map(|name| format!("</{name}>")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    fn budget() -> Budget {
+        Budget::new(runtime::Limits {
+            input_bytes: usize::MAX,
+            held_bytes: usize::MAX,
+            depth: u32::MAX,
+            steps: u64::MAX,
+            time: Duration::from_secs(3_600),
+        })
+    }
+
+    /// The pieces, a line each.
+    fn read(html: &str, strict: bool) -> Result<Vec<String>, Why> {
+        let budget = budget();
+        let mut reader = if strict { Reader::strict(html, &budget) } else { Reader::lenient(html, &budget) };
+        let mut pieces = Vec::new();
+        while let Some(token) = reader.next().map_err(|broken| broken.why)? {
+            let of = |span: Range<usize>| html.get(span).unwrap_or_default().to_owned();
+            pieces.push(match token {
+                Token::Text { span, is_raw } => format!("{}:{}", if is_raw { "raw" } else { "text" }, of(span)),
+                Token::Comment { span } => format!("comment:{}", of(span)),
+                Token::End { name, .. } => format!("end:{name}"),
+                Token::Start(tag) => {
+                    let attributes: Vec<String> = tag
+                        .attributes
+                        .into_iter()
+                        .map(|attribute| format!(" {}={}", of(attribute.name), of(attribute.value)))
+                        .collect();
+                    format!("start:{}{}", tag.name, attributes.concat())
+                }
+            });
+        }
+        Ok(pieces)
+    }
+
+    #[rstest]
+    #[case("a < b <3 <", &["text:a < b <3 <"])]
+    #[case("<p class=a id='b c' x = \"y>z\" w>t</p >", &["start:p class=a id=b c x=y>z w=", "text:t", "end:p"])]
+    #[case("<br/><img src=a/>", &["start:br", "start:img src=a/"])]
+    #[case("<!-- a > b --><!--><!---->x", &["comment:<!-- a > b -->", "comment:<!-->", "comment:<!---->", "text:x"])]
+    #[case("<!-- a --!>b", &["comment:<!-- a --!>", "text:b"])]
+    #[case("<!doctype html><?x y?></ z>", &["comment:<!doctype html>", "comment:<?x y?>", "comment:</ z>"])]
+    #[case("<STYLE>a</b></style x>c", &["start:STYLE", "raw:a</b>", "end:style", "text:c"])]
+    #[case("<title></titles></title>", &["start:title", "raw:</titles>", "end:title"])]
+    #[case("<a =b=c></a title='>'>", &["start:a =b=c", "end:a"])]
+    fn html_is_read_as_browsers_read_it(#[case] html: &str, #[case] pieces: &[&str]) {
+        assert_eq!(read(html, true).unwrap(), pieces);
+        assert_eq!(read(html, false).unwrap(), pieces);
+    }
+
+    #[rstest]
+    #[case("a<!-- b", Why::Comment)]
+    #[case("a<!doctype", Why::Comment)]
+    #[case("<p class='a>", Why::Tag)]
+    #[case("<p", Why::Tag)]
+    #[case("</p", Why::Tag)]
+    #[case("<style>a", Why::RawText)]
+    #[case("<textarea>", Why::RawText)]
+    #[case("<plaintext>", Why::Element)]
+    #[case("<frameset>", Why::Element)]
+    #[case("<svg><style><a title=\"</style>", Why::Ambiguous)]
+    #[case("<select><title><b></title>", Why::Ambiguous)]
+    #[case("<script><!--<script></script>", Why::Ambiguous)]
+    #[case("<noscript><!-- </noscript> --></noscript>", Why::Ambiguous)]
+    #[case("<noscript><p title='</noscript>'></noscript>", Why::Ambiguous)]
+    #[case("<![CDATA[ <a> ]]>", Why::Ambiguous)]
+    fn what_is_open_or_ambiguous_is_refused(#[case] html: &str, #[case] why: Why) {
+        assert_eq!(read(html, true), Err(why));
+        assert!(read(html, false).is_ok());
+    }
+
+    #[rstest]
+    #[case("plain", "")]
+    #[case("<div><b>x", "</b></div>")]
+    #[case("<div><p>x<br>", "</div>")]
+    #[case("<i>x</i></div>", "")]
+    fn what_a_piece_leaves_open_is_closed(#[case] html: &str, #[case] end_tags: &str) {
+        assert_eq!(close(html, &budget()).unwrap(), end_tags);
+        assert!(close("<!-- x", &budget()).is_err());
+    }
+}

@@ -1,0 +1,305 @@
+//! The cost of reading and of rendering grows with what is read, and not with its square; and nothing that is read panics.
+
+use std::time::Duration;
+
+use ::hostile::{Shape, check_growth, fuzz};
+use runtime::{Budget, Used};
+
+use super::super::markup::{self, Reader};
+use super::super::parts::{Scanned, prepare};
+use super::super::placeholder::Placeholders;
+use super::super::scan::{Item, scan};
+use super::super::{html, plain};
+use super::*;
+
+/// Size of the smaller input: beyond every limit on tags, attributes and open elements.
+const N: usize = 6_000;
+/// Constant cost of a reading: what is put in, and rounding.
+const SLACK: usize = 4_000;
+
+fn budget() -> Budget {
+    Budget::new(Limits { deadline: Duration::from_secs(3_600), ..Limits::default() }.reading())
+}
+
+fn text(input: &[u8]) -> String {
+    String::from_utf8_lossy(input).into_owned()
+}
+
+const LIQUID: &[Shape] = &[
+    ("openings after raw", |n| [b"{% raw %}".as_slice(), &b"{%".repeat(n), b"%}"].concat()),
+    ("openings after comment", |n| [b"{% comment %}".as_slice(), &b"{%".repeat(n)].concat()),
+    ("openings and white space after raw", |n| {
+        [b"{% raw %}".as_slice(), &b"{% ".repeat(n), &b" ".repeat(n), b"%}"].concat()
+    }),
+    ("outputs", |n| b"{{ email }}".repeat(n)),
+    ("open outputs", |n| b"{{ '".repeat(n)),
+    ("braces", |n| b"{".repeat(n)),
+    ("nested blocks", |n| b"{% if email %}".repeat(n)),
+    ("trimmed white space", |n| [b"{{- email -}}".repeat(20), b" \n".repeat(n)].concat()),
+    ("a long tag", |n| [b"{{ ".as_slice(), &b"email | ".repeat(n), b"}}"].concat()),
+    ("alternatives", |n| [b"{% case email %}{% when 1".as_slice(), &b",1".repeat(n), b" %}{% endcase %}"].concat()),
+    ("lines", |n| [b"\n".repeat(n), b"{{ nope | nope }}".repeat(40)].concat()),
+];
+
+const HTML: &[Shape] = &[
+    ("words like placeholders", |n| (0..n).flat_map(|number| format!("qz{number:06}x").into_bytes()).collect()),
+    ("open elements", |n| b"<b>".repeat(n)),
+    ("open and other end tags", |n| [b"<i>".repeat(n), b"</b>".repeat(n)].concat()),
+    ("end tags of an outer element", |n| [b"<div><p>".to_vec(), b"<i>".repeat(900), b"</div>".repeat(n)].concat()),
+    ("elements that overlap", |n| b"<b><div></b>".repeat(n)),
+    ("nested links", |n| [b"<a href='tel:1'>x".repeat(n), b"</a>".repeat(n)].concat()),
+    ("attributes", |n| [b"<p ".as_slice(), &b"a=1 ".repeat(n), b">"].concat()),
+    ("a long attribute", |n| [b"<p title='".as_slice(), &b"&amp;".repeat(n), b"'>"].concat()),
+    ("references", |n| b"&amp;&lt;&x;&".repeat(n)),
+    ("open comments", |n| b"<!-- ".repeat(n)),
+    ("comments", |n| b"<!-- x -->".repeat(n)),
+    ("raw text with other end tags", |n| [b"<style>".as_slice(), &b"</styl".repeat(n), b"</style>"].concat()),
+    ("open raw text", |n| b"<style>".repeat(n)),
+    ("open quotes", |n| b"<p a='".repeat(n)),
+    ("less-than signs", |n| b"<".repeat(n)),
+    ("paragraphs", |n| b"<p>x</p>".repeat(n)),
+    ("rows", |n| b"<tr><td>x<td>y".repeat(n)),
+    ("selects in noscript", |n| [b"<noscript>".as_slice(), &b"<select></noscript>".repeat(n)].concat()),
+];
+
+#[test]
+fn scanning_costs_what_the_source_is_long() {
+    let limits = Limits { tags: usize::MAX, ..Limits::default() };
+    let read = |input: &[u8]| {
+        let budget = budget();
+        let _ = scan(Part::BodyHtml, &text(input), &limits, &budget);
+        budget.used()
+    };
+    check_growth(LIQUID, N, SLACK, read);
+    check_growth(HTML, N, SLACK, read);
+}
+
+fn of_text(input: &[u8], read: impl Fn(&[Item], &Budget)) -> Used {
+    let budget = budget();
+    read(&[Item::text(text(input))], &budget);
+    budget.used()
+}
+
+#[test]
+fn finding_placeholders_costs_what_the_source_is_long() {
+    check_growth(HTML, N, SLACK, |input| of_text(input, |items, budget| drop(Placeholders::document(items, budget))));
+}
+
+#[test]
+fn rewriting_html_costs_what_it_is_long() {
+    let inserts = || html::Inserts { start: vec![Item::text("a")], end: vec![Item::text("z")], track_links: true };
+    check_growth(HTML, N, SLACK, |input| of_text(input, |items, budget| drop(html::rewrite(items, inserts(), budget))));
+}
+
+#[test]
+fn deriving_text_costs_what_the_html_is_long() {
+    check_growth(HTML, N, SLACK, |input| of_text(input, |items, budget| drop(plain::derive(items, budget))));
+}
+
+#[test]
+fn reading_a_whole_template_costs_what_it_is_long() {
+    let limits = Limits { tags: usize::MAX, ..Limits::default() };
+    let read = |input: &[u8]| {
+        let budget = budget();
+        let source = template(&text(input));
+        let _ = Scanned::of(&source, &limits, &budget).and_then(|scanned| prepare(scanned, &marketing(), &budget));
+        budget.used()
+    };
+    check_growth(LIQUID, N, SLACK, read);
+    check_growth(HTML, N, SLACK, read);
+}
+
+/// Templates that touch all of `data.big` in each way there is.
+const EVALUATED: [&str; 16] = [
+    "{{ data.big }}",
+    "{{ data.big.size }}{{ data.big[0] }}{{ data.big.last }}",
+    "{% for item in data.big %}{{ item }}{% endfor %}",
+    "{% for item in data.big reversed limit: 3 %}{{ item }}{% endfor %}",
+    "{% case data.big %}{% when 1, 2, 3 %}a{% when data.big %}b{% when data.other %}c{% endcase %}",
+    "{% if data.big == data.other %}a{% elsif data.big contains 'x' %}b{% elsif data.other == data.big %}c{% endif %}",
+    "{% assign x = data.big %}{{ x | size }}",
+    "{% capture x %}{{ data.big }}{% endcapture %}{{ x }}",
+    "{{ data.big | uniq }}",
+    "{{ data.big | join: '-' | upcase | strip_html | url_encode }}",
+    "{{ data.big | reverse | first }}",
+    "{{ data.big | slice: 1, 2 }}",
+    "{{ data.big | map: 'a' | compact }}{{ data.big | where: 'a', data.other }}",
+    "{{ 'x' | append: data.big | replace: 'a', 'bb' | remove: data.other | split: 'b' | size }}",
+    "{{ data.big | strip | lstrip | truncate: 10 | truncatewords: 3 | escape | escape_once }}",
+    "<a href=\"{{ data.big }}\">x</a>{{ data.big | raw }}",
+];
+
+const DATA: &[Shape] = &[
+    ("numbers", |n| serde_json::to_vec(&vec![1; n]).unwrap()),
+    ("texts", |n| serde_json::to_vec(&vec!["ab"; n]).unwrap()),
+    ("one text", |n| serde_json::to_vec(&"a ".repeat(n)).unwrap()),
+    ("markup", |n| serde_json::to_vec(&"<b>&".repeat(n)).unwrap()),
+    ("objects", |n| serde_json::to_vec(&vec![json!({"a": "x"}); n]).unwrap()),
+    ("an object", |n| {
+        let object: serde_json::Map<_, _> = (0..n).map(|key| (format!("k{key:06}"), json!(1))).collect();
+        serde_json::to_vec(&object).unwrap()
+    }),
+    ("lists of lists", |n| serde_json::to_vec(&vec![vec![1, 2]; n]).unwrap()),
+];
+
+#[test]
+fn rendering_costs_what_the_merge_data_is_long() {
+    let mut options = bare();
+    options.limits = Limits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..Limits::default() };
+    for html in EVALUATED {
+        let compiled = compile(&template(html), &options).unwrap();
+        check_growth(DATA, 400, SLACK, |input| {
+            let big: Value = serde_json::from_slice(input).unwrap();
+            let merge = MergeData { data: json!({"big": big, "other": big}), ..data() };
+            compiled.used(&merge, &TestLinks)
+        });
+    }
+}
+
+#[test]
+fn merge_data_is_converted_once() {
+    let mut options = bare();
+    options.limits = Limits { deadline: Duration::from_secs(3_600), steps: u64::MAX, ..Limits::default() };
+    let used = |times: usize| {
+        let html = "{% if data.big.size == 9 %}{% endif %}{{ email }}".repeat(times);
+        let merge = MergeData { data: json!({"big": vec![1; 5_000]}), ..data() };
+        compile(&template(&html), &options).unwrap().used(&merge, &TestLinks).steps
+    };
+    let (once, often) = (used(1), used(100));
+    assert!(once > 5_000 && often < once + 5_000, "{once} {often}");
+}
+
+/// The attack of a `case` on a long list, with as many alternatives as a template may have.
+#[test]
+fn a_case_over_a_long_list_ends_at_the_steps() {
+    let branch = format!("{{% when {} %}}", vec!["data.other"; 20].join(", "));
+    let html = format!("{{% case data.big %}}{}{{% endcase %}}", branch.repeat(100));
+    let merge = MergeData {
+        data: json!({"big": vec![1; 9_000], "other": vec![1; 9_000].into_iter().chain([2]).collect::<Vec<_>>()}),
+        ..data()
+    };
+    let mut options = bare();
+    options.limits.deadline = Duration::from_secs(3_600);
+    let compiled = compile(&template(&html), &options).unwrap();
+    assert_eq!(compiled.render(&merge, &TestLinks), Err(RenderFault::StepsExceeded));
+}
+
+const TOKENS: &[&[u8]] = &[
+    b"{{ email }}",
+    b"{{ first_name | raw }}",
+    b"{{ data.url }}",
+    b"{{",
+    b"}}",
+    b"{%",
+    b"%}",
+    b"{% if email %}",
+    b"{% else %}",
+    b"{% elsif title %}",
+    b"{% endif %}",
+    b"{% for i in data.order.items %}",
+    b"{% endfor %}",
+    b"{% break %}",
+    b"{% case email %}",
+    b"{% when 1, 'a' %}",
+    b"{% endcase %}",
+    b"{% capture x %}",
+    b"{% endcapture %}",
+    b"{{ x }}",
+    b"{% assign y = data.order %}",
+    b"{{ y | join: ',' | split: 'a' | uniq }}",
+    b"{% raw %}",
+    b"{% endraw %}",
+    b"{% comment %}",
+    b"{% endcomment %}",
+    b"{{- ",
+    b" -}}",
+    b"{{ unsubscribe_url }}",
+    b"{{ physical_address }}",
+    b"<a href=\"",
+    b"<a href=",
+    b"\">",
+    b"'",
+    b"\"",
+    b">",
+    b"</a>",
+    b"<p>",
+    b"</p>",
+    b"<div style=\"display:none\">",
+    b"</div>",
+    b"<b>",
+    b"</b>",
+    b"<table><tr><td>",
+    b"</td></tr></table>",
+    b"<style>",
+    b"</style>",
+    b"<title>",
+    b"</title>",
+    b"<!--",
+    b"-->",
+    b"<body>",
+    b"</body>",
+    b"</html>",
+    b"<head>",
+    b"</head>",
+    b"<svg>",
+    b"</svg>",
+    b"<select>",
+    b"</select>",
+    b"<noscript>",
+    b"</noscript>",
+    b"<img src='{{ first_name }}'>",
+    b"<br/>",
+    b"&amp;",
+    b"&#",
+    b"qz0x0e",
+    b"qz1x",
+    b" ",
+    b"\n",
+    b"leave",
+    b"\xc3\xa9",
+];
+
+#[test]
+fn fuzz_template() {
+    fuzz(TOKENS, |input| {
+        let source = template(&text(input));
+        if check(&source, &KnownFields::default()).is_err() {
+            return;
+        }
+        let compiled = compile(&source, &marketing()).unwrap();
+        if let Ok(slots) = compiled.render(&data(), &TestLinks) {
+            let message = compiled.skeleton().splice(&slots).unwrap();
+            assert!(message.iter().all(u8::is_ascii), "the message is encoded");
+        }
+        if let Ok(shown) = preview(&source, &marketing(), &data(), &TestLinks) {
+            for body in [shown.html, shown.text] {
+                assert!(body.contains("/u/1") && body.contains("1 Main Street"), "{body}");
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_html() {
+    fuzz(TOKENS, |input| {
+        let html = text(input);
+        let budget = budget();
+        for mut reader in [Reader::strict(&html, &budget), Reader::lenient(&html, &budget)] {
+            let mut end = 0;
+            while let Ok(Some(token)) = reader.next() {
+                let span = match token {
+                    markup::Token::Text { span, .. }
+                    | markup::Token::Comment { span }
+                    | markup::Token::End { span, .. } => span,
+                    markup::Token::Start(tag) => tag.span,
+                };
+                assert!(
+                    span.start == end && span.end > end && html.get(span.clone()).is_some(),
+                    "{span:?} after {end}"
+                );
+                end = span.end;
+            }
+        }
+        let _ = markup::close(&html, &budget);
+    });
+}
