@@ -266,7 +266,8 @@ impl Work {
     }
 
     async fn steps(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, prepares, has_work, dry, unwaited } = self;
+        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, prepares, has_work, dry, unwaited } =
+            self;
         // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
         let lease = if unwaited { Duration::ZERO } else { later::LEASE };
         let length = body.len();
