@@ -223,7 +223,9 @@ impl Process {
         let levers = Levers::follow(pool.clone(), bus.clone(), nudges, shutdown.clone());
         let facts = FactBell::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
-            runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone()).heeding(levers),
+            runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
+                .heeding(levers)
+                .counting_starts(pool.clone()),
             bus,
             pool,
             facts,

@@ -36,7 +36,7 @@ impl Beat {
 }
 
 /// A process that is heard of until it stops.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Heartbeat {
     pool: PgPool,
     process_id: Uuid,

@@ -12,6 +12,7 @@ pub mod levers;
 pub mod mark;
 pub mod metric;
 pub mod outbound;
+pub mod panics;
 pub mod plans;
 pub mod pools;
 pub mod reader;

@@ -11,12 +11,16 @@ mod error;
 mod gauges;
 mod hold;
 mod levels;
+mod starts;
 mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use runtime::{Beat, Bus, FactBell, Heartbeat, Levers, Publication};
+use runtime::{
+    Beat, Bus, FactBell, Heartbeat, Levers, Publication,
+    panics::{caught, supervise},
+};
 use schemas::Lane;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -25,6 +29,9 @@ pub use decode::{Decode, Incoming, Origin};
 pub use error::StageError;
 pub use hold::{Hold, InHand};
 pub use sweep::Sweep;
+
+use consume::Shared;
+use starts::Starts;
 
 /// One of the two roads into a stage: a durable consumer with workers of its own.
 #[derive(Debug, Clone)]
@@ -108,6 +115,8 @@ pub struct Runner {
     failing: sweep::Failing,
     hold: Hold,
     levers: Levers,
+    starts: Starts,
+    ack_wait: Duration,
 }
 
 impl std::fmt::Debug for Runner {
@@ -129,6 +138,8 @@ impl Runner {
             failing: sweep::Failing::default(),
             hold: Hold::new(levers.clone()),
             levers,
+            starts: Starts::new(None),
+            ack_wait: ACK_WAIT,
         }
     }
 
@@ -136,6 +147,20 @@ impl Runner {
     #[must_use]
     pub fn heeding(self, levers: Levers) -> Self {
         Self { hold: Hold::new(levers.clone()), levers, ..self }
+    }
+
+    /// Counts in this database, in the stages' role, how often messages are begun: one that ends its process each time is set aside.
+    #[must_use]
+    pub fn counting_starts(self, pool: sqlx::PgPool) -> Self {
+        Self { starts: Starts::new(Some(pool)), ..self }
+    }
+
+    /// Changes how long a message may go without a sign of life before JetStream hands it to another process. For tests that end
+    /// processes.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn ack_wait(self, ack_wait: Duration) -> Self {
+        Self { ack_wait, ..self }
     }
 
     /// What is held back, for tasks that start work on their own account.
@@ -147,16 +172,17 @@ impl Runner {
     /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
     pub fn start<S: Stage>(&self, stage: Arc<S>, intakes: Vec<Intake>) {
         let intakes: Vec<Arc<Intake>> = intakes.into_iter().map(Arc::new).collect();
+        let shared = Shared {
+            bus: self.bus.clone(),
+            facts: self.facts.clone(),
+            hold: self.hold.clone(),
+            starts: self.starts.clone(),
+            ack_wait: self.ack_wait,
+            shutdown: self.shutdown.clone(),
+        };
         for intake in &intakes {
             for _ in 0..intake.workers {
-                let worker = consume::Worker::new(
-                    stage.clone(),
-                    intake.clone(),
-                    self.bus.clone(),
-                    self.facts.clone(),
-                    self.hold.clone(),
-                    self.shutdown.clone(),
-                );
+                let worker = consume::Worker::new(stage.clone(), intake.clone(), shared.clone());
                 self.tasks.spawn(worker.run());
             }
         }
@@ -164,7 +190,9 @@ impl Runner {
             let of_lane: Vec<_> = intakes.iter().filter(|intake| intake.lane == *lane).cloned().collect();
             if !of_lane.is_empty() {
                 gauges::begin(S::NAME, *lane);
-                self.tasks.spawn(gauges::watch(S::NAME, *lane, of_lane, self.bus.clone(), self.shutdown.clone()));
+                let (bus, shutdown) = (self.bus.clone(), self.shutdown.clone());
+                let watch = move || gauges::watch(S::NAME, *lane, of_lane.clone(), bus.clone(), shutdown.clone());
+                self.tasks.spawn(supervise(S::NAME, "gauges", watch));
             }
         }
     }
@@ -172,19 +200,36 @@ impl Runner {
     /// Starts a sweep: run now and then every interval, until shut down.
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
         let (failing, facts, hold) = (self.failing.clone(), self.facts.clone(), self.hold.clone());
+        let shutdown = self.shutdown.clone();
         gauges::begin_sweep(stage, sweep.name());
-        self.tasks.spawn(sweep::run(stage, sweep, failing, facts, hold, self.shutdown.clone()));
+        let run =
+            move || sweep::run(stage, sweep.clone(), failing.clone(), facts.clone(), hold.clone(), shutdown.clone());
+        self.tasks.spawn(supervise(stage, "sweep", run));
     }
 
-    /// Starts a task of the stage's own. It must end by itself once the process is to stop; draining waits for it.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
+    /// Starts a task of the stage's own. It must end by itself once the process is to stop; draining waits for it. A panic ends the task:
+    /// one that is to go on is given to [`Runner::supervise`].
+    pub fn spawn(&self, stage: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(async move {
+            let _ = caught(stage, "task", task).await;
+        });
+    }
+
+    /// Starts a task of the stage's own that is started again when it panics. It must end by itself once the process is to stop;
+    /// draining waits for it.
+    pub fn supervise<F>(&self, stage: &'static str, start: impl FnMut() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(supervise(stage, "task", start));
     }
 
     /// Lets this process be heard of under its name, with the stages it runs and the names of the settings it was given, and lets it
     /// tell what the whole installation owes, until shut down.
     pub fn beat(&self, pool: sqlx::PgPool, name: &str, stages: Vec<&'static str>, settings: Vec<String>) {
         let (failing, hold) = (self.failing.clone(), self.hold.clone());
+        // These tasks are the process's; a panic of theirs is counted under its first stage.
+        let counted_under = stages.first().copied().unwrap_or("ingress");
         let beats = move || {
             let beat = |stage: &&'static str| Beat {
                 stage,
@@ -197,9 +242,16 @@ impl Runner {
             gauges::running(&beats);
             beats
         };
-        self.tasks.spawn(levels::watch(pool.clone(), self.bus.clone(), self.shutdown.clone()));
+        let (levels, bus, shutdown) = (pool.clone(), self.bus.clone(), self.shutdown.clone());
+        let watch = move || levels::watch(levels.clone(), bus.clone(), shutdown.clone());
+        self.tasks.spawn(supervise(counted_under, "gauges", watch));
+        let (starts, shutdown) = (self.starts.clone(), self.shutdown.clone());
+        let purge = move || starts::purge_hourly(starts.clone(), shutdown.clone());
+        self.tasks.spawn(supervise(counted_under, "task", purge));
         let heartbeat = Heartbeat::new(pool, name, settings);
-        self.tasks.spawn(heartbeat.run(beats, self.levers.clone(), self.shutdown.clone()));
+        let (levers, shutdown) = (self.levers.clone(), self.shutdown.clone());
+        let beat = move || heartbeat.clone().run(beats.clone(), levers.clone(), shutdown.clone());
+        self.tasks.spawn(supervise(counted_under, "heartbeat", beat));
     }
 
     /// Waits, at most `grace`, for work in hand to be finished and acknowledged. Call after cancelling the token. Answers whether

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runtime::{Counter, FactBell};
+use runtime::{Counter, FactBell, panics::caught};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Hold, StageError};
@@ -87,7 +87,8 @@ pub(crate) async fn run(
             },
             false => None,
         };
-        let result = sweep.sweep().await;
+        let result = caught(stage, "sweep", sweep.sweep()).await;
+        let result = result.unwrap_or_else(|panicked| Err(StageError::rejected("panicked", panicked)));
         drop(in_hand);
         failing.set(stage, sweep.name(), result.is_err());
         let pause = match result {

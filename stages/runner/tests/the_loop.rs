@@ -12,7 +12,7 @@ use std::{
 use async_nats::jetstream::stream::Stream;
 use async_trait::async_trait;
 use bytes::Bytes;
-use runner::{Intake, Runner, Stage, StageError};
+use runner::{Intake, Runner, Stage, StageError, Sweep};
 use runtime::{Bus, FactBell, Publication};
 use schemas::{
     Lane, Resolved,
@@ -28,6 +28,7 @@ const GOOD: i32 = 1;
 const POISON: i32 = 2;
 const FAILS_ONCE: i32 = 3;
 const SLOW: i32 = 4;
+const PANICS: i32 = 5;
 
 #[derive(Default)]
 struct Toy {
@@ -46,6 +47,7 @@ impl Stage for Toy {
         if inputs.iter().any(|input| input.announcement == POISON) {
             return Err(StageError::rejected("poison", "it says so itself"));
         }
+        assert!(inputs.iter().all(|input| input.announcement != PANICS), "a handler that panics");
         if inputs.iter().any(|input| input.announcement == FAILS_ONCE)
             && self.failures.fetch_add(1, Ordering::SeqCst) == 0
         {
@@ -257,4 +259,69 @@ async fn draining_finishes_and_acknowledges_what_is_in_hand() {
     assert!(rig.runner.drained(PATIENCE).await);
     assert_eq!(rig.toy.finished.load(Ordering::SeqCst), 1);
     assert_eq!((rig.messages(stream::RESOLVED).await, rig.messages(stream::CLEARED).await), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_panics_sets_its_message_aside_and_the_worker_goes_on() {
+    let rig = Rig::new().await;
+    rig.publish(PANICS).await;
+    rig.start(1);
+    rig.holds(stream::DEAD, 1).await;
+    rig.publish(GOOD).await;
+    rig.holds(stream::CLEARED, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    let letter = rig.stream(stream::DEAD).await.get_raw_message(1).await.unwrap();
+    assert_eq!(letter.headers.get(header::DEAD_REASON).unwrap().as_str(), "panicked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_group_that_panics_each_is_handled_alone_and_one_is_set_aside() {
+    let rig = Rig::new().await;
+    for n in 0..10 {
+        rig.publish(if n == 4 { PANICS } else { GOOD }).await;
+    }
+    rig.start(64);
+    rig.holds(stream::DEAD, 1).await;
+    rig.holds(stream::RESOLVED, 0).await;
+    rig.holds(stream::CLEARED, 9).await;
+}
+
+/// A sweep that panics at first.
+#[derive(Default)]
+struct Trips(AtomicUsize);
+
+#[async_trait]
+impl Sweep for Trips {
+    fn name(&self) -> &'static str {
+        "trips"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "the first run panics");
+        Ok(0)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_and_a_task_that_panic_go_on() {
+    let rig = Rig::new().await;
+    let sweep = Arc::new(Trips::default());
+    rig.runner.start_sweep("compliance", sweep.clone());
+    let starts = Arc::new(AtomicUsize::new(0));
+    let counted = starts.clone();
+    rig.runner.supervise("compliance", move || {
+        let starts = counted.clone();
+        async move { assert!(starts.fetch_add(1, Ordering::SeqCst) > 0, "the first start panics") }
+    });
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while sweep.0.load(Ordering::SeqCst) < 3 || starts.load(Ordering::SeqCst) < 2 {
+        assert!(tokio::time::Instant::now() < deadline, "they go on");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    rig.shutdown.cancel();
+    assert!(rig.runner.drained(PATIENCE).await);
 }

@@ -135,13 +135,16 @@ impl Calls {
     /// Makes a call whose claim is committed, in the background.
     pub(crate) fn start(&self, call: Call) {
         let calls = self.clone();
-        self.runner.spawn(trace::inherit(async move {
-            let answer = calls.post(&call).await;
-            if let Err(error) = calls.settle(&call, answer).await {
-                // The claim runs out, and the call is made again.
-                tracing::warn!(code = error.code(), error = %error.chain(), "a call's outcome is not written down");
-            }
-        }));
+        self.runner.spawn(
+            "sequencing",
+            trace::inherit(async move {
+                let answer = calls.post(&call).await;
+                if let Err(error) = calls.settle(&call, answer).await {
+                    // The claim runs out, and the call is made again.
+                    tracing::warn!(code = error.code(), error = %error.chain(), "a call's outcome is not written down");
+                }
+            }),
+        );
     }
 
     async fn product_tenant_id(&self, call: &Call) -> sqlx::Result<Option<String>> {

@@ -71,7 +71,7 @@ impl Rig {
         let pool = Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap();
         let facts = FactBell::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
         Deps {
-            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()),
+            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()).counting_starts(pool.clone()),
             bus: self.bus.clone(),
             pool,
             facts,

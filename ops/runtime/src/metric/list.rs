@@ -82,6 +82,9 @@ metric_set! {
         SweepFoundTotal = "mail_sweep_found_total" [stage: PART, sweep: Values::Codes(&[])] from Teller::Runner,
         /// Sweeps that failed; they run again.
         SweepFailedTotal = "mail_sweep_failed_total" [stage: PART, sweep: Values::Codes(&[])] from Teller::Runner,
+        /// Panics that were caught, by the stage and the kind of task. Each cost what the task had in hand; the task went on.
+        PanicsTotal = "mail_panics_total"
+            [stage: PART, task: words!["handler", "worker", "sweep", "gauges", "heartbeat", "ledger_writer", "task"]] from Teller::Every,
         /// Recipients withheld on purpose.
         SendsWithheldTotal = "mail_sends_withheld_total"
             [stage: words!["audience", "compliance", "delivery"], reason: SKIP_REASON]

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use runner::{Runner, Stage};
-use runtime::Gauge;
+use runtime::{Gauge, panics::caught};
 use schemas::{SubscriptionStatus, subjects};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -168,9 +168,10 @@ impl Keeper {
         let endpoint = Arc::new(endpoint);
         lock(&self.shared.endpoints).insert(endpoint.id, Arc::clone(&endpoint));
         let shared = Arc::clone(&self.shared);
-        self.runner.spawn(async move {
+        self.runner.spawn("webhooks", async move {
             let id = endpoint.id;
-            endpoint.run(Arc::clone(&shared)).await;
+            // One that panicked is opened again like one that ended.
+            let _ = caught("webhooks", "task", endpoint.run(Arc::clone(&shared))).await;
             lock(&shared.ended).push(id);
             shared.wake();
         });

@@ -104,9 +104,10 @@ impl Dispatcher {
             results,
             shutdown: deps.shutdown.clone(),
         });
-        deps.runner.spawn(Recorder::new(deps.pool.clone(), settings.webhook_give_up_after).run(received));
-        deps.runner.spawn(keeper::run(Arc::clone(&shared), deps.runner.clone()));
-        deps.runner.spawn(keeper::hear(Arc::clone(&shared)));
+        deps.runner.spawn("webhooks", Recorder::new(deps.pool.clone(), settings.webhook_give_up_after).run(received));
+        let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
+        deps.runner.supervise("webhooks", move || keeper::run(Arc::clone(&keeping), runner.clone()));
+        deps.runner.supervise("webhooks", move || keeper::hear(Arc::clone(&hearing)));
         Self(shared)
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::{Counter, plans};
+use runtime::{Counter, panics::caught, plans};
 use schemas::new_id;
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::mpsc;
@@ -94,7 +94,12 @@ impl Recorder {
                     group.push(next);
                 }
             }
-            self.record_all(&group).await;
+            if caught("webhooks", "task", self.record_all(&group)).await.is_err() {
+                for one in &group {
+                    // One that panics alone is left to its lease, and is tried again.
+                    let _ = caught("webhooks", "task", self.record_all(std::slice::from_ref(one))).await;
+                }
+            }
             for tried in group.drain(..) {
                 tried.endpoint.recorded(tried.delivery_id);
             }

@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{Deps, StageError, Sweep};
-use runtime::{Bus, Counter, Publication, plans};
+use runtime::{Bus, Counter, Publication, panics::caught, plans};
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -71,7 +71,7 @@ impl FeedDoor {
         let (groups, received) = mpsc::channel(IN_MEMORY);
         let is_up = Arc::new(AtomicBool::new(true));
         let publisher = Publisher { pool: deps.pool.clone(), bus: deps.bus.clone(), is_up: Arc::clone(&is_up) };
-        deps.runner.spawn(publisher.run(received, deps.shutdown.clone()));
+        deps.runner.spawn("webhooks", publisher.run(received, deps.shutdown.clone()));
         Self { groups, is_up }
     }
 
@@ -98,7 +98,8 @@ struct Publisher {
 impl Publisher {
     async fn run(self, mut groups: mpsc::Receiver<Feed>, shutdown: CancellationToken) {
         while let Some(Some(feed)) = shutdown.run_until_cancelled(groups.recv()).await {
-            let published = self.publish(feed).await;
+            let published = caught("webhooks", "task", self.publish(feed)).await;
+            let published = published.unwrap_or_else(|panicked| Err(StageError::rejected("panicked", panicked)));
             self.is_up.store(published.is_ok(), Ordering::Relaxed);
             if let Err(error) = published {
                 tracing::warn!(stage = "webhooks", error = %error.chain(), "events are not published yet; they are when the bus is back");

@@ -25,6 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::runtime::panics::{Panicked, caught};
 use chrono::NaiveDate;
 use runner::StageError;
 use sqlx::PgPool;
@@ -43,6 +44,8 @@ use session::Session;
 
 use crate::quota::QuotaDefaults;
 
+/// What a panic of the writers is counted under.
+const TASK: &str = "ledger_writer";
 /// The most entries of one commit. Above every sensible number of connections.
 const GROUP_MAX: usize = 512;
 /// A group of so many says that there is load.
@@ -190,7 +193,8 @@ async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: D
         }
         let is_busy = group.len() >= BUSY;
         // What could not be decided begins the next group.
-        group = commit_group(&mut commits, std::mem::take(&mut group)).await;
+        let committed = caught("delivery", TASK, commit_group(&mut commits, std::mem::take(&mut group))).await;
+        group = committed.unwrap_or_default();
         if is_busy {
             busy_until = Instant::now() + window;
         }
@@ -238,14 +242,15 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
         }
     }
     let wait = done.iter().any(|(at, _)| at.elapsed() >= UNWRITTEN_MAX);
-    let committed = match commits.commit(&fences, &changes, wait).await {
-        Ok(committed) => committed,
-        Err(error) => {
+    let committed = match caught("delivery", TASK, commits.commit(&fences, &changes, wait)).await {
+        Ok(Ok(committed)) => committed,
+        failed => {
+            let error = describe_failure(&failed);
             tracing::warn!(
                 stage = "delivery",
                 fences = fences.len(),
                 results = changes.len(),
-                error = ::runtime::db::describe(&error),
+                error,
                 "ledger commit failed"
             );
             // At once: writing the results may take as long as Postgres is away, and they hold connections meanwhile.
@@ -273,23 +278,33 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
     undecided
 }
 
-/// Writes results again until Postgres takes them. If it refuses the group itself, each is written alone, and one that
+/// Why a group was not committed, without data.
+fn describe_failure(failed: &Result<sqlx::Result<Committed>, Panicked>) -> String {
+    match failed {
+        Ok(Ok(_)) => String::new(),
+        Ok(Err(error)) => ::runtime::db::describe(error),
+        Err(panicked) => panicked.to_string(),
+    }
+}
+
+/// Writes results again until Postgres takes them. If it refuses the group itself, or the group panics, each is written alone, and one that
 /// is refused alone is left to its lease, which turns it into `unknown`: one poisonous result costs itself only.
 async fn write_until_taken(commits: &mut Commits, changes: &[Change]) {
     let mut pause = RETRY_FIRST;
     while !changes.is_empty() {
-        match commits.commit(&[], changes, true).await {
-            Ok(_) => return,
-            Err(error) if ::runtime::db::is_transient(&error) => {
+        match caught("delivery", TASK, commits.commit(&[], changes, true)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) if ::runtime::db::is_transient(&error) => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_LONGEST);
             }
-            Err(error) if changes.len() == 1 => {
+            refused if changes.len() == 1 => {
                 let send_id = changes[0].send.id;
-                tracing::error!(stage = "delivery", %send_id, error = ::runtime::db::describe(&error), "the ledger refuses this result; its lease will end it");
+                let error = describe_failure(&refused);
+                tracing::error!(stage = "delivery", %send_id, error, "the ledger refuses this result; its lease will end it");
                 return;
             }
-            Err(_) => {
+            _ => {
                 for change in changes {
                     Box::pin(write_until_taken(commits, std::slice::from_ref(change))).await;
                 }

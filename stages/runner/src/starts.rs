@@ -1,0 +1,174 @@
+//! How often messages were begun and not finished, because their process died. The count survives the process: it stands in Postgres.
+//!
+//! JetStream's own count does not tell: it also counts messages that were given back, and those that were fetched and never begun. So
+//! a start is recorded before a message is handled, and deleted when handling ends. The first delivery writes nothing, which keeps the
+//! ordinary message free of cost; a message that comes again is presumed to have been begun once.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use chrono::{DateTime, Utc};
+use sqlx::PgPool;
+use tokio::{
+    sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::Incoming;
+
+/// A message with fewer recorded starts is handled together with others. With the first one, which is not recorded, it is begun three
+/// times like that.
+pub(crate) const TOGETHER: i32 = 2;
+/// One with fewer is handled alone, the others are set aside.
+pub(crate) const ALONE: i32 = 3;
+/// Longest a message that is to be handled alone waits for the others of its process to be finished. Then it is given back.
+const ALONE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a row of a message that never came again is kept.
+const KEEP_DAYS: i32 = 2;
+const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
+/// Ends remembered while Postgres does not take them.
+const OWED_MAX: usize = 10_000;
+
+/// A message, named for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    stream: String,
+    consumer: String,
+    sequence: i64,
+    published_at: DateTime<Utc>,
+}
+
+impl Key {
+    pub(crate) fn of(message: &Incoming<'_>, consumer: &str) -> Self {
+        let micros = i64::try_from(message.published_ns / 1_000).unwrap_or_default();
+        Self {
+            stream: message.stream.to_owned(),
+            consumer: consumer.to_owned(),
+            sequence: i64::try_from(message.sequence).unwrap_or_default(),
+            published_at: DateTime::from_timestamp_micros(micros).unwrap_or_default(),
+        }
+    }
+}
+
+/// The counts, and who may handle messages in this process at the same time. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Starts {
+    pool: Option<PgPool>,
+    /// Ends that Postgres has not taken. Deleted before the next starts are recorded.
+    owed: Arc<Mutex<Vec<Key>>>,
+    /// Held shared by every group in hand, and alone by a message that may end the process.
+    in_hand: Arc<RwLock<()>>,
+}
+
+impl Starts {
+    /// Counts in this database; without one nothing is counted.
+    pub(crate) fn new(pool: Option<PgPool>) -> Self {
+        Self { pool, owed: Arc::default(), in_hand: Arc::default() }
+    }
+
+    /// Records a start of each, all of one consumer, that has fewer than `most` recorded. Answers for each whether it may begin.
+    pub(crate) async fn begin(&self, keys: &[Key], most: i32) -> sqlx::Result<Vec<bool>> {
+        let Some(pool) = &self.pool else { return Ok(vec![true; keys.len()]) };
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        self.delete_owed(pool).await?;
+        let sequences: Vec<i64> = keys.iter().map(|key| key.sequence).collect();
+        let published: Vec<DateTime<Utc>> = keys.iter().map(|key| key.published_at).collect();
+        let begun = sqlx::query_scalar!(
+            "insert into message_starts as known (stream, consumer, sequence, published_at, starts)
+             select $1, $2, given.sequence, given.published_at, 1
+             from unnest($3::bigint[], $4::timestamptz[]) as given (sequence, published_at)
+             order by given.sequence
+             on conflict (stream, consumer, sequence) do update
+             set starts = case when known.published_at = excluded.published_at then known.starts + 1 else 1 end,
+                 published_at = excluded.published_at, started_at = now()
+             where known.starts < $5 or known.published_at <> excluded.published_at
+             returning sequence",
+            first.stream,
+            first.consumer,
+            &sequences,
+            &published,
+            most,
+        )
+        .fetch_all(pool)
+        .await?;
+        let begun: HashSet<i64> = begun.into_iter().collect();
+        Ok(sequences.iter().map(|sequence| begun.contains(sequence)).collect())
+    }
+
+    /// Forgets the starts of messages whose handling has ended. While Postgres is away it is remembered, and done later.
+    pub(crate) async fn end(&self, keys: Vec<Key>) {
+        let Some(pool) = &self.pool else { return };
+        if keys.is_empty() {
+            return;
+        }
+        {
+            let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = OWED_MAX.saturating_sub(owed.len());
+            owed.extend(keys.into_iter().take(room));
+        }
+        if let Err(error) = self.delete_owed(pool).await {
+            tracing::debug!(error = runtime::db::describe(&error), "ends of messages are recorded later");
+        }
+    }
+
+    async fn delete_owed(&self, pool: &PgPool) -> sqlx::Result<()> {
+        let owed = std::mem::take(&mut *self.owed.lock().unwrap_or_else(PoisonError::into_inner));
+        if owed.is_empty() {
+            return Ok(());
+        }
+        let streams: Vec<String> = owed.iter().map(|key| key.stream.clone()).collect();
+        let consumers: Vec<String> = owed.iter().map(|key| key.consumer.clone()).collect();
+        let sequences: Vec<i64> = owed.iter().map(|key| key.sequence).collect();
+        let deleted = sqlx::query!(
+            "delete from message_starts as known
+             using unnest($1::text[], $2::text[], $3::bigint[]) as ended (stream, consumer, sequence)
+             where known.stream = ended.stream and known.consumer = ended.consumer and known.sequence = ended.sequence",
+            &streams,
+            &consumers,
+            &sequences,
+        )
+        .execute(pool)
+        .await;
+        if deleted.is_err() {
+            let mut kept = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = OWED_MAX.saturating_sub(kept.len());
+            kept.extend(owed.into_iter().take(room));
+        }
+        deleted.map(drop)
+    }
+
+    /// Deletes the rows of messages that never came again.
+    pub(crate) async fn purge(&self) -> sqlx::Result<()> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        sqlx::query!("delete from message_starts where started_at < now() - make_interval(days => $1)", KEEP_DAYS)
+            .execute(pool)
+            .await
+            .map(drop)
+    }
+
+    /// A place for a group of messages beside others.
+    pub(crate) async fn beside_others(&self) -> OwnedRwLockReadGuard<()> {
+        Arc::clone(&self.in_hand).read_owned().await
+    }
+
+    /// The place for a message with no other in hand in this process; none when the others are not finished in time.
+    pub(crate) async fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
+        timeout(ALONE_TIMEOUT, Arc::clone(&self.in_hand).write_owned()).await.ok()
+    }
+}
+
+/// Purges every hour, until shut down.
+pub(crate) async fn purge_hourly(starts: Starts, shutdown: CancellationToken) {
+    loop {
+        if let Err(error) = starts.purge().await {
+            tracing::debug!(error = runtime::db::describe(&error), "old starts of messages are not purged yet");
+        }
+        if shutdown.run_until_cancelled(tokio::time::sleep(PURGE_EVERY)).await.is_none() {
+            return;
+        }
+    }
+}
