@@ -27,6 +27,9 @@ from nats.errors import NoRespondersError, NoServersError, TimeoutError as NatsT
 
 HERE = Path(__file__).resolve().parent
 SERVERS = ("nats-0", "nats-1", "nats-2")
+# Those with an inbox of their own.
+PROCESSES = ("audience", "compliance", "rendering", "delivery", "engagement", "attribution", "webhooks", "sequencing", "ingress",
+             "engine_all")
 WAIT = 30
 # Long enough for an answer that will never come to be told from one that comes.
 SILENCE = 1.0
@@ -112,6 +115,8 @@ class Cluster:
             refused.append(str(error))
 
         seed = self.seeds.get(user)
+        if user in PROCESSES:
+            options.setdefault("inbox_prefix", f"_INBOX_{user}".encode())
         client = await nats.connect(
             [f"tls://127.0.0.1:{port}" for port in self.ports], nkeys_seed_str=seed, tls=self.tls(), error_cb=note,
             allow_reconnect=False, connect_timeout=5, **options)
@@ -184,7 +189,7 @@ def stream(name, subjects, work_queue):
             "storage": "file", "max_bytes": 1 << 24, "discard": "new" if work_queue else "old", "allow_direct": True}
 
 
-async def engine_makes_streams(audience):
+async def operator_makes_streams(operator, audience, engine_all):
     for name, subjects, work_queue in (
         ("MAIL_REQUESTS", "mail.v1.request.*.*.*", True), ("MAIL_ACCEPTED", "mail.v1.accepted.*.*.*", True),
         ("MAIL_RESOLVED", "mail.v1.resolved.*", True), ("MAIL_MARKS", "mail.v1.mark", False),
@@ -192,11 +197,17 @@ async def engine_makes_streams(audience):
         ("MAIL_EVENTS", "mail.v1.event.*.*.*.*", False), ("MAIL_DEAD", "mail.v1.dead.*", False),
     ):
         async def made(name=name, subjects=subjects, work_queue=work_queue):
-            answer = await ask(audience, f"$JS.API.STREAM.CREATE.{name}", stream(name, subjects, work_queue))
+            answer = await ask(operator, f"$JS.API.STREAM.CREATE.{name}", stream(name, subjects, work_queue))
             return "config" in answer
         await until(made, f"stream {name} with three copies")
-    answer = await ask(audience, "$JS.API.STREAM.UPDATE.MAIL_EVENTS", stream("MAIL_EVENTS", "mail.v1.event.*.*.*.*", False))
-    check("a stage makes streams with three copies, and may bring one up to date", "config" in answer)
+    answer = await ask(operator, "$JS.API.STREAM.UPDATE.MAIL_EVENTS", stream("MAIL_EVENTS", "mail.v1.event.*.*.*.*", False))
+    check("an operator makes streams with three copies, and brings one up to date", "config" in answer)
+    # `max_msgs: 1`, `max_age`, `republish`: an update is as good as a purge.
+    for client, who in ((audience, "a stage"), (engine_all, "a process of everything")):
+        for act in ("CREATE", "UPDATE"):
+            subject = f"$JS.API.STREAM.{act}.MAIL_REQUESTS"
+            check(f"{who} may not publish {subject}", not await may_publish(client, subject))
+        check(f"{who} sees whether a stream is there", "config" in await ask(client, "$JS.API.STREAM.INFO.MAIL_REQUESTS"))
 
 
 async def held(client, name):
@@ -255,9 +266,29 @@ async def stages(cluster, audience):
         (ingress, "the ingress", ">"), (delivery, "delivery", "mail.v1.reply.*"),
     ):
         check(f"{who} may not listen to {subject}", not await may_hear(client, subject))
+    await inboxes(cluster, audience, delivery)
     for client in (delivery, compliance):
         await client.close()
     return ingress
+
+
+async def inboxes(cluster, audience, delivery):
+    """What a stage pulls travels to its inbox, and what acknowledges it with it: no other may listen there, or answer for it."""
+    for pattern in ("_INBOX.>", "_INBOX_delivery.>", "_INBOX_*.>"):
+        check(f"audience may not listen to {pattern}", not await may_hear(audience, pattern))
+    check("audience may listen to its own inbox", await may_hear(audience, "_INBOX_audience.>"))
+    check("delivery says how far the ledger has come", await may_publish(delivery, "mail.v1.mark"))
+    check("audience may not publish mail.v1.mark", not await may_publish(audience, "mail.v1.mark"))
+    operator = await cluster.connect("operator")
+    told = await audience.subscribe("mail.v1.control")
+    await audience.flush(WAIT)
+    aim = "$JS.ACK.MAIL_RENDERED.delivery-bulk.1.1.1.1.0"
+    await operator.publish("mail.v1.control", b"{}", reply=aim)
+    message = await told.next_msg(WAIT)
+    check("a stage may not answer where a message says", message.reply == aim and not await may_publish(audience, message.reply))
+    check("a stage answers an operator's command", await may_publish(audience, "mail.v1.control.answer.0198c0de"))
+    await told.unsubscribe()
+    await operator.close()
 
 
 async def products(cluster, audience, ingress):
@@ -305,6 +336,7 @@ async def products(cluster, audience, ingress):
 
     for forbidden in (
         "mail.v1.request.rival.production.message", "mail.v1.request.acme.sandbox.message", "mail.v1.request.acme",
+        "mail.v1.request.acme.production.postcard",
         "mail.v1.api.rival.production.message", "mail.v1.event.acme.production.email.sent", "mail.v1.rendered.priority",
         "mail.v1.signal.tracking", "mail.v1.fact.audience", "mail.v1.reply.0198c0de", "mail.v1.dead.audience",
         "$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.MAIL_REQUESTS", "$JS.API.STREAM.PURGE.MAIL_REQUESTS",
@@ -434,7 +466,10 @@ async def main():
                 return "error" not in answer
             await until(up, "three servers that agree")
             audience = await cluster.connect("audience")
-            await engine_makes_streams(audience)
+            operator, engine_all = await cluster.connect("operator"), await cluster.connect("engine_all")
+            await operator_makes_streams(operator, audience, engine_all)
+            for client in (operator, engine_all):
+                await client.close()
             ingress = await stages(cluster, audience)
             await products(cluster, audience, ingress)
             await operators(cluster)

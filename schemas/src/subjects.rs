@@ -64,6 +64,18 @@ pub const DELIVERIES_DUE: &str = "mail.v1.due.webhooks";
 /// `mail.v1.control`: core NATS, in no stream. What an operator tells running processes.
 pub const CONTROL: &str = "mail.v1.control";
 
+/// Where processes answer an operator's command, by the word the operator made for it.
+#[must_use]
+pub fn control_answer(word: &str) -> String {
+    format!("{CONTROL}.answer.{word}")
+}
+
+/// The inbox prefix of a process's client, by its role: nobody else may listen under it.
+#[must_use]
+pub fn inbox(role: &str) -> String {
+    format!("_INBOX_{role}")
+}
+
 /// `mail.v1.mark`: how far the ledger has come.
 pub const MARK: &str = "mail.v1.mark";
 

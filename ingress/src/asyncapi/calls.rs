@@ -27,11 +27,12 @@ pub(crate) struct Call {
 
 const REQUEST_HEADERS: &[Header] = &[
     Header {
-        name: "Nats-Msg-Id",
-        about: "What the call is done once by, as an `Idempotency-Key`: the first answer is kept for 24 hours and given again. 1 to \
-                255 visible ASCII characters.",
+        name: "Idempotency-Key",
+        about: "What the call is done once by, as in HTTP: the first answer is kept for 24 hours and given again. 1 to 255 visible \
+                ASCII characters.",
         required: false,
     },
+    Header { name: "Nats-Msg-Id", about: "Taken for the `Idempotency-Key` where there is none.", required: false },
     Header { name: "traceparent", about: "The trace it belongs to (W3C Trace Context).", required: false },
 ];
 const ANSWER_HEADERS: &[Header] =

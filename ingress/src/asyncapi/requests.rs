@@ -18,9 +18,15 @@ const TRANSACTIONAL_MAX: usize = 500;
 
 const HEADERS: &[Header] = &[
     Header {
+        name: "Idempotency-Key",
+        about: "What the request is done once by, as in HTTP: a repetition within 24 hours has no effect. 1 to 255 visible ASCII \
+                characters. Without it every message is a request of its own.",
+        required: false,
+    },
+    Header {
         name: "Nats-Msg-Id",
-        about: "What the request is done once by, as an `Idempotency-Key`: a repetition within 24 hours has no effect. 1 to 255 \
-                visible ASCII characters. Without it every message is a request of its own.",
+        about: "Taken for the `Idempotency-Key` where there is none. JetStream reads it, too, for all products together: of two \
+                messages with the same one within a tenth of a second it keeps the first.",
         required: false,
     },
     Header { name: "traceparent", about: "The trace it belongs to (W3C Trace Context).", required: false },

@@ -142,11 +142,14 @@ fn method(verb: Verb) -> Method {
     }
 }
 
+/// How a message is named: `Idempotency-Key`, or else `Nats-Msg-Id`, by which JetStream drops a repetition whoever sent the first.
+pub(super) const KEY_HEADERS: [&str; 2] = ["Idempotency-Key", "Nats-Msg-Id"];
+
 pub(super) fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
     if IdempotencyKey::is_sane(message_id) {
         return Ok(message_id);
     }
-    Err(ApiError::invalid("Nats-Msg-Id", "invalid", "must be 1 to 255 visible ASCII characters"))
+    Err(ApiError::invalid("Idempotency-Key", "invalid", "must be 1 to 255 visible ASCII characters"))
 }
 
 #[cfg(test)]

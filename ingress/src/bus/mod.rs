@@ -2,13 +2,16 @@
 //!
 //! A message on `mail.v1.api.<product>.<environment>.<operation>` is the HTTP request of that operation and takes the same road:
 //! the same code validates, acts and answers. Who publishes is what the subject says, which the server's permissions hold every
-//! user to; `Nats-Msg-Id` is the `Idempotency-Key`. The service is found with `$SRV.INFO` under the name `postrider`.
+//! user to; `Idempotency-Key` is what HTTP's is (or else `Nats-Msg-Id`). The service is found with `$SRV.INFO` under the name `postrider`.
 
 mod call;
 pub(crate) mod feed;
 pub(crate) mod intake;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use async_nats::service::{ServiceExt, endpoint::Endpoint};
 use axum::{Router, body};
@@ -83,6 +86,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
         router: crate::router(Arc::clone(ingress)),
         ingress: Arc::clone(ingress),
         places: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
+        products: PerProduct::new(ingress.settings.bus_calls_per_product),
         prefix: ingress.bus.prefixed(SUBJECT),
     });
     let mut heard = futures::stream::FuturesUnordered::new();
@@ -170,12 +174,59 @@ struct Door {
     ingress: Arc<Ingress>,
     router: Router,
     places: Arc<Semaphore>,
+    products: PerProduct,
     prefix: String,
+}
+
+/// Calls in hand of each product and environment: one that calls without end leaves capacity for the others.
+#[derive(Debug, Clone)]
+struct PerProduct {
+    most: usize,
+    in_hand: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// One call in hand, until dropped.
+#[derive(Debug)]
+struct OwnCall {
+    product: String,
+    of: PerProduct,
+}
+
+impl PerProduct {
+    fn new(most: usize) -> Self {
+        Self { most: most.max(1), in_hand: Arc::default() }
+    }
+
+    /// None: the product has as many in hand as it may.
+    fn admit(&self, product: &str) -> Option<OwnCall> {
+        let mut in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = in_hand.entry(product.to_owned()).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        Some(OwnCall { product: product.to_owned(), of: self.clone() })
+    }
+}
+
+impl Drop for OwnCall {
+    fn drop(&mut self) {
+        let mut in_hand = self.of.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = in_hand.get_mut(&self.product) {
+            *count -= 1;
+            // Only products with a call in hand are remembered.
+            if *count == 0 {
+                in_hand.remove(&self.product);
+            }
+        }
+    }
 }
 
 async fn listen(door: Arc<Door>, mut endpoint: Endpoint, call: Call) {
     while let Some(request) = endpoint.next().await {
-        let Ok(place) = Arc::clone(&door.places).try_acquire_owned() else {
+        let own = door.products.admit(door.product_of(&request.message.subject));
+        let place = Arc::clone(&door.places).try_acquire_owned().ok();
+        let Some(place) = own.zip(place) else {
             answer(&request, refusal(&ApiError::unavailable().detail("too many calls at once"))).await;
             continue;
         };
@@ -202,14 +253,21 @@ async fn answer(request: &async_nats::service::Request, answer: Answer) {
 }
 
 impl Door {
+    /// The product and environment of a call, as its subject says.
+    fn product_of<'a>(&self, subject: &'a str) -> &'a str {
+        let tokens = subject.strip_prefix(self.prefix.as_str()).unwrap_or_default().trim_start_matches('.');
+        let end = tokens.match_indices('.').nth(1).map_or(tokens.len(), |(end, _)| end);
+        &tokens[..end]
+    }
+
     async fn carry_out(&self, message: &async_nats::Message, call: &Call) -> Result<Answer, ApiError> {
         let tokens = message.subject.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'));
         let (publisher, _) = tokens.and_then(Publisher::of_tokens).ok_or_else(unknown_subject)?;
         match call {
             Call::Act(operation) => {
-                let message_id =
-                    message.headers.as_ref().and_then(|headers| headers.get(async_nats::header::NATS_MESSAGE_ID));
-                let message_id = message_id.map(async_nats::HeaderValue::as_str);
+                let headers = message.headers.as_ref();
+                let named = call::KEY_HEADERS.iter().find_map(|name| headers?.get(*name));
+                let message_id = named.map(async_nats::HeaderValue::as_str);
                 self.act(call::request(operation, &publisher, &message.payload, message_id, Manner::Answered)?).await
             }
             Call::Validate => {
@@ -277,6 +335,18 @@ fn code_of(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_product_that_calls_without_end_leaves_capacity_for_the_others() {
+        let products = PerProduct::new(2);
+        let first = [products.admit("shop.production"), products.admit("shop.production")];
+        assert!(first.iter().all(Option::is_some));
+        assert!(products.admit("shop.production").is_none());
+        assert!(products.admit("shop.sandbox").is_some() && products.admit("rival.production").is_some());
+        drop(first);
+        assert!(products.admit("shop.production").is_some());
+        assert!(products.in_hand.lock().unwrap_or_else(PoisonError::into_inner).is_empty());
+    }
 
     #[test]
     fn every_short_name_calls_an_operation_that_is_offered() {

@@ -77,7 +77,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 async fn ask(bus: &Bus, told: &Control) -> anyhow::Result<Vec<ControlAnswer>> {
     let client = bus.client();
-    let inbox = client.new_inbox();
+    let inbox = bus.prefixed(&subjects::control_answer(&schemas::new_id().simple().to_string()));
     let mut heard = client.subscribe(inbox.clone()).await?;
     client.publish_with_reply(bus.prefixed(subjects::CONTROL), inbox, serde_json::to_vec(told)?.into()).await?;
     let mut answers = Vec::new();

@@ -201,4 +201,26 @@ mod tests {
     fn every_setting_has_a_name_of_its_own() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn where_the_servers_are_may_stand_before_and_behind_the_subcommand() {
+        let (database, bus) = (["--database-url", "postgres://here/db"], ["--nats-url", "nats://here"]);
+        let words = |words: &[&[&str]]| -> Vec<String> {
+            std::iter::once("postrider").chain(words.concat()).map(str::to_owned).collect()
+        };
+        for arguments in [
+            words(&[&["key"], &database, &["list"]]),
+            words(&[&["key", "list"], &database]),
+            words(&[&["streams"], &bus, &["report"]]),
+            words(&[&["streams", "report"], &bus]),
+            words(&[&["dead", "list"], &database, &bus]),
+        ] {
+            let parsed = Cli::try_parse_from(&arguments);
+            let debug = format!("{:?}", parsed.map_err(|error| error.to_string()));
+            assert!(debug.starts_with("Ok"), "{arguments:?}: {debug}");
+            let wanted =
+                if arguments.iter().any(|word| word == "--nats-url") { "nats_url: Some" } else { "database_url: Some" };
+            assert!(debug.contains(wanted), "{arguments:?}: {debug}");
+        }
+    }
 }

@@ -17,14 +17,19 @@ use crate::{table, who};
 #[derive(Debug, Clone, clap::Args)]
 pub struct DatabaseArgs {
     /// Postgres, as a URL.
-    #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
-    pub database_url: SecretString,
+    #[arg(long, global = true, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
+    database_url: Option<SecretString>,
 }
 
 impl DatabaseArgs {
+    /// The URL. A setting that may stand behind the subcommand cannot be required by the parser.
+    pub fn url(&self) -> anyhow::Result<&SecretString> {
+        self.database_url.as_ref().context("--database-url is required, or POSTRIDER_DATABASE_URL in the environment")
+    }
+
     /// A small pool in the stages' role.
     pub fn pool(&self) -> anyhow::Result<PgPool> {
-        Database::pool(&self.database_url, Role::Stages, 2).context("database-url")
+        Database::pool(self.url()?, Role::Stages, 2).context("database-url")
     }
 }
 
@@ -32,10 +37,10 @@ impl DatabaseArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct MasterKeyArgs {
     /// The master key, as the processes have it: 64 hex digits.
-    #[arg(long, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
+    #[arg(long, global = true, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
     pub master_key: Option<SecretString>,
     /// A file with the master key.
-    #[arg(long, env = "POSTRIDER_MASTER_KEY_FILE")]
+    #[arg(long, global = true, env = "POSTRIDER_MASTER_KEY_FILE")]
     pub master_key_file: Option<PathBuf>,
 }
 
@@ -50,31 +55,26 @@ impl MasterKeyArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct BusArgs {
     /// NATS servers, comma-separated URLs.
-    #[arg(long, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
-    pub nats_url: SecretString,
+    #[arg(long, global = true, env = "POSTRIDER_NATS_URL", hide_env_values = true)]
+    nats_url: Option<SecretString>,
     /// A NATS credentials file.
-    #[arg(long, env = "POSTRIDER_NATS_CREDENTIALS")]
-    pub nats_credentials: Option<PathBuf>,
+    #[arg(long, global = true, env = "POSTRIDER_NATS_CREDENTIALS")]
+    nats_credentials: Option<PathBuf>,
     /// Copies JetStream keeps of each stream.
-    #[arg(long, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
-    pub stream_replicas: usize,
+    #[arg(long, global = true, env = "POSTRIDER_STREAM_REPLICAS", default_value_t = 1)]
+    stream_replicas: usize,
     /// Put before every stream name and subject.
-    #[arg(long, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
-    pub stream_prefix: String,
+    #[arg(long, global = true, env = "POSTRIDER_STREAM_PREFIX", default_value = "")]
+    stream_prefix: String,
 }
 
 impl BusArgs {
     /// Connects.
     pub async fn connect(&self) -> anyhow::Result<Bus> {
-        Bus::connect(
-            &self.nats_url,
-            self.nats_credentials.as_deref(),
-            &self.stream_prefix,
-            self.stream_replicas,
-            "command line",
-        )
-        .await
-        .context("nats-url")
+        let url = self.nats_url.as_ref().context("--nats-url is required, or POSTRIDER_NATS_URL in the environment")?;
+        Bus::connect(url, self.nats_credentials.as_deref(), &self.stream_prefix, self.stream_replicas, "command line")
+            .await
+            .context("nats-url")
     }
 }
 
@@ -97,7 +97,7 @@ pub fn read_secret(file: Option<&Path>, variable: Option<&str>) -> anyhow::Resul
 
 /// Applies the migrations.
 pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
-    Database::migrate(&args.database_url).await.context("migrations")?;
+    Database::migrate(args.url()?).await.context("migrations")?;
     say(&json!({"migrated": true}), "the schema is up to date");
     Ok(())
 }

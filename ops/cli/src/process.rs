@@ -220,7 +220,7 @@ impl Process {
         outbound.own_listeners.add(admin_addr);
         let called = runtime::control::Name { process: name.to_owned(), log: core.log.clone() };
         let nudges = runtime::control::listen(called, bus.clone(), shutdown.clone());
-        let levers = Levers::follow(pool.clone(), bus.clone(), nudges, shutdown.clone());
+        let levers = Levers::follow(pool.clone(), bus.clone(), nudges, runs_delivery(name), shutdown.clone());
         let facts = FactBell::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
@@ -283,9 +283,14 @@ pub async fn stop_signal() {
     }
 }
 
+/// Whether a process of this name sends mail: it moves the ledger's mark, and only it may tell the bus.
+fn runs_delivery(name: &str) -> bool {
+    name == "all" || name.split('+').any(|stage| stage == StageName::Delivery.name())
+}
+
 /// Makes the streams as soon as NATS is there. A process starts, and serves what it can, without it.
 async fn make_streams(bus: Bus, shutdown: CancellationToken) {
-    while let Err(error) = bus.apply_streams().await {
+    while let Err(error) = bus.ensure_streams().await {
         tracing::warn!(%error, "streams not made yet");
         tokio::select! {
             () = shutdown.cancelled() => return,

@@ -12,12 +12,16 @@ use async_nats::{
     },
 };
 use bytes::Bytes;
-use schemas::subjects::header;
+use schemas::subjects::{self, header};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use crate::{streams::STREAMS, trace::TraceContext};
+use crate::{
+    levers::STAGES,
+    streams::{STREAMS, is_as_wanted},
+    trace::TraceContext,
+};
 
 /// Publishes waiting for the store's answer, per process; more wait their turn.
 const MAX_ACKS_IN_FLIGHT: usize = 2_000;
@@ -134,6 +138,9 @@ impl Bus {
             .ping_interval(Duration::from_secs(10))
             .reconnect_delay_callback(|attempt| Duration::from_millis((50 * attempt as u64).min(2_000)))
             .event_callback(|event| async move { tracing::info!(%event, "nats") });
+        if let Some(role) = role(name) {
+            options = options.custom_inbox_prefix(subjects::inbox(role));
+        }
         if let Some(path) = credentials {
             options = with_credentials(options, path).await.map_err(boxed)?;
         }
@@ -206,6 +213,32 @@ impl Bus {
         Ok(())
     }
 
+    /// Makes the streams that are missing, and tries to change those that are not as they are to be. Where the servers let only operators
+    /// do that (`postrider streams apply`), what is there is used as it is.
+    ///
+    /// # Errors
+    /// When JetStream is away, or a stream is missing and cannot be made.
+    pub async fn ensure_streams(&self) -> Result<(), BusError> {
+        for spec in STREAMS {
+            let found = self.stream(spec.name).await?.map(|stream| stream.cached_info().config.clone());
+            let wanted = match &found {
+                Some(found) => spec.config_in(&self.prefix, self.replicas, found.storage),
+                None => spec.config(&self.prefix, self.replicas),
+            };
+            if found.as_ref().is_some_and(|found| is_as_wanted(found, &wanted)) {
+                continue;
+            }
+            match self.jetstream.create_or_update_stream(wanted).await {
+                Ok(_) => {}
+                Err(error) if found.is_some() => {
+                    tracing::warn!(stream = spec.name, %error, "a stream is not as it is to be: `postrider streams apply`");
+                }
+                Err(error) => return Err(BusError::refused(error)),
+            }
+        }
+        Ok(())
+    }
+
     /// Publishes all and waits until the store has answered for each: windows are sent at once and their answers awaited together.
     ///
     /// # Errors
@@ -259,6 +292,17 @@ impl Bus {
     pub async fn is_healthy(&self) -> bool {
         self.client.connection_state() == async_nats::connection::State::Connected
             && self.jetstream.get_stream(self.prefixed(schemas::subjects::stream::REQUESTS)).await.is_ok()
+    }
+}
+
+/// The role whose inbox a process of this name has: its stage's, or that of a process that runs several. Command lines have the
+/// client's own.
+fn role(name: &str) -> Option<&str> {
+    const SEVERAL: &str = "engine_all";
+    match name {
+        "all" => Some(SEVERAL),
+        _ if name.contains('+') => Some(SEVERAL),
+        _ => STAGES.into_iter().chain(["ingress"]).find(|role| *role == name),
     }
 }
 

@@ -127,7 +127,9 @@ pub fn host() -> String {
 }
 
 async fn tell(bus: &Bus, reply: Option<async_nats::Subject>, answer: &ControlAnswer) {
-    let Some(reply) = reply else { return };
+    // The subject came with the message: answered is only where answers belong.
+    let belongs = |subject: &str| subject.starts_with(&bus.prefixed(&subjects::control_answer("")));
+    let Some(reply) = reply.filter(|reply| belongs(reply)) else { return };
     let Ok(body) = serde_json::to_vec(answer) else { return };
     if let Err(error) = bus.client().publish(reply, body.into()).await {
         tracing::debug!(%error, "an answer on the control subject was lost");

@@ -58,11 +58,13 @@ impl Levers {
         Self(watch::channel(Held { is_read: true, is_vouched: true, ..Held::default() }).1)
     }
 
-    /// Follows the levers until shut down. `pool` must be in the stages' role.
+    /// Follows the levers until shut down. `pool` must be in the stages' role. Processes that send mail move the ledger's mark on
+    /// (`moves_mark`), the others only compare it.
     #[must_use]
-    pub fn follow(pool: PgPool, bus: Bus, nudges: Nudges, shutdown: CancellationToken) -> Self {
+    pub fn follow(pool: PgPool, bus: Bus, nudges: Nudges, moves_mark: bool, shutdown: CancellationToken) -> Self {
         let (known, receiver) = watch::channel(Held::default());
-        tokio::spawn(vouch(pool.clone(), bus, known.clone(), shutdown.clone()));
+        let keeper = mark::Keeper::new(pool.clone(), bus, moves_mark);
+        tokio::spawn(vouch(keeper, known.clone(), shutdown.clone()));
         tokio::spawn(look_often(pool, known, nudges, shutdown));
         Self(receiver)
     }
@@ -144,8 +146,7 @@ fn follow(known: &watch::Sender<Held>, seen: &Seen) {
 }
 
 /// Makes sure that the ledger was not restored, and keeps its mark moving.
-async fn vouch(pool: PgPool, bus: Bus, known: watch::Sender<Held>, shutdown: CancellationToken) {
-    let mut keeper = mark::Keeper::new(pool, bus);
+async fn vouch(mut keeper: mark::Keeper, known: watch::Sender<Held>, shutdown: CancellationToken) {
     loop {
         match tokio::time::timeout(mark::LOOK_MAX, keeper.keep()).await {
             Ok(Ok(found)) => {

@@ -1,7 +1,7 @@
 //! The ledger's mark: how a restored ledger is told from the one that was mailed from.
 //!
 //! A restored ledger is older than the world: what was sent after the moment it shows stands there as queued, and the engine would
-//! send it again. So the ledger counts: every few seconds a process moves its mark on, and tells the bus once that is committed. The
+//! send it again. So the ledger counts: every few seconds a process that sends mail moves its mark on, and tells the bus once that is committed. The
 //! bus can never be ahead of the ledger, unless the ledger went back. And the ledger notes where it lives: a dump put into another
 //! cluster or database says so by itself, even where the bus has lost everything.
 //!
@@ -106,6 +106,8 @@ impl Restored {
 pub struct Keeper {
     pool: PgPool,
     bus: Bus,
+    /// Whether this process moves the mark on. The others only compare.
+    moves: bool,
     /// The furthest this process has seen, and of which ledger.
     seen: Option<(Uuid, i64)>,
 }
@@ -113,8 +115,8 @@ pub struct Keeper {
 impl Keeper {
     /// For one process. `pool` must be in the stages' role.
     #[must_use]
-    pub fn new(pool: PgPool, bus: Bus) -> Self {
-        Self { pool, bus, seen: None }
+    pub fn new(pool: PgPool, bus: Bus, moves: bool) -> Self {
+        Self { pool, bus, moves, seen: None }
     }
 
     /// One look. A ledger that turns out restored is held.
@@ -148,7 +150,9 @@ impl Keeper {
         if row.noted_place.as_deref() != Some(row.place.as_str()) {
             note_place(&self.pool, &row).await?;
         }
-        self.move_on(&row).await?;
+        if self.moves {
+            self.move_on(&row).await?;
+        }
         Ok(Found { is_held: row.is_held })
     }
 

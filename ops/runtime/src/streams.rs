@@ -12,6 +12,12 @@ const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 /// would be dropped for another's id. There the ledger knows a repetition, by product and environment.
 const NO_DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 
+/// Requests of one kind that one product and environment may have waiting. More are refused: a flood of one product's leaves room for
+/// the others'.
+const REQUESTS_WAITING_MAX: i64 = 10_000;
+/// Dead letters of one stage that are kept. Of more the oldest go: a flood of one stage's leaves the others' alone.
+const DEAD_LETTERS_MAX: i64 = 100_000;
+
 /// One stream as it is to be.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamSpec {
@@ -159,7 +165,13 @@ impl StreamSpec {
             description: Some(self.description.to_owned()),
             retention: if self.work_queue { RetentionPolicy::WorkQueue } else { RetentionPolicy::Limits },
             max_bytes: self.max_bytes,
-            max_messages_per_subject: if self.bell { 1 } else { -1 },
+            max_messages_per_subject: match self.name {
+                _ if self.bell => 1,
+                stream::REQUESTS => REQUESTS_WAITING_MAX,
+                stream::DEAD => DEAD_LETTERS_MAX,
+                _ => -1,
+            },
+            discard_new_per_subject: self.name == stream::REQUESTS,
             max_age: self.max_age,
             discard: if self.work_queue && !self.bell { DiscardPolicy::New } else { DiscardPolicy::Old },
             storage,
@@ -170,6 +182,19 @@ impl StreamSpec {
             ..Config::default()
         }
     }
+}
+
+/// Whether a stream is as this version wants it, in what it sets.
+#[must_use]
+pub fn is_as_wanted(found: &Config, wanted: &Config) -> bool {
+    let set = |config: &Config| {
+        (
+            (config.subjects.clone(), config.description.clone(), config.retention, config.discard),
+            (config.max_bytes, config.max_messages_per_subject, config.discard_new_per_subject, config.max_age),
+            (config.storage, config.num_replicas, config.duplicate_window, config.allow_direct),
+        )
+    };
+    set(found) == set(wanted)
 }
 
 #[cfg(test)]

@@ -424,7 +424,7 @@ async fn ensure_consumer(shared: &Shared, intake: &Intake) -> Result<Consumer, B
         Ok(consumer) => Ok(consumer),
         Err(error) => {
             // The store may have been emptied under us: the streams are ours to make again, the ledger refills them.
-            bus.apply_streams().await.map_err(|_| BusError::refused(error))?;
+            bus.ensure_streams().await.map_err(|_| BusError::refused(error))?;
             bus.jetstream().create_consumer_on_stream(config, &stream).await.map_err(BusError::refused)
         }
     }

@@ -106,7 +106,7 @@ impl Rig {
         bus.apply_streams().await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
         let shutdown = CancellationToken::new();
-        let levers = Levers::follow(pool.clone(), bus.clone(), Nudges::default(), shutdown.clone());
+        let levers = Levers::follow(pool.clone(), bus.clone(), Nudges::default(), true, shutdown.clone());
         let runner = Runner::new(bus.clone(), FactBell::default(), shutdown.clone()).heeding(levers.clone());
         Self { bus, pool, levers, runner, toy: Arc::default(), shutdown, _database: database }
     }
@@ -220,7 +220,7 @@ async fn a_pause_outlives_a_restart() {
     rig.pause().await;
     // A process that starts now reads the levers before it fetches anything.
     let shutdown = CancellationToken::new();
-    let again = Levers::follow(rig.pool.clone(), rig.bus.clone(), Nudges::default(), shutdown.clone());
+    let again = Levers::follow(rig.pool.clone(), rig.bus.clone(), Nudges::default(), true, shutdown.clone());
     assert!(again.is_paused("compliance"), "before the levers are read everything rests");
     eventually("the levers to be read", || async { (!again.is_paused("audience")).then_some(()) }).await;
     assert!(again.is_paused("compliance"));

@@ -13,16 +13,13 @@ use crate::{
 /// Where requests come in: product, environment and kind follow.
 pub(super) const SUBJECT: &str = "mail.v1.request";
 
-/// The publisher's name for a request.
-const MESSAGE_ID: &str = "Nats-Msg-Id";
-
 /// A request as it came. Nothing in it is checked yet: what is wrong is refused like everything else, and told.
 #[derive(Debug, Clone)]
 pub(crate) struct Direct {
     pub(super) origin: Origin,
     publisher: Option<Publisher>,
     kind: String,
-    /// `Nats-Msg-Id`
+    /// `Idempotency-Key`, or else `Nats-Msg-Id`.
     pub(super) message_id: Option<String>,
     /// Names the message where it does not name itself.
     place: String,
@@ -44,7 +41,7 @@ impl Direct {
             origin: message.origin(),
             publisher,
             kind: message.subject.rsplit('.').next().unwrap_or_default().to_owned(),
-            message_id: message.header(MESSAGE_ID).map(str::to_owned),
+            message_id: call::KEY_HEADERS.iter().find_map(|name| message.header(name)).map(str::to_owned),
             // The number alone would come again when the stream is lost and made anew.
             place: format!("stream-{}-{}", message.sequence, message.published_ns),
             published_at: i64::try_from(message.published_ns)
@@ -65,6 +62,13 @@ impl Direct {
     /// Who publishes, if the subject says so as it should.
     pub(super) fn known_publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
+    }
+
+    /// Product and environment, as the subject has them, whether there are such or not.
+    pub(super) fn subject_of_publisher(&self) -> &str {
+        let tokens = self.origin.subject.strip_prefix(SUBJECT).unwrap_or_default().trim_start_matches('.');
+        let end = tokens.match_indices('.').nth(1).map_or(tokens.len(), |(end, _)| end);
+        &tokens[..end]
     }
 
     /// What is asked for.
@@ -108,11 +112,15 @@ mod tests {
     fn direct(subject: &str, message_id: Option<&str>) -> Direct {
         let mut headers = async_nats::HeaderMap::new();
         if let Some(id) = message_id {
-            headers.insert(MESSAGE_ID, id);
+            headers.insert("Nats-Msg-Id", id);
         }
+        direct_with(subject, &headers)
+    }
+
+    fn direct_with(subject: &str, headers: &async_nats::HeaderMap) -> Direct {
         let message = Incoming {
             subject,
-            headers: Some(&headers),
+            headers: Some(headers),
             payload: &Bytes::from_static(b"{}"),
             stream: "MAIL_REQUESTS",
             sequence: 7,
@@ -138,5 +146,14 @@ mod tests {
         assert_eq!(direct(subject, Some("m-1")).idempotency_key().unwrap(), "m-1");
         assert_eq!(direct(subject, None).idempotency_key().unwrap(), "stream-7-1700000000000000000");
         assert!(direct(subject, Some("m 1")).idempotency_key().is_err());
+    }
+
+    #[test]
+    fn the_idempotency_key_goes_before_the_id_that_jetstream_reads() {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("Nats-Msg-Id", "m-1");
+        headers.insert("Idempotency-Key", "k-1");
+        let named = direct_with("mail.v1.request.shop.sandbox.contact", &headers);
+        assert_eq!(named.idempotency_key().unwrap(), "k-1");
     }
 }

@@ -6,6 +6,7 @@
 
 mod direct;
 mod kind;
+mod letters;
 mod reject;
 mod strays;
 
@@ -22,7 +23,7 @@ use schemas::{DirectKind, Lane, subjects::stream};
 use tower::ServiceExt;
 
 pub(super) use self::kind::operation;
-use self::{direct::Direct, strays::Strays};
+use self::{direct::Direct, letters::Letters, strays::Strays};
 use super::{
     ANSWER_MAX_BYTES,
     call::{self, Manner},
@@ -45,11 +46,14 @@ const ATTEMPTS_MAX: i64 = MAX_DELIVERIES - 1;
 pub(super) struct Requests {
     ingress: Arc<Ingress>,
     router: Router,
+    letters: Arc<Letters>,
 }
 
 /// Starts taking direct requests, with the runner of the ingress.
 pub(crate) fn start(ingress: &Arc<Ingress>) {
-    let stage = Arc::new(Requests { ingress: Arc::clone(ingress), router: crate::router(Arc::clone(ingress)) });
+    let letters = Arc::<Letters>::default();
+    let router = crate::router(Arc::clone(ingress));
+    let stage = Arc::new(Requests { ingress: Arc::clone(ingress), router, letters: Arc::clone(&letters) });
     let workers = ingress.settings.bus_intake_workers;
     let intakes = kind::SORTS.iter().map(|sort| Intake {
         lane: sort.lane,
@@ -60,7 +64,7 @@ pub(crate) fn start(ingress: &Arc<Ingress>) {
         coalesce: 1,
     });
     ingress.runner.start(stage, intakes.collect());
-    ingress.runner.start_sweep(NAME, Arc::new(Strays::new(ingress.bus.clone())));
+    ingress.runner.start_sweep(NAME, Arc::new(Strays::new(ingress.bus.clone(), letters)));
 }
 
 #[async_trait]
@@ -98,12 +102,12 @@ impl Requests {
                 let (accepted, rejected) = (refused.accepted as u64, refused.refused.len() as u64);
                 Counter::DirectRequestsTotal.add(accepted, [("kind", kind), ("outcome", "accepted")]);
                 Counter::DirectRequestsTotal.add(rejected, [("kind", kind), ("outcome", "rejected")]);
-                reject::items(direct, &refused.refused)
+                reject::items(&self.letters, direct, &refused.refused)
             }
             Err(error) => {
                 may_be_told(&error, direct.origin.deliveries)?;
                 Counter::DirectRequestsTotal.add(1, [("kind", kind), ("outcome", "rejected")]);
-                reject::whole(direct, &error)
+                reject::whole(&self.letters, direct, &error)
             }
         }
     }

@@ -13,19 +13,19 @@ use schemas::{
 };
 use uuid::Uuid;
 
-use super::{NAME, direct::Direct};
+use super::{NAME, direct::Direct, letters::Letters};
 use crate::{act::is_product_tenant_id, error::ApiError, routes::transactional::many::Refused};
 
 /// Longest piece of a publisher's text that is repeated to him.
 const ECHO_MAX_CHARS: usize = 255;
 
 /// All of a message is refused.
-pub(super) fn whole(direct: &Direct, error: &ApiError) -> Result<Vec<Publication>, StageError> {
-    tell(direct, None, direct.body.clone(), &error.refusal(), None)
+pub(super) fn whole(letters: &Letters, direct: &Direct, error: &ApiError) -> Result<Vec<Publication>, StageError> {
+    tell(letters, direct, None, direct.body.clone(), &error.refusal(), None)
 }
 
 /// Some of an array are refused: each is a letter and an event of its own.
-pub(super) fn items(direct: &Direct, refused: &[Refused]) -> Result<Vec<Publication>, StageError> {
+pub(super) fn items(letters: &Letters, direct: &Direct, refused: &[Refused]) -> Result<Vec<Publication>, StageError> {
     if refused.is_empty() {
         return Ok(Vec::new());
     }
@@ -35,12 +35,13 @@ pub(super) fn items(direct: &Direct, refused: &[Refused]) -> Result<Vec<Publicat
         // A letter holds an array of the one, so that a replay is taken as what it was a part of.
         let body = bodies.get(item.index).map_or_else(Bytes::new, |body| format!("[{body}]").into());
         let key = item.idempotency_key.clone();
-        publications.extend(tell(direct, Some(item.index), body, &item.refusal, key)?);
+        publications.extend(tell(letters, direct, Some(item.index), body, &item.refusal, key)?);
     }
     Ok(publications)
 }
 
 fn tell(
+    letters: &Letters,
     direct: &Direct,
     index: Option<usize>,
     body: Bytes,
@@ -66,7 +67,9 @@ fn tell(
         Some(index) => letter.part(index),
         None => letter,
     };
-    let mut publications = vec![letter.into_publication()];
+    // Beyond its share a product is told, and nothing is kept.
+    let kept = letters.admit(direct.subject_of_publisher(), body.len()).then(|| letter.into_publication());
+    let mut publications: Vec<Publication> = kept.into_iter().collect();
     publications.extend(event(direct, index, &body, refusal, idempotency_key)?);
     Ok(publications)
 }

@@ -1,6 +1,6 @@
 //! Requests of a kind there is not: no consumer takes them, so they are looked for, refused and removed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
@@ -10,20 +10,22 @@ use schemas::{DirectKind, subjects::stream};
 
 use super::{
     direct::{Direct, SUBJECT},
+    letters::Letters,
     reject,
 };
 
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Strays of one run at most.
-const AT_ONCE: u64 = 100;
+/// Strays of one run at most, over all subjects. The next run follows at once while there are any.
+const AT_ONCE: u64 = 1_000;
 
 pub(super) struct Strays {
     bus: Bus,
+    letters: Arc<Letters>,
 }
 
 impl Strays {
-    pub(super) fn new(bus: Bus) -> Self {
-        Self { bus }
+    pub(super) fn new(bus: Bus, letters: Arc<Letters>) -> Self {
+        Self { bus, letters }
     }
 
     /// The subjects with messages that nobody takes.
@@ -72,7 +74,7 @@ impl Sweep for Strays {
                     deliveries: 1,
                 });
                 if let Err(error) = direct.publisher().and_then(|_| direct.kind()) {
-                    self.bus.publish_all(reject::whole(&direct, &error)?).await?;
+                    self.bus.publish_all(reject::whole(&self.letters, &direct, &error)?).await?;
                 }
                 // Told first: one that is told twice is dropped by its id, one that is never told is lost.
                 let _ = requests.delete_message(stray.sequence).await;

@@ -60,7 +60,7 @@ pub struct SeedArgs {
 
 /// Makes the demo tenant and prints it.
 pub async fn print_seed(args: &SeedArgs) -> anyhow::Result<()> {
-    let seeded = seed::seed(&args.database.database_url, &args.data_dir).await?;
+    let seeded = seed::seed(args.database.url()?, &args.data_dir).await?;
     println!(
         "{}",
         json!({

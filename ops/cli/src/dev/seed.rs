@@ -114,7 +114,7 @@ async fn tenant(pool: &PgPool, vault: &Vault, environment: Environment) -> anyho
         DOMAIN,
         sealed,
         dkim.public,
-        format!("postrider-verification={}", domain_id.simple())
+        domain_id.simple().to_string()
     )
     .execute(&mut *tx)
     .await?;

@@ -36,8 +36,9 @@ accounts {
             { service: \"$JS.ACK.MAIL_EVENTS.>\", accounts: [PRODUCTS] }
         ]
         users: [
-            # Every process may look at streams and make them as they are to be: when a store is lost, whoever runs makes them
-            # again. None may delete or purge one, or take a message out.
+            # Every process may look at streams; only operators make, change, purge or delete them, or take a message out: after a lost
+            # store, and at each upgrade, `postrider streams apply`. What a process pulls and what it is answered comes to its own inbox,
+            # `_INBOX_<name>`, where no other may listen.
 ";
 
 const TAIL: &str = "\

@@ -1,6 +1,9 @@
 //! Who may say and hear what on the bus: the one table that `ops/nats` is written from.
 
-use schemas::subjects::{self, stream};
+use schemas::{
+    DirectKind,
+    subjects::{self, stream},
+};
 
 /// What a user may do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,7 +62,8 @@ pub(super) const ROLES: &[Role] = &[
         name: "delivery",
         about: "mail in; the sandbox's facts out",
         reads: &[(stream::RENDERED, "delivery-priority"), (stream::RENDERED, "delivery-bulk")],
-        says: &["mail.v1.signal.sandbox"],
+        // It moves the ledger's mark: who sends mail says how far the ledger has come.
+        says: &["mail.v1.signal.sandbox", subjects::MARK],
         hears: &[],
     },
     Role {
@@ -114,14 +118,18 @@ pub(super) const ROLES: &[Role] = &[
     },
 ];
 
-/// What every process may do with streams: when a store is lost, whoever runs makes them again. None may delete or purge one, or
-/// take a message out.
-const STREAMS: [&str; 3] = ["$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*"];
+/// What every process may do with streams: see whether they are there. They are made and changed by operators (`postrider streams
+/// apply`) alone.
+const STREAMS: &str = "$JS.API.STREAM.INFO.*";
+/// The role that answers requests, under whatever subject it was asked for an answer.
+const ANSWERS: &str = "ingress";
+/// The user of a process that runs several stages.
+const ENGINE_ALL: &str = "engine_all";
 
 impl Role {
     /// What it may do.
     pub fn rights(&self) -> Rights {
-        let mut publish: Vec<String> = STREAMS.map(str::to_owned).to_vec();
+        let mut publish = vec![STREAMS.to_owned()];
         for (stream, durable) in self.reads {
             publish.extend([
                 format!("$JS.API.CONSUMER.CREATE.{stream}.{durable}"),
@@ -147,16 +155,18 @@ impl Role {
             subjects::fact(self.name),
             subjects::dead(self.name),
             subjects::reply("*"),
-            subjects::MARK.to_owned(),
+            subjects::control_answer("*"),
         ]);
-        let subscribe = ["_INBOX.>", subjects::CONTROL].into_iter().chain(self.hears.iter().copied());
-        Rights { publish, subscribe: subscribe.map(str::to_owned).collect(), responds: true }
+        let hears = [subjects::CONTROL].into_iter().chain(self.hears.iter().copied()).map(str::to_owned);
+        let subscribe = std::iter::once(format!("{}.>", subjects::inbox(self.name))).chain(hears).collect();
+        Rights { publish, subscribe, responds: self.name == ANSWERS }
     }
 }
 
 /// One process that runs the ingress and every stage.
 pub(super) fn engine_all() -> Rights {
-    let publish = STREAMS.into_iter().chain([
+    let publish = [
+        STREAMS,
         "$JS.API.CONSUMER.NAMES.*",
         "$JS.API.CONSUMER.CREATE.>",
         "$JS.API.CONSUMER.INFO.*.*",
@@ -167,12 +177,13 @@ pub(super) fn engine_all() -> Rights {
         "$JS.API.DIRECT.GET.>",
         "$JS.ACK.>",
         "mail.v1.>",
-    ]);
-    let subscribe =
-        ["_INBOX.>", "mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
+    ];
+    let hears = ["mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
+    // A process of one stage may be given this user, too.
+    let inboxes = ROLES.iter().map(|role| role.name).chain([ENGINE_ALL]);
     Rights {
-        publish: publish.map(str::to_owned).collect(),
-        subscribe: subscribe.map(str::to_owned).to_vec(),
+        publish: publish.map(str::to_owned).to_vec(),
+        subscribe: inboxes.map(|role| format!("{}.>", subjects::inbox(role))).chain(hears.map(str::to_owned)).collect(),
         responds: true,
     }
 }
@@ -207,12 +218,14 @@ pub(super) const FOLLOW: &str = "mail.v1.follow";
 
 /// A product's own programs: in its own name, and nothing else. Of JetStream it reaches its own consumers of its own events.
 pub(super) fn product(product: &str, environment: &str, consumers: &[String]) -> Rights {
-    let mut publish = vec![
-        format!("mail.v1.request.{product}.{environment}.>"),
+    // The kinds there are, and no others: what nobody takes would stand in the stream until it is looked for.
+    let kinds = DirectKind::ALL.iter().map(|kind| format!("mail.v1.request.{product}.{environment}.{kind}"));
+    let mut publish: Vec<String> = kinds.collect();
+    publish.extend([
         format!("mail.v1.api.{product}.{environment}.>"),
         "$SRV.PING.postrider".to_owned(),
         "$SRV.INFO.postrider".to_owned(),
-    ];
+    ]);
     for consumer in consumers {
         let durable = format!("{}.{product}_{environment}_{consumer}", stream::EVENTS);
         publish.extend([
@@ -233,7 +246,7 @@ pub(super) fn product(product: &str, environment: &str, consumers: &[String]) ->
 
 /// Where a product's client listens for answers: nobody else may.
 pub(super) fn inbox(product: &str, environment: &str) -> String {
-    format!("_INBOX_{product}_{environment}")
+    subjects::inbox(&format!("{product}_{environment}"))
 }
 
 #[cfg(test)]
@@ -287,6 +300,28 @@ mod tests {
     }
 
     #[test]
+    fn only_operators_make_and_change_streams() {
+        for rights in ROLES.iter().map(Role::rights).chain([engine_all()]) {
+            for subject in ["$JS.API.STREAM.CREATE.MAIL_REQUESTS", "$JS.API.STREAM.UPDATE.MAIL_REQUESTS"] {
+                assert!(!may_publish(&rights, subject), "{subject}");
+            }
+        }
+        assert!(may_publish(&operator(), "$JS.API.STREAM.UPDATE.MAIL_REQUESTS"));
+    }
+
+    #[test]
+    fn a_role_has_an_inbox_of_its_own_and_only_the_ingress_answers_where_it_is_asked_to() {
+        for role in ROLES {
+            let rights = role.rights();
+            let inboxes: Vec<&String> =
+                rights.subscribe.iter().filter(|subject| subject.starts_with("_INBOX")).collect();
+            assert_eq!(inboxes, [&format!("{}.>", subjects::inbox(role.name))]);
+            assert_eq!(rights.responds, role.name == "ingress", "{}", role.name);
+            assert_eq!(may_publish(&rights, subjects::MARK), role.name == "delivery", "{}", role.name);
+        }
+    }
+
+    #[test]
     fn a_product_reaches_its_own_name_only() {
         let rights = product("acme", "production", &["events".to_owned()]);
         assert!(may_publish(&rights, "mail.v1.request.acme.production.transactional"));
@@ -294,6 +329,7 @@ mod tests {
         assert!(!rights.publish.iter().any(|pattern| pattern.starts_with("$JS.API")));
         for other in [
             "mail.v1.request.acme.sandbox.transactional",
+            "mail.v1.request.acme.production.postcard",
             "mail.v1.request.rival.production.transactional",
             "mail.v1.accepted.acme.production.transactional",
             "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.acme_production_events",
