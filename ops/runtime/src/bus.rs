@@ -221,19 +221,16 @@ impl Bus {
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
         for spec in STREAMS {
             let found = self.stream(spec.name).await?.map(|stream| stream.cached_info().config.clone());
-            let wanted = match &found {
-                Some(found) => spec.config_in(&self.prefix, self.replicas, found.storage),
-                None => spec.config(&self.prefix, self.replicas),
-            };
-            if found.as_ref().is_some_and(|found| is_as_wanted(found, &wanted)) {
+            let Some(found) = found else {
+                let wanted = spec.config(&self.prefix, self.replicas);
+                self.jetstream.create_stream(wanted).await.map_err(BusError::refused)?;
                 continue;
-            }
-            match self.jetstream.create_or_update_stream(wanted).await {
-                Ok(_) => {}
-                Err(error) if found.is_some() => {
-                    tracing::warn!(stream = spec.name, %error, "a stream is not as it is to be: `postrider streams apply`");
-                }
-                Err(error) => return Err(BusError::refused(error)),
+            };
+            let wanted = spec.config_in(&self.prefix, self.replicas, found.storage);
+            if !is_as_wanted(&found, &wanted)
+                && let Err(error) = self.jetstream.update_stream(wanted).await
+            {
+                tracing::warn!(stream = spec.name, %error, "a stream is not as it is to be: `postrider streams apply`");
             }
         }
         Ok(())

@@ -25,7 +25,7 @@ export async function connect() {
 /// Asks and waits for the answer, which is the one HTTP would give. With a message id it is done once, however often it is asked.
 export async function call(client, operation, body = {}, messageId = undefined) {
   const head = headers();
-  if (messageId) head.set("Nats-Msg-Id", messageId);
+  if (messageId) head.set("Idempotency-Key", messageId);
   const subject = `mail.v1.api.${product}.${environment}.${operation}`;
   const answer = await client.request(subject, JSON.stringify(body), { timeout: 30_000, headers: head });
   const told = answer.json();

@@ -41,7 +41,7 @@ class Refused(Exception):
 
 async def call(client, operation, body=None, message_id=None, timeout=30):
     """Asks and waits for the answer, which is the one HTTP would give. With a message id it is done once, however often it is asked."""
-    headers = {"Nats-Msg-Id": message_id} if message_id else None
+    headers = {"Idempotency-Key": message_id} if message_id else None
     subject = f"mail.v1.api.{PRODUCT}.{ENVIRONMENT}.{operation}"
     answer = await client.request(subject, json.dumps(body or {}).encode(), timeout=timeout, headers=headers)
     told, status = json.loads(answer.data), int(answer.headers["Mail-Status"])

@@ -35,7 +35,7 @@ async def publish(jetstream, body, message_id):
     """Publishes until the store has it. A repetition is harmless: it has the same id."""
     for pause in (0.1, 1, 5, None):
         try:
-            return await jetstream.publish(SUBJECT, json.dumps(body).encode(), headers={"Nats-Msg-Id": message_id}, timeout=10)
+            return await jetstream.publish(SUBJECT, json.dumps(body).encode(), headers={"Idempotency-Key": message_id}, timeout=10)
         except Exception:
             if pause is None:
                 raise

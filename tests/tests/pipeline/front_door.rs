@@ -85,6 +85,11 @@ fn said<'a>(lines: &'a [Value], word: &str) -> &'a Value {
 async fn engine(secured: &Secured) -> Rig {
     let mut rig = Rig::shared().await.with("NATS_URL", secured.url()).with("STREAM_PREFIX", "");
     rig.env.insert("SSL_CERT_FILE".to_owned(), secured.authority());
+    // No process may make the streams: an operator does.
+    let mut operator = rig.operator_env();
+    operator.insert("POSTRIDER_NATS_CREDENTIALS".to_owned(), secured.seed("operator"));
+    operator.insert("SSL_CERT_FILE".to_owned(), secured.authority());
+    process::run(&["streams", "apply"], &operator);
     rig = rig.with("NATS_CREDENTIALS", &secured.seed("ingress"));
     rig.start("ingress", &["ingress"]).await;
     for stage in STAGES {

@@ -118,9 +118,9 @@ pub(super) const ROLES: &[Role] = &[
     },
 ];
 
-/// What every process may do with streams: see whether they are there. They are made and changed by operators (`postrider streams
-/// apply`) alone.
-const STREAMS: &str = "$JS.API.STREAM.INFO.*";
+/// What every process may do with streams: see whether they are there, and make the one that lives in memory, which a server that is
+/// started again has lost; it says nothing but "look". The others are made and changed by operators (`postrider streams apply`) alone.
+const STREAMS: [&str; 2] = ["$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.MAIL_FACTS"];
 /// The role that answers requests, under whatever subject it was asked for an answer.
 const ANSWERS: &str = "ingress";
 /// The user of a process that runs several stages.
@@ -129,7 +129,7 @@ const ENGINE_ALL: &str = "engine_all";
 impl Role {
     /// What it may do.
     pub fn rights(&self) -> Rights {
-        let mut publish = vec![STREAMS.to_owned()];
+        let mut publish: Vec<String> = STREAMS.map(str::to_owned).to_vec();
         for (stream, durable) in self.reads {
             publish.extend([
                 format!("$JS.API.CONSUMER.CREATE.{stream}.{durable}"),
@@ -165,8 +165,7 @@ impl Role {
 
 /// One process that runs the ingress and every stage.
 pub(super) fn engine_all() -> Rights {
-    let publish = [
-        STREAMS,
+    let publish = STREAMS.into_iter().chain([
         "$JS.API.CONSUMER.NAMES.*",
         "$JS.API.CONSUMER.CREATE.>",
         "$JS.API.CONSUMER.INFO.*.*",
@@ -177,12 +176,12 @@ pub(super) fn engine_all() -> Rights {
         "$JS.API.DIRECT.GET.>",
         "$JS.ACK.>",
         "mail.v1.>",
-    ];
+    ]);
     let hears = ["mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
     // A process of one stage may be given this user, too.
     let inboxes = ROLES.iter().map(|role| role.name).chain([ENGINE_ALL]);
     Rights {
-        publish: publish.map(str::to_owned).to_vec(),
+        publish: publish.map(str::to_owned).collect(),
         subscribe: inboxes.map(|role| format!("{}.>", subjects::inbox(role))).chain(hears.map(str::to_owned)).collect(),
         responds: true,
     }
