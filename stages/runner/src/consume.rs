@@ -243,12 +243,14 @@ impl<S: Stage> Worker<S> {
                 self.handle(vec![work]).await;
             }
             Ok(_) => {
-                self.shared.starts.end(vec![held.key.clone()]).await;
                 let error = StageError::rejected(
                     NEVER_FINISHED,
                     "it was begun several times, the last time alone; each time its process ended",
                 );
                 trace::within(trace_of(&held.message), self.set_aside(held, &error)).await;
+                if held.is_settled.load(Ordering::Relaxed) {
+                    self.shared.starts.end(vec![held.key.clone()]).await;
+                }
             }
             Err(error) => self.give_back_uncounted(held, error).await,
         }
