@@ -193,7 +193,8 @@ async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: D
         }
         let is_busy = group.len() >= BUSY;
         // What could not be decided begins the next group.
-        let committed = caught("delivery", TASK, commit_group(&mut commits, std::mem::take(&mut group))).await;
+        let turn = Box::pin(commit_group(&mut commits, std::mem::take(&mut group)));
+        let committed = caught("delivery", TASK, turn).await;
         group = committed.unwrap_or_default();
         if is_busy {
             busy_until = Instant::now() + window;
