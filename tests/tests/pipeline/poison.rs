@@ -66,6 +66,10 @@ async fn die_over_it(rig: &mut Rig) {
     })
     .await;
     rig.kill9("engagement");
+    // Its session of Postgres would wait on for the lock, and be taken for the next process's.
+    let sessions = "select pg_terminate_backend(pid, 10000) from pg_stat_activity
+                    where datname = current_database() and wait_event_type = 'Lock'";
+    sqlx::query(sessions).execute(&rig.pool).await.unwrap();
     sqlx::query("update inbound_mails set due_at = due_at - interval '1 hour' where due_at is not null")
         .execute(&rig.pool)
         .await
