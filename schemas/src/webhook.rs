@@ -12,11 +12,11 @@
 //! may drop.
 //!
 //! A webhook delivery is signed with its subscription's secret. A call by a sequence has no subscription: it is signed with the
-//! tenant's call secret ([`call_secrets`], in a process `runtime::Vault::call_secrets`), which is derived from the master keys
-//! and stored nowhere. `GET /v1/webhooks/call_secret` tells it. After a change of the master key the old one signs along for as
-//! long as it is kept.
+//! call secret of the tenant and the product ([`call_secrets`], in a process `runtime::Vault::call_secrets`), which is derived from the master keys
+//! and stored nowhere. `GET /v1/webhooks/call_secret` tells it, `POST /v1/webhooks/call_secret/rotate` replaces it. After a change of
+//! the master key the old one signs along for as long as it is kept.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
@@ -82,17 +82,37 @@ impl WebhookSecret {
     }
 }
 
-/// The secrets that calls to a tenant's product are signed with: one per key, newest first. The first is the one to check with.
-/// The keys are derived from the master keys, for this alone.
+/// How long a replaced secret signs along.
+pub const ROTATION_OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whose calls are signed, and with which of its secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallSigner<'a> {
+    /// The tenant.
+    pub tenant: Uuid,
+    /// The product that owns the sequence: another one of the same tenant has another secret.
+    pub product: &'a str,
+    /// How often its secret was rotated.
+    pub generation: u32,
+    /// True while the secret before signs along.
+    pub is_rotating: bool,
+}
+
+/// The secrets that calls to a tenant's product are signed with: one per key, newest first, then, after a rotation, the one before.
+/// The first is the one to check with. The keys are derived from the master keys, for this alone.
 #[must_use]
-pub fn call_secrets(keys: &[[u8; 32]], tenant: Uuid) -> Vec<WebhookSecret> {
-    let derive = |key: &[u8; 32]| {
+pub fn call_secrets(keys: &[[u8; 32]], signer: CallSigner<'_>) -> Vec<WebhookSecret> {
+    let derive = |key: &[u8; 32], generation: u32| {
         let mut kdf = mac_of(key);
-        kdf.update(b"postrider call secret v1\0");
-        kdf.update(tenant.as_bytes());
+        kdf.update(b"postrider call secret v2\0");
+        kdf.update(signer.tenant.as_bytes());
+        kdf.update(&generation.to_be_bytes());
+        kdf.update(signer.product.as_bytes());
         WebhookSecret(kdf.finalize().into_bytes().into())
     };
-    keys.iter().map(derive).collect()
+    let before = signer.generation.checked_sub(1).filter(|_| signer.is_rotating);
+    let before = before.and_then(|generation| Some(derive(keys.first()?, generation)));
+    keys.iter().map(|key| derive(key, signer.generation)).chain(before).collect()
 }
 
 /// The headers of a signed message: `secrets` newest first, `id` the event's, `timestamp` in unix seconds, the very bytes that
@@ -197,13 +217,27 @@ mod tests {
     }
 
     #[test]
-    fn call_secrets_are_one_per_tenant_and_master_key_and_stay() {
-        let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+    fn call_secrets_are_one_per_tenant_product_and_master_key_and_stay() {
+        let of = |tenant, product| CallSigner { tenant, product, generation: 0, is_rotating: false };
+        let tenant = Uuid::now_v7();
+        let (one, other) = (of(tenant, "crm"), of(Uuid::now_v7(), "crm"));
         let before = call_secrets(&[[1; 32]], one);
         let after = call_secrets(&[[2; 32], [1; 32]], one);
         assert_eq!((before.len(), after.len()), (1, 2));
         assert_eq!(after[1], before[0]);
         assert_ne!(after[0], before[0]);
         assert_ne!(call_secrets(&[[1; 32]], other), before);
+        assert_ne!(call_secrets(&[[1; 32]], of(tenant, "billing")), before);
+    }
+
+    #[test]
+    fn a_rotated_call_secret_signs_along_for_a_while() {
+        let of = |generation, is_rotating| {
+            call_secrets(&[[1; 32]], CallSigner { tenant: Uuid::nil(), product: "crm", generation, is_rotating })
+        };
+        let (before, now, later) = (of(0, false), of(1, true), of(1, false));
+        assert_eq!((now.len(), &now[1], &now[0]), (2, &before[0], &later[0]));
+        assert_ne!(now[0], before[0]);
+        assert_eq!(later.len(), 1);
     }
 }

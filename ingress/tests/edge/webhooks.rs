@@ -5,7 +5,7 @@ use rstest::rstest;
 use runtime::{MasterKeys, Vault};
 use schemas::{
     Environment, Event,
-    webhook::{SECRET_PURPOSE, WebhookSecret},
+    webhook::{CallSigner, SECRET_PURPOSE, WebhookSecret},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -260,16 +260,41 @@ async fn after_a_rotation_both_secrets_sign_for_a_day_and_after_two_the_first_is
 }
 
 #[tokio::test]
-async fn the_secret_of_calls_is_the_tenants_own_and_stays() {
+async fn the_secret_of_calls_is_the_tenants_and_products_own_and_stays_until_it_is_rotated() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
     let path = "/v1/webhooks/call_secret";
     let told = client.get(path).await.text("signing_secret");
     let vault = Vault::new(&MasterKeys::parse(&"5a".repeat(32)).unwrap()).unwrap();
-    assert_eq!(vault.call_secrets(client.tenant)[0].expose(), told);
+    let signer =
+        |product, generation, is_rotating| CallSigner { tenant: client.tenant, product, generation, is_rotating };
+    assert_eq!(vault.call_secrets(signer(PRODUCT, 0, false))[0].expose(), told);
+    assert_ne!(vault.call_secrets(signer("another", 0, false))[0].expose(), told);
     assert_eq!(client.at(edge.another().await).get(path).await.text("signing_secret"), told);
     assert_ne!(other.get(path).await.text("signing_secret"), told);
+    let rotated = client.post("/v1/webhooks/call_secret/rotate", json!({})).await;
+    let fresh = rotated.text("signing_secret");
+    assert_eq!(client.get(path).await.text("signing_secret"), fresh);
+    let both: Vec<String> = vault.call_secrets(signer(PRODUCT, 1, true)).iter().map(WebhookSecret::expose).collect();
+    assert_eq!(both, [fresh, told]);
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'webhook.call_secret_rotated'").await, 1);
+}
+
+#[tokio::test]
+async fn a_change_of_where_events_go_is_audited() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let made = client.post(PATH, json!({"url": "https://app.acme.example/hooks", "events": ["email.opened"]})).await;
+    let path = format!("{PATH}/{}", made.body["subscription"]["subscription_id"].as_str().unwrap());
+    for body in [json!({"url": "https://app.acme.example/other"}), json!({"description": "no change of that"})] {
+        assert_eq!(client.patch(&path, body).await.status, 200);
+    }
+    let audited: Vec<Value> = sqlx::query_scalar("select detail from audit_log where action = 'webhook.changed'")
+        .fetch_all(&edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(audited, [json!({"fields": ["url"], "status": null})]);
 }
 
 #[tokio::test]

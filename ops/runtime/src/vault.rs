@@ -5,7 +5,7 @@ use aws_lc_rs::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
-use schemas::webhook::WebhookSecret;
+use schemas::webhook::{CallSigner, WebhookSecret};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -120,8 +120,8 @@ impl Vault {
 
     /// What calls to a tenant's product are signed with (`call_product_webhook`), newest first. The first is the one to tell.
     #[must_use]
-    pub fn call_secrets(&self, tenant: Uuid) -> Vec<WebhookSecret> {
-        schemas::webhook::call_secrets(&self.calls, tenant)
+    pub fn call_secrets(&self, signer: CallSigner<'_>) -> Vec<WebhookSecret> {
+        schemas::webhook::call_secrets(&self.calls, signer)
     }
 
     /// Seals a secret: key id, nonce, ciphertext with tag.
@@ -194,7 +194,8 @@ mod tests {
         assert_eq!(both.open(tenant, "x", &sealed).unwrap(), b"s");
         let fresh = Vault::new(&MasterKeys::parse(&new).unwrap()).unwrap();
         assert_eq!(fresh.open(tenant, "x", &sealed), Err(VaultError::UnknownKey));
-        let calls = [&fresh, &both].map(|vault| vault.call_secrets(tenant));
+        let signer = CallSigner { tenant, product: "crm", generation: 0, is_rotating: false };
+        let calls = [&fresh, &both].map(|vault| vault.call_secrets(signer));
         assert_eq!((calls[0].len(), calls[1].len()), (1, 2));
         assert_eq!(calls[0][0], calls[1][0]);
     }

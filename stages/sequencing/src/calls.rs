@@ -17,7 +17,10 @@ use runtime::{
     outbound::{Limits, OutboundError},
     plans, trace,
 };
-use schemas::{StepType, webhook};
+use schemas::{
+    StepType,
+    webhook::{self, CallSigner, WebhookSecret},
+};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use url::Url;
@@ -147,16 +150,31 @@ impl Calls {
         );
     }
 
-    async fn product_tenant_id(&self, call: &Call) -> sqlx::Result<Option<String>> {
-        sqlx::query_scalar!(
-            "select k.product_tenant_id from tenant_links k join tenants t on t.id = k.tenant_id and t.environment = k.environment
-             where k.tenant_id = $1 and k.product = $2
-             order by k.product_tenant_id limit 1",
+    /// What the product calls the tenant, and what its calls are signed with at this moment.
+    async fn product(&self, call: &Call) -> sqlx::Result<(Option<String>, Vec<WebhookSecret>)> {
+        let row = sqlx::query!(
+            r#"select (
+                   select k.product_tenant_id
+                   from tenant_links k join tenants t on t.id = k.tenant_id and t.environment = k.environment
+                   where k.tenant_id = $1 and k.product = $2
+                   order by k.product_tenant_id limit 1
+               ) as known, s.generation as "generation?",
+               coalesce(s.rotated_at > now() - make_interval(secs => $3), false) as "is_rotating!"
+               from (values (1)) as one (row)
+               left join call_secrets s on s.tenant_id = $1 and s.product = $2"#,
             call.due.tenant_id,
             call.due.product,
+            webhook::ROTATION_OVERLAP.as_secs_f64(),
         )
-        .fetch_optional(&self.pool)
-        .await
+        .fetch_one(&self.pool)
+        .await?;
+        let secrets = self.vault.call_secrets(CallSigner {
+            tenant: call.due.tenant_id,
+            product: &call.due.product,
+            generation: row.generation.and_then(|generation| u32::try_from(generation).ok()).unwrap_or(0),
+            is_rotating: row.is_rotating,
+        });
+        Ok((row.known, secrets))
     }
 
     /// The status that was answered, or the code of why there is none.
@@ -164,10 +182,9 @@ impl Calls {
         let url: Url =
             self.outbound.rules().parse(&call.config.url).map_err(|_| Refusal::for_good("address_not_allowed"))?;
         let mut body = call.body.clone();
-        let known = self.product_tenant_id(call).await.map_err(|_| Refusal::again("ledger"))?;
+        let (known, secrets) = self.product(call).await.map_err(|_| Refusal::again("ledger"))?;
         body["product_tenant_id"] = json!(known);
         let body = Bytes::from(body.to_string());
-        let secrets = self.vault.call_secrets(call.due.tenant_id);
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(HeaderName::from_static(webhook::EVENT_HEADER), HeaderValue::from_static(CALL_TYPE));

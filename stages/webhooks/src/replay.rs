@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use runner::{StageError, Sweep};
 use runtime::plans;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fan_out::{self, EventKeys, Keys};
@@ -26,6 +26,10 @@ const STEP_MIN_SECONDS: f64 = 0.001;
 const STEP_MAX_SECONDS: f64 = 7.0 * 24.0 * 3_600.0;
 /// A subscription with so many deliveries waiting gets no more by replay.
 const BACKLOG_MAX: i64 = 5_000;
+/// The longest one look for facts may take; a longer stretch of time is cut.
+const LOOK_MAX: &str = "5s";
+/// SQLSTATE of a statement that took too long.
+const QUERY_CANCELED: &str = "57014";
 
 pub(crate) struct Replays(pub PgPool);
 
@@ -132,38 +136,64 @@ impl Replay {
     /// Facts about sends: a stretch of time. There is no index to walk along, only one that finds a time's pages; so the stretch is
     /// as long as it takes to find about a slice's worth of facts.
     async fn events(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
-        if self.cursor_at >= self.until {
+        // Nothing was recorded before the oldest month that is kept.
+        let oldest = sqlx::query_scalar!("select oldest_ledger_month()").fetch_one(&mut *db).await?;
+        let oldest = oldest.and_then(|month| month.and_hms_opt(0, 0, 0)).map(|at| at.and_utc());
+        let from = oldest.map_or(self.cursor_at, |oldest| self.cursor_at.max(oldest));
+        if from >= self.until {
             return Ok(self.turn_to("notices", 0));
         }
         let step = TimeDelta::microseconds((self.step_seconds * 1e6) as i64);
-        let end = (self.cursor_at + step).min(self.until);
-        let rows = sqlx::query!(
-            // `is true` keeps the planner from reading all of the tenant's facts by their key.
-            "select e.send_id, e.id, e.month from events e
-             where e.recorded_at >= $2 and e.recorded_at < $3 and (e.tenant_id = $1) is true",
-            self.tenant_id,
-            self.cursor_at,
-            end
-        )
-        .fetch_all(&mut *db)
-        .await?;
-        if rows.len() > SLICE_MAX && self.step_seconds > STEP_MIN_SECONDS {
-            return Ok(Slice {
-                step_seconds: (self.step_seconds / 8.0).max(STEP_MIN_SECONDS),
-                ..self.slice("events", 0)
-            });
+        let end = (from + step).min(self.until);
+        let shorter = || Slice {
+            cursor_at: from,
+            step_seconds: (self.step_seconds / 8.0).max(STEP_MIN_SECONDS),
+            ..self.slice("events", 0)
+        };
+        let can_be_cut = self.step_seconds > STEP_MIN_SECONDS;
+        let rows = match self.recorded(db, from, end).await {
+            Err(error) if can_be_cut && is_cancelled(&error) => return Ok(shorter()),
+            rows => rows?,
+        };
+        if rows.len() > SLICE_MAX && can_be_cut {
+            return Ok(shorter());
         }
         let mut deliveries = 0;
         for part in rows.chunks(SLICE) {
             let mut keys = EventKeys::default();
             for row in part {
-                keys.push(self.tenant_id, row.send_id, row.id, row.month);
+                keys.push(self.tenant_id, row.0, row.1, row.2);
             }
             deliveries += self.tell(db, &keys, &Keys::default(), &Keys::default()).await?;
         }
         let step_seconds =
             if rows.len() < SLICE { (self.step_seconds * 4.0).min(STEP_MAX_SECONDS) } else { self.step_seconds };
         Ok(Slice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
+    }
+
+    /// The tenant's facts that were recorded in a stretch of time: send, id and month. The pages of that time hold all tenants'
+    /// facts, so the statement may not take longer than [`LOOK_MAX`].
+    async fn recorded(
+        &self,
+        db: &mut PgConnection,
+        from: DateTime<Utc>,
+        end: DateTime<Utc>,
+    ) -> sqlx::Result<Vec<(Uuid, Uuid, NaiveDate)>> {
+        // Rolled back in any case: it changes nothing, and with it goes its time limit.
+        let mut look = db.begin().await?;
+        sqlx::query!("select set_config('statement_timeout', $1, true)", LOOK_MAX).fetch_one(&mut *look).await?;
+        let rows = sqlx::query!(
+            // `is true` keeps the planner from reading all of the tenant's facts by their key.
+            "select e.send_id, e.id, e.month from events e
+             where e.recorded_at >= $2 and e.recorded_at < $3 and (e.tenant_id = $1) is true",
+            self.tenant_id,
+            from,
+            end
+        )
+        .fetch_all(&mut *look)
+        .await;
+        look.rollback().await?;
+        Ok(rows?.into_iter().map(|row| (row.send_id, row.id, row.month)).collect())
     }
 
     async fn notices(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
@@ -251,5 +281,43 @@ impl Replay {
         .execute(db)
         .await
         .map(drop)
+    }
+}
+
+fn is_cancelled(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == QUERY_CANCELED)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use runner::Sweep;
+    use stage_rig::Rig;
+
+    use super::Replays;
+
+    #[tokio::test]
+    async fn a_replay_looks_through_no_time_that_the_ledger_does_not_have() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        sqlx::query(
+            "with s as (
+                 insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret)
+                 values ($1, $1, 'crm', 'production', 'https://x.example/', '{email.opened}', '') returning id
+             )
+             insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at)
+             select $1, $1, id, '2000-01-01', now(), '2000-01-01' from s",
+        )
+        .bind(tenant.id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let replays = Replays(rig.pool.clone());
+        let mut slices = 0;
+        while replays.sweep().await.unwrap() > 0 {
+            slices += 1;
+        }
+        assert!(slices < 30, "{slices} slices for a ledger of one month");
+        assert_eq!(rig.number("select count(*) from webhook_replays where status = 'completed'").await, 1);
     }
 }

@@ -34,8 +34,8 @@ impl Sweep for Bury {
     }
 }
 
-/// Bodies, deliveries and replays of long ago; totals and leases that nobody asks for any more. A delivery that was held for a
-/// paused subscription all that time goes with them.
+/// Bodies, deliveries and replays of long ago; totals and leases that nobody asks for any more. What is held for a paused
+/// subscription stays until it is resumed or deleted.
 pub(crate) struct Forget {
     pub pool: PgPool,
     pub keep: Duration,
@@ -57,35 +57,30 @@ impl Sweep for Forget {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let keep = self.keep.as_secs_f64();
-        let deliveries = sqlx::query!(
-            "delete from webhook_deliveries where ctid = any(array(
-                 select ctid from webhook_deliveries where created_at < now() - make_interval(secs => $1) order by created_at limit $2))",
-            keep,
-            SLICE
-        )
-        .execute(&self.pool)
-        .await?
-        .rows_affected();
-        let events = sqlx::query!(
-            "delete from webhook_events where ctid = any(array(
-                 select ctid from webhook_events where created_at < now() - make_interval(secs => $1) order by created_at limit $2))",
-            keep,
-            SLICE
-        )
-        .execute(&self.pool)
-        .await?
-        .rows_affected();
+        let gone = sqlx::query_file!("queries/forget.sql", keep, SLICE).fetch_one(&self.pool).await?.gone;
         sqlx::query!(
-            "delete from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1)",
-            keep
+            "delete from webhook_replays where ctid = any(array(
+                 select ctid from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1) limit $2))",
+            keep,
+            SLICE
         )
         .execute(&self.pool)
         .await?;
-        sqlx::query!("delete from webhook_totals where hour < now() - interval '7 days'").execute(&self.pool).await?;
-        sqlx::query!("delete from webhook_leases where lease_until < now() - interval '1 hour'")
-            .execute(&self.pool)
-            .await?;
-        Ok(deliveries + events)
+        sqlx::query!(
+            "delete from webhook_totals where ctid = any(array(
+                 select ctid from webhook_totals where hour < now() - interval '7 days' limit $1))",
+            SLICE
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            "delete from webhook_leases where ctid = any(array(
+                 select ctid from webhook_leases where lease_until < now() - interval '1 hour' limit $1))",
+            SLICE
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(u64::try_from(gone).unwrap_or(0))
     }
 }
 
@@ -116,5 +111,57 @@ impl Sweep for Measure {
         Gauge::WebhooksOldestDueSeconds.set(now.oldest, []);
         Gauge::OutboxOldestSeconds.set(now.unfanned, []);
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use runner::Sweep;
+    use stage_rig::Rig;
+    use uuid::Uuid;
+
+    use super::Forget;
+
+    #[tokio::test]
+    async fn what_is_held_for_a_paused_subscription_is_kept_with_its_body() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        for status in ["paused", "active"] {
+            sqlx::query(
+                "with s as (
+                     insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, status, secret)
+                     values ($1, $2, 'crm', 'production', 'https://x.example/', '{email.opened}', $3, '')
+                     returning tenant_id, id
+                 ), e as (
+                     insert into webhook_events (tenant_id, product, id, type, body, created_at)
+                     select $1, 'crm', gen_random_uuid(), 'email.opened', '', now() - interval '400 days' from generate_series(1, 3)
+                     returning id
+                 ), d as (
+                     insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
+                     select $1, gen_random_uuid(), $2, 'crm', e.id, 'email.opened', 'pending', now() - interval '400 days' from e
+                     returning id
+                 )
+                 insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id) select $1, $2, now(), d.id from d",
+            )
+            .bind(tenant.id)
+            .bind(Uuid::now_v7())
+            .bind(status)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        }
+        let forget = Forget { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
+        while forget.sweep().await.unwrap() > 0 {}
+        let counts = async || {
+            (
+                rig.number("select count(*) from webhook_deliveries").await,
+                rig.number("select count(*) from webhook_events").await,
+            )
+        };
+        assert_eq!(counts().await, (3, 3), "the other subscription's are gone");
+        sqlx::query("update webhook_subscriptions set status = 'active'").execute(&rig.pool).await.unwrap();
+        while forget.sweep().await.unwrap() > 0 {}
+        assert_eq!(counts().await, (0, 0));
     }
 }

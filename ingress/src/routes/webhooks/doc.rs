@@ -199,13 +199,29 @@ pub(super) fn call_secret() -> Doc {
     Doc::new(
         "getWebhookCallSecret",
         "Read the secret of sequences' calls",
-        "What requests of `call_product_webhook` steps are signed with, in the same headers as deliveries. One for each tenant.",
+        "What requests of `call_product_webhook` steps are signed with, in the same headers as deliveries. One for each tenant and \
+         product.",
     )
     .answer(
         200,
         "The secret",
         success([required("signing_secret", secret())]),
         json!({"ok": true, "signing_secret": SECRET}),
+    )
+}
+
+pub(super) fn rotate_call_secret() -> Doc {
+    Doc::new(
+        "rotateWebhookCallSecret",
+        "Replace the secret of sequences' calls",
+        "Calls carry signatures of both for 24 hours. The secret before the replaced one ends at once.",
+    )
+    .body(object([]), json!({}))
+    .answer(
+        200,
+        "Replaced",
+        success([required("signing_secret", secret()), required("previous_secret_until", time())]),
+        json!({"ok": true, "signing_secret": SECRET, "previous_secret_until": AT}),
     )
 }
 

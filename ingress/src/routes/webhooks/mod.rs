@@ -38,6 +38,7 @@ pub(crate) fn routes() -> Routes {
         .post("/v1/webhooks/{id}/rotate_secret", write("webhooks:write", secret::rotate), doc::rotate_secret)
         // A secret is for those who may set one.
         .get("/v1/webhooks/call_secret", read("webhooks:write", secret::of_calls), doc::call_secret)
+        .post("/v1/webhooks/call_secret/rotate", write("webhooks:write", secret::rotate_calls), doc::rotate_call_secret)
         .get("/v1/webhooks/{id}/deliveries", read("webhooks:read", deliveries::list), doc::list_deliveries)
         .get("/v1/webhooks/deliveries/{id}", read("webhooks:read", deliveries::show), doc::show_delivery)
         .post("/v1/webhooks/{id}/test", write("webhooks:write", deliveries::test), doc::test)
@@ -200,6 +201,12 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
     };
     let tenant = act.tenant;
     store::update(act.db(), tenant, id, &change).await?;
+    // Where a product's events go is what an intruder would change. The address itself may hold a secret.
+    let given = [("url", url.is_some()), ("events", events.is_some()), ("status", wished.is_some())];
+    let changed: Vec<&str> = given.into_iter().filter_map(|(field, given)| given.then_some(field)).collect();
+    if !changed.is_empty() {
+        act.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
+    }
     let row = find(act, id).await?;
     Reply::ok(&json!({"ok": true, "subscription": record(&row)}))
 }

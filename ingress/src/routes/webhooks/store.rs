@@ -1,6 +1,8 @@
 //! Rows of `webhook_subscriptions`. The product is part of every question: a subscription is its.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 use schemas::SubscriptionStatus;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -208,7 +210,7 @@ pub(super) async fn replace_secret(
     tenant: Uuid,
     id: Uuid,
     secret: &[u8],
-    overlap: TimeDelta,
+    overlap: Duration,
 ) -> sqlx::Result<DateTime<Utc>> {
     sqlx::query_scalar!(
         r#"update webhook_subscriptions
@@ -218,8 +220,36 @@ pub(super) async fn replace_secret(
         tenant,
         id,
         secret,
-        overlap.as_seconds_f64(),
+        overlap.as_secs_f64(),
     )
     .fetch_one(db)
     .await
+}
+
+/// How often the secret of a product's calls was rotated.
+pub(super) async fn call_generation(db: &mut PgConnection, tenant: Uuid, product: &str) -> sqlx::Result<i32> {
+    sqlx::query_scalar!("select generation from call_secrets where tenant_id = $1 and product = $2", tenant, product)
+        .fetch_optional(db)
+        .await
+        .map(Option::unwrap_or_default)
+}
+
+/// Rotates the secret of a product's calls. Answers its number, and until when the one before signs along.
+pub(super) async fn rotate_calls(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    product: &str,
+    overlap: Duration,
+) -> sqlx::Result<(i32, DateTime<Utc>)> {
+    let row = sqlx::query!(
+        r#"insert into call_secrets (tenant_id, product, generation) values ($1, $2, 1)
+           on conflict (tenant_id, product) do update set generation = call_secrets.generation + 1, rotated_at = now()
+           returning generation, rotated_at + make_interval(secs => $3) as "until!""#,
+        tenant,
+        product,
+        overlap.as_secs_f64(),
+    )
+    .fetch_one(db)
+    .await?;
+    Ok((row.generation, row.until))
 }

@@ -237,11 +237,20 @@ impl Endpoint {
         self.state().target.mark == mark
     }
 
-    pub fn retarget(&self, target: Target) {
+    /// Delivers to this from now on.
+    pub fn retarget(&self, target: Target) -> Arc<Target> {
         let mut state = self.state();
         if *state.target != target {
             state.target = Arc::new(target);
         }
+        Arc::clone(&state.target)
+    }
+
+    /// Leaves a delivery that was begun and not posted to the ledger.
+    pub fn give_back(&self, delivery: Uuid) {
+        let mut state = self.state();
+        state.held.remove(&delivery);
+        state.leave();
     }
 
     /// Begins nothing more; what waits is left to the ledger.

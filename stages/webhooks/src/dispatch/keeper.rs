@@ -238,7 +238,7 @@ impl Keeper {
                 continue;
             }
             match (looked.status, looked.target(&self.shared.vault)) {
-                (SubscriptionStatus::Active, Some(target)) => endpoint.retarget(target),
+                (SubscriptionStatus::Active, Some(target)) => drop(endpoint.retarget(target)),
                 _ => endpoint.close(),
             }
         }

@@ -5,6 +5,7 @@
 //! them loads the same rows. So a delivery may be tried twice, under the same id and with the same bytes, and none is lost.
 
 mod attempt;
+mod current;
 mod endpoint;
 mod keeper;
 mod record;
@@ -23,9 +24,9 @@ use runtime::{
     Bus, Gauge, Histogram, Outbound, Vault,
     trace::{self, Span, SpanKind, TraceContext},
 };
-use schemas::new_id;
+use schemas::{SubscriptionStatus, new_id};
 use sqlx::PgPool;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     ended: Mutex<Vec<Uuid>>,
     wake: Notify,
     results: mpsc::Sender<Tried>,
+    /// Attempts ask what their subscriptions are like now.
+    questions: mpsc::Sender<current::Question>,
     shutdown: CancellationToken,
 }
 
@@ -86,6 +89,7 @@ impl Dispatcher {
     /// Starts delivering, until shut down.
     pub fn start(deps: &Deps, settings: &Settings) -> Self {
         let (results, received) = mpsc::channel(RESULTS);
+        let (questions, asked) = mpsc::channel(RESULTS);
         let shared = Arc::new(Shared {
             id: new_id(),
             pool: deps.pool.clone(),
@@ -102,9 +106,11 @@ impl Dispatcher {
             ended: Mutex::default(),
             wake: Notify::new(),
             results,
+            questions,
             shutdown: deps.shutdown.clone(),
         });
         deps.runner.spawn("webhooks", Recorder::new(deps.pool.clone(), settings.webhook_give_up_after).run(received));
+        deps.runner.spawn("webhooks", current::run(deps.pool.clone(), asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
         deps.runner.supervise("webhooks", move || keeper::run(Arc::clone(&keeping), runner.clone()));
         deps.runner.supervise("webhooks", move || keeper::hear(Arc::clone(&hearing)));
@@ -159,12 +165,33 @@ impl Shared {
         self.timeout + LEASE_MARGIN
     }
 
+    /// Where and how to deliver to an endpoint at this moment, by the ledger. `None`: nothing is to be posted now; what waits stands
+    /// in the ledger.
+    async fn current(&self, endpoint: &Endpoint, known: Arc<Target>) -> Option<Arc<Target>> {
+        let (answer, looked) = oneshot::channel();
+        let question = current::Question { key: (endpoint.tenant_id, endpoint.id), answer };
+        self.questions.send(question).await.ok()?;
+        let looked = looked.await.ok()?;
+        if looked.status == SubscriptionStatus::Active {
+            if looked.mark() == known.mark {
+                return Some(known);
+            }
+            if let Some(target) = looked.target(&self.vault) {
+                return Some(endpoint.retarget(target));
+            }
+        }
+        endpoint.close();
+        None
+    }
+
     /// Tries one delivery, and has the result recorded.
     pub async fn try_one(&self, endpoint: &Arc<Endpoint>, job: Job, target: Arc<Target>) {
         let attempt = job.attempts + 1;
         let (verdict, reply) = match job.body.clone() {
             Some(body) => {
-                let reply = self.post(endpoint, &job, attempt, body, &target).await;
+                let Some(reply) = self.post(endpoint, &job, attempt, body, target).await else {
+                    return endpoint.give_back(job.delivery_id);
+                };
                 (self.schedule.verdict(attempt, reply.outcome, rand::random()), reply)
             }
             None => (Verdict::Dead, ERASED),
@@ -187,15 +214,25 @@ impl Shared {
         let _ = self.results.send(tried).await;
     }
 
-    async fn post(&self, endpoint: &Endpoint, job: &Job, attempt: u16, body: bytes::Bytes, target: &Target) -> Reply {
+    /// `None`: it was not to be posted, now that it was its turn.
+    async fn post(
+        &self,
+        endpoint: &Endpoint,
+        job: &Job,
+        attempt: u16,
+        body: bytes::Bytes,
+        known: Arc<Target>,
+    ) -> Option<Reply> {
         // Neither is ever closed.
         let _share = if endpoint.is_silent() { self.slots_of_the_silent.acquire().await.ok() } else { None };
         let _slot = self.slots.acquire().await.ok();
+        // After the wait for a socket, which may be long.
+        let target = self.current(endpoint, known).await?;
         let request =
             Post { delivery_id: job.delivery_id, event_id: job.event_id, event_type: &job.event_type, attempt, body };
         Gauge::WebhooksInFlight.add(1.0, []);
         let span = job.trace.as_ref().map(|trace| step(trace, endpoint, job, attempt));
-        let post = post(&self.outbound, target, request, self.timeout);
+        let post = post(&self.outbound, &target, request, self.timeout);
         let reply = trace::within(span.as_ref().map(Span::ambient), post).await;
         if let Some(span) = span {
             say(&span, &reply);
@@ -208,7 +245,7 @@ impl Shared {
             let latency = (Utc::now() - made_at).to_std().unwrap_or_default();
             Histogram::WebhookLatencySeconds.record(latency.as_secs_f64(), []);
         }
-        reply
+        Some(reply)
     }
 }
 

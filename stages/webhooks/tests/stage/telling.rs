@@ -185,6 +185,43 @@ async fn a_rotated_secret_signs_beside_the_new_one_until_its_time_is_over() {
 }
 
 #[tokio::test]
+async fn every_delivery_after_a_rotation_carries_both_signatures() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.opened(1).await;
+    receiver.has(1).await;
+    // Each rotation comes right after a delivery, when what is known of the subscription is as fresh as it can be.
+    let mut old: Option<WebhookSecret> = None;
+    for round in 2..=20 {
+        let new = WebhookSecret::generate();
+        sqlx::query(
+            "update webhook_subscriptions
+             set previous_secret = secret, previous_until = now() + interval '24 hours', secret = $2 where id = $1",
+        )
+        .bind(subscription)
+        .bind(sealed(&world.tenant, &new))
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+        world.opened(1).await;
+        receiver.has(round).await;
+        let hit = receiver.hits().pop().unwrap();
+        let (id, timestamp) = (hit.event().parse().unwrap(), hit.header("webhook-timestamp").parse().unwrap());
+        let signature = hit.header("x-service-signature");
+        assert_eq!(signature.matches("v1=").count(), 2, "round {round}");
+        let alone = sign(std::slice::from_ref(&new), id, timestamp, &hit.body)[0].1.clone();
+        assert!(signature.starts_with(&alone), "round {round}");
+        if let Some(old) = &old {
+            let both = sign(&[new.clone(), old.clone()], id, timestamp, &hit.body)[0].1.clone();
+            assert_eq!(signature, both, "round {round}");
+        }
+        old = Some(new);
+    }
+}
+
+#[tokio::test]
 async fn a_product_with_a_feed_hears_on_the_bus_what_its_webhooks_are_told() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
