@@ -11,12 +11,19 @@ use crate::{BounceClass, Environment, MessageKind, messages::Message};
 /// The version of the body's shape. Fields are only ever added to it.
 pub const EVENT_VERSION: &str = "1.0.0";
 
+/// True if a route delivers what it accepts: an SMTP session with the receiving server or a relay, or the sandbox. An HTTP provider
+/// accepts a mail and confirms its delivery later. The ledger has the same rule as `delivers_at_once`.
+#[must_use]
+pub fn delivers_at_once(provider: &str) -> bool {
+    matches!(provider, "smtp" | "capture")
+}
+
 crate::states::closed_set! {
     /// What happened. The first eighteen may be subscribed to by webhook; all are on the bus.
     EventType {
         /// Handed over to the way out.
         EmailSent = "email.sent",
-        /// Accepted by the receiving server.
+        /// Delivered: confirmed by the provider where it can, otherwise accepted by the receiving server.
         EmailDelivered = "email.delivered",
         /// Opened, by a person or a machine.
         EmailOpened = "email.opened",

@@ -30,15 +30,17 @@ pub async fn batches_off_the_books(pool: &PgPool) -> Vec<Uuid> {
                     count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
                     count(*) filter (where state = 'cancelled') as cancelled, count(*) filter (where state = 'expired') as expired,
                     count(opened_at) as opened, count(clicked_at) as clicked,
-                    count(unsubscribed_at) as unsubscribed, count(bounced_at) as bounced
+                    count(unsubscribed_at) as unsubscribed, count(bounced_at) as bounced,
+                    count(counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at)) as delivered,
+                    count(counted_confirmed_at(provider, delivered_at, bounced_at)) as confirmed
              from sends s group by 1, 2
          )
          select b.id from batches b left join recount r on r.tenant_id = b.tenant_id and r.batch_id = b.id
          where (b.size, b.queued, b.claimed, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired,
-                b.opened, b.clicked, b.unsubscribed, b.bounced)
+                b.opened, b.clicked, b.unsubscribed, b.bounced, b.delivered, b.confirmed)
                is distinct from
                (r.size, r.queued, r.claimed, r.fenced, r.deferred, r.sent, r.failed, r.unknown, r.skipped, r.cancelled, r.expired,
-                r.opened, r.clicked, r.unsubscribed, r.bounced)",
+                r.opened, r.clicked, r.unsubscribed, r.bounced, r.delivered, r.confirmed)",
     )
     .fetch_all(pool)
     .await

@@ -213,7 +213,7 @@ async fn the_tools_answer_what_stands_in_the_ledger() {
     let facts = &performance["facts"];
     assert_eq!(facts["opened"], json!({"count": 50, "rate": 0.5}));
     assert_eq!(facts["bounced"], json!({"count": "<5", "rate": null}), "3 of them");
-    assert_eq!(facts["delivered_confirmed"], json!({"count": "withheld", "rate": null}), "98 of 100: the rest is 2");
+    assert_eq!(facts["delivered"], json!({"count": "withheld", "rate": null}), "98 of 100: the rest is 2");
     assert_eq!(performance["states"]["failed"], json!("<5"));
 
     let readiness = pilot.call("campaign_readiness", json!({"campaign_id": draft})).await.unwrap();

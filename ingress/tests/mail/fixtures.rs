@@ -154,9 +154,9 @@ impl Ready {
         let pool = &self.edge.pool;
         sqlx::query(
             "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size,
-                                  queued, deferred, sent, failed, skipped)
+                                  queued, deferred, sent, failed, skipped, delivered)
              select tenant_id, $2, $3, 'campaign', 'bulk', classification, id, content_id, sender_profile_id, 'announced', $4,
-                    n.queued, n.deferred, n.sent, n.failed, n.skipped
+                    n.queued, n.deferred, n.sent, n.failed, n.skipped, n.sent
              from campaigns
              cross join (select count(*) filter (where s = 'queued') as queued, count(*) filter (where s = 'deferred') as deferred,
                                 count(*) filter (where s = 'sent') as sent, count(*) filter (where s = 'failed') as failed,
@@ -187,9 +187,9 @@ impl Ready {
         for (ordinal, state) in states.iter().enumerate() {
             let id = SendId::of(batch, u16::try_from(ordinal).unwrap()).0;
             sqlx::query(
-                "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, reason, decided_at)
+                "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, reason, decided_at, provider)
                  values ($1, $2, $3, $4::uuid, $5, $6, case $6 when 'skipped' then 'unsubscribed' when 'failed' then 'hard' end,
-                         case when $6 in ('sent', 'failed', 'skipped') then now() end)",
+                         case when $6 in ('sent', 'failed', 'skipped') then now() end, case $6 when 'sent' then 'smtp' end)",
             )
             .bind(tenant)
             .bind(id)

@@ -38,10 +38,13 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
     total(pool, tenant, "2026-03-03T02:00:00Z", "campaign", "sent", 90).await;
     total(pool, tenant, "2026-03-03T02:00:00Z", "campaign", "failed", 10).await;
     total(pool, tenant, "2026-03-03T02:00:00Z", "campaign", "bounced", 5).await;
+    total(pool, tenant, "2026-03-03T02:00:00Z", "campaign", "delivered", 80).await;
+    total(pool, tenant, "2026-03-03T02:00:00Z", "campaign", "confirmed", 80).await;
     total(pool, tenant, "2026-03-03T05:00:00Z", "campaign", "opened", 30).await;
     total(pool, tenant, "2026-03-03T05:00:00Z", "campaign", "opened_human", 9).await;
     total(pool, tenant, "2026-03-03T05:00:00Z", "campaign", "opened_total", 77).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "transactional", "sent", 10).await;
+    total(pool, tenant, "2026-03-03T12:00:00Z", "transactional", "delivered", 10).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "failure", "hard", 10).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "campaign", "bounced_soft", 4).await;
     total(pool, tenant, "2026-03-03T12:00:00Z", "campaign", "bounced_hard", 1).await;
@@ -76,9 +79,11 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
     let totals = &report["totals"];
     assert_eq!(
         (&totals["total"], &totals["sent"], &totals["delivered"], &totals["opened_total"]),
-        (&json!(110), &json!(100), &json!(100), &json!(77))
+        (&json!(110), &json!(100), &json!(90), &json!(77))
     );
-    assert_eq!((&report["rates"]["bounce_rate"], &report["rates"]["open_rate_human"]), (&json!(0.0455), &json!(0.09)));
+    assert_eq!((&totals["delivered_confirmed"], &report["delivered_basis"]), (&json!(80), &json!("mixed")));
+    assert_eq!((&report["rates"]["bounce_rate"], &report["rates"]["open_rate_human"]), (&json!(0.0455), &json!(0.1)));
+    assert_eq!(report["rates"]["delivery_rate"], json!(0.8182));
     assert_eq!(report["suppressions"], json!([{"reason": "unsubscribe", "total": 0, "added": 2}]));
     let bounces =
         json!([{"class": "hard", "count": 11}, {"class": "soft", "count": 4}, {"class": "block", "count": 0}]);
@@ -183,7 +188,19 @@ async fn a_campaign_is_reported_from_its_batches() {
         (&totals["opened"], &totals["opened_human"], &body["rates"]["click_rate"]),
         (&json!(2), &json!(1), &json!(0.5))
     );
+    assert_eq!(body["delivered_basis"], json!("accepted"));
     assert!(body.get("variants").is_none() && body.get("winner").is_none(), "{body}");
+    // A provider's mail counts when the provider has confirmed it, and one that bounced does not.
+    book(&ready.edge.pool, &campaign, "delivered = 1, confirmed = 1, bounced = 1").await;
+    let body = ready.client.get(&path).await.body;
+    let totals = &body["totals"];
+    assert_eq!(
+        (&totals["sent"], &totals["delivered"], &totals["delivered_confirmed"]),
+        (&json!(2), &json!(1), &json!(1))
+    );
+    assert_eq!((&body["delivered_basis"], &body["rates"]["delivery_rate"]), (&json!("confirmed"), &json!(0.5)));
+    let counts = &ready.client.get(&format!("/v1/campaigns/{campaign}")).await.body["send_counts"];
+    assert_eq!((&counts["delivered"], &counts["delivered_confirmed"]), (&json!(1), &json!(1)));
     let other = ready.edge.client_for("crm", ready.client.environment, "tenant-2").await;
     assert_eq!(other.get(&path).await.refusal(), (404, "campaign_not_found"));
     assert_eq!(ready.client.get("/v1/analytics/campaigns/none").await.refusal(), (404, "campaign_not_found"));

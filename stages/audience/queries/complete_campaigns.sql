@@ -24,7 +24,7 @@ set status = case c.status when 'sending' then 'sent' else c.status end,
                    'sent', coalesce(sum(b.sent), 0), 'failed', coalesce(sum(b.failed), 0),
                    'unknown', coalesce(sum(b.unknown), 0), 'skipped', coalesce(sum(b.skipped), 0),
                    'cancelled', coalesce(sum(b.cancelled), 0), 'expired', coalesce(sum(b.expired), 0),
-                   'delivered', coalesce(sum(b.sent), 0), 'delivered_confirmed', coalesce(sum(b.delivered), 0),
+                   'delivered', coalesce(sum(b.delivered), 0), 'delivered_confirmed', coalesce(sum(b.confirmed), 0),
                    'bounced', coalesce(sum(b.bounced), 0),
                    'complained', coalesce(sum(b.complained), 0), 'opened', coalesce(sum(b.opened), 0),
                    'clicked', coalesce(sum(b.clicked), 0), 'unsubscribed', coalesce(sum(b.unsubscribed), 0))

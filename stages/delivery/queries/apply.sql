@@ -30,7 +30,9 @@ with asked as (
     from asked a
     where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16 and s.state = a.from_state
       and (s.claim_token = a.token or a.to_state = 'sent' and s.doubted_token = a.token)
-    returning s.tenant_id, s.id, a.from_state, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response
+    returning s.tenant_id, s.id, a.from_state, s.state, s.attempts, s.reason, a.event, a.event_id, a.smtp_code, a.enhanced_code, a.response,
+        -- A bounce may have been reported before the server's answer was recorded.
+        s.state = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
     select m.tenant_id, m.id, m.event_id, $16, m.event, now(),
@@ -41,4 +43,4 @@ with asked as (
     where m.event is not null
     on conflict do nothing
 )
-select id as "id!", from_state as "from_state!: SendState" from moved
+select id as "id!", from_state as "from_state!: SendState", coalesce(delivered, false) as "delivered!" from moved

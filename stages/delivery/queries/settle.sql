@@ -5,12 +5,13 @@ with booked as (
            b.queued + d.queued as queued, b.claimed + d.claimed as claimed, b.fenced + d.fenced as fenced,
            b.deferred + d.deferred as deferred, b.sent + d.sent as sent, b.failed + d.failed as failed,
            b.unknown + d.unknown as unknown, b.skipped + d.skipped as skipped, b.cancelled + d.cancelled as cancelled,
-           b.expired + d.expired as expired, b.bounced + d.bounced as bounced
+           b.expired + d.expired as expired, b.bounced + d.bounced as bounced,
+           b.delivered + d.delivered as delivered
     from unnest(
         $1::uuid[], $2::uuid[], $17::uuid[], $3::int4[], $4::int4[], $5::int4[], $6::int4[], $7::int4[], $8::int4[], $9::int4[], $10::int4[],
-        $11::int4[], $12::int4[], $13::int4[], $14::float8[], $15::bool[], $16::float8[]
+        $11::int4[], $12::int4[], $13::int4[], $14::float8[], $15::bool[], $16::float8[], $18::int4[]
     ) as d (tenant_id, id, last, queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired, bounced,
-            ring, hold, lease_seconds)
+            ring, hold, lease_seconds, delivered)
     join batches b on b.tenant_id = d.tenant_id and b.id = d.id
 ), judged as (
     select n.*,
@@ -25,7 +26,7 @@ with booked as (
 )
 update batches b
 set queued = j.queued, claimed = j.claimed, fenced = j.fenced, deferred = j.deferred, sent = j.sent, failed = j.failed,
-    unknown = j.unknown, skipped = j.skipped, cancelled = j.cancelled, expired = j.expired, bounced = j.bounced,
+    unknown = j.unknown, skipped = j.skipped, cancelled = j.cancelled, expired = j.expired, bounced = j.bounced, delivered = j.delivered,
     state = j.next_state,
     announce_after = case j.next_state
         when 'done' then null

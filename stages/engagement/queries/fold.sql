@@ -1,4 +1,5 @@
--- Sets the earliest times on sends, and answers what stood there before and what stands there now. $1 tenants, $2 sends,
+-- Sets the earliest times on sends, and answers what counted before and what counts now: a send that bounces no longer counts as
+-- delivered, whichever is told first. $1 tenants, $2 sends,
 -- $3 months, then since when each is now told to have been delivered, complained of, opened, clicked, unsubscribed from, and
 -- opened by a person; null: not told. $10 whether its clicks were gone through anew, and $11 the first that is a person's among
 -- them. $12 since when each is told to have bounced, $13 to have been answered; $14 whether its opens were gone through anew: then $9 is the
@@ -13,7 +14,7 @@ with told as (
               bounced, replied, reopened)
 ), before as (
     select s.tenant_id, s.id, s.month, s.delivered_at, s.complained_at, s.opened_at, s.clicked_at, s.unsubscribed_at,
-           s.human_opened_at, s.human_clicked_at, s.bounced_at, s.replied_at,
+           s.human_opened_at, s.human_clicked_at, s.bounced_at, s.replied_at, s.provider, s.state, s.decided_at,
            -- least() passes over nulls
            least(s.delivered_at, t.delivered) as delivered, least(s.complained_at, t.complained) as complained,
            least(s.opened_at, t.opened) as opened, least(s.clicked_at, t.clicked) as clicked,
@@ -35,6 +36,10 @@ with told as (
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month and s.month = any ($3::date[])
 )
 select tenant_id, id as send_id,
-       array[delivered_at, complained_at, opened_at, clicked_at, unsubscribed_at, human_opened_at, human_clicked_at, bounced_at, replied_at] as "before!: Vec<Option<DateTime<Utc>>>",
-       array[delivered, complained, opened, clicked, unsubscribed, human_opened, human_clicked, bounced, replied] as "after!: Vec<Option<DateTime<Utc>>>"
+       array[counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at), complained_at, opened_at, clicked_at,
+             unsubscribed_at, human_opened_at, human_clicked_at, bounced_at, replied_at,
+             counted_confirmed_at(provider, delivered_at, bounced_at)] as "before!: Vec<Option<DateTime<Utc>>>",
+       array[counted_delivered_at(provider, state, decided_at, delivered, bounced), complained, opened, clicked,
+             unsubscribed, human_opened, human_clicked, bounced, replied,
+             counted_confirmed_at(provider, delivered, bounced)] as "after!: Vec<Option<DateTime<Utc>>>"
 from before

@@ -22,11 +22,12 @@ with asked as (
         provider = coalesce(s.provider, d.provider), provider_message_id = coalesce(s.provider_message_id, d.message_id)
     from doubted d
     where s.tenant_id = d.tenant_id and s.id = d.id and s.month = d.month and s.month = any ($3::date[])
-    returning s.tenant_id, s.id, s.month, d.state, s.decided_at, s.attempts, s.provider
+    returning s.tenant_id, s.id, s.month, d.state, s.decided_at, s.attempts, s.provider,
+        delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
     select t.tenant_id, t.id, gen_random_uuid(), t.month, 'sent', t.decided_at,
            jsonb_build_object('attempt', t.attempts, 'evidence', true, 'provider', t.provider)
     from settled t
 )
-select tenant_id, id, state as was, decided_at as "decided_at!" from settled
+select tenant_id, id, state as was, decided_at as "decided_at!", coalesce(delivered, false) as "delivered!" from settled

@@ -1,11 +1,12 @@
 -- Books sends that left by a provider's word, and says what becomes of their batches. $1 tenants, $2 batches, $3 the last id a send
--- of each can have, $4 how many were queued, $5 deferred, $6 unknown. The batches are locked, the sends moved by a statement before.
+-- of each can have, $4 how many were queued, $5 deferred, $6 unknown, $7 how
+-- many count as delivered by it. The batches are locked, the sends moved by a statement before.
 with booked as (
-    select b.tenant_id, b.id, b.month, b.state, d.last, d.queued + d.deferred + d.unknown as settled,
+    select b.tenant_id, b.id, b.month, b.state, d.last, d.queued + d.deferred + d.unknown as settled, d.delivered,
            b.queued - d.queued as queued, b.deferred - d.deferred as deferred, b.unknown - d.unknown as unknown,
            b.queued - d.queued + b.claimed + b.fenced as busy
-    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::int[], $6::int[])
-        as d (tenant_id, id, last, queued, deferred, unknown)
+    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[])
+        as d (tenant_id, id, last, queued, deferred, unknown, delivered)
     join batches b on b.tenant_id = d.tenant_id and b.id = d.id
 ), judged as (
     select n.*,
@@ -17,7 +18,7 @@ with booked as (
     from booked n
 )
 update batches b
-set queued = j.queued, deferred = j.deferred, unknown = j.unknown, sent = b.sent + j.settled, state = j.next_state,
+set queued = j.queued, deferred = j.deferred, unknown = j.unknown, sent = b.sent + j.settled, delivered = b.delivered + j.delivered, state = j.next_state,
     announce_after = case j.next_state
         when 'done' then null
         when 'resting' then (

@@ -68,6 +68,23 @@ impl Mailed {
         .unwrap();
     }
 
+    /// These went by SMTP, as delivery books it: what is accepted counts as delivered.
+    async fn went_by_smtp(&self, sends: &[Uuid]) {
+        sqlx::query(
+            "with moved as (
+                 update sends set provider = 'smtp' where id = any($1) returning tenant_id, decided_at
+             ), booked as (
+                 update batches set delivered = (select count(*) from moved)
+             )
+             insert into rollups (tenant_id, hour, kind, event, shard, count)
+             select tenant_id, date_trunc('hour', decided_at, 'UTC'), 'campaign', 'delivered', 0, count(*) from moved group by 1, 2",
+        )
+        .bind(sends)
+        .execute(&self.rig.pool)
+        .await
+        .unwrap();
+    }
+
     fn send(&self, ordinal: u16) -> Uuid {
         SendId::of(self.batch, ordinal).0
     }
@@ -114,13 +131,15 @@ const HOURS_OFF: &str = "
     with counted as (
         select event, date_trunc('hour', at, 'UTC') as hour, count(*) as n from (
             select 'sent' as event, decided_at as at from sends where state = 'sent'
-            union all select 'delivered', delivered_at from sends union all select 'bounced', bounced_at from sends
+            union all select 'bounced', bounced_at from sends
+            union all select 'delivered', counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at) from sends
+            union all select 'confirmed', counted_confirmed_at(provider, delivered_at, bounced_at) from sends
             union all select 'complained', complained_at from sends
             union all select 'bounced_' || (detail->>'class'), occurred_at from events where type = 'bounced') t
         where at is not null group by 1, 2
     ), booked as (
         select event, hour, sum(count) as n from rollups
-        where event in ('sent', 'delivered', 'bounced', 'complained', 'bounced_hard', 'bounced_soft', 'bounced_block')
+        where event in ('sent', 'delivered', 'confirmed', 'bounced', 'complained', 'bounced_hard', 'bounced_soft', 'bounced_block')
         group by 1, 2 having sum(count) <> 0
     )
     select count(*) from counted c full join booked b using (event, hour) where c.n is distinct from b.n";
@@ -174,6 +193,49 @@ async fn what_a_provider_tells_becomes_facts_once() {
     let suppressed: Vec<(String, String)> =
         sqlx::query_as("select address, reason from suppressions").fetch_all(&mailed.rig.pool).await.unwrap();
     assert_eq!(suppressed, [(mailed.people[1].address.clone(), "hard_bounce".to_owned())]);
+    mailed.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_bounce_takes_a_mail_off_what_is_delivered() {
+    let mailed = Mailed::new(4).await;
+    mailed.in_state("sent").await;
+    mailed.went_by_smtp(&[mailed.send(2), mailed.send(3)]).await;
+    mailed.assert_books().await;
+    let at = Utc::now();
+    let counts = async || -> (i32, i32) {
+        sqlx::query_as("select delivered, confirmed from batches").fetch_one(&mailed.rig.pool).await.unwrap()
+    };
+    start(&mailed.rig).await;
+    mailed.told(&delivery(mailed.send(0), at)).await;
+    mailed.all_handled().await;
+    assert_eq!(counts().await, (3, 1), "one is confirmed, two are accepted");
+    mailed.told(&bounce(mailed.send(0), 1, GONE, at)).await;
+    mailed.told(&bounce(mailed.send(1), 2, GONE, at)).await;
+    mailed.all_handled().await;
+    // The order does not matter.
+    mailed.told(&delivery(mailed.send(1), at)).await;
+    mailed.all_handled().await;
+    assert_eq!(counts().await, (2, 0));
+    let late = Signal {
+        signal_id: new_id(),
+        tenant_id: mailed.tenant.id,
+        send_id: mailed.send(2),
+        occurred_at: at,
+        kind: SignalKind::Bounced {
+            class: schemas::BounceClass::Hard,
+            smtp_code: Some(550),
+            enhanced_code: None,
+            diagnostic: None,
+            rule: "unknown_user".to_owned(),
+        },
+        ip: None,
+        user_agent: None,
+    };
+    let id = late.signal_id.to_string();
+    mailed.rig.publish(vec![Publication::json(subjects::signal("tracking"), id, &late).unwrap()]).await;
+    until("the report is read", async || mailed.number("select count(bounced_at) from sends").await == 3).await;
+    assert_eq!(counts().await, (1, 0));
     mailed.assert_books().await;
 }
 
@@ -443,7 +505,8 @@ async fn several_processes_take_each_event_once() {
         start(&mailed.rig).await;
     }
     mailed.all_handled().await;
-    assert_eq!(mailed.number("select delivered::bigint from batches").await, 200);
+    assert_eq!(mailed.number("select delivered::bigint from batches").await, 160);
+    assert_eq!(mailed.number("select confirmed::bigint from batches").await, 160);
     assert_eq!(mailed.number("select bounced::bigint from batches").await, 40);
     assert_eq!(mailed.number("select count(*) from suppressions").await, 40);
     mailed.assert_books().await;
@@ -464,11 +527,7 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
     let mailed = Mailed::new(4).await;
     mailed.in_state("sent").await;
     // The first went by the relay: whoever takes in the tenant's mail did not carry it.
-    sqlx::query("update sends set provider = 'smtp' where id = $1")
-        .bind(mailed.send(0))
-        .execute(&mailed.rig.pool)
-        .await
-        .unwrap();
+    mailed.went_by_smtp(&[mailed.send(0)]).await;
     sqlx::query("update sends set provider = 'ses', provider_message_id = '0100-7b2c' where id = $1")
         .bind(mailed.send(1))
         .execute(&mailed.rig.pool)

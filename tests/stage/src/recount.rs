@@ -20,7 +20,8 @@ with recounted as (
         'cancelled', count(*) filter (where s.state = 'cancelled'), 'expired', count(*) filter (where s.state = 'expired'),
         'opened', count(s.opened_at), 'clicked', count(s.clicked_at), 'unsubscribed', count(s.unsubscribed_at),
         'opened_human', count(s.human_opened_at), 'clicked_human', count(s.human_clicked_at),
-        'bounced', count(s.bounced_at), 'complained', count(s.complained_at), 'delivered', count(s.delivered_at), 'replied', count(s.replied_at)) as sends,
+        'bounced', count(s.bounced_at), 'complained', count(s.complained_at), 'delivered', count(counted_delivered_at(s.provider, s.state, s.decided_at, s.delivered_at, s.bounced_at)),
+        'confirmed', count(counted_confirmed_at(s.provider, s.delivered_at, s.bounced_at)), 'replied', count(s.replied_at)) as sends,
         min(s.next_attempt_at) filter (where s.state = 'deferred') as next
     from batches b
     left join sends s on s.tenant_id = b.tenant_id and s.month = b.month and s.id between b.id
@@ -32,7 +33,7 @@ with recounted as (
         'failed', b.failed, 'unknown', b.unknown, 'skipped', b.skipped, 'cancelled', b.cancelled, 'expired', b.expired,
         'opened', b.opened, 'clicked', b.clicked, 'unsubscribed', b.unsubscribed,
         'opened_human', b.opened_human, 'clicked_human', b.clicked_human, 'bounced', b.bounced,
-        'complained', b.complained, 'delivered', b.delivered, 'replied', b.replied) as booked, r.sends,
+        'complained', b.complained, 'delivered', b.delivered, 'confirmed', b.confirmed, 'replied', b.replied) as booked, r.sends,
         (b.state = 'done') = (b.queued + b.claimed + b.fenced + b.deferred = 0)
             and (b.state = 'done') = (b.done_at is not null)
             and (b.state in ('held', 'waiting', 'done')) = (b.announce_after is null)

@@ -49,11 +49,18 @@ async fn what_a_provider_was_answered_200_for_is_a_fact_whoever_is_killed_meanwh
         (rig.client.get(&path, &[]).await.expect(200)["send"]["state"] == "sent").then_some(())
     })
     .await;
-    sqlx::query("update sends set provider = 'postmark', provider_message_id = 'pm-1' where id = $1::uuid")
-        .bind(&send)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    sqlx::query(
+        "with moved as (
+             update sends set provider = 'postmark', provider_message_id = 'pm-1' where id = $1::uuid returning tenant_id, id
+         ), booked as (
+             update batches b set delivered = 0 from moved m where b.tenant_id = m.tenant_id and b.id = m.id
+         )
+         delete from rollups where event = 'delivered'",
+    )
+    .bind(&send)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
 
     // One event names the send, one only the mail. The ingress dies before anybody reads them.
     let now = chrono::Utc::now().to_rfc3339();

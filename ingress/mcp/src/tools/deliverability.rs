@@ -8,8 +8,18 @@ use super::{Fault, OverDays, arguments};
 use crate::small;
 
 /// What is counted, as the rollups call it.
-const EVENTS: [&str; 9] =
-    ["sent", "delivered", "deferred", "failed", "unknown", "skipped", "bounced", "complained", "unsubscribed"];
+const EVENTS: [&str; 10] = [
+    "sent",
+    "delivered",
+    "confirmed",
+    "deferred",
+    "failed",
+    "unknown",
+    "skipped",
+    "bounced",
+    "complained",
+    "unsubscribed",
+];
 const DOMAINS_MAX: i64 = 50;
 
 pub(super) fn schema() -> Value {
@@ -37,10 +47,10 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     let counts: Map<String, Value> = EVENTS
         .iter()
         .map(|event| {
-            let of_the_sent = matches!(*event, "delivered" | "bounced" | "complained" | "unsubscribed");
+            let of_the_sent = matches!(*event, "delivered" | "confirmed" | "bounced" | "complained" | "unsubscribed");
             let told = if of_the_sent { small::share(number(event), sent) } else { small::count(number(event)) };
-            // As in reports, where `delivered` is what was sent.
-            let name = if *event == "delivered" { "delivered_confirmed" } else { event };
+            // As reports call it.
+            let name = if *event == "confirmed" { "delivered_confirmed" } else { event };
             (name.to_owned(), told)
         })
         .collect();

@@ -24,7 +24,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
                   coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
                   coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled + expired), 0) as "dropped!",
                   coalesce(sum(queued + claimed + fenced + deferred), 0) as "open!",
-                  coalesce(sum(delivered), 0) as "delivered!", coalesce(sum(bounced), 0) as "bounced!",
+                  coalesce(sum(delivered), 0) as "delivered!", coalesce(sum(confirmed), 0) as "confirmed!", coalesce(sum(bounced), 0) as "bounced!",
                   coalesce(sum(complained), 0) as "complained!", coalesce(sum(unsubscribed), 0) as "unsubscribed!",
                   coalesce(sum(opened), 0) as "opened!", coalesce(sum(opened_human), 0) as "opened_human!",
                   coalesce(sum(clicked), 0) as "clicked!", coalesce(sum(clicked_human), 0) as "clicked_human!"
@@ -49,7 +49,8 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
         "total": small::count(row.total),
         "states": states,
         "facts": {
-            "delivered_confirmed": fact(row.delivered),
+            "delivered": fact(row.delivered),
+            "delivered_confirmed": fact(row.confirmed),
             "bounced": fact(row.bounced),
             "complained": fact(row.complained),
             "unsubscribed": fact(row.unsubscribed),

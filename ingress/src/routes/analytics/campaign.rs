@@ -31,7 +31,7 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
     let totals = by_variant.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(totals));
     let credited = store::campaign_outcomes(act.db(), tenant, id).await?;
     let mut answer = json!({
-        "ok": true, "campaign_id": id, "totals": totals, "rates": Rates::from(&totals),
+        "ok": true, "campaign_id": id, "totals": totals, "delivered_basis": totals.delivered_basis(), "rates": Rates::from(&totals),
         "outcomes": outcomes::of_campaign(&credited), "revenue_amount": outcomes::campaign_revenue(&credited),
         "notes": notes(&campaign),
     });

@@ -17,8 +17,12 @@ fn numbers() -> Vec<Field> {
     vec![
         number("total", "Everybody who was meant to get one."),
         number("sent", "Accepted by a receiving server or the relay."),
-        number("delivered", "The same as `sent`: without further word from a provider, accepted is delivered."),
-        number("delivered_confirmed", "Of these, what a provider has said is in the mailbox."),
+        number(
+            "delivered",
+            "Confirmed by the provider where it can, otherwise accepted by the receiving server; not bounced since. As \
+             `email.delivered` events.",
+        ),
+        number("delivered_confirmed", "Of these, those that a provider has confirmed."),
         number("failed", "Refused for good, not renderable, or out of time."),
         number("unknown", "May have left; no answer came."),
         number("skipped", "Withheld on purpose, or cancelled."),
@@ -40,7 +44,7 @@ fn totals() -> Schema {
 fn rates() -> Schema {
     let rate = |name, about: &str| required(name, number().with("minimum", 0).or_null().about(about));
     object([
-        rate("delivery_rate", "Of sent and failed."),
+        rate("delivery_rate", "Delivered, of sent and failed."),
         rate("bounce_rate", "Of sent and failed."),
         rate("complaint_rate", "Of delivered, as all that follow."),
         rate("open_rate", ""),
@@ -77,6 +81,13 @@ fn example_with(name: &str, value: &str) -> Value {
     let mut example = example_totals();
     example[name] = json!(value);
     example
+}
+
+/// What `delivered` rests on.
+fn delivered_basis() -> Schema {
+    one_of(["confirmed", "accepted", "mixed"])
+        .or_null()
+        .about("Whether providers have confirmed what counts as delivered, or receiving servers have accepted it; null while nothing was.")
 }
 
 fn outcome_type() -> Schema {
@@ -143,6 +154,7 @@ fn report() -> Schema {
     ]);
     object([
         required("totals", with([required("opened_total", count()), required("clicked_total", count())])),
+        optional("delivered_basis", delivered_basis()),
         required("rates", rates()),
         required("daily", array(with([required("date", date())])).about("Every day of the window, in the tenant's time zone.")),
         required("day_of_week", array(with([required("day", one_of(WEEKDAYS))])).about("Monday first.")),
@@ -196,6 +208,7 @@ pub(super) fn overview() -> Doc {
                     "skipped": 40, "bounced": 8, "complained": 1, "opened": 600, "opened_human": 210, "clicked": 120,
                     "clicked_human": 95, "unsubscribed": 4, "replied": 3, "opened_total": 911, "clicked_total": 140,
                 },
+                "delivered_basis": "accepted",
                 "rates": example_rates(),
                 "daily": [example_with("date", "2026-03-01")],
                 "day_of_week": [example_with("day", "monday")],
@@ -239,6 +252,7 @@ pub(super) fn campaign() -> Doc {
         success([
             required("campaign_id", id()),
             required("totals", totals()),
+            optional("delivered_basis", delivered_basis()),
             required("rates", rates()),
             required("outcomes", array(credited())),
             required(
@@ -253,7 +267,7 @@ pub(super) fn campaign() -> Doc {
             required("notes", array(text())),
         ]),
         json!({
-            "ok": true, "campaign_id": ID, "totals": example_totals(), "rates": example_rates(),
+            "ok": true, "campaign_id": ID, "totals": example_totals(), "delivered_basis": "accepted", "rates": example_rates(),
             "outcomes": example_credited(), "revenue_amount": 1875.75,
             "notes": ["Clicks are the reliable signal."],
         }),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     outcomes::{self, OUTCOMES_NOTE, Recorded, Revenue, Sum},
     store::{self, ByReason, DayTotal, Message},
-    totals::{DELIVERED_NOTE, OPENS_NOTE, RATES_NOTE, Rates, Totals},
+    totals::{DELIVERED_NOTE, DeliveredBasis, OPENS_NOTE, RATES_NOTE, Rates, Totals, UNTRACKED_NOTE},
     window::Window,
 };
 use crate::{
@@ -50,9 +50,10 @@ pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiEr
 }
 
 fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
-    let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
+    let mut notes: Vec<String> =
+        [OPENS_NOTE, UNTRACKED_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
     notes.push(
-        "Sent, failed, skipped and bounced count in the hour it was decided; delivered_confirmed, opens, clicks, complaints, \
+        "Sent, failed, skipped and bounced count in the hour it was decided; what is delivered in the hour it was accepted or confirmed; opens, clicks, complaints, \
          unsubscribes and replies in the hour they first happened, whenever the message was sent; outcomes in the hour they \
          happened."
             .to_owned(),
@@ -78,6 +79,7 @@ fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
 #[derive(Debug, Serialize)]
 struct Report {
     totals: Overall,
+    delivered_basis: Option<DeliveredBasis>,
     rates: Rates,
     daily: Vec<Day>,
     day_of_week: Vec<DayOfWeek>,
@@ -183,6 +185,7 @@ impl Report {
             reasons.entry(reason).or_default().1 = count;
         }
         Self {
+            delivered_basis: overall.totals.delivered_basis(),
             rates: Rates::from(&overall.totals),
             totals: overall,
             daily: daily.into_iter().map(|(date, totals)| Day { date, totals }).collect(),

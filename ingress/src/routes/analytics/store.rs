@@ -50,8 +50,8 @@ macro_rules! totals {
         Totals {
             total: $row.total,
             sent: $row.sent,
-            delivered: $row.sent,
-            delivered_confirmed: $row.delivered,
+            delivered: $row.delivered,
+            delivered_confirmed: $row.confirmed,
             failed: $row.failed,
             unknown: $row.unknown,
             skipped: $row.skipped,

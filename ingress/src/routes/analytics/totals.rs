@@ -9,9 +9,9 @@ pub(super) struct Totals {
     pub(super) total: i64,
     /// Accepted by a receiving server or the relay.
     pub(super) sent: i64,
-    /// The same: without further word from a provider, accepted is delivered.
+    /// Confirmed where the route can confirm, otherwise accepted by the receiving server; not bounced since.
     pub(super) delivered: i64,
-    /// Of these, what a provider has said is in the mailbox.
+    /// Of these, those that a provider has confirmed.
     pub(super) delivered_confirmed: i64,
     pub(super) failed: i64,
     pub(super) unknown: i64,
@@ -49,15 +49,23 @@ impl Totals {
         }
     }
 
+    /// What `delivered` rests on; `None` while nothing was delivered.
+    pub(super) fn delivered_basis(&self) -> Option<DeliveredBasis> {
+        match (self.delivered - self.delivered_confirmed, self.delivered_confirmed) {
+            (..=0, ..=0) => None,
+            (..=0, _) => Some(DeliveredBasis::Confirmed),
+            (_, ..=0) => Some(DeliveredBasis::Accepted),
+            _ => Some(DeliveredBasis::Mixed),
+        }
+    }
+
     /// Adds a total of an hour. `false`: the event is none of these.
     pub(super) fn add(&mut self, event: &str, count: i64) -> bool {
         let decided = matches!(event, "sent" | "failed" | "unknown" | "skipped");
         let slot = match event {
-            "sent" => {
-                self.delivered += count;
-                &mut self.sent
-            }
-            "delivered" => &mut self.delivered_confirmed,
+            "sent" => &mut self.sent,
+            "delivered" => &mut self.delivered,
+            "confirmed" => &mut self.delivered_confirmed,
             "failed" => &mut self.failed,
             "unknown" => &mut self.unknown,
             "skipped" => &mut self.skipped,
@@ -79,10 +87,22 @@ impl Totals {
     }
 }
 
+/// What the number of delivered messages rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum DeliveredBasis {
+    /// Providers have confirmed all of them.
+    Confirmed,
+    /// Receiving servers have accepted all of them, and nobody confirms more than that.
+    Accepted,
+    /// Some are confirmed, some accepted.
+    Mixed,
+}
+
 /// Shares between 0 and 1; null where there is nothing to be a share of.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Rates {
-    /// Of what was handed to a server: accepted.
+    /// Of what was handed to a server: delivered.
     pub(super) delivery_rate: Option<f64>,
     /// Of what was handed to a server: refused for good, because the mailbox is none.
     pub(super) bounce_rate: Option<f64>,
@@ -122,8 +142,11 @@ fn share(part: i64, whole: i64) -> Option<f64> {
 /// What the numbers mean, for every report.
 pub(super) const OPENS_NOTE: &str = "Opens are inflated by mail programs that fetch pictures by themselves; opened_human leaves \
      out what is known to be a machine's, and with it most opens in Gmail and Apple Mail. Clicks are the reliable signal.";
-pub(super) const DELIVERED_NOTE: &str = "delivered counts messages that a receiving server or the relay accepted; \
-     delivered_confirmed counts those of which a provider has said that they are in the mailbox.";
+pub(super) const DELIVERED_NOTE: &str = "delivered counts messages as email.delivered events do: of an HTTP provider, those whose \
+     delivery it has confirmed; over SMTP, those that the receiving server or the relay accepted. A message that bounces later is \
+     taken off again. delivered_confirmed counts the confirmed ones, and delivered_basis says which kind there is.";
+pub(super) const UNTRACKED_NOTE: &str = "One-off messages carry no pixel and no tracked links: their opens and clicks are not \
+     counted.";
 pub(super) const RATES_NOTE: &str = "delivery_rate and bounce_rate are shares of the messages handed to a server (sent and \
      failed); all other rates are shares of delivered.";
 
@@ -146,16 +169,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_is_the_total_and_what_is_sent_is_delivered() {
+    fn what_is_decided_is_the_total_and_what_is_sent_is_not_yet_delivered() {
         let mut totals = Totals::default();
-        for (event, count) in [("sent", 5), ("skipped", 2), ("failed", 1), ("opened", 4), ("delivered", 3)] {
+        for (event, count) in
+            [("sent", 5), ("skipped", 2), ("failed", 1), ("opened", 4), ("delivered", 4), ("confirmed", 3)]
+        {
             assert!(totals.add(event, count));
         }
         assert!(!totals.add("opened_total", 9));
         let expected = Totals {
             total: 8,
             sent: 5,
-            delivered: 5,
+            delivered: 4,
             delivered_confirmed: 3,
             skipped: 2,
             failed: 1,
@@ -163,5 +188,18 @@ mod tests {
             ..Totals::default()
         };
         assert_eq!(totals, expected);
+    }
+
+    #[rstest::rstest]
+    #[case(0, 0, None)]
+    #[case(4, 0, Some(DeliveredBasis::Accepted))]
+    #[case(4, 3, Some(DeliveredBasis::Mixed))]
+    #[case(4, 4, Some(DeliveredBasis::Confirmed))]
+    fn delivered_says_what_it_rests_on(
+        #[case] delivered: i64,
+        #[case] delivered_confirmed: i64,
+        #[case] expected: Option<DeliveredBasis>,
+    ) {
+        assert_eq!(Totals { delivered, delivered_confirmed, ..Totals::default() }.delivered_basis(), expected);
     }
 }

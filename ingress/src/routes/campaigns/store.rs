@@ -117,9 +117,9 @@ pub(crate) struct SendCounts {
     pub(crate) skipped: i64,
     pub(crate) cancelled: i64,
     pub(crate) expired: i64,
-    /// Accepted by the receiving server, or by the provider on its behalf: as in reports.
+    /// Confirmed where the route can confirm, otherwise accepted by the receiving server, and not bounced since: as in reports.
     pub(crate) delivered: i64,
-    /// A provider told so.
+    /// Of these, those that a provider has confirmed.
     pub(crate) delivered_confirmed: i64,
     pub(crate) bounced: i64,
     pub(crate) complained: i64,
@@ -283,8 +283,8 @@ pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
                   coalesce(sum(deferred), 0) as "deferred!", coalesce(sum(sent), 0) as "sent!",
                   coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
                   coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled), 0) as "cancelled!",
-                  coalesce(sum(expired), 0) as "expired!", coalesce(sum(sent), 0) as "delivered!",
-                  coalesce(sum(delivered), 0) as "delivered_confirmed!", coalesce(sum(bounced), 0) as "bounced!", coalesce(sum(complained), 0) as "complained!",
+                  coalesce(sum(expired), 0) as "expired!", coalesce(sum(delivered), 0) as "delivered!",
+                  coalesce(sum(confirmed), 0) as "delivered_confirmed!", coalesce(sum(bounced), 0) as "bounced!", coalesce(sum(complained), 0) as "complained!",
                   coalesce(sum(opened), 0) as "opened!", coalesce(sum(clicked), 0) as "clicked!",
                   coalesce(sum(unsubscribed), 0) as "unsubscribed!"
            from batches where tenant_id = $1 and campaign_id = $2"#,

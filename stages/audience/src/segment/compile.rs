@@ -224,7 +224,8 @@ fn push_sends(query: &mut Query, tenant: Uuid, events: &EventSource) {
     query.push("sends f where f.tenant_id = ").push_bind(tenant).push(" and f.state = 'sent'");
     let delivered = events.kind == super::event::EventKind::Delivered;
     if delivered {
-        query.push(" and f.bounced_at is null");
+        // Where the route confirms deliveries, an accepted mail is not a delivered one.
+        query.push(" and f.bounced_at is null and (f.delivered_at is not null or coalesce(delivers_at_once(f.provider), true))");
     }
     if let Some(days) = events.within_days {
         let time = if delivered { "coalesce(f.delivered_at, f.decided_at)" } else { "f.decided_at" };

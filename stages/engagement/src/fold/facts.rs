@@ -19,13 +19,15 @@ pub(super) enum Fact {
     ClickedHuman,
     Bounced,
     Replied,
+    /// Delivered, by a provider's word. Nobody tells it by itself: it follows from `Delivered`.
+    Confirmed,
 }
 
 /// The feedback type of a message that was put back into the inbox.
 const NOT_SPAM: &str = "not-spam";
 
 /// How many facts there are.
-pub(super) const FACTS: usize = 9;
+pub(super) const FACTS: usize = 10;
 
 /// One number or time for each fact.
 pub(super) type Each<T> = [T; FACTS];
@@ -41,6 +43,7 @@ impl Fact {
         Self::ClickedHuman,
         Self::Bounced,
         Self::Replied,
+        Self::Confirmed,
     ];
 
     /// The fact a signal tells, whoever caused it; `None` for one that is kept and changes nothing.
@@ -69,6 +72,7 @@ impl Fact {
             Self::ClickedHuman => "clicked_human",
             Self::Bounced => "bounced",
             Self::Replied => "replied",
+            Self::Confirmed => "confirmed",
         }
     }
 }

@@ -351,10 +351,11 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
          set delivered = b.delivered + d.delivered, complained = b.complained + d.complained, opened = b.opened + d.opened,
              clicked = b.clicked + d.clicked, unsubscribed = b.unsubscribed + d.unsubscribed,
              opened_human = b.opened_human + d.opened_human, clicked_human = b.clicked_human + d.clicked_human,
-             bounced = b.bounced + d.bounced, replied = b.replied + d.replied
+             bounced = b.bounced + d.bounced, replied = b.replied + d.replied, confirmed = b.confirmed + d.confirmed
          from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[],
-              $11::int[])
-              as d (tenant_id, id, delivered, complained, opened, clicked, unsubscribed, opened_human, clicked_human, bounced, replied)
+              $11::int[], $12::int[])
+              as d (tenant_id, id, delivered, complained, opened, clicked, unsubscribed, opened_human, clicked_human, bounced, replied,
+                    confirmed)
          where b.tenant_id = d.tenant_id and b.id = d.id",
         &tenants,
         &batches,
@@ -366,7 +367,8 @@ async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -
         &column(Fact::OpenedHuman),
         &column(Fact::ClickedHuman),
         &column(Fact::Bounced),
-        &column(Fact::Replied)
+        &column(Fact::Replied),
+        &column(Fact::Confirmed)
     )
     .execute(db)
     .await

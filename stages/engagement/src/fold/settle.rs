@@ -37,6 +37,8 @@ struct Moved {
     queued: i32,
     deferred: i32,
     unknown: i32,
+    /// How many of them count as delivered by it.
+    delivered: i32,
 }
 
 /// Settles those of these sends that are in doubt, with their batches and totals. The batches are locked.
@@ -68,6 +70,10 @@ pub(super) async fn settle(db: &mut PgConnection, evidence: &[&Evidence], hours:
             _ => from.unknown += 1,
         }
         hours.add(batch, "sent", hour_of(row.decided_at), 1);
+        if row.delivered {
+            from.delivered += 1;
+            hours.add(batch, "delivered", hour_of(row.decided_at), 1);
+        }
     }
     book(db, &moved).await?;
     Ok(rows.len() as u64)
@@ -87,7 +93,8 @@ async fn book(db: &mut PgConnection, moved: &BTreeMap<BatchKey, Moved>) -> sqlx:
         &last,
         &column(|moved| moved.queued),
         &column(|moved| moved.deferred),
-        &column(|moved| moved.unknown)
+        &column(|moved| moved.unknown),
+        &column(|moved| moved.delivered)
     )
     .execute(db)
     .await

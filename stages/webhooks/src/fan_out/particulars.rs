@@ -34,10 +34,9 @@ pub(super) fn is_first(
     first.is_none_or(|first| occurred_at <= first)
 }
 
-/// Whether the way out is the receiving server's own door, or ours: what it takes is delivered. A provider takes a mail to
-/// deliver it later, and tells.
+/// True if the mail's route delivers what it accepts, and confirms nothing later.
 fn delivers_at_once(provider: Option<&str>) -> bool {
-    matches!(provider, None | Some("smtp" | "capture"))
+    provider.is_none_or(schemas::events::delivers_at_once)
 }
 
 /// The types a fact is told as; none for what is nobody else's business.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::{
     Change, Fence, Held, LedgerSettings, Verdict, gate,
     meter::Meter,
-    sql::{self, BatchKey, BatchLook, Booking, Totals},
+    sql::{self, BatchKey, BatchLook, Booking, Moved, Totals},
     warming::Warming,
 };
 use crate::quota::QuotaDefaults;
@@ -61,9 +61,6 @@ impl Committed {
     }
 }
 
-/// What moved, by send and the state it was in.
-type Moved = HashSet<(Uuid, SendState)>;
-
 impl Commits {
     /// Connects like `pool`. Every statement here touches a bounded number of rows by primary key.
     pub fn new(pool: &PgPool, settings: LedgerSettings, shard: i16) -> Self {
@@ -98,7 +95,7 @@ impl Commits {
         let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
         let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
         let (moved, late) = self.apply(&mut tx, &all).await?;
-        let all_moved = || all.iter().copied().filter(|change| moved.contains(&(change.send.id, change.from)));
+        let all_moved = || all.iter().copied().filter(|change| moved.has_left(change.send.id, change.from));
         sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
         sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
         sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
@@ -116,7 +113,7 @@ impl Commits {
         count(all_moved());
         let passed = Fence::Passed { at: committing, metered_on: meter.today() };
         let has_passed =
-            |change: &Change| change.to == SendState::Fenced && moved.contains(&(change.send.id, change.from));
+            |change: &Change| change.to == SendState::Fenced && moved.has_left(change.send.id, change.from);
         let answer = |change: &Change| if has_passed(change) { passed } else { Fence::Refused };
         Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(answer)).collect(), ..committed })
     }
@@ -155,12 +152,12 @@ impl Commits {
     /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
     /// send is looked for where the sweep may have put it, and the second set answers which of them moved from there.
     async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
-        let (mut moved, mut late) = (Moved::new(), Moved::new());
+        let (mut moved, mut late) = (Moved::default(), Moved::default());
         for (month, changes) in by_month(all) {
             let now = sql::apply(db, month, &changes, self.fence_lease_seconds).await?;
             let evidence: Vec<Change> = changes
                 .iter()
-                .filter(|change| !now.contains(&(change.send.id, change.from)))
+                .filter(|change| !now.has_left(change.send.id, change.from))
                 .flat_map(|change| settled_by(change).iter().map(|from| Change { from: *from, ..(**change).clone() }))
                 .collect();
             if !evidence.is_empty() {
@@ -181,6 +178,9 @@ impl Commits {
             booking.ring(change.ring);
             if change.is_bounce() {
                 booking.bounced();
+            }
+            if is_delivered(change, moved, late) {
+                booking.delivered();
             }
             if change.to == SendState::Fenced {
                 booking.lease(self.fence_lease_seconds);
@@ -241,16 +241,22 @@ fn settled_by(change: &Change) -> &'static [SendState] {
 
 /// The state a change really came from, if it took place.
 fn came_from(change: &Change, moved: &Moved, late: &Moved) -> Option<SendState> {
-    if moved.contains(&(change.send.id, change.from)) {
+    if moved.has_left(change.send.id, change.from) {
         return Some(change.from);
     }
-    settled_by(change).iter().copied().find(|from| late.contains(&(change.send.id, *from)))
+    settled_by(change).iter().copied().find(|from| late.has_left(change.send.id, *from))
+}
+
+/// True if this change took place and the send counts as delivered by it.
+fn is_delivered(change: &Change, moved: &Moved, late: &Moved) -> bool {
+    change.to == SendState::Sent && (moved.has_delivered(change.send.id) || late.has_delivered(change.send.id))
 }
 
 fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
     let mut totals = Totals::new();
     for change in all.iter().filter(|change| came_from(change, moved, late).is_some()) {
-        for event in change.rollups() {
+        let delivered = is_delivered(change, moved, late).then_some("delivered");
+        for event in change.rollups().chain(delivered) {
             *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
         }
         if let Some(reason) = change.failure() {

@@ -23,6 +23,7 @@ pub(crate) type BatchKey = (Uuid, Uuid);
 pub(crate) struct Booking {
     counts: [i32; 10],
     bounced: i32,
+    delivered: i32,
     ring: Option<f64>,
     hold: bool,
     lease_seconds: f64,
@@ -38,6 +39,11 @@ impl Booking {
     /// A hard bounce.
     pub fn bounced(&mut self) {
         self.bounced += 1;
+    }
+
+    /// One send counts as delivered.
+    pub fn delivered(&mut self) {
+        self.delivered += 1;
     }
 
     /// The earliest wish for another announcement wins, and a hold beats all.
@@ -192,13 +198,37 @@ pub(super) async fn look_at_departures(
     Ok(rows.into_iter().map(|row| (row.audience_id, row.contact_id)).collect())
 }
 
+/// Which sends moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    from: HashSet<(Uuid, SendState)>,
+    delivered: HashSet<Uuid>,
+}
+
+impl Moved {
+    /// True if this send left this state.
+    pub fn has_left(&self, send: Uuid, state: SendState) -> bool {
+        self.from.contains(&(send, state))
+    }
+
+    /// True if this send has moved and counts as delivered by it.
+    pub fn has_delivered(&self, send: Uuid) -> bool {
+        self.delivered.contains(&send)
+    }
+
+    pub fn extend(&mut self, other: Self) {
+        self.from.extend(other.from);
+        self.delivered.extend(other.delivered);
+    }
+}
+
 /// Moves the sends and writes their facts; answers which moved. The changes must be of one month, in order of send id.
 pub(super) async fn apply(
     db: &mut PgConnection,
     month: NaiveDate,
     changes: &[&Change],
     fence_lease_seconds: f64,
-) -> sqlx::Result<HashSet<(Uuid, SendState)>> {
+) -> sqlx::Result<Moved> {
     let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
     let words = |value: fn(&Change) -> Option<&'static str>| {
         changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
@@ -244,7 +274,10 @@ pub(super) async fn apply(
     )
     .fetch_all(db)
     .await?;
-    Ok(moved.into_iter().map(|row| (row.id, row.from_state)).collect())
+    Ok(Moved {
+        delivered: moved.iter().filter(|row| row.delivered).map(|row| row.id).collect(),
+        from: moved.into_iter().map(|row| (row.id, row.from_state)).collect(),
+    })
 }
 
 /// Books on the batches, which must be locked.
@@ -256,6 +289,7 @@ pub(crate) async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, 
     let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
     let count = |state| bookings.values().map(|booking| booking.counts[index(state)]).collect::<Vec<i32>>();
     let bounced: Vec<i32> = bookings.values().map(|booking| booking.bounced).collect();
+    let delivered: Vec<i32> = bookings.values().map(|booking| booking.delivered).collect();
     let rings: Vec<Option<f64>> = bookings.values().map(|booking| booking.ring).collect();
     let holds: Vec<bool> = bookings.values().map(|booking| booking.hold).collect();
     let leases: Vec<f64> = bookings.values().map(|booking| booking.lease_seconds).collect();
@@ -277,7 +311,8 @@ pub(crate) async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, 
         &rings as &[Option<f64>],
         &holds,
         &leases,
-        &last
+        &last,
+        &delivered
     )
     .execute(db)
     .await

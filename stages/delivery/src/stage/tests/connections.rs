@@ -26,6 +26,7 @@ async fn a_tenants_mail_goes_by_its_own_connection_and_the_ledger_says_so() {
     let told = "select provider || ' ' || provider_message_id from sends where tenant_id = $1";
     assert_eq!(world.text(told).await.unwrap(), "resend id-1");
     assert_eq!(world.sink.inbox().stats().accepted, 0);
+    assert_eq!(world.number("select delivered::bigint from batches").await, 0, "the provider confirms it later");
     let seen = stand_in.only();
     assert_eq!(seen.header("idempotency-key"), format!("{}-1", batch.send(0)));
     world.assert_counters_are_right().await;
@@ -46,6 +47,31 @@ async fn the_relay_carries_everybody_elses_mail_under_our_message_id() {
     // The test's skeleton has no Message-ID.
     assert_eq!(world.text("select provider_message_id from sends where tenant_id = $1").await, None);
     assert_eq!(world.sink.inbox().stats().accepted, 1);
+    assert_eq!(world.number("select delivered::bigint from batches").await, 1, "acceptance is all there is to know");
+    assert_eq!(world.number("select sum(count)::bigint from rollups where event = 'delivered'").await, 1);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_mail_whose_bounce_was_told_before_its_answer_is_not_delivered() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world.run("update sends set bounced_at = now()").await;
+    world.run("update batches set bounced = 1").await;
+    world.stage().deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    assert_eq!(world.number("select delivered::bigint from batches").await, 0);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn the_ledger_and_the_events_agree_on_who_delivers_at_once() {
+    let world = World::new().await;
+    for provider in crate::provider::ProviderKind::ALL.iter().map(|kind| kind.as_str()).chain(["capture"]) {
+        let ledger: bool =
+            sqlx::query_scalar("select delivers_at_once($1)").bind(provider).fetch_one(&world.pool).await.unwrap();
+        assert_eq!(ledger, schemas::events::delivers_at_once(provider), "{provider}");
+    }
 }
 
 #[tokio::test]

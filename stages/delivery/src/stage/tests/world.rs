@@ -305,12 +305,13 @@ impl World {
                         count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
                         count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
                         count(*) filter (where state = 'cancelled') as cancelled, count(*) filter (where state = 'expired') as expired,
-                        count(*) filter (where bounced_at is not null) as bounced
+                        count(*) filter (where bounced_at is not null) as bounced,
+                        count(counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at)) as delivered
                  from sends s where s.tenant_id = b.tenant_id
                    and s.id between b.id and (substr(b.id::text, 1, 33) || to_hex(('x' || substr(b.id::text, 34))::bit(12)::int | 511))::uuid) n
              where b.tenant_id = $1 and (
-                 row(b.queued, b.claimed, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired, b.bounced)
-                     <> row(n.queued, n.claimed, n.fenced, n.deferred, n.sent, n.failed, n.unknown, n.skipped, n.cancelled, n.expired, n.bounced)
+                 row(b.queued, b.claimed, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired, b.bounced, b.delivered)
+                     <> row(n.queued, n.claimed, n.fenced, n.deferred, n.sent, n.failed, n.unknown, n.skipped, n.cancelled, n.expired, n.bounced, n.delivered)
                  or (b.state = 'done') <> (b.queued + b.claimed + b.fenced + b.deferred = 0)
                  or (b.state = 'done') <> (b.done_at is not null)
                  or (b.state in ('done', 'waiting')) <> (b.announce_after is null))",
