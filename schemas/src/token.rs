@@ -69,6 +69,12 @@ pub struct TokenClaims {
 }
 
 impl TokenClaims {
+    /// The contact, in an unsubscribe token: who leaves is known also when the send is not kept any more.
+    #[must_use]
+    pub fn contact(&self) -> Option<Uuid> {
+        Uuid::from_slice(&self.rest).ok()
+    }
+
     /// For a click token: the link's number and where it leads.
     #[must_use]
     pub fn click(&self) -> Option<(u16, &str)> {

@@ -6,6 +6,8 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(60);
+/// Rows deleted in one transaction.
+const SLICE: i64 = 5_000;
 
 /// Deletes what is past its time, every minute, until shut down. Several processes may do so at once.
 pub async fn run(pool: PgPool, shutdown: CancellationToken) {
@@ -22,12 +24,40 @@ pub async fn run(pool: PgPool, shutdown: CancellationToken) {
 /// When Postgres is away.
 pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     // A timestamp is accepted from five minutes before to five minutes after its time, so a nonce must be known for ten.
-    sqlx::query!("delete from nonces where seen_at < now() - interval '15 minutes'").execute(pool).await?;
-    sqlx::query!("delete from rate_windows where window_start < now() - interval '5 minutes'").execute(pool).await?;
-    // By two seconds (`rate_counts`): what is five minutes old counts no more.
+    // In slices, each a transaction: a busy day's keys are millions.
+    while sqlx::query!(
+        "delete from nonces where ctid = any(array(
+             select ctid from nonces where seen_at < now() - interval '15 minutes' limit $1))",
+        SLICE
+    )
+    .execute(pool)
+    .await?
+    .rows_affected()
+        >= SLICE.unsigned_abs()
+    {}
+    while sqlx::query!(
+        "delete from rate_windows where ctid = any(array(
+             select ctid from rate_windows where window_start < now() - interval '5 minutes' limit $1))",
+        SLICE
+    )
+    .execute(pool)
+    .await?
+    .rows_affected()
+        >= SLICE.unsigned_abs()
+    {}
+    // By two seconds (`rate_counts`): what is five minutes old counts no more. A few rows for each key.
     sqlx::query!("delete from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150")
         .execute(pool)
         .await?;
-    sqlx::query!("delete from idempotency_keys where created_at < now() - interval '24 hours'").execute(pool).await?;
+    while sqlx::query!(
+        "delete from idempotency_keys where ctid = any(array(
+             select ctid from idempotency_keys where created_at < now() - interval '24 hours' order by created_at limit $1))",
+        SLICE
+    )
+    .execute(pool)
+    .await?
+    .rows_affected()
+        >= SLICE.unsigned_abs()
+    {}
     Ok(())
 }

@@ -138,6 +138,17 @@ impl Edge {
         tenant
     }
 
+    /// Has the audience stage's sweep finish what erasures have left, as far as it is due. Answers how many slices that took.
+    pub async fn finish_erasures(&self) -> u64 {
+        let pool = Database::pool(&SecretString::from(self.database.url()), Role::Stages, 1).unwrap();
+        let sweep = audience::Erasures(pool);
+        let mut slices = 0;
+        while runner::Sweep::sweep(&sweep).await.unwrap() > 0 {
+            slices += 1;
+        }
+        slices
+    }
+
     /// One number from the database.
     pub async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()

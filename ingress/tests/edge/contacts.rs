@@ -1,6 +1,8 @@
 //! `/v1/contacts`
 
+use http::Method;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::common::{Answer, Client, Edge};
 
@@ -159,6 +161,7 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
     assert_eq!((erased.status.as_u16(), &erased.body["status"]), (200, &json!("erased")), "{}", erased.body);
     assert_eq!(client.get(&format!("/v1/contacts/{id}")).await.refusal(), (404, "contact_not_found"));
     assert_eq!(addresses(&client.get("/v1/contacts").await), Vec::<&str>::new());
+    edge.finish_erasures().await;
     for table in ["contacts", "requests", "sends", "events", "renditions", "audience_members", "imports"] {
         let text: String = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
             "select coalesce(string_agg(t::text, ' '), '') from {table} t"
@@ -182,6 +185,130 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
     assert_eq!(show(&client, &again).await["suppression"]["reason"], "complaint");
     assert_eq!(client.delete(&format!("/v1/contacts/{again}"), json!({"erase": true})).await.status, 200);
     assert_eq!(client.delete(&format!("/v1/contacts/{again}"), json!({})).await.refusal(), (404, "contact_not_found"));
+}
+
+#[tokio::test]
+async fn an_erased_address_stands_in_no_table_but_that_of_suppressions() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = make(&client, json!({"email": "ann@example.com", "first_name": "Annabel"})).await;
+    client.post("/v1/suppressions", json!({"email": "ann@example.com", "reason": "complaint"})).await;
+    leave_traces(&edge, &client, &id).await;
+    leave_more_traces(&edge, &client, &id).await;
+    client.post("/v1/imports", json!({"csv": "email\n<ANN@example.com>\n"})).await;
+    let key = [("Idempotency-Key", "change-1")];
+    let path = format!("/v1/contacts/{id}");
+    let changed = client.write(Method::PATCH, &path, json!({"company": "Acme"}), &key).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    assert!(found(&edge).await.len() > 8, "{:?}", found(&edge).await);
+
+    let erased = client.delete(&path, json!({"erase": true})).await;
+    assert_eq!((&erased.body["status"], &erased.body["erasure"]), (&json!("erased"), &json!("running")));
+    assert_eq!(client.get(&path).await.refusal(), (404, "contact_not_found"), "at once");
+    edge.finish_erasures().await;
+    assert_eq!(found(&edge).await, ["suppressions.address"]);
+    let asked = client.delete(&path, json!({"erase": true})).await;
+    assert_eq!((asked.status.as_u16(), &asked.body["erasure"]), (200, &json!("completed")));
+    // The stored answer is a stored answer: the request is not carried out again.
+    let replayed = client.write(Method::PATCH, &path, json!({"company": "Acme"}), &key).await;
+    assert_eq!((replayed.status.as_u16(), &replayed.body), (200, &json!({"ok": true, "erased": true})));
+
+    // What comes in later about mail that was under way is erased when nothing can come any more.
+    sqlx::query("update events set detail = '{\"diagnostic\": \"no such user ann@example.com\"}'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(edge.finish_erasures().await, 0, "it waits");
+    sqlx::query("update erasures set due_at = now()").execute(&edge.pool).await.unwrap();
+    edge.finish_erasures().await;
+    assert_eq!(found(&edge).await, ["suppressions.address"]);
+    assert_eq!(edge.count("select count(*) from erasures where finished_at is not null").await, 1);
+}
+
+#[tokio::test]
+async fn an_erasure_takes_as_many_slices_as_there_is_to_look_through() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = make(&client, json!({"email": "ann@example.com"})).await;
+    leave_traces(&edge, &client, &id).await;
+    let other = make(&client, json!({"email": "bob@example.com"})).await;
+    let erase = async |id: String| {
+        let answer = client.delete(&format!("/v1/contacts/{id}"), json!({"erase": true})).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        edge.finish_erasures().await
+    };
+    let alone = erase(other).await;
+    // Other people's requests and sends of the same tenant.
+    sqlx::query(
+        "with asked as (
+             insert into requests (tenant_id, id, product, environment, kind, payload, state, handled_at)
+             select $1, gen_random_uuid(), 'crm', 'production', 'transactional',
+                    jsonb_build_object('address', 'p' || n || '@example.com'), 'handled', now()
+             from generate_series(1, 5000) n
+             returning id
+         )
+         insert into sends (tenant_id, id, month, request_id, contact_id, state)
+         select $1, gen_random_uuid(), date_trunc('month', now()), id, gen_random_uuid(), 'sent' from asked",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(erase(id).await, alone, "others' mail costs nothing");
+    assert_eq!(edge.count("select count(*) from requests where payload ? 'address'").await, 5_000);
+}
+
+/// The columns in which the address, the name or the network address stands.
+async fn found(edge: &Edge) -> Vec<String> {
+    // Octets as text: what is ASCII stays readable.
+    let columns: Vec<(String, String, String)> = sqlx::query_as(
+        "select c.relname::text, a.attname::text,
+                case when a.atttypid = 'bytea'::regtype then format('encode(%I, ''escape'')', a.attname)
+                     else format('%I::text', a.attname) end
+         from pg_class c join pg_attribute a on a.attrelid = c.oid
+         where c.relnamespace = (select p.relnamespace from pg_class p where p.oid = 'sends'::regclass)
+           and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and not a.attisdropped
+           and a.atttypid in ('text'::regtype, 'jsonb'::regtype, 'bytea'::regtype, 'text[]'::regtype)
+         order by 1, 2",
+    )
+    .fetch_all(&edge.pool)
+    .await
+    .unwrap();
+    let mut found = Vec::new();
+    for (table, column, text) in columns {
+        let sql = format!(
+            "select exists (select from (select lower({text}) as text from {table}) r
+                            where r.text like '%ann@example.com%' or r.text like '%annabel%' or r.text like '%203.0.113.9%')"
+        );
+        if sqlx::query_scalar::<_, bool>(sqlx::AssertSqlSafe(sql)).fetch_one(&edge.pool).await.unwrap() {
+            found.push(format!("{table}.{column}"));
+        }
+    }
+    found
+}
+
+/// What providers told, what was captured, an outcome, an enrollment's step.
+async fn leave_more_traces(edge: &Edge, client: &Client, contact: &str) {
+    let send: Uuid = sqlx::query_scalar("select id from sends").fetch_one(&edge.pool).await.unwrap();
+    for sql in [
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         select $1, $3, gen_random_uuid(), month, 'clicked', now(), '{\"url\": \"https://x.example/?e=ann@example.com\", \"link\": 1}'
+         from sends where $2::text is not null",
+        "insert into captured_mails (tenant_id, send_id, source, is_cut)
+         select $1, $3, convert_to('To: ann@example.com', 'UTF8'), false where $2::text is not null",
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
+         select $1, gen_random_uuid(), $3, 'postmark', 'x', '', convert_to('{\"Email\": \"Ann@Example.com\"}', 'UTF8'), null, 'handled'
+         where $2::text is not null",
+        "insert into parked_facts (tenant_id, id, reason, send_id, signal, occurred_at)
+         select $1, gen_random_uuid(), 'unknown_send', $3, '{\"kind\": \"opened\", \"ip\": \"203.0.113.9\", \"user_agent\": \"x\"}', now()
+         where $2::text is not null",
+        "insert into outcomes (tenant_id, id, source_system, contact_email, outcome_type, occurred_at)
+         select $1, $3, 'crm', 'ann@example.com', 'quote', now() where $2::text is not null",
+        "insert into outcome_credits (tenant_id, outcome_id, send_id, kind, contact_id, share, touched_at, evidence)
+         select $1, $3, $3, 'campaign', $2::uuid, 1000000, now(), '{\"url\": \"https://x.example/?e=ann@example.com\"}'",
+    ] {
+        sqlx::query(sql).bind(client.tenant).bind(contact).bind(send).execute(&edge.pool).await.unwrap();
+    }
 }
 
 /// A handled transactional request with its send, an event and a rendition.

@@ -480,6 +480,7 @@ async fn erasing_the_only_recipient_erases_what_was_written_to_him() {
     let erased =
         world.client.write(Method::DELETE, &format!("/v1/contacts/{contact}"), json!({"erase": true}), &[]).await;
     assert_eq!(erased.status, 200, "{}", erased.body);
+    world.edge.finish_erasures().await;
     let left = "select (select count(*) from message_attachments) + (select count(name) from message_recipients)
                      + (select count(*) from contents where body_html like '%Hello%')";
     assert_eq!(world.edge.count(left).await, 0);

@@ -168,6 +168,25 @@ async fn a_signed_target_that_is_no_web_address_is_not_followed(#[case] url: &st
 }
 
 #[tokio::test]
+async fn an_unsubscribe_link_works_longer_than_the_ledger_keeps_its_send() {
+    let mailed = Mailed::start().await;
+    let edge = &mailed.ready.edge;
+    let contact: Uuid = sqlx::query_scalar("select contact_id from sends where id = $1")
+        .bind(mailed.send)
+        .fetch_one(&edge.pool)
+        .await
+        .unwrap();
+    let token =
+        edge.ingress.tokens.seal(Purpose::Unsubscribe, mailed.ready.client.tenant, mailed.send, contact.as_bytes());
+    sqlx::query("delete from sends").execute(&edge.pool).await.unwrap();
+    let left = mailed.ask(Method::POST, &format!("/u/{token}"), "List-Unsubscribe=One-Click").await;
+    assert_eq!((left.status.as_u16(), mailed.opted_out().await), (200, 1));
+    // A token of before names its send alone.
+    let left = mailed.ask(Method::POST, &format!("/u/{}", mailed.token(Purpose::Unsubscribe)), "").await;
+    assert_eq!(left.status, 404);
+}
+
+#[tokio::test]
 async fn looking_at_the_unsubscribe_page_changes_nothing() {
     let mailed = Mailed::start().await;
     sqlx::query("update tenants set org_name = 'Acme & <Sons>'").execute(&mailed.ready.edge.pool).await.unwrap();

@@ -204,6 +204,7 @@ async fn erasing_a_contact_takes_the_keys_off_its_outcomes_and_leaves_the_number
     settle(&ready).await;
     let answer = client.delete(&format!("/v1/contacts/{ann}"), json!({"erase": true})).await;
     assert!(answer.status.is_success(), "{}", answer.body);
+    ready.edge.finish_erasures().await;
     settle(&ready).await;
     for (id, cents) in [(early, 5), (outcome, 7)] {
         let record = shown(client, &id).await;

@@ -3,18 +3,19 @@
 with booked as (
     select t.tenant_id, t.sequence_id, t.content_id, sum(sent) as sent, sum(bounced) as bounced, sum(complained) as complained,
            sum(opened) as opened, sum(opened_human) as opened_human, sum(clicked) as clicked, sum(clicked_human) as clicked_human,
-           sum(unsubscribed) as unsubscribed, sum(replied) as replied
+           sum(unsubscribed) as unsubscribed, sum(replied) as replied, sum(delivered) as delivered, sum(confirmed) as confirmed
     from (select tenant_id, sequence_id, content_id, sent, bounced, complained, opened, opened_human, clicked, clicked_human,
-                 unsubscribed, replied from content_totals
+                 unsubscribed, replied, delivered, confirmed from content_totals
           union all
           select tenant_id, sequence_id, content_id, sent, bounced, complained, opened, opened_human, clicked, clicked_human,
-                 unsubscribed, replied from content_changes) t
+                 unsubscribed, replied, delivered, confirmed from content_changes) t
     where t.sequence_id <> '00000000-0000-0000-0000-000000000000' and ($1::uuid is null or t.tenant_id = $1)
     group by 1, 2, 3
 ), counted as (
     select b.tenant_id, s.sequence_id, b.content_id, sum(b.sent) as sent, sum(b.bounced) as bounced, sum(b.complained) as complained,
            sum(b.opened) as opened, sum(b.opened_human) as opened_human, sum(b.clicked) as clicked,
-           sum(b.clicked_human) as clicked_human, sum(b.unsubscribed) as unsubscribed, sum(b.replied) as replied
+           sum(b.clicked_human) as clicked_human, sum(b.unsubscribed) as unsubscribed, sum(b.replied) as replied,
+           sum(b.delivered) as delivered, sum(b.confirmed) as confirmed
     from batches b
     join sequence_sends s on s.tenant_id = b.tenant_id and s.send_id = b.id
     where b.kind = 'sequence' and ($1::uuid is null or b.tenant_id = $1)
@@ -28,8 +29,10 @@ cross join lateral (values
     ('sent', b.sent, c.sent), ('bounced', b.bounced, c.bounced), ('complained', b.complained, c.complained),
     ('opened', b.opened, c.opened), ('opened_human', b.opened_human, c.opened_human), ('clicked', b.clicked, c.clicked),
     ('clicked_human', b.clicked_human, c.clicked_human), ('unsubscribed', b.unsubscribed, c.unsubscribed),
-    ('replied', b.replied, c.replied)
+    ('replied', b.replied, c.replied), ('delivered', b.delivered, c.delivered), ('confirmed', b.confirmed, c.confirmed)
 ) as v (counter, booked, counted)
 where coalesce(v.booked, 0) <> coalesce(v.counted, 0)
+  -- Batches go with their months, totals stay.
+  and (coalesce(v.booked, 0) < coalesce(v.counted, 0) or not exists (select from dropped_months))
 order by 1, 2, 3
 limit 1000

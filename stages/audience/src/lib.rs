@@ -10,10 +10,12 @@
 mod announce;
 mod campaign;
 mod count;
+mod erasure;
 mod lookup;
 mod materialize;
 mod message;
 mod pin;
+pub mod retention;
 pub mod segment;
 mod selector;
 mod settings;
@@ -26,6 +28,7 @@ mod tripwire;
 mod verdict;
 
 pub use count::{AudienceCount, Members, count, count_split};
+pub use erasure::{Erasures, is_erased, request_erasure};
 pub use lookup::{includes, some};
 pub use pin::pin;
 pub use selector::AudienceSelector;

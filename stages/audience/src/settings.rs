@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::retention::RetentionSettings;
+
 /// Settings of the audience stage.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Audience settings")]
@@ -25,4 +27,7 @@ pub struct Settings {
     /// First pause before a batch that was handed on and is still open is announced again; doubles each time, up to 30 times this.
     #[arg(long, env = "POSTRIDER_AUDIENCE_REANNOUNCE", default_value = "60s", value_parser = humantime::parse_duration)]
     pub audience_reannounce: Duration,
+    /// How long rows are kept.
+    #[command(flatten)]
+    pub retention: RetentionSettings,
 }

@@ -7,6 +7,7 @@
 pub mod bounce;
 mod compact;
 mod fold;
+mod former;
 mod hours;
 pub mod inbound;
 pub mod machine;
@@ -26,6 +27,7 @@ use schemas::{Lane, Signal, subjects};
 use sqlx::PgPool;
 
 pub use fold::rescore;
+pub use former::opt_out_contact;
 pub use opt_out::{OptOut, opt_out};
 
 /// What this stage has read by [`runtime::Reader`].

@@ -162,13 +162,18 @@ pub(super) fn remove() -> Doc {
     Doc::new(
         "deleteContact",
         "Archive or erase a contact",
-        "Archives. With `erase: true` personal data is erased everywhere; suppressions of the address stay.",
+        "Archives. With `erase: true` the contact's own data is erased at once and what else names the person within minutes; \
+         suppressions of the address stay. Asked again, the answer says whether the erasure is complete.",
     )
     .body(object([optional("erase", boolean().default(false))]), json!({}))
     .answer(
         200,
         "Done",
-        success([required("contact_id", id()), required("status", one_of(["archived", "erased"]))]),
+        success([
+            required("contact_id", id()),
+            required("status", one_of(["archived", "erased"])),
+            optional("erasure", one_of(["running", "completed"]).about("Of an erased contact: whether the rest is erased, too.")),
+        ]),
         json!({"ok": true, "contact_id": ID, "status": "archived"}),
     )
     .refuses(404, &["contact_not_found"])

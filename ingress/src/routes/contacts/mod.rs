@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use schemas::Address;
 use serde::Deserialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use self::{
     filter::Filter,
@@ -147,15 +148,25 @@ struct Remove {
 
 async fn remove(act: &mut Act, body: Remove) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
+    // Asked again, it says how far the erasure is.
+    if body.erase
+        && let Some(complete) = audience::is_erased(act.db(), tenant, id).await?
+    {
+        return erased(id, complete);
+    }
     let before = store::lock(act.db(), tenant, id).await?;
-    let status = if body.erase {
+    if body.erase {
         let pseudonym = hex::encode(act.ingress.master_keys.pseudonym(tenant, &before.address));
         erase::erase(act.db(), tenant, id, &before.address, &pseudonym).await?;
         act.audit("contact.erased", &id.to_string(), json!({})).await?;
-        "erased"
-    } else {
-        store::archive(act.db(), tenant, id).await?;
-        "archived"
-    };
-    Reply::ok(&json!({"ok": true, "contact_id": id, "status": status}))
+        return erased(id, false);
+    }
+    store::archive(act.db(), tenant, id).await?;
+    Reply::ok(&json!({"ok": true, "contact_id": id, "status": "archived"}))
+}
+
+/// The contact's own data is gone; `erasure` says whether the rest is, too.
+fn erased(id: Uuid, complete: bool) -> Result<Reply, ApiError> {
+    let erasure = if complete { "completed" } else { "running" };
+    Reply::ok(&json!({"ok": true, "contact_id": id, "status": "erased", "erasure": erasure}))
 }

@@ -82,5 +82,5 @@ pub(super) fn explain() -> Doc {
             "send": null,
         }}),
     )
-    .refuses(404, &["campaign_not_found", "message_not_found", "sequence_not_found"])
+    .refuses(404, &["campaign_not_found", "message_not_found", "sequence_not_found", "send_not_found"])
 }

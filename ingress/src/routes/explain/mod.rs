@@ -112,6 +112,11 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
     let row = campaigns::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
     let month = ledger::campaign_month(&mut *asker.db, tenant, id).await?.flatten();
+    if let Some(month) = month
+        && ledger::is_dropped(&mut *asker.db, month).await?
+    {
+        return Err(ApiError::not_found("send").detail("the month of this campaign's mail is not kept any more"));
+    }
     let send = match (&contact, month) {
         (Some(contact), Some(month)) => ledger::to_contact(&mut *asker.db, tenant, month, id, contact.id).await?,
         _ => None,

@@ -142,6 +142,13 @@ pub(crate) async fn campaign_month(
         .await
 }
 
+/// True if the sends of this month are not kept any more.
+pub(crate) async fn is_dropped(db: &mut PgConnection, month: NaiveDate) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(r#"select exists (select from dropped_months where month = $1) as "dropped!""#, month)
+        .fetch_one(db)
+        .await
+}
+
 /// The campaign's send to a contact; there is at most one. Served by `sends_once_per_campaign`.
 pub(crate) async fn to_contact(
     db: &mut PgConnection,

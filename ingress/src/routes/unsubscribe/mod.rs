@@ -112,7 +112,12 @@ async fn opt_out(
     evidence: Evidence<'_>,
 ) -> sqlx::Result<OptOut> {
     plans::follow_keys(&mut *db).await?;
-    engagement::opt_out(db, claims.tenant_id, claims.send_id, method, evidence).await
+    let found = engagement::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
+    // The ledger may not keep the send any more; the token names the contact.
+    match (found, claims.contact()) {
+        (OptOut::UnknownSend, Some(contact)) => engagement::opt_out_contact(db, claims.tenant_id, contact).await,
+        _ => Ok(found),
+    }
 }
 
 /// Counts an opt-out that is committed, and notifies who tells products of it.

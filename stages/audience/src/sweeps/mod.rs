@@ -9,7 +9,6 @@ mod decide;
 mod hand_on;
 mod partitions;
 mod requests;
-mod traces;
 mod wake;
 mod watch;
 
@@ -18,12 +17,12 @@ use std::sync::Arc;
 use runner::{Deps, Stage, Sweep};
 use tokio::sync::Notify;
 
-use crate::{Settings, stage::Audience};
+use crate::{Erasures, Settings, retention::Retention, stage::Audience};
 
 /// Starts all of them.
 pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
     let (pool, bus) = (&deps.pool, &deps.bus);
-    let sweeps: [Arc<dyn Sweep>; 10] = [
+    let sweeps: [Arc<dyn Sweep>; 11] = [
         Arc::new(hand_on::HandOn::new(pool.clone(), bus.clone(), settings, launched.clone())),
         Arc::new(batches::Batches::new(pool.clone(), bus.clone(), settings)),
         Arc::new(requests::Requests::new(pool.clone(), bus.clone())),
@@ -32,8 +31,9 @@ pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
         Arc::new(watch::Watch::new(pool.clone())),
         Arc::new(decide::Decide::new(pool.clone())),
         Arc::new(complete::Complete::new(pool.clone())),
-        Arc::new(traces::Traces::new(pool.clone())),
         Arc::new(partitions::Partitions::new(pool.clone())),
+        Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
+        Arc::new(Erasures(pool.clone())),
     ];
     for sweep in sweeps {
         deps.runner.start_sweep(Audience::NAME, sweep);

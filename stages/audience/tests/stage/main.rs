@@ -7,6 +7,7 @@ mod launch;
 mod message;
 mod pace;
 mod pinned;
+mod retention;
 mod segment;
 mod stops;
 mod sweeps;

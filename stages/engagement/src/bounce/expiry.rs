@@ -59,8 +59,11 @@ impl Sweep for SoftBounces {
         }
         tx.commit().await?;
         sqlx::query!(
-            "delete from soft_bounces where occurred_at < now() - make_interval(secs => $1) and judged",
-            window
+            "delete from soft_bounces where ctid = any(array(
+                 select ctid from soft_bounces where occurred_at < now() - make_interval(secs => $1) and judged
+                 order by occurred_at limit $2))",
+            window,
+            10 * AT_ONCE
         )
         .execute(&self.pool)
         .await?;

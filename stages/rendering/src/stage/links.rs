@@ -17,11 +17,18 @@ pub(super) struct SendLinks<'a> {
     pub(super) own_url: &'a str,
     pub(super) tenant_id: Uuid,
     pub(super) send_id: Uuid,
+    pub(super) contact_id: Uuid,
 }
 
 impl SendLinks<'_> {
     fn sealed(&self, url: &str, path: &str, purpose: Purpose) -> String {
         format!("{url}{path}{}", self.tokens.seal(purpose, self.tenant_id, self.send_id, &[]))
+    }
+
+    /// With the contact: mail is read for longer than the ledger may keep its send.
+    fn leaving(&self, url: &str) -> String {
+        let token = self.tokens.seal(Purpose::Unsubscribe, self.tenant_id, self.send_id, self.contact_id.as_bytes());
+        format!("{url}/u/{token}")
     }
 }
 
@@ -40,13 +47,13 @@ impl Links for SendLinks<'_> {
     }
 
     fn unsubscribe(&self) -> String {
-        self.sealed(self.own_url, "/u/", Purpose::Unsubscribe)
+        self.leaving(self.own_url)
     }
 
     /// Under the engine's own name: mail programs use it long after the message was sent, and it must work then, whatever became
     /// of the sender's name.
     fn list_unsubscribe(&self) -> String {
-        self.sealed(self.public_url, "/u/", Purpose::Unsubscribe)
+        self.leaving(self.public_url)
     }
 
     fn preferences(&self) -> String {
@@ -63,8 +70,14 @@ mod tests {
     fn a_click_token_opens_up_to_the_longest_target_and_longer_ones_are_not_tracked() {
         let tokens = TokenKeys::derive(&[[7; 32]]);
         let (tenant_id, send_id) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let links =
-            SendLinks { tokens: &tokens, public_url: "https://l.test", own_url: "https://l.test", tenant_id, send_id };
+        let links = SendLinks {
+            tokens: &tokens,
+            public_url: "https://l.test",
+            own_url: "https://l.test",
+            tenant_id,
+            send_id,
+            contact_id: Uuid::nil(),
+        };
         for (length, tracked) in [(30, true), (TARGET_MAX_BYTES, true), (TARGET_MAX_BYTES + 1, false)] {
             let target = format!("https://x.test/{}", "a".repeat(length - 15));
             let url = links.click(3, &target);

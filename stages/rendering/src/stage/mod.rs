@@ -149,6 +149,7 @@ impl Rendering {
                             own_url: own_urls.get(send.input).and_then(Option::as_deref).unwrap_or(&public_url),
                             tenant_id: send.tenant_id,
                             send_id: send.send_id.0,
+                            contact_id: send.contact_id,
                         };
                         rendition(content, send, &person, &links, &mut second_tries)
                     }

@@ -1,0 +1,189 @@
+//! Retention: for every table of the schema, how long its rows are kept and who removes them.
+//!
+//! [`RULES`] is what the sweep here removes, oldest first and in slices; [`SWEPT_BY_THEIR_STAGE`] is removed by the stage that
+//! writes it, hours or days after it was used up; [`KEPT`] stays, each table for its reason. A table that stands in none of the
+//! lists fails a test. Whole months of `sends` and `events` are detached and dropped.
+
+mod tables;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use runner::{StageError, Sweep};
+use sqlx::{AssertSqlSafe, PgPool};
+
+pub use self::tables::{KEPT, MONTHLY, RULES, Rule, SWEPT_BY_THEIR_STAGE};
+
+const INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Rows removed in one transaction.
+const SLICE: i64 = 2_000;
+/// Slices of one table in one run.
+const SLICES: u32 = 50;
+/// The shortest time the ledger is kept: what is deferred, disputed or credited late needs its sends.
+const KEEP_LEDGER_MIN: Duration = Duration::from_secs(60 * 24 * 60 * 60);
+/// The shortest time handled requests are kept: a doubtful send is rendered again from its request's data.
+const KEEP_REQUESTS_MIN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// How long rows are kept. `0s` keeps them for ever.
+#[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
+pub struct RetentionSettings {
+    /// How long sends, events and what belongs to them are kept: single messages and their batches, contact facts, notices, ended
+    /// enrollments, credit histories. Whole months go, once all of a month is older; counters, reports, suppressions and contacts
+    /// stay. At least 60 days.
+    #[arg(long, env = "POSTRIDER_KEEP_LEDGER", default_value = "400d", value_parser = at_least(KEEP_LEDGER_MIN))]
+    pub keep_ledger: Duration,
+    /// How long handled requests with their merge data, and the bodies of one-off messages, are kept. At least 7 days.
+    #[arg(long, env = "POSTRIDER_KEEP_REQUESTS", default_value = "30d", value_parser = at_least(KEEP_REQUESTS_MIN))]
+    pub keep_requests: Duration,
+    /// How long reports of imports, with the cells they complain of, are kept.
+    #[arg(long, env = "POSTRIDER_KEEP_IMPORTS", default_value = "90d", value_parser = humantime::parse_duration)]
+    pub keep_imports: Duration,
+    /// How long the audit log is kept.
+    #[arg(long, env = "POSTRIDER_KEEP_AUDIT", default_value = "730d", value_parser = humantime::parse_duration)]
+    pub keep_audit: Duration,
+}
+
+/// A duration that is nothing (kept for ever) or not shorter than this.
+fn at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, RetentionFault> + Clone {
+    move |text| {
+        let keep = humantime::parse_duration(text)?;
+        if keep.is_zero() || keep >= least { Ok(keep) } else { Err(RetentionFault::TooShort { least }) }
+    }
+}
+
+/// Why a retention setting is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RetentionFault {
+    /// No duration.
+    #[error(transparent)]
+    Unreadable(#[from] humantime::DurationError),
+    /// Work that is under way would lose what it needs.
+    #[error("must be 0s (kept for ever) or at least {}", humantime::format_duration(*least))]
+    TooShort {
+        /// The shortest time.
+        least: Duration,
+    },
+}
+
+/// Which setting a rule follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// `keep-ledger`, in whole months that are gone from the ledger.
+    Ledger,
+    /// `keep-requests`.
+    Requests,
+    /// `keep-imports`.
+    Imports,
+    /// `keep-audit`.
+    Audit,
+    /// So many days, whatever is set.
+    Days(u16),
+}
+
+/// Removes what is older than its setting says. Any number of processes may: what one has removed, the other does not find.
+pub struct Retention {
+    pool: PgPool,
+    settings: RetentionSettings,
+}
+
+impl Retention {
+    /// The sweep.
+    #[must_use]
+    pub fn new(pool: PgPool, settings: RetentionSettings) -> Self {
+        Self { pool, settings }
+    }
+
+    /// Detaches and drops the months that are too old. Answers how many steps that took.
+    async fn drop_months(&self) -> sqlx::Result<u64> {
+        let Some(before) = older_than(self.settings.keep_ledger) else { return Ok(0) };
+        let mut steps = 0;
+        // A month is at most three steps; a month a run is more than there ever is.
+        for _ in 0..SLICES {
+            let month =
+                sqlx::query_scalar!("select drop_ledger_month($1)", before.date_naive()).fetch_one(&self.pool).await?;
+            let Some(month) = month else { break };
+            tracing::info!(stage = "audience", %month, "a month of the ledger is dropped");
+            steps += 1;
+        }
+        Ok(steps)
+    }
+
+    /// Before when rows are old, by this rule; none if they are kept for ever.
+    async fn cutoff(&self, keep: Keep) -> sqlx::Result<Option<DateTime<Utc>>> {
+        let keep = match keep {
+            Keep::Requests => self.settings.keep_requests,
+            Keep::Imports => self.settings.keep_imports,
+            Keep::Audit => self.settings.keep_audit,
+            Keep::Days(days) => Duration::from_secs(u64::from(days) * 24 * 60 * 60),
+            Keep::Ledger => {
+                // Never before their sends are gone: a month may have to wait for an open batch.
+                let oldest = sqlx::query_scalar!("select oldest_ledger_month()").fetch_one(&self.pool).await?;
+                let oldest = oldest.and_then(|month| month.and_hms_opt(0, 0, 0)).map(|at| at.and_utc());
+                return Ok(older_than(self.settings.keep_ledger).zip(oldest).map(|(old, oldest)| old.min(oldest)));
+            }
+        };
+        Ok(older_than(keep))
+    }
+
+    async fn apply(&self, rule: &Rule) -> sqlx::Result<u64> {
+        let Some(cutoff) = self.cutoff(rule.keep).await? else { return Ok(0) };
+        let mut removed = 0;
+        for _ in 0..SLICES {
+            let rows = sqlx::query(AssertSqlSafe(rule.statement()))
+                .bind(cutoff)
+                .bind(SLICE)
+                .execute(&self.pool)
+                .await?
+                .rows_affected();
+            removed += rows;
+            if rows < SLICE.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn older_than(keep: Duration) -> Option<DateTime<Utc>> {
+    let keep = chrono::TimeDelta::from_std(keep).ok().filter(|keep| !keep.is_zero())?;
+    Utc::now().checked_sub_signed(keep)
+}
+
+#[async_trait]
+impl Sweep for Retention {
+    fn name(&self) -> &'static str {
+        "retention"
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    fn rests(&self) -> bool {
+        false
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let mut removed = self.drop_months().await?;
+        for rule in RULES {
+            removed += self.apply(rule).await?;
+        }
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retention_that_work_under_way_cannot_live_with_is_refused() {
+        let parse = at_least(KEEP_LEDGER_MIN);
+        assert_eq!(parse("0s").ok(), Some(Duration::ZERO));
+        assert_eq!(parse("60d").ok(), Some(KEEP_LEDGER_MIN));
+        assert!(matches!(parse("59d"), Err(RetentionFault::TooShort { .. })));
+        assert!(matches!(parse("long"), Err(RetentionFault::Unreadable(_))));
+    }
+}

@@ -1,0 +1,200 @@
+//! Every table, and what becomes of its rows.
+
+use super::Keep;
+
+/// Old rows of one table.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// The table.
+    pub table: &'static str,
+    /// Which setting says what is old.
+    pub keep: Keep,
+    /// Which rows `r` of a tenant `t` (or, for [`Rows::All`], of all) are old at `$1`, in the order of the index that finds them.
+    rows: Rows,
+    /// What is done with them.
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Rows {
+    OfTenant(&'static str),
+    All(&'static str),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Deleted,
+    /// The row stays because others point to it; these columns are emptied.
+    Emptied(&'static str),
+}
+
+impl Rule {
+    const fn of_tenant(table: &'static str, keep: Keep, old: &'static str) -> Self {
+        Self { table, keep, rows: Rows::OfTenant(old), end: End::Deleted }
+    }
+
+    const fn of_all(table: &'static str, keep: Keep, old: &'static str) -> Self {
+        Self { table, keep, rows: Rows::All(old), end: End::Deleted }
+    }
+
+    /// One slice: `$1` before when rows are old, `$2` how many rows at most. A tenant without old rows costs one look at the index.
+    #[must_use]
+    pub fn statement(&self) -> String {
+        let table = self.table;
+        let old = match self.rows {
+            Rows::OfTenant(old) => format!(
+                "select k.ctid from tenants t cross join lateral (
+                     select r.ctid from {table} r where r.tenant_id = t.id and {old} limit $2
+                 ) k limit $2"
+            ),
+            Rows::All(old) => format!("select r.ctid from {table} r where {old} limit $2"),
+        };
+        match self.end {
+            End::Deleted => format!("delete from {table} where ctid = any(array({old}))"),
+            End::Emptied(columns) => format!("update {table} set {columns} where ctid = any(array({old}))"),
+        }
+    }
+}
+
+/// The month partitions of these go as a whole.
+pub const MONTHLY: &[&str] = &["sends", "events"];
+
+/// What the retention sweep removes: what points to others before what it points to.
+pub const RULES: &[Rule] = &[
+    Rule::of_tenant(
+        "requests",
+        Keep::Requests,
+        "r.announce_after is null and r.received_at < $1 order by r.received_at",
+    ),
+    Rule {
+        end: End::Emptied("subject = '', preheader = null, body_html = '', body_text = null"),
+        ..Rule::of_tenant(
+            "contents",
+            Keep::Requests,
+            "r.kind = 'one_off' and r.body_html <> '' and r.id < first_id_at($1) order by r.id",
+        )
+    },
+    Rule::of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
+    Rule::of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
+    // A campaign's batches are few, and hold its counters.
+    Rule::of_tenant(
+        "batches",
+        Keep::Ledger,
+        "r.campaign_id is null and r.id < first_id_at($1) and r.state = 'done' order by r.id",
+    ),
+    Rule::of_tenant("message_recipients", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    Rule::of_tenant(
+        "messages",
+        Keep::Ledger,
+        "r.id < first_id_at($1)
+         and not exists (select from message_recipients p where p.tenant_id = r.tenant_id and p.message_id = r.id)
+         and not exists (select from message_attachments a where a.tenant_id = r.tenant_id and a.message_id = r.id)
+         order by r.id",
+    ),
+    Rule::of_tenant("sequence_sends", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    Rule::of_tenant(
+        "enrollment_steps",
+        Keep::Ledger,
+        "r.enrollment_id in (
+             select e.id from enrollments e
+             where e.tenant_id = t.id and e.created_at < $1 and e.ended_at < $1 order by e.created_at limit 1000)",
+    ),
+    Rule::of_tenant(
+        "enrollments",
+        Keep::Ledger,
+        "r.created_at < $1 and r.ended_at < $1
+         and not exists (select from enrollment_steps p where p.tenant_id = r.tenant_id and p.enrollment_id = r.id)
+         order by r.created_at",
+    ),
+    Rule::of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    Rule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
+    Rule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
+    Rule::of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
+    Rule::of_tenant("warmup_usage", Keep::Ledger, "r.day < $1::date"),
+    Rule::of_tenant("draft_proposals", Keep::Ledger, "r.created_at < $1 and r.status <> 'open' order by r.created_at"),
+    Rule::of_tenant("erasures", Keep::Ledger, "r.asked_at < $1 and r.finished_at is not null"),
+    Rule::of_all(
+        "traces",
+        Keep::Days(runtime::trace::KEPT_FOR_DAYS.unsigned_abs() as u16),
+        "r.kept_at < $1 order by r.kept_at",
+    ),
+];
+
+/// What the stage that writes a table takes away itself, when it is used up or shortly after.
+pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
+    ("nonces", "ingress, after 15 minutes"),
+    ("rate_windows", "ingress, after 5 minutes"),
+    ("rate_counts", "ingress, after 5 minutes"),
+    ("idempotency_keys", "ingress, after 24 hours"),
+    ("heartbeats", "every process, after its stages ended"),
+    ("message_starts", "every stage, when handling ends, and after some days"),
+    ("launch_audiences", "audience, when the campaign is complete"),
+    ("campaign_paces", "audience, when the campaign is complete"),
+    ("message_attachments", "rendering, after 4 days"),
+    ("renditions", "rendering, after 4 days"),
+    ("paces", "delivery, when a receiver has not been written to for some days"),
+    ("delivery_sessions", "delivery, when the process is long gone"),
+    ("captured_mails", "delivery, after 7 days, and the newest 500 of a tenant at most"),
+    ("inbound_events", "engagement, after inbound-keep"),
+    ("inbound_mails", "engagement; their head goes when they are read"),
+    ("parked_facts", "engagement, when their send is found or given up, and then after inbound-keep"),
+    ("provider_messages", "engagement, after 90 days"),
+    ("soft_bounces", "engagement, after the window they are judged in"),
+    ("suppression_changes", "engagement, folded into totals"),
+    ("content_changes", "engagement, folded into totals"),
+    ("late_facts", "attribution, when they are looked at"),
+    ("outcome_credits", "attribution, when the credit is set anew"),
+    ("outbox", "webhooks, when its facts are told"),
+    ("feed_notes", "webhooks, when its facts are published"),
+    ("webhook_events", "webhooks, after webhook-keep"),
+    ("webhook_deliveries", "webhooks, after webhook-keep"),
+    ("webhook_queue", "webhooks, when a delivery is over"),
+    ("webhook_dead", "with its delivery"),
+    ("webhook_replays", "webhooks, after webhook-keep"),
+    ("webhook_leases", "webhooks, an hour after they ran out"),
+    ("webhook_totals", "webhooks, after 7 days"),
+    ("enrollment_checks", "sequencing, when they are looked at"),
+];
+
+/// What stays, and why.
+pub const KEPT: &[(&str, &str)] = &[
+    ("tenants", "the customer"),
+    ("tenant_links", "the customer"),
+    ("api_keys", "settings; one row for each key ever issued, so that an audit entry can be read"),
+    ("assistant_approvals", "settings, and who allowed what"),
+    ("attribution_settings", "settings"),
+    ("call_secrets", "settings"),
+    ("domain_warmups", "settings"),
+    ("event_feeds", "settings"),
+    ("event_listeners", "settings"),
+    ("fields", "settings"),
+    ("provider_connections", "settings"),
+    ("provider_pings", "one row for each provider"),
+    ("send_limits", "settings"),
+    ("stage_pauses", "settings"),
+    ("webhook_subscriptions", "settings, and which endpoint was told"),
+    ("domains", "the customer's sending domains"),
+    ("senders", "the customer's senders; mail that was sent names them"),
+    ("audiences", "the customer's own data"),
+    ("audience_members", "the customer's own data"),
+    ("contacts", "the customer's own data; erased on request"),
+    ("segments", "the customer's own data"),
+    ("segment_uses", "the customer's own data"),
+    ("templates", "the customer's own data"),
+    ("template_versions", "the customer's own data: sends pin them"),
+    ("skeletons", "compiled templates: one for each version that was sent; those of one-off messages go after 4 days"),
+    ("campaigns", "the customer's own data, with the counts of what became of it"),
+    ("campaign_variants", "the customer's own data"),
+    ("sequences", "the customer's own data"),
+    ("sequence_steps", "the customer's own data"),
+    ("outcomes", "the customer's own records of business"),
+    ("suppressions", "an opt-out or a bounce outlives the contact"),
+    ("topic_departures", "an opt-out from a topic"),
+    ("suppression_totals", "totals"),
+    ("rollups", "totals: reports of any window"),
+    ("content_totals", "totals: reports of any window"),
+    ("campaign_outcomes", "totals"),
+    ("outcome_hours", "totals"),
+    ("dropped_months", "one row a month"),
+    ("ledger", "one row"),
+];

@@ -1,0 +1,217 @@
+//! Every table has a limit or a reason to stay, and what is old goes.
+
+use std::collections::BTreeSet;
+
+use audience::retention::{KEPT, MONTHLY, RULES, Retention, RetentionSettings, SWEPT_BY_THEIR_STAGE};
+use runner::Sweep;
+use sqlx::{AssertSqlSafe, PgPool, Row};
+use stage_rig::{Rig, Tenant, settings};
+use uuid::Uuid;
+
+fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
+    Retention::new(rig.pool.clone(), settings::<RetentionSettings>(arguments))
+}
+
+/// Runs until there is nothing more to do.
+async fn sweep_all(rig: &Rig, arguments: &[&str]) {
+    let sweep = sweep(rig, arguments);
+    while sweep.sweep().await.unwrap() > 0 {}
+}
+
+/// The owner of the schema.
+async fn owner(rig: &Rig) -> PgPool {
+    PgPool::connect(&rig.database.url()).await.unwrap()
+}
+
+#[tokio::test]
+async fn every_table_is_removed_from_or_stays_for_a_reason() {
+    let rig = Rig::new().await;
+    let tables: BTreeSet<String> = sqlx::query_scalar(
+        "select c.relname::text from pg_class c
+         where c.relnamespace = (select p.relnamespace from pg_class p where p.oid = 'sends'::regclass)
+           and c.relkind in ('r', 'p') and not c.relispartition and c.relname !~ '^_'",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap()
+    .into_iter()
+    .collect();
+    let listed: Vec<&str> = MONTHLY
+        .iter()
+        .copied()
+        .chain(RULES.iter().map(|rule| rule.table))
+        .chain(SWEPT_BY_THEIR_STAGE.iter().chain(KEPT).map(|(table, reason)| {
+            assert!(!reason.is_empty(), "{table}");
+            *table
+        }))
+        .collect();
+    let once: BTreeSet<String> = listed.iter().map(|table| (*table).to_owned()).collect();
+    assert_eq!(once.len(), listed.len(), "a table stands in one list, once");
+    assert_eq!(once, tables);
+}
+
+#[tokio::test]
+async fn each_rule_finds_its_rows_by_an_index() {
+    let rig = Rig::new().await;
+    let mut tx = rig.pool.begin().await.unwrap();
+    sqlx::query("set local enable_seqscan = off").execute(&mut *tx).await.unwrap();
+    for rule in RULES {
+        let explain =
+            format!("explain {}", rule.statement().replace("$1", "'2026-01-01'::timestamptz").replace("$2", "2000"));
+        let plan: Vec<String> = sqlx::query(AssertSqlSafe(explain))
+            .fetch_all(&mut *tx)
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
+        let scan = format!("Seq Scan on {} r", rule.table);
+        assert!(!plan.iter().any(|line| line.contains(&scan)), "{}: {plan:#?}", rule.table);
+    }
+}
+
+/// Old and young rows of tables that are kept by different settings.
+async fn fill(rig: &Rig, tenant: &Tenant, age: &'static str) {
+    for sql in [
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at, handled_at)
+         select $1, gen_random_uuid(), 'crm', 'production', 'transactional', '{}', 'handled', now() - $2::interval, now()
+         from generate_series(1, 30)",
+        "insert into notices (tenant_id, id, type, recorded_at)
+         select $1, gen_random_uuid(), 'campaign.sent', now() - $2::interval from generate_series(1, 30)",
+        "insert into audit_log (id, tenant_id, actor, action, subject, at)
+         select gen_random_uuid(), $1, 'cli', 'key.issued', 'x', now() - $2::interval from generate_series(1, 30)",
+        "insert into imports (tenant_id, id, operation, status, source_slug, summary, duration_ms, created_at)
+         select $1, gen_random_uuid(), 'upsert', 'completed', 'api', '{}', 1, now() - $2::interval from generate_series(1, 30)",
+        "insert into contact_facts (tenant_id, send_id, fact, contact_id, occurred_at)
+         select $1, (left(first_id_at(now() - $2::interval)::text, 24) || lpad(to_hex(n), 12, '0'))::uuid, 'opened', $1, now()
+         from generate_series(1, 30) n",
+        "insert into contents (tenant_id, id, kind, subject, body_html)
+         select $1, (left(first_id_at(now() - $2::interval)::text, 24) || lpad(to_hex(n), 12, '0'))::uuid, 'one_off', 's', 'b'
+         from generate_series(1, 30) n",
+    ] {
+        sqlx::query(sql).bind(tenant.id).bind(age).execute(&rig.pool).await.unwrap();
+    }
+}
+
+async fn counts(rig: &Rig) -> [i64; 6] {
+    [
+        rig.number("select count(*) from requests").await,
+        rig.number("select count(*) from notices").await,
+        rig.number("select count(*) from audit_log").await,
+        rig.number("select count(*) from imports").await,
+        rig.number("select count(*) from contact_facts").await,
+        rig.number("select count(*) from contents where kind = 'one_off' and body_html <> ''").await,
+    ]
+}
+
+#[tokio::test]
+async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    // An installation that is older than all this: the ledger has a month for it.
+    month(&rig, "2023-01-01").await;
+    for age in ["2 days", "40 days", "100 days", "500 days", "800 days"] {
+        fill(&rig, &tenant, age).await;
+    }
+    sweep_all(&rig, &["--keep-ledger", "0s", "--keep-requests", "0s", "--keep-imports", "0s", "--keep-audit", "0s"])
+        .await;
+    assert_eq!(counts(&rig).await, [150; 6], "for ever");
+    sweep_all(&rig, &[]).await;
+    // By default: requests and bodies 30 days, the ledger 400, reports of imports 90, the audit log 730.
+    assert_eq!(counts(&rig).await, [30, 90, 120, 60, 90, 30]);
+    // A request that is not handled is work.
+    sqlx::query("update requests set received_at = now() - interval '2 years', announce_after = now()")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from requests").await, 30);
+}
+
+/// Makes the partitions of a month.
+async fn month(rig: &Rig, first: &str) {
+    let owner = owner(rig).await;
+    let suffix = first[..7].replace('-', "_");
+    for table in MONTHLY {
+        let sql = format!(
+            "create table {table}_{suffix} partition of {table} for values from ('{first}') to (('{first}'::date + interval '1 month')::date)"
+        );
+        sqlx::query(AssertSqlSafe(sql)).execute(&owner).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    month(&rig, "2023-02-01").await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    // A campaign's batch and a single mail's of January, and one of February that is still open.
+    for (id, first, campaign, state) in [
+        ("01856aa0-c800-7000-8000-000000000000", "2023-01-01", Some(campaign), "done"),
+        ("01856aa0-c800-7000-8000-000000000200", "2023-01-01", None, "done"),
+        ("01860a46-1000-7000-8000-000000000000", "2023-02-01", None, "announced"),
+    ] {
+        sqlx::query(
+            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, sent,
+                                  queued, delivered, done_at, announce_after)
+             select $1, $2, $3::date, case when $4::uuid is null then 'transactional' else 'campaign' end, 'bulk', 'marketing', $4,
+                    c.content_id, c.sender_profile_id, $5, 1, ($5 = 'done')::int, ($5 <> 'done')::int, 0,
+                    case $5 when 'done' then now() end, case $5 when 'done' then null else now() + interval '1 hour' end
+             from campaigns c where c.tenant_id = $1 and c.id = $6",
+        )
+        .bind(tenant.id)
+        .bind(id.parse::<Uuid>().unwrap())
+        .bind(first)
+        .bind(campaign)
+        .bind(state)
+        .bind(rig_campaign(&rig).await)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        sqlx::query(
+            "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, decided_at)
+             values ($1, $2, $3::date, $4, gen_random_uuid(), case $5 when 'done' then 'sent' else 'queued' end, now())",
+        )
+        .bind(tenant.id)
+        .bind(id.parse::<Uuid>().unwrap())
+        .bind(first)
+        .bind(campaign)
+        .bind(state)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    sqlx::query("insert into events (tenant_id, send_id, id, month, type, occurred_at) select tenant_id, id, id, month, 'sent', now() from sends")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sweep_all(&rig, &[]).await;
+    let partitions = "select count(*) from pg_class where relname in ('sends_2023_01', 'events_2023_01')";
+    assert_eq!(rig.number(partitions).await, 0, "detached and dropped");
+    let open = "select count(*) from sends where month = '2023-02-01'";
+    assert_eq!(rig.number(open).await, 1, "a month with an open batch stays");
+    assert_eq!(rig.number("select count(*) from dropped_months where month = '2023-01-01'").await, 1);
+    assert_eq!(
+        rig.number("select count(*) from batches where month = '2023-01-01'").await,
+        1,
+        "single mail's batch goes"
+    );
+    assert_eq!(rig.number("select sum(sent)::bigint from batches where campaign_id is not null").await, 1);
+    // A late signal finds nothing, and breaks nothing.
+    assert_eq!(rig.number("select count(*) from events where month = '2023-01-01'").await, 0);
+
+    sqlx::query("update batches set state = 'done', done_at = now(), announce_after = null, queued = 0, sent = 1 where state <> 'done'")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from dropped_months").await, 2);
+    assert_eq!(rig.number("select count(*) from batches where month = '2023-02-01'").await, 0);
+}
+
+async fn rig_campaign(rig: &Rig) -> Uuid {
+    sqlx::query_scalar("select id from campaigns").fetch_one(&rig.pool).await.unwrap()
+}
