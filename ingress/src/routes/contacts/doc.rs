@@ -128,7 +128,8 @@ pub(super) fn create() -> Doc {
     Doc::new(
         "createContact",
         "Find or create a contact",
-        "By address, in its canonical form. One that is there keeps what it has; an archived one is active again.",
+        "By address, in its canonical form. One that is there keeps what it has; an archived one is active again. One whose consent is \
+         pending becomes subscribed when `marketing_status` says `subscribed`; one that unsubscribed stays unsubscribed.",
     )
     .body(object(fields), json!({"email": "ann@example.com", "first_name": "Ann", "tags": ["vip"]}))
     .answer(201, "Created", body(), json!({"ok": true, "contact_id": ID, "already_existed": false}))

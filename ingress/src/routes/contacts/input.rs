@@ -118,7 +118,8 @@ pub(crate) struct NewContact {
     pub timezone: Option<String>,
     pub locale: Option<String>,
     pub lifecycle_stage: Option<String>,
-    pub marketing_status: MarketingStatus,
+    /// As the caller says; a new contact of which nothing is said is subscribed.
+    pub marketing_status: Option<MarketingStatus>,
     pub source: Option<String>,
     pub consent: Consent,
 }
@@ -163,7 +164,7 @@ impl Create {
             timezone: self.timezone,
             locale: self.locale,
             lifecycle_stage: self.lifecycle_stage,
-            marketing_status: self.marketing_status.unwrap_or(MarketingStatus::Subscribed),
+            marketing_status: self.marketing_status,
             source: self.source,
             consent,
         })

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use self::{
     filter::Filter,
-    input::{Change, Create},
+    input::{Change, Create, MarketingStatus},
 };
 use crate::{
     act::{Act, Faults, Id, NoParameters, Page, Reply, Routes, read, write},
@@ -27,6 +27,8 @@ pub(crate) use input::{AHEAD_MAX, is_locale, is_timezone};
 pub(crate) use store::ensure_audiences;
 
 const SEARCH_MAX_CHARS: usize = 200;
+/// In the audit log: a contact's consent was changed by a product.
+const MARKETING_STATUS_CHANGED: &str = "contact.marketing_status";
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -105,7 +107,8 @@ async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     Reply::ok(&json!({"ok": true, "contact": contact}))
 }
 
-/// Finds or creates by address. One that is found keeps what it has; an archived one is active again.
+/// Finds or creates by address. One that is found keeps what it has; an archived one is active again, and one whose consent is
+/// pending is subscribed when the caller says so.
 async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let defined = fields::defined(act.db(), tenant).await?;
@@ -114,6 +117,11 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     if created {
         store::join(act.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
         store::join(act.db(), tenant, id, AudienceKind::List, &new.lists).await?;
+    } else if new.marketing_status == Some(MarketingStatus::Subscribed)
+        && store::subscribe_pending(act.db(), tenant, id, &new.consent).await?
+    {
+        let detail = json!({"from": MarketingStatus::Pending.as_str(), "to": MarketingStatus::Subscribed.as_str()});
+        act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     let body = json!({"ok": true, "contact_id": id, "already_existed": !created});
     if created { Reply::created(&body) } else { Reply::ok(&body) }
@@ -133,7 +141,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         && status.as_str() != before.marketing_status
     {
         let detail = json!({"from": before.marketing_status, "to": status.as_str()});
-        act.audit("contact.marketing_status", &id.to_string(), detail).await?;
+        act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     let contact = record::one(act.db(), tenant, id).await?;
     Reply::ok(&json!({"ok": true, "contact": contact}))

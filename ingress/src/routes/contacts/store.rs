@@ -5,7 +5,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::{Change, NewContact};
+use super::input::{Change, Consent, MarketingStatus, NewContact};
 use crate::{error::ApiError, routes::audiences::AudienceKind};
 
 /// What a change needs to know of a contact before it.
@@ -62,7 +62,7 @@ pub(crate) async fn find_or_create(
         new.locale,
         new.lifecycle_stage,
         new.fields,
-        new.marketing_status.as_str(),
+        new.marketing_status.unwrap_or(MarketingStatus::Subscribed).as_str(),
         new.source,
         new.consent.basis,
         new.consent.at,
@@ -87,6 +87,36 @@ pub(crate) async fn find_or_create(
             .fetch_one(db)
             .await?;
     Ok((found.id, false))
+}
+
+/// Subscribes a contact whose consent is pending, and notes where the consent comes from. One that unsubscribed stays so, and so does
+/// one of which a suppression says that the recipient left. `true`: it was pending and is subscribed now.
+pub(crate) async fn subscribe_pending(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    consent: &Consent,
+) -> Result<bool, ApiError> {
+    let before = lock(&mut *db, tenant, id).await?;
+    if before.marketing_status != MarketingStatus::Pending.as_str() || before.left_by_own_hand {
+        return Ok(false);
+    }
+    sqlx::query!(
+        "update contacts set
+             marketing_status = 'subscribed', consent_basis = coalesce($3, consent_basis), consent_at = coalesce($4, consent_at),
+             consent_source = coalesce($5, consent_source), consent_description = coalesce($6, consent_description),
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        consent.basis,
+        consent.at,
+        consent.source,
+        consent.description,
+    )
+    .execute(db)
+    .await?;
+    Ok(true)
 }
 
 /// Puts a contact into lists or tags, named by id or by name; an unknown name is created.

@@ -1,14 +1,14 @@
 //! How `/v1/enrollments` is documented.
 
-use schemas::{EnrollmentStatus, ExitReason, StepType};
+use schemas::{EnrollmentStatus, ExitReason, SkipReason, StepType};
 use serde_json::{Value, json};
 
 use super::input::FIELD_MAX;
 use crate::openapi::{
     AT, Doc, ID,
     schema::{
-        Field, Schema, any_object, array, count, email, id, integer, line, nullable, object, one_of, optional, page_of,
-        required, success, text, time,
+        Field, Schema, any_object, array, boolean, count, email, id, integer, line, nullable, object, one_of, optional,
+        page_of, required, success, text, time,
     },
 };
 
@@ -67,8 +67,10 @@ pub(super) fn create() -> Doc {
     Doc::new(
         "enroll",
         "Enroll a contact in a sequence",
-        "The contact is found or created by address; its empty fields are filled. A new one is subscribed: whoever enrolls it says that it may \
-         be written to. One that unsubscribed, bounced or complained leaves the sequence again at once.",
+        "The contact is found or created by address; its empty fields are filled. A new one is subscribed, and so is one that is known from \
+         transactional or one-off mail only: the product that enrolls a contact says that it may be written to. A contact that \
+         unsubscribed, bounced or complained is never subscribed by this; it leaves the sequence again at once. `mailable` tells \
+         whether the sequence's mail would pass the gate now, and `skip_reason` why not.",
     )
     .body(
         object([
@@ -89,8 +91,16 @@ pub(super) fn create() -> Doc {
             required("contact_id", id()),
             required("sequence_id", id()),
             required("next_action_at", time().about("When its first step is due.")),
+            optional("mailable", boolean().about("Whether mail to the contact would pass the gate now.")),
+            optional(
+                "skip_reason",
+                one_of(SkipReason::ALL.iter().map(|reason| reason.as_str())).or_null().about("Why it would not."),
+            ),
         ]),
-        json!({"ok": true, "enrollment_id": ID, "contact_id": ID, "sequence_id": ID, "next_action_at": AT}),
+        json!({
+            "ok": true, "enrollment_id": ID, "contact_id": ID, "sequence_id": ID, "next_action_at": AT, "mailable": true,
+            "skip_reason": null,
+        }),
     )
     .leads_to("enrollment_id", &["getEnrollment", "exitEnrollment"])
     .refuses(404, &["sequence_not_found"])

@@ -2,13 +2,13 @@
 //! of HTTP.
 
 use chrono::{DateTime, Utc};
-use schemas::{DelayUnit, SequenceStatus};
+use schemas::{Classification, DelayUnit, SequenceStatus, SkipReason, gate};
 use sequencing::delay;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::NewEnrollment;
-use crate::error::ApiError;
+use crate::{error::ApiError, routes::messages::store::standings};
 
 /// What came of it.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +16,8 @@ pub(crate) struct Enrolled {
     pub(crate) enrollment_id: Uuid,
     pub(crate) contact_id: Uuid,
     pub(crate) next_action_at: DateTime<Utc>,
+    /// Why the gate withholds marketing mail from the contact now; `None`: it may be mailed.
+    pub(crate) withheld: Option<SkipReason>,
 }
 
 /// Enrolls. `product` is told of tasks and opportunities.
@@ -58,9 +60,12 @@ pub(crate) async fn enroll(
     let Some(next_action_at) = inserted else { return Err(ApiError::conflict("already_enrolled")) };
     // Who may not be mailed any more leaves at once, and not only when the first step is due.
     sqlx::query!("insert into enrollment_checks (tenant_id, contact_id) values ($1, $2)", tenant, contact.id)
-        .execute(db)
+        .execute(&mut *db)
         .await?;
-    Ok(Enrolled { enrollment_id: id, contact_id: contact.id, next_action_at })
+    let standing = standings(db, tenant, &[contact.id]).await?;
+    // The mail of sequences is marketing.
+    let withheld = standing.first().and_then(|standing| gate::judge(standing, Classification::Marketing));
+    Ok(Enrolled { enrollment_id: id, contact_id: contact.id, next_action_at, withheld })
 }
 
 /// What the first step says.
@@ -107,8 +112,9 @@ struct Contact {
 }
 
 /// Finds or makes the contact by address, and fills what it has nothing in yet. A new one is subscribed, as one that is created
-/// through `/v1/contacts` is: whoever enrolls it says that it may be written to. What is known of one that is there (unsubscribed,
-/// consent pending, suppressed) stays and counts; an archived one is active again.
+/// through `/v1/contacts` is: the product that enrolls a contact says that it may be written to. The same holds for a contact that
+/// the engine itself made for transactional or one-off mail, and of which nothing else is known. What the product or the recipient
+/// said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
 async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment) -> Result<Contact, ApiError> {
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, source)
@@ -129,9 +135,12 @@ async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment
     sqlx::query!(
         "update contacts
          set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
-             phone = coalesce(phone, $6), status = 'active', updated_at = now()
+             phone = coalesce(phone, $6), status = 'active', updated_at = now(),
+             marketing_status = case when marketing_status = 'pending' and source in ('transactional', 'message')
+                                     then 'subscribed' else marketing_status end
          where tenant_id = $1 and address = $2
-           and (status = 'archived' or first_name is null and $3::text is not null or last_name is null and $4::text is not null
+           and (status = 'archived' or marketing_status = 'pending' and source in ('transactional', 'message')
+                or first_name is null and $3::text is not null or last_name is null and $4::text is not null
                 or title is null and $5::text is not null or phone is null and $6::text is not null)",
         tenant,
         new.address.as_str(),

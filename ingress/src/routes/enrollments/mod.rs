@@ -40,6 +40,8 @@ async fn create(act: &mut Act, body: EnrollBody) -> Result<Reply, ApiError> {
         "contact_id": enrolled.contact_id,
         "sequence_id": new.sequence_id,
         "next_action_at": time(enrolled.next_action_at),
+        "mailable": enrolled.withheld.is_none(),
+        "skip_reason": enrolled.withheld,
     }))
 }
 

@@ -10,7 +10,7 @@ mod dispatch;
 mod doc;
 mod draft;
 mod rate;
-mod store;
+pub(crate) mod store;
 
 use runtime::{Job, Publication, trace};
 use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, gate, subjects};

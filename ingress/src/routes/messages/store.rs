@@ -95,7 +95,7 @@ async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid],
 }
 
 /// What is known of these contacts.
-pub(super) async fn standings(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<Standing>> {
+pub(crate) async fn standings(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<Standing>> {
     let rows = sqlx::query!(
         r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
