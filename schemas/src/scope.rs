@@ -29,6 +29,8 @@ pub const ALL: &[&str] = &[
     "suppressions:write",
     "templates:read",
     "templates:write",
+    "tenant:manage",
+    "tenant:read",
     "tenants:provision",
     "webhooks:read",
     "webhooks:write",

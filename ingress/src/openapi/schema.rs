@@ -227,6 +227,12 @@ pub fn name(max: usize) -> Schema {
     )
 }
 
+/// A postal address of at most so many characters: line breaks, but no other control characters.
+#[must_use]
+pub fn postal_address(max: usize) -> Schema {
+    text_max(max).with("pattern", r"^[^\u0000-\u0009\u000b\u000c\u000e-\u001f\u007f-\u009f]*$")
+}
+
 /// One of a closed set of words.
 #[must_use]
 pub fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> Schema {

@@ -6,6 +6,8 @@ use crate::act::validate::Faults;
 
 /// Longest name of anything, in characters.
 pub(crate) const NAME_MAX: usize = 200;
+/// Longest postal address, in characters.
+pub(crate) const POSTAL_ADDRESS_MAX: usize = 500;
 /// Longest subject or preheader source, in characters.
 pub(crate) const LINE_MAX: usize = 998;
 
@@ -45,6 +47,16 @@ impl Faults {
     pub(crate) fn title(&mut self, path: &str, text: &str, max_chars: usize) {
         self.require(!text.trim().is_empty(), path, "empty", "must not be empty");
         self.one_line(path, text, max_chars);
+    }
+
+    /// A postal address: at most [`POSTAL_ADDRESS_MAX`] characters, line breaks among them but no other control characters; trimmed.
+    /// A blank one is none.
+    pub(crate) fn postal_address(&mut self, path: &str, text: Option<String>) -> Option<String> {
+        let text = text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        self.optional(path, text.as_deref(), POSTAL_ADDRESS_MAX);
+        let odd = text.iter().flat_map(|text| text.chars()).any(|c| c.is_control() && !matches!(c, '\n' | '\r'));
+        self.require(!odd, path, "control_character", "must not contain control characters");
+        text
     }
 
     /// One of a closed set of words.

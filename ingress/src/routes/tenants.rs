@@ -1,6 +1,8 @@
-//! `POST /v1/tenants/link`: a product says which of its tenants it will speak for (specification, Family integration).
+//! Tenants: `POST /v1/tenants/link`, by which a product says which of its tenants it will speak for (specification, Family
+//! integration), and `/v1/tenant`, a tenant's own profile.
 
 mod doc;
+mod profile;
 
 use std::sync::Arc;
 
@@ -11,15 +13,20 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    act::{Act, Faults, Reply, Routes, is_product_tenant_id, provision},
+    act::{Act, Faults, Reply, Routes, is_product_tenant_id, provision, read, write},
     error::ApiError,
 };
+
+pub use profile::{Profile, ProfileChange, change, load};
 
 const NAME_MAX_CHARS: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().post("/v1/tenants/link", provision("tenants:provision", link), doc::link)
+    Routes::new()
+        .post("/v1/tenants/link", provision("tenants:provision", link), doc::link)
+        .get("/v1/tenant", read("tenant:read", profile::show), doc::show)
+        .patch("/v1/tenant", write("tenant:manage", profile::update), doc::update)
 }
 
 #[derive(Debug, Deserialize)]

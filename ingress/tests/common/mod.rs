@@ -34,8 +34,17 @@ struct Command {
 
 /// The default settings, with a free port, no rate limit and no real DNS.
 pub fn settings() -> Settings {
-    let arguments =
-        ["test", "--http-addr", "127.0.0.1:0", "--rate-limit-per-minute", "0", "--dns-servers", "127.0.0.1:9"];
+    let arguments = [
+        "test",
+        "--http-addr",
+        "127.0.0.1:0",
+        "--rate-limit-per-minute",
+        "0",
+        "--dns-servers",
+        "127.0.0.1:9",
+        "--domain-check-fresh",
+        "0s",
+    ];
     Command::parse_from(arguments).settings
 }
 

@@ -91,6 +91,7 @@ impl Walk {
             ("imports", made("/v1/imports", json!({"csv": "email\nbob@example.com\n"}), "import_id").await),
             ("templates", ready.template(json!({})).await),
             ("domains", domain.to_string()),
+            ("senders", ready.sender.to_string()),
             ("campaigns", campaign),
             ("sends", send),
             ("segments", segment(client).await),

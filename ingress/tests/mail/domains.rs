@@ -251,3 +251,90 @@ async fn a_domain_whose_key_cannot_be_opened_does_not_verify() {
     let answer = client.post(&format!("/v1/domains/{id}/verify"), json!({})).await;
     assert_eq!(answer.refusal(), (409, "domain_missing_provider_record"));
 }
+
+#[tokio::test]
+async fn a_fresh_check_is_answered_again_without_asking_the_dns() {
+    let dns = Dns::start().await;
+    let mut settings = settings();
+    settings.outbound.dns_servers = vec![dns.address];
+    settings.rechecks.domain_check_fresh = std::time::Duration::from_secs(3_600);
+    let edge = Edge::with(settings).await;
+    let client = edge.client().await;
+    let claimed = claim(&client, "acme.test").await;
+    let first = verify(&client, &claimed).await;
+    publish_all(&dns, &claimed);
+    assert_eq!(verify(&client, &claimed).await, first, "as it was found, with its time");
+    sqlx::query("update domains set last_checked_at = now() - interval '2 hours'").execute(&edge.pool).await.unwrap();
+    assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
+}
+
+#[tokio::test]
+async fn one_check_of_a_tenant_runs_at_a_time_and_the_others_hear_429() {
+    // Nobody answers there: a check takes as long as it may.
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut settings = settings();
+    settings.outbound.dns_servers = vec![silent.local_addr().unwrap()];
+    let edge = Edge::with(settings).await;
+    let client = edge.client().await;
+    let claimed = claim(&client, "acme.test").await;
+    let path = verify_path(&claimed);
+    let answers = futures::future::join_all((0..6).map(|_| client.post(&path, json!({})))).await;
+    let mut statuses: Vec<u16> = answers.iter().map(|answer| answer.status.as_u16()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 429, 429, 429, 429, 429]);
+    for answer in answers.iter().filter(|answer| answer.status == 429) {
+        assert_eq!((answer.refusal(), answer.header("retry-after")), ((429, "rate_limit_exceeded"), "5"));
+    }
+}
+
+#[tokio::test]
+async fn a_name_below_another_tenants_proven_domain_is_refused() {
+    let dns = Dns::start().await;
+    let (edge, client) = asking(&dns).await;
+    let other = edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    // Claimed before the domain above it was proven: it can be claimed, and not be verified.
+    let early = claim(&other, "early.acme.test").await;
+    let sooner = claim(&other, "sooner.acme.test").await;
+    publish_all(&dns, &sooner);
+    assert_eq!(verify(&other, &sooner).await["status"], json!("verified"));
+    let above = claim(&client, "acme.test").await;
+    publish_all(&dns, &above);
+    assert_eq!(verify(&client, &above).await["status"], json!("verified"));
+
+    let refused = other.post("/v1/domains", json!({"domain": "deep.mail.acme.test"})).await;
+    assert_eq!(refused.refusal(), (409, "domain_claimed_by_another_tenant"));
+    publish_all(&dns, &early);
+    let refused = other.post(&verify_path(&early), json!({})).await;
+    assert_eq!(refused.refusal(), (409, "domain_claimed_by_another_tenant"));
+    // One that was proven first stays so; the owner's own names below are free, and so are names beside.
+    assert_eq!(verify(&other, &sooner).await["status"], json!("verified"));
+    claim(&client, "mail.acme.test").await;
+    claim(&other, "notacme.test").await;
+}
+
+#[tokio::test]
+async fn a_domain_is_removed_unless_senders_refer_to_it_or_it_is_suspended() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let used = crate::fixtures::sender(&edge.pool, client.tenant, "used.test", "verified").await;
+    let spare = domain(&edge.pool, client.tenant, "spare.test", "verified").await;
+    let held = domain(&edge.pool, client.tenant, "held.test", "suspended").await;
+    let used: uuid::Uuid = sqlx::query_scalar("select domain_id from senders where id = $1")
+        .bind(used)
+        .fetch_one(&edge.pool)
+        .await
+        .unwrap();
+    sqlx::query("insert into domain_warmups (tenant_id, domain_id) values ($1, $2)")
+        .bind(client.tenant)
+        .bind(spare)
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let remove = async |id: uuid::Uuid| client.delete(&format!("/v1/domains/{id}"), json!({})).await;
+    assert_eq!(remove(used).await.refusal(), (409, "domain_in_use"));
+    assert_eq!(remove(held).await.refusal(), (409, "domain_suspended"));
+    assert_eq!(client.get(&format!("/v1/domains/{spare}")).await.body["domain"]["domain"], json!("spare.test"));
+    assert_eq!(remove(spare).await.body["status"], json!("deleted"));
+    assert_eq!(remove(spare).await.refusal(), (404, "domain_not_found"));
+    assert_eq!(claim(&client, "spare.test").await["already_existed"], json!(false));
+}

@@ -22,4 +22,5 @@ mod senders;
 mod sends;
 mod sequences;
 mod templates;
+mod tenant;
 mod transactional;

@@ -25,7 +25,9 @@ async fn a_sender_is_made_once_and_the_first_is_the_default() {
     let of = |n: usize, field: &str| list["senders"][n][field].clone();
     assert_eq!((of(0, "email"), of(0, "is_default")), (json!("bob@acme.test"), json!(false)));
     assert_eq!((of(1, "email"), of(1, "is_default")), (json!("ann@acme.test"), json!(true)));
-    assert_eq!((of(1, "name"), of(1, "reply_to")), (json!("Ann"), json!("help@acme.test")));
+    // The repeat brought the name up to date, and left what it did not name.
+    assert_eq!((of(1, "name"), of(1, "reply_to")), (json!("Another name"), json!("help@acme.test")));
+    assert_eq!(of(1, "physical_address"), json!("1 Main Street\nSpringfield"));
     assert_eq!((of(1, "status"), of(1, "domain_status")), (json!("active"), json!("verified")));
     assert_eq!(list["next_cursor"], Value::Null);
 }
@@ -103,4 +105,103 @@ async fn a_sender_with_a_fault_is_refused(#[case] change: Value, #[case] path: &
     body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
     let answer = client.post("/v1/senders", body).await;
     assert_eq!((answer.status.as_u16(), answer.faults()), (400, vec![(path.to_owned(), code.to_owned())]));
+}
+
+/// A client with two senders on a verified domain: the first is the default.
+async fn two_senders(edge: &Edge) -> (crate::common::Client, String, String) {
+    let client = edge.client().await;
+    domain(&edge.pool, client.tenant, "acme.test", "verified").await;
+    let make = async |email: &str| {
+        let body = json!({"email": email, "name": "Ann", "physical_address": "1 Main Street"});
+        client.post("/v1/senders", body).await.text("sender_id")
+    };
+    let (first, second) = (make("ann@acme.test").await, make("bob@acme.test").await);
+    (client, first, second)
+}
+
+#[tokio::test]
+async fn a_sender_is_changed_and_what_is_left_out_stays() {
+    let edge = Edge::start().await;
+    let (client, id, _) = two_senders(&edge).await;
+    let path = format!("/v1/senders/{id}");
+    let body = json!({"name": " Acme ", "reply_to": "Help@acme.test", "physical_address": "2 Side Street"});
+    let changed = client.patch(&path, body).await.body["sender"].clone();
+    assert_eq!((&changed["name"], &changed["reply_to"]), (&json!("Acme"), &json!("help@acme.test")));
+    let changed = client.patch(&path, json!({"reply_to": null})).await.body["sender"].clone();
+    assert_eq!((&changed["reply_to"], &changed["physical_address"]), (&Value::Null, &json!("2 Side Street")));
+    assert_eq!(client.get(&path).await.body["sender"], changed);
+    assert_eq!(
+        client.patch(&path, json!({"physical_address": null})).await.refusal(),
+        (422, "physical_address_required")
+    );
+    client.patch("/v1/tenant", json!({"physical_address": "3 Third Street"})).await;
+    assert_eq!(client.patch(&path, json!({"physical_address": null})).await.status, 200);
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'sender.changed'").await, 3);
+}
+
+#[rstest]
+#[case(json!({"name": ""}), "name", "empty")]
+#[case(json!({"reply_to": "a@localhost"}), "reply_to", "bad_domain")]
+#[case(json!({"status": "pending_domain"}), "status", "not_allowed")]
+#[case(json!({"email": "eve@acme.test"}), "email", "unknown_field")]
+#[tokio::test]
+async fn a_change_with_a_fault_is_refused(#[case] change: Value, #[case] path: &str, #[case] code: &str) {
+    let edge = Edge::start().await;
+    let (client, id, _) = two_senders(&edge).await;
+    let answer = client.patch(&format!("/v1/senders/{id}"), change).await;
+    assert_eq!((answer.status.as_u16(), answer.faults()), (400, vec![(path.to_owned(), code.to_owned())]));
+}
+
+#[tokio::test]
+async fn the_default_moves_and_gives_way_only_to_another() {
+    let edge = Edge::start().await;
+    let (client, first, second) = two_senders(&edge).await;
+    let (first, second) = (format!("/v1/senders/{first}"), format!("/v1/senders/{second}"));
+    for body in [json!({"is_default": false}), json!({"status": "disabled"})] {
+        assert_eq!(client.patch(&first, body).await.refusal(), (409, "sender_is_default"));
+    }
+    assert_eq!(client.delete(&first, json!({})).await.refusal(), (409, "sender_is_default"));
+    let moved = client.patch(&second, json!({"is_default": true})).await;
+    assert_eq!(moved.body["sender"]["is_default"], json!(true));
+    assert_eq!(client.get(&first).await.body["sender"]["is_default"], json!(false));
+    let off = client.patch(&first, json!({"status": "disabled"})).await;
+    assert_eq!(off.body["sender"]["status"], json!("disabled"));
+    assert_eq!(client.patch(&first, json!({"is_default": true})).await.refusal(), (409, "sender_disabled"));
+    // The last one may be put away: there is no other to take its place.
+    assert_eq!(client.patch(&second, json!({"status": "disabled"})).await.status, 200);
+    assert_eq!(edge.count("select count(*) from senders where is_default").await, 1);
+}
+
+#[tokio::test]
+async fn a_sender_waits_for_its_domain_and_a_disabled_one_sends_nothing() {
+    let edge = Edge::start().await;
+    let (client, _, second) = two_senders(&edge).await;
+    let path = format!("/v1/senders/{second}");
+    let status = async || client.get(&path).await.body["sender"]["status"].clone();
+    for (domain, shown) in
+        [("failed", "pending_domain"), ("suspended", "pending_domain"), ("degraded", "active"), ("verified", "active")]
+    {
+        sqlx::query("update domains set status = $1").bind(domain).execute(&edge.pool).await.unwrap();
+        assert_eq!(status().await, json!(shown), "{domain}");
+    }
+    client.patch(&path, json!({"status": "disabled"})).await;
+    let body = json!({
+        "sender_id": second, "to": [{"email": "ann@example.com"}], "subject": "Hi", "html": "<p>Hi</p>", "message_class": "business",
+    });
+    assert_eq!(client.post("/v1/messages", body).await.refusal(), (403, "domain_not_verified"));
+    assert_eq!(client.patch(&path, json!({"status": "active"})).await.body["sender"]["status"], json!("active"));
+}
+
+#[tokio::test]
+async fn a_sender_is_removed_unless_something_refers_to_it() {
+    let ready = crate::fixtures::Ready::start().await;
+    let (client, used) = (&ready.client, format!("/v1/senders/{}", ready.sender));
+    ready.campaign(json!({})).await;
+    assert_eq!(client.delete(&used, json!({})).await.refusal(), (409, "sender_in_use"));
+    let spare =
+        client.post("/v1/senders", json!({"email": "eve@acme.test", "name": "Eve", "physical_address": "x"})).await;
+    let spare = format!("/v1/senders/{}", spare.text("sender_id"));
+    assert_eq!(client.delete(&spare, json!({})).await.body["status"], json!("deleted"));
+    assert_eq!(client.get(&spare).await.refusal(), (404, "sender_not_found"));
+    assert_eq!(client.delete(&spare, json!({})).await.refusal(), (404, "sender_not_found"));
 }

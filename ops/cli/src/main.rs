@@ -6,6 +6,7 @@ mod audit;
 mod dead;
 mod decide;
 mod dev;
+mod domain;
 mod explain;
 mod feed;
 mod health;
@@ -69,6 +70,8 @@ enum Command {
     Key(key::Args),
     /// Tenants and their links.
     Tenant(tenant::Args),
+    /// Sending domains: stopping one, and letting it go on.
+    Domain(domain::Args),
     /// How many mails a tenant may send.
     Quota(quota::Args),
     /// How many mails a day a new sending domain may send.
@@ -169,6 +172,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Streams(args) => streams::run(args).await,
         Command::Key(args) => key::run(args).await,
         Command::Tenant(args) => tenant::run(args).await,
+        Command::Domain(args) => domain::run(args).await,
         Command::Quota(args) => quota::run(args).await,
         Command::Warmup(args) => warmup::run(args).await,
         Command::Provider(args) => provider::run(args).await,

@@ -1,6 +1,7 @@
-//! `postrider tenant list|show|link|suspend|activate|attribution`.
+//! `postrider tenant list|show|set|link|suspend|activate|attribution`.
 
 mod attribution;
+mod set;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -38,6 +39,8 @@ enum Command {
         /// The engine tenant.
         id: Uuid,
     },
+    /// Sets a tenant's time zone, postal address, default sender or tracking domain, or shows them.
+    Set(set::Args),
     /// Links a product's tenant, making the engine tenant if there is none.
     Link(Link),
     /// Stops all sending for a tenant; requests are still accepted.
@@ -71,6 +74,9 @@ struct Link {
     /// The organisation's name.
     #[arg(long)]
     org_name: Option<String>,
+    /// An engine tenant that stands: this product shares it with those that are linked to it already.
+    #[arg(long)]
+    engine_tenant_id: Option<Uuid>,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
@@ -80,20 +86,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Show { id } => show(&pool, id).await,
         Command::Link(wanted) => {
             let owner = Address::parse(&wanted.email).context("email")?;
-            let id = link(
-                &pool,
-                &wanted.product,
-                wanted.environment,
-                &wanted.product_tenant_id,
-                &owner,
-                wanted.org_name.as_deref(),
-            )
-            .await?;
+            let id = match wanted.engine_tenant_id {
+                Some(tenant) => share(&pool, &wanted, tenant, &owner).await?,
+                None => {
+                    let org_name = wanted.org_name.as_deref();
+                    let Link { product, environment, product_tenant_id, .. } = &wanted;
+                    link(&pool, product, *environment, product_tenant_id, &owner, org_name).await?
+                }
+            };
             operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"]);
             Ok(())
         }
         Command::Suspend { id } => set_status(&pool, id, "suspended").await,
         Command::Activate { id } => set_status(&pool, id, "active").await,
+        Command::Set(wanted) => set::run(&pool, wanted).await,
         Command::Attribution(wanted) => attribution::run(&pool, wanted).await,
     }
 }
@@ -186,6 +192,41 @@ pub async fn link(
     audit(&mut tx, Some(id), "tenant.link", &id.to_string()).await?;
     tx.commit().await?;
     Ok(id)
+}
+
+/// Links a product's tenant to an engine tenant that stands.
+async fn share(pool: &PgPool, wanted: &Link, tenant: Uuid, owner: &Address) -> anyhow::Result<Uuid> {
+    let mut tx = pool.begin().await?;
+    let environment = sqlx::query_scalar!(
+        r#"select environment as "environment: Environment" from tenants where id = $1 for share"#,
+        tenant
+    )
+    .fetch_optional(&mut *tx)
+    .await?
+    .context("no such tenant")?;
+    if environment != wanted.environment {
+        bail!("the tenant belongs to {environment}, the link to {}", wanted.environment);
+    }
+    let linked = sqlx::query_scalar!(
+        "insert into tenant_links as l (product, environment, product_tenant_id, tenant_id, owner_email, org_name)
+         values ($1, $2, $3, $4, $5, $6)
+         on conflict (product, environment, product_tenant_id) do update set updated_at = l.updated_at
+         returning tenant_id",
+        wanted.product,
+        environment.as_str(),
+        wanted.product_tenant_id,
+        tenant,
+        owner.as_str(),
+        wanted.org_name,
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    if linked != tenant {
+        bail!("it is linked to another tenant already: {linked}");
+    }
+    audit(&mut tx, Some(tenant), "tenant.link", &tenant.to_string()).await?;
+    tx.commit().await?;
+    Ok(tenant)
 }
 
 async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()> {

@@ -169,3 +169,41 @@ async fn a_provider_connection_is_added_with_its_secret_from_outside_and_taken_o
             .unwrap();
     assert_eq!(audited, 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_is_set_and_shared_and_its_domain_is_suspended_and_released() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let (env, tenant) = (rig.operator_env(), rig.engine_tenant_id.to_string());
+    let run = |args: &[&str]| lines(&process::run(args, &env));
+    let set = ["tenant", "--json", "set", &tenant, "--timezone", "Europe/Paris", "--physical-address", "2 Side Street"];
+    assert_eq!(run(&set)[0]["timezone"], json!("Europe/Paris"));
+    let profile = async || rig.client.get("/v1/tenant", &[]).await.expect(200)["tenant"].clone();
+    assert_eq!(profile().await["physical_address"], json!("2 Side Street"));
+
+    // Another product speaks for the same tenant.
+    let link = [
+        "tenant", "--json", "link", "--product", "other", "--product-tenant-id", "o-1", "--email", "other@example.com",
+        "--engine-tenant-id", &tenant,
+    ];
+    for _ in 0..2 {
+        assert_eq!(run(&link)[0]["engine_tenant_id"], json!(tenant));
+    }
+    let key = run(&["key", "--json", "issue", "--product", "other", "--scopes", "tenant:read"]);
+    let other = Client::new(&rig.base_url, "other", "production", key[0]["key"].as_str().unwrap(), "o-1");
+    assert_eq!(other.get("/v1/tenant", &[]).await.expect(200)["tenant"], profile().await);
+
+    let domain = async || rig.client.get("/v1/domains", &[]).await.expect(200)["domains"][0].clone();
+    let before = domain().await;
+    let (name, id) = (before["domain"].as_str().unwrap().to_owned(), before["domain_id"].as_str().unwrap().to_owned());
+    assert_eq!(run(&["domain", "--json", "suspend", &name])[0]["status"], json!("suspended"));
+    assert_eq!(domain().await["status"], json!("suspended"));
+    let sender = rig.client.get(&format!("/v1/senders/{}", rig.sender_id), &[]).await.expect(200);
+    assert_eq!(sender["sender"]["status"], json!("pending_domain"));
+    let refused = rig.client.delete(&format!("/v1/domains/{id}"), json!({})).await;
+    assert_eq!((refused.status.as_u16(), refused.error()), (409, "domain_suspended"));
+    assert_eq!(run(&["domain", "--json", "release", &name])[0]["status"], before["status"]);
+    let told = "select count(*) from notices where type = 'domain.status_changed'";
+    let told: i64 = sqlx::query_scalar(told).fetch_one(&rig.pool).await.unwrap();
+    assert_eq!(told, 2);
+}

@@ -1,13 +1,18 @@
 //! `POST /v1/domains/{id}/verify`: asks the DNS and stores what it says. [`super::recheck`] does the same by the clock.
 
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
 
 use chrono::Utc;
 use delivery::domain::{self, CheckError, Checked, DnsRecord, Purpose, Validity};
+use http::StatusCode;
 use schemas::{DomainStatus, Environment};
 use serde_json::json;
 use sqlx::PgConnection;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
@@ -27,6 +32,8 @@ const CHECK_MAX: Duration = Duration::from_secs(10);
 /// Checks at a time in one process. Each keeps a database connection while the DNS thinks: slow name servers of some tenants must
 /// not take the connections of all the others.
 static CHECKS: Semaphore = Semaphore::const_new(4);
+/// The tenants whose checks are running in this process: one at a time each.
+static CHECKING: LazyLock<Mutex<HashSet<Uuid>>> = LazyLock::new(Mutex::default);
 const RETRY_BUSY: u64 = 5;
 /// In the audit log: a check moved a domain's status.
 pub(super) const STATUS_CHANGED: &str = "domain.status_changed";
@@ -41,12 +48,12 @@ pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
     }
     let results = match act.caller.environment {
         Environment::Sandbox => pretend(&row, wanted(&act.ingress, &row)),
+        Environment::Production if is_fresh(&row, act.ingress.settings.rechecks.domain_check_fresh) => {
+            let records = records::view(&row, &act.ingress.settings.domain_targets.settings());
+            return Reply::ok(&json!({"ok": true, "domain_id": id, "status": row.status, "dns_records": records}));
+        }
         Environment::Production => {
-            let _permit = CHECKS.try_acquire().map_err(|_| {
-                ApiError::unavailable()
-                    .retry_after(RETRY_BUSY)
-                    .detail("other domain checks are waiting for the DNS: try again shortly")
-            })?;
+            let _turn = Turn::take(tenant)?;
             ask(&act.ingress, &row).await
         }
     };
@@ -63,6 +70,39 @@ pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
         }
         Settled::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
         Settled::Gone => Err(ApiError::not_found("domain")),
+    }
+}
+
+/// Whether a check so young answers for this one.
+fn is_fresh(row: &DomainRow, fresh: Duration) -> bool {
+    row.last_checked_at.is_some_and(|at| (Utc::now() - at).to_std().unwrap_or_default() < fresh)
+}
+
+/// The right to ask the DNS for a tenant, until it is dropped.
+struct Turn {
+    tenant: Uuid,
+    _permit: SemaphorePermit<'static>,
+}
+
+impl Turn {
+    /// 429 while another check of the tenant runs, or as many as the process takes at a time.
+    fn take(tenant: Uuid) -> Result<Self, ApiError> {
+        let busy = || {
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+                .retry_after(RETRY_BUSY)
+                .detail("other domain checks are waiting for the DNS: try again shortly")
+        };
+        let permit = CHECKS.try_acquire().map_err(|_| busy())?;
+        if !CHECKING.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant) {
+            return Err(busy());
+        }
+        Ok(Self { tenant, _permit: permit })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        CHECKING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.tenant);
     }
 }
 
@@ -83,7 +123,7 @@ pub(super) enum Settled {
         /// What the check saw.
         records: Vec<RecordView>,
     },
-    /// Everything is there, but another tenant has proven the name; nothing was recorded.
+    /// Everything is there, but another tenant has proven the name or a domain above it; nothing was recorded.
     ProvenElsewhere,
     /// The domain is not there any more.
     Gone,
@@ -105,7 +145,11 @@ pub(super) async fn settle(
     let Some((from, degraded_since)) = store::lock(&mut *db, tenant, row.id).await? else { return Ok(Settled::Gone) };
     let now = Utc::now();
     let to = domain::status(from, results, degraded_since, now);
-    if to == DomainStatus::Verified && store::proven_elsewhere(&mut *db, tenant, &row.domain).await? {
+    // One that sends already keeps its name, also when another tenant proves a domain above it.
+    if to == DomainStatus::Verified
+        && !from.may_send()
+        && store::proven_elsewhere(&mut *db, tenant, &row.domain).await?
+    {
         return Ok(Settled::ProvenElsewhere);
     }
     let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();

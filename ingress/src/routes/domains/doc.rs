@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::openapi::{
     AT, Doc, ID,
-    schema::{Schema, array, boolean, id, object, one_of, page_of, required, success, text, text_max, time},
+    schema::{Schema, array, boolean, id, object, one_of, only, page_of, required, success, text, text_max, time},
 };
 
 fn status() -> Schema {
@@ -35,8 +35,8 @@ fn record_example() -> Value {
     })
 }
 
-pub(super) fn list() -> Doc {
-    let domain = object([
+fn domain() -> Schema {
+    object([
         required("domain_id", id()),
         required("domain", text()),
         required("status", status()),
@@ -45,16 +45,46 @@ pub(super) fn list() -> Doc {
         required("degraded_since", time().or_null()),
         required("records", array(record())),
         required("created_at", time()),
-    ]);
-    let example = json!({
+    ])
+    .named("Domain")
+}
+
+fn example() -> Value {
+    json!({
         "domain_id": ID, "domain": "acme.example", "status": "verified", "verified_at": AT, "last_checked_at": AT,
         "degraded_since": null, "records": [record_example()], "created_at": AT,
-    });
+    })
+}
+
+pub(super) fn show() -> Doc {
+    Doc::new("getDomain", "Read a sending domain", "With what the last check found.")
+        .answer(200, "The domain", success([required("domain", domain())]), json!({"ok": true, "domain": example()}))
+        .refuses(404, &["domain_not_found"])
+}
+
+pub(super) fn remove() -> Doc {
+    Doc::new(
+        "deleteDomain",
+        "Remove a sending domain",
+        "One without senders. Its keys are gone for good, and its name is free for others to claim.",
+    )
+    .body(object([]), json!({}))
+    .answer(
+        200,
+        "Removed",
+        success([required("domain_id", id()), required("status", only("deleted"))]),
+        json!({"ok": true, "domain_id": ID, "status": "deleted"}),
+    )
+    .refuses(404, &["domain_not_found"])
+    .refuses(409, &["domain_in_use", "domain_suspended"])
+}
+
+pub(super) fn list() -> Doc {
     Doc::new("listDomains", "List sending domains", "Newest first, with what the last check found.").paged().answer(
         200,
         "A page of domains",
-        page_of("domains", domain.named("Domain")),
-        json!({"ok": true, "domains": [example], "next_cursor": null}),
+        page_of("domains", domain()),
+        json!({"ok": true, "domains": [example()], "next_cursor": null}),
     )
 }
 
@@ -62,7 +92,8 @@ pub(super) fn create() -> Doc {
     Doc::new(
         "createDomain",
         "Claim a sending domain",
-        "Answers the DNS records to publish. Idempotent: a domain that is there is answered with its current records.",
+        "Answers the DNS records to publish. Idempotent: a domain that is there is answered with its current records. A name that another \
+         tenant has proven is refused, and so is every name below it.",
     )
     .body(object([required("domain", text_max(253).with("minLength", 1))]), json!({"domain": "acme.example"}))
     .answer(
@@ -78,7 +109,7 @@ pub(super) fn create() -> Doc {
             "ok": true, "domain_id": ID, "status": "pending", "dns_records": [record_example()], "already_existed": false,
         }),
     )
-    .leads_to("domain_id", &["verifyDomain"])
+    .leads_to("domain_id", &["getDomain", "verifyDomain", "deleteDomain"])
     .refuses(409, &["domain_claimed_by_another_tenant"])
     .refuses(422, &["platform_domain_not_allowed", "freemail_domain_not_allowed"])
 }
@@ -87,7 +118,8 @@ pub(super) fn verify() -> Doc {
     Doc::new(
         "verifyDomain",
         "Check a domain's DNS records",
-        "Asks the DNS now and stores what it says for each record.",
+        "Asks the DNS now and stores what it says for each record. A check that was made a few seconds ago is answered again. One check \
+         of a tenant runs at a time; another meanwhile is a 429 with `Retry-After`.",
     )
     .answer(
         200,

@@ -12,14 +12,14 @@ use delivery::{
     dkim::{DkimKey, GeneratedKey, KeyError},
     domain::DomainSettings,
 };
-use schemas::{address::canonical_domain, freemail};
+use schemas::{DomainStatus, address::canonical_domain, freemail};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::store::{DomainRow, NewDomain};
 use crate::{
-    act::{Act, Faults, Page, Reply, Routes, read, time, write},
+    act::{Act, Faults, NoFields, NoParameters, Page, Reply, Routes, read, time, write},
     error::ApiError,
 };
 
@@ -62,6 +62,8 @@ pub(crate) fn routes() -> Routes {
     Routes::new()
         .get("/v1/domains", read("domains:manage", list), doc::list)
         .post("/v1/domains", write("domains:manage", create), doc::create)
+        .get("/v1/domains/{id}", read("domains:manage", one), doc::show)
+        .delete("/v1/domains/{id}", write("domains:manage", remove), doc::remove)
         .post("/v1/domains/{id}/verify", write("domains:manage", check::verify), doc::verify)
 }
 
@@ -169,6 +171,29 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let settings = act.ingress.settings.domain_targets.settings();
     let domains: Vec<Value> = rows.iter().map(|row| record(row, &settings)).collect();
     Reply::ok(&json!({"ok": true, "domains": domains, "next_cursor": next_cursor}))
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("domain")?);
+    let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    let settings = act.ingress.settings.domain_targets.settings();
+    Reply::ok(&json!({"ok": true, "domain": record(&row, &settings)}))
+}
+
+/// A domain without senders is removed, with its keys; its name is free again.
+async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("domain")?);
+    let (status, _) = store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    // Removed and claimed anew it would be free of the suspension.
+    if status == DomainStatus::Suspended {
+        return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));
+    }
+    if !store::delete(act.db(), tenant, id).await? {
+        return Err(ApiError::conflict("domain_in_use")
+            .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
+    }
+    act.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
+    Reply::ok(&json!({"ok": true, "domain_id": id, "status": "deleted"}))
 }
 
 fn record(row: &DomainRow, settings: &DomainSettings) -> Value {

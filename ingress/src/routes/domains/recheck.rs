@@ -39,6 +39,9 @@ pub struct Rechecks {
     /// How often those of a domain that is not, or not any more, as it should be.
     #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK_SOON", default_value = "1h", value_parser = humantime::parse_duration)]
     pub domain_recheck_soon: Duration,
+    /// How long what a check found is given again to callers of `verify`, before the DNS is asked once more.
+    #[arg(long, env = "POSTRIDER_DOMAIN_CHECK_FRESH", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub domain_check_fresh: Duration,
 }
 
 impl Rechecks {
@@ -177,7 +180,8 @@ mod tests {
         #[case] days_degraded: Option<i64>,
         #[case] expected: Option<Duration>,
     ) {
-        let rechecks = Rechecks { domain_recheck: DAILY, domain_recheck_soon: SOON };
+        let rechecks =
+            Rechecks { domain_recheck: DAILY, domain_recheck_soon: SOON, domain_check_fresh: Duration::ZERO };
         assert_eq!(rechecks.next(status, TimeDelta::days(days_old), days_degraded.map(TimeDelta::days)), expected);
     }
 }

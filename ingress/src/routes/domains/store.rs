@@ -90,7 +90,7 @@ pub(crate) async fn lock(
     Ok(row.map(|row| (row.status, row.degraded_since)))
 }
 
-/// Whether another tenant has proven the name.
+/// Whether another tenant has proven the name or a domain above it.
 pub(crate) async fn proven_elsewhere(db: &mut PgConnection, tenant: Uuid, domain: &str) -> sqlx::Result<bool> {
     sqlx::query_scalar!(r#"select domain_proven_elsewhere($2, $1) as "proven!""#, tenant, domain).fetch_one(db).await
 }
@@ -116,6 +116,15 @@ pub(crate) async fn insert(db: &mut PgConnection, tenant: Uuid, new: &NewDomain<
     .execute(db)
     .await
     .map(|done| done.rows_affected() == 1)
+}
+
+/// Removes a domain to which no sender refers. `false`: something refers to it; the transaction can then only be rolled back.
+pub(crate) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    match sqlx::query!("delete from domains where tenant_id = $1 and id = $2", tenant, id).execute(db).await {
+        Ok(_) => Ok(true),
+        Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Domains, newest first, one page. Served by `domains_newest`.

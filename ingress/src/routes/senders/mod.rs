@@ -1,5 +1,6 @@
 //! `/v1/senders`: the identities a tenant sends from. Each belongs to a domain the tenant has proven; there is no other way to send.
 
+mod change;
 mod doc;
 pub(crate) mod store;
 
@@ -7,23 +8,26 @@ use schemas::Address;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::store::{NewSender, SenderRow};
+use self::store::{NewSender, SenderChange, SenderRow};
 use crate::{
-    act::{Act, Faults, Page, Reply, Routes, read, time, write},
+    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, time, write},
     error::ApiError,
     routes::domains::store as domains,
 };
 
-/// Longest postal address, in characters.
-const PHYSICAL_ADDRESS_MAX: usize = 500;
+/// The states a caller can choose. `pending_domain` follows from the domain.
+const STATUSES: [&str; 2] = ["active", "disabled"];
+/// In the audit log: a sender's name, addresses or state were changed.
+const CHANGED: &str = "sender.changed";
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/v1/senders", read("senders:manage", list), doc::list).post(
-        "/v1/senders",
-        write("senders:manage", create),
-        doc::create,
-    )
+    Routes::new()
+        .get("/v1/senders", read("senders:manage", list), doc::list)
+        .post("/v1/senders", write("senders:manage", create), doc::create)
+        .get("/v1/senders/{id}", read("senders:manage", one), doc::show)
+        .patch("/v1/senders/{id}", write("senders:manage", change::change), doc::change)
+        .delete("/v1/senders/{id}", write("senders:manage", change::remove), doc::remove)
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,31 +52,36 @@ fn validate(body: CreateBody) -> Result<Wish, ApiError> {
     let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
     let name = faults.name("name", body.name);
     let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text));
-    let physical_address = body.physical_address.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-    faults.optional("physical_address", physical_address.as_deref(), PHYSICAL_ADDRESS_MAX);
-    // Line breaks are part of an address; other control characters are not.
-    let odd =
-        physical_address.iter().flat_map(|text| text.chars()).any(|c| c.is_control() && !matches!(c, '\n' | '\r'));
-    faults.require(!odd, "physical_address", "control_character", "must not contain control characters");
+    let physical_address = faults.postal_address("physical_address", body.physical_address);
     faults.finish()?;
     let email = email.ok_or_else(ApiError::internal)?;
     Ok(Wish { email, name, reply_to, physical_address })
 }
 
-/// Idempotent on (tenant, domain, local part): an identity that is there stays as it is.
+/// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
 async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     let wish = validate(body)?;
     let tenant = act.tenant;
     let profile_address = store::lock_profile_address(act.db(), tenant).await?;
-    if let Some(id) = store::id_by_email(act.db(), tenant, wish.email.as_str()).await? {
-        return Reply::ok(&json!({"ok": true, "sender_id": id, "already_existed": true}));
+    if let Some(row) = store::by_email(act.db(), tenant, wish.email.as_str()).await? {
+        let wanted = SenderChange {
+            name: Some(wish.name),
+            reply_to: wish.reply_to.map(|address| Some(address.into_string())),
+            physical_address: wish.physical_address.map(Some),
+            ..SenderChange::default()
+        };
+        if wanted.alters(&row) {
+            store::change(act.db(), tenant, row.id, &wanted).await?;
+            act.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
+        }
+        return Reply::ok(&json!({"ok": true, "sender_id": row.id, "already_existed": true}));
     }
     let domain = domains::by_name(act.db(), tenant, wish.email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
     if !domain.status.may_send() {
         return Err(ApiError::unprocessable("domain_not_verified"));
     }
-    if wish.physical_address.is_none() && profile_address.is_none_or(|text| text.trim().is_empty()) {
+    if wish.physical_address.is_none() && is_blank(profile_address.as_deref()) {
         return Err(ApiError::unprocessable("physical_address_required"));
     }
     let new = NewSender {
@@ -84,6 +93,10 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     };
     let id = store::insert(act.db(), tenant, &new).await?;
     Reply::ok(&json!({"ok": true, "sender_id": id, "already_existed": false}))
+}
+
+fn is_blank(address: Option<&str>) -> bool {
+    address.is_none_or(|text| text.trim().is_empty())
 }
 
 #[derive(Debug, Deserialize)]
@@ -102,6 +115,12 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     Reply::ok(&json!({"ok": true, "senders": senders, "next_cursor": next_cursor}))
 }
 
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("sender")?);
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+    Reply::ok(&json!({"ok": true, "sender": record(&row)}))
+}
+
 fn record(row: &SenderRow) -> Value {
     json!({
         "sender_id": row.id,
@@ -109,7 +128,7 @@ fn record(row: &SenderRow) -> Value {
         "name": row.name,
         "reply_to": row.reply_to,
         "physical_address": row.physical_address,
-        "status": row.status,
+        "status": row.shown_status(),
         "is_default": row.is_default,
         "domain_status": row.domain_status,
         "created_at": time(row.created_at),

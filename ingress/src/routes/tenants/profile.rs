@@ -1,0 +1,183 @@
+//! `/v1/tenant`: what a tenant chooses for all its mail and reports. The operator's command `postrider tenant set` changes the same
+//! fields by the same rules.
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    act::{Act, Faults, Id, NoParameters, Patch, Reply, time},
+    error::ApiError,
+    routes::{contacts::is_timezone, senders::store as senders},
+};
+
+/// A tenant's profile.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// The organisation's name.
+    pub org_name: Option<String>,
+    /// The owner's address: what `notify_owner` steps write to.
+    pub owner_email: String,
+    /// `active` or `suspended`.
+    pub status: String,
+    /// The IANA time zone of business days and reports.
+    pub timezone: String,
+    /// The postal address of marketing mail whose sender has none of its own.
+    pub physical_address: Option<String>,
+    /// The sender of mail that names none.
+    pub default_sender_id: Option<Uuid>,
+    /// The domain whose tracking host links and pixel use; `None`: that of the sending domain.
+    pub tracking_domain_id: Option<Uuid>,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+}
+
+/// What is to be changed. What is left out stays.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProfileChange {
+    /// The IANA time zone.
+    pub timezone: Option<String>,
+    /// The postal address; null clears.
+    pub physical_address: Patch<String>,
+    /// An active sender of the tenant.
+    pub default_sender_id: Option<Id>,
+    /// A domain of the tenant; null clears.
+    pub tracking_domain_id: Patch<Id>,
+}
+
+impl ProfileChange {
+    /// The names of the fields that are to be changed: for the audit log.
+    #[must_use]
+    pub fn fields(&self) -> Vec<&'static str> {
+        let given = [
+            ("timezone", self.timezone.is_some()),
+            ("physical_address", self.physical_address.is_given()),
+            ("default_sender_id", self.default_sender_id.is_some()),
+            ("tracking_domain_id", self.tracking_domain_id.is_given()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    }
+}
+
+pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let tenant = act.tenant;
+    let profile = load(act.db(), tenant).await?;
+    answer(act, &profile)
+}
+
+pub(super) async fn update(act: &mut Act, body: ProfileChange) -> Result<Reply, ApiError> {
+    let tenant = act.tenant;
+    let fields = body.fields();
+    let profile = change(act.db(), tenant, body).await?;
+    if !fields.is_empty() {
+        act.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
+    }
+    answer(act, &profile)
+}
+
+fn answer(act: &Act, profile: &Profile) -> Result<Reply, ApiError> {
+    Reply::ok(&json!({"ok": true, "tenant": record(act, profile)}))
+}
+
+fn record(act: &Act, profile: &Profile) -> Value {
+    json!({
+        "engine_tenant_id": act.tenant,
+        "environment": act.caller.environment,
+        "org_name": profile.org_name,
+        "owner_email": profile.owner_email,
+        "status": profile.status,
+        "timezone": profile.timezone,
+        "physical_address": profile.physical_address,
+        "default_sender_id": profile.default_sender_id,
+        "tracking_domain_id": profile.tracking_domain_id,
+        "created_at": time(profile.created_at),
+        "updated_at": time(profile.updated_at),
+    })
+}
+
+/// The profile of a tenant.
+///
+/// # Errors
+/// 404 `tenant_not_found`.
+pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<Profile, ApiError> {
+    sqlx::query_as!(
+        Profile,
+        r#"select t.org_name, t.owner_email, t.status, t.timezone, t.physical_address, t.tracking_domain_id, t.created_at,
+                  t.updated_at,
+                  (select s.id from senders s where s.tenant_id = t.id and s.is_default) as default_sender_id
+           from tenants t where t.id = $1"#,
+        tenant,
+    )
+    .fetch_optional(db)
+    .await?
+    .ok_or_else(|| ApiError::not_found("tenant"))
+}
+
+/// Changes the profile of a tenant and answers it.
+///
+/// # Errors
+/// 400 for a time zone or an address that is none, 404 for a sender or domain that is not the tenant's, 409 `sender_disabled`,
+/// 422 `physical_address_required` while a sender relies on the address.
+pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<Profile, ApiError> {
+    let address = check(&mut *db, &change).await?;
+    // Senders are made and changed under the same lock.
+    senders::lock_profile_address(&mut *db, tenant).await?;
+    let clears_address = matches!(address, Some(None));
+    if clears_address && senders::one_relies_on_profile_address(&mut *db, tenant).await? {
+        return Err(ApiError::unprocessable("physical_address_required")
+            .detail("a sender has no address of its own and relies on this one"));
+    }
+    if let Some(Id(sender)) = change.default_sender_id {
+        let row = senders::get(&mut *db, tenant, sender).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+        senders::make_default(&mut *db, tenant, &row).await?;
+    }
+    let tracking = change.tracking_domain_id.into_option().map(|domain| domain.map(|Id(id)| id));
+    sqlx::query!(
+        "update tenants set
+             timezone = coalesce($2, timezone),
+             physical_address = case when $3 then $4 else physical_address end,
+             tracking_domain_id = case when $5 then $6::uuid else tracking_domain_id end,
+             updated_at = now()
+         where id = $1",
+        tenant,
+        change.timezone,
+        address.is_some(),
+        address.flatten(),
+        tracking.is_some(),
+        tracking.flatten(),
+    )
+    .execute(&mut *db)
+    .await
+    .map_err(|error| match error.as_database_error() {
+        Some(refused) if refused.is_foreign_key_violation() => ApiError::not_found("domain"),
+        _ => error.into(),
+    })?;
+    load(db, tenant).await
+}
+
+/// Checks the texts; answers the postal address if one is given, trimmed.
+async fn check(db: &mut PgConnection, change: &ProfileChange) -> Result<Option<Option<String>>, ApiError> {
+    let mut faults = Faults::default();
+    if let Some(name) = &change.timezone {
+        faults.require(
+            is_timezone(name) && known_to_postgres(db, name).await?,
+            "timezone",
+            "unknown",
+            "must be an IANA time zone such as Europe/Paris",
+        );
+    }
+    let address = change.physical_address.clone().into_option();
+    let address = address.map(|text| faults.postal_address("physical_address", text));
+    faults.finish()?;
+    Ok(address)
+}
+
+/// Reports are cut into days by Postgres, whose list of zones may be older than ours.
+async fn known_to_postgres(db: &mut PgConnection, zone: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(r#"select exists (select from pg_timezone_names where name = $1) as "known!""#, zone)
+        .fetch_one(db)
+        .await
+}

@@ -1,0 +1,119 @@
+//! A tenant's profile: what it decides, and who may change it.
+
+use chrono::{DateTime, Datelike, TimeDelta, Timelike, Utc};
+use rstest::rstest;
+use schemas::Environment;
+use serde_json::{Value, json};
+
+use crate::{
+    common::{Edge, PRODUCT},
+    fixtures::{Ready, domain, sender},
+};
+
+#[tokio::test]
+async fn a_profile_is_read_as_it_was_changed() {
+    let ready = Ready::start().await;
+    let (client, pool) = (&ready.client, &ready.edge.pool);
+    let before = client.get("/v1/tenant").await.body["tenant"].clone();
+    assert_eq!((&before["timezone"], &before["default_sender_id"]), (&json!("UTC"), &json!(ready.sender)));
+    let other = sender(pool, client.tenant, "other.test", "verified").await;
+    let tracked = domain(pool, client.tenant, "tracked.test", "verified").await;
+    let body = json!({
+        "timezone": "Europe/Paris", "physical_address": " 1 Main Street\nSpringfield ", "default_sender_id": other,
+        "tracking_domain_id": tracked,
+    });
+    let changed = client.patch("/v1/tenant", body).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    let tenant = client.get("/v1/tenant").await.body["tenant"].clone();
+    assert_eq!(tenant, changed.body["tenant"]);
+    assert_eq!(
+        (&tenant["timezone"], &tenant["physical_address"]),
+        (&json!("Europe/Paris"), &json!("1 Main Street\nSpringfield"))
+    );
+    assert_eq!((&tenant["default_sender_id"], &tenant["tracking_domain_id"]), (&json!(other), &json!(tracked)));
+    assert_eq!(ready.edge.count("select count(*) from senders where is_default").await, 1);
+    let cleared = client.patch("/v1/tenant", json!({"physical_address": null, "tracking_domain_id": null})).await;
+    assert_eq!(cleared.body["tenant"]["physical_address"], Value::Null);
+    assert_eq!(cleared.body["tenant"]["timezone"], json!("Europe/Paris"));
+    assert_eq!(ready.edge.count("select count(*) from audit_log where action = 'tenant.changed'").await, 2);
+}
+
+#[rstest]
+#[case(json!({"timezone": "Mars/Olympus"}), (400, "validation_failed"))]
+#[case(json!({"timezone": "europe/paris"}), (400, "validation_failed"))]
+#[case(json!({"physical_address": "a\u{0007}"}), (400, "validation_failed"))]
+#[case(json!({"default_sender_id": "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f"}), (404, "sender_not_found"))]
+#[case(json!({"tracking_domain_id": "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f"}), (404, "domain_not_found"))]
+#[case(json!({"status": "active"}), (400, "validation_failed"))]
+#[tokio::test]
+async fn a_profile_with_a_fault_is_refused(#[case] change: Value, #[case] expected: (u16, &str)) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    assert_eq!(client.patch("/v1/tenant", change).await.refusal(), expected);
+    assert_eq!(edge.count("select count(*) from tenants where timezone <> 'UTC'").await, 0);
+}
+
+#[tokio::test]
+async fn another_tenants_sender_and_domain_are_not_found() {
+    let ready = Ready::start().await;
+    let stranger = ready.edge.client_for(PRODUCT, Environment::Production, "tenant-2").await;
+    let theirs = domain(&ready.edge.pool, ready.client.tenant, "theirs.test", "verified").await;
+    let body = json!({"default_sender_id": ready.sender});
+    assert_eq!(stranger.patch("/v1/tenant", body).await.refusal(), (404, "sender_not_found"));
+    let body = json!({"tracking_domain_id": theirs});
+    assert_eq!(stranger.patch("/v1/tenant", body).await.refusal(), (404, "domain_not_found"));
+}
+
+#[tokio::test]
+async fn the_address_stays_while_a_sender_relies_on_it() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    domain(&edge.pool, client.tenant, "acme.test", "verified").await;
+    client.patch("/v1/tenant", json!({"physical_address": "1 Main Street"})).await;
+    assert_eq!(client.post("/v1/senders", json!({"email": "ann@acme.test", "name": "Ann"})).await.status, 200);
+    let cleared = client.patch("/v1/tenant", json!({"physical_address": " "})).await;
+    assert_eq!(cleared.refusal(), (422, "physical_address_required"));
+}
+
+#[tokio::test]
+async fn business_days_and_reports_follow_the_tenants_time_zone() {
+    let ready = Ready::start().await;
+    ready.client.patch("/v1/tenant", json!({"timezone": "Pacific/Auckland"})).await;
+    let overview = ready.client.get("/v1/analytics/overview").await.body;
+    assert_eq!(overview["window"]["timezone"], json!("Pacific/Auckland"));
+    let steps = json!([{"step_type": "wait", "delay_amount": 1, "delay_unit": "business_days"}]);
+    let body = json!({"name": "S", "activate": true, "steps": steps});
+    let sequence = ready.client.post("/v1/sequences", body).await.text("sequence_id");
+    let body = json!({"sequence_id": sequence, "email": "ann@example.com"});
+    let due: DateTime<Utc> = ready.client.post("/v1/enrollments", body).await.text("next_action_at").parse().unwrap();
+    let (now, due) =
+        (Utc::now().with_timezone(&chrono_tz::Pacific::Auckland), due.with_timezone(&chrono_tz::Pacific::Auckland));
+    assert!(due.weekday().num_days_from_monday() < 5, "{due}");
+    assert_eq!(due.hour(), now.hour(), "the same time of day there");
+    assert!(due - now > TimeDelta::hours(22));
+}
+
+#[tokio::test]
+async fn products_that_share_a_tenant_share_its_profile_and_keep_their_own_links() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    sqlx::query(
+        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
+         values ('shop', 'production', 'shop-1', $1, 'owner@example.com')",
+    )
+    .bind(client.tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let shop = edge.client_for("shop", Environment::Production, "shop-1").await;
+    shop.patch("/v1/tenant", json!({"timezone": "Europe/Paris"})).await;
+    let seen = client.get("/v1/tenant").await.body["tenant"].clone();
+    assert_eq!((&seen["engine_tenant_id"], &seen["timezone"]), (&json!(shop.tenant), &json!("Europe/Paris")));
+    // A repeated link brings the product's own link up to date, and leaves what the other product shares.
+    let body = json!({"product_tenant_id": "shop-1", "email": "new@example.com", "org_name": "Shop"});
+    let linked = shop.send(shop.signed(http::Method::POST, "/v1/tenants/link", body.to_string().as_bytes())).await;
+    assert_eq!((linked.status.as_u16(), &linked.body["already_linked"]), (200, &json!(true)), "{}", linked.body);
+    let seen = client.get("/v1/tenant").await.body["tenant"].clone();
+    assert_eq!((&seen["owner_email"], &seen["org_name"]), (&json!("owner@example.com"), &Value::Null));
+    assert_eq!(edge.count("select count(*) from tenant_links where owner_email = 'new@example.com'").await, 1);
+}

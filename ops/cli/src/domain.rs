@@ -1,0 +1,183 @@
+//! `postrider domain list|suspend|release`.
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use schemas::DomainStatus;
+use serde_json::{Value, json};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    lever::tenant::await_fences,
+    operator::{self, DatabaseArgs},
+    who::Act,
+};
+
+/// Sending domains.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists domains by name.
+    List {
+        /// Only those of this tenant.
+        #[arg(long)]
+        tenant: Option<Uuid>,
+        /// Only those in this status, such as suspended.
+        #[arg(long)]
+        status: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 200)]
+        limit: i64,
+    },
+    /// Stops all mail from a domain. When this returns, nothing of it goes out any more. Its owner cannot remove it to claim it anew.
+    Suspend {
+        #[command(flatten)]
+        domain: DomainArgs,
+    },
+    /// Lets a suspended domain be what it was before. Its DNS records are checked at once.
+    Release {
+        #[command(flatten)]
+        domain: DomainArgs,
+    },
+}
+
+/// Which domain.
+#[derive(Debug, clap::Args)]
+struct DomainArgs {
+    /// The sending domain.
+    domain: String,
+    /// Whose, where several tenants claim it.
+    #[arg(long)]
+    tenant: Option<Uuid>,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let pool = args.database.pool()?;
+    match args.command {
+        Command::List { tenant, status, limit } => list(&pool, tenant, status.as_deref(), limit).await,
+        Command::Suspend { domain } => suspend(&pool, &domain).await,
+        Command::Release { domain } => release(&pool, &domain).await,
+    }
+}
+
+async fn list(pool: &PgPool, tenant: Option<Uuid>, status: Option<&str>, limit: i64) -> anyhow::Result<()> {
+    let rows = sqlx::query!(
+        "select tenant_id, id, domain, status, verified_at, last_checked_at from domains
+         where ($1::uuid is null or tenant_id = $1) and ($2::text is null or status = $2)
+         order by domain, tenant_id limit $3",
+        tenant,
+        status,
+        limit,
+    )
+    .fetch_all(pool)
+    .await?;
+    let records: Vec<Value> = rows
+        .into_iter()
+        .map(|row| {
+            json!({"domain": row.domain, "tenant": row.tenant_id, "id": row.id, "status": row.status,
+                   "verified_at": row.verified_at, "last_checked_at": row.last_checked_at})
+        })
+        .collect();
+    operator::print(&records, &["domain", "status", "tenant", "id", "verified_at"]);
+    Ok(())
+}
+
+/// A domain, held until the transaction ends.
+struct Held {
+    tenant: Uuid,
+    id: Uuid,
+    status: DomainStatus,
+    suspended_from: Option<String>,
+}
+
+async fn hold(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<Held> {
+    let mut found = sqlx::query_as!(
+        Held,
+        r#"select tenant_id as tenant, id, status as "status: DomainStatus", suspended_from
+           from domains where domain = $1 and ($2::uuid is null or tenant_id = $2) for no key update"#,
+        asked.domain,
+        asked.tenant,
+    )
+    .fetch_all(db)
+    .await?;
+    if found.len() > 1 {
+        bail!("several tenants claim it: say whose with --tenant");
+    }
+    found.pop().context("no such domain")
+}
+
+async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let domain = hold(&mut tx, asked).await?;
+    if domain.status != DomainStatus::Suspended {
+        let suspended = sqlx::query!(
+            "update domains set status = 'suspended', suspended_from = status, next_check_at = null, updated_at = now()
+             where tenant_id = $1 and id = $2",
+            domain.tenant,
+            domain.id,
+        )
+        .execute(&mut *tx)
+        .await;
+        match suspended {
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                bail!("another tenant has proven it: this claim cannot send anyway")
+            }
+            other => other?,
+        };
+        status_changed(&mut tx, &domain, DomainStatus::Suspended.as_str()).await?;
+    }
+    tx.commit().await?;
+    await_fences(pool, domain.tenant).await?;
+    say(asked, &domain, DomainStatus::Suspended.as_str());
+    Ok(())
+}
+
+async fn release(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    let domain = hold(&mut tx, asked).await?;
+    if domain.status != DomainStatus::Suspended {
+        bail!("the domain is {}", domain.status);
+    }
+    let before = domain.suspended_from.as_deref().unwrap_or(DomainStatus::Pending.as_str()).to_owned();
+    sqlx::query!(
+        "update domains
+         set status = $3, suspended_from = null, updated_at = now(),
+             next_check_at = case when environment = 'production' then now() end
+         where tenant_id = $1 and id = $2",
+        domain.tenant,
+        domain.id,
+        before,
+    )
+    .execute(&mut *tx)
+    .await?;
+    status_changed(&mut tx, &domain, &before).await?;
+    tx.commit().await?;
+    say(asked, &domain, &before);
+    Ok(())
+}
+
+/// In the audit log. Under this name it becomes the event its owner hears.
+async fn status_changed(db: &mut PgConnection, domain: &Held, to: &str) -> sqlx::Result<()> {
+    let subject = domain.id.to_string();
+    let detail = Some(json!({"from": domain.status, "to": to}));
+    let act = Act {
+        tenant: Some(domain.tenant),
+        action: "domain.status_changed",
+        subject: &subject,
+        detail,
+        ..Act::default()
+    };
+    act.audit(db).await
+}
+
+fn say(asked: &DomainArgs, domain: &Held, status: &str) {
+    let record = json!({"domain": asked.domain, "tenant": domain.tenant, "id": domain.id, "status": status});
+    operator::say(&record, status);
+}
