@@ -1,10 +1,10 @@
--- Campaigns, newest first. $1 tenant, $2 one of them, or null for a page: then $3 status or null, $4 and $5 the last of the page
+-- Campaigns, newest first; a draft whose launch is being worked on is in preflight. $1 tenant, $2 one of them, or null for a page: then $3 status or null, $4 and $5 the last of the page
 -- before or null. $6 how many. Bodies, which may be half a megabyte each, only of the one.
 -- Served by the primary key, `campaigns_newest` or `campaigns_by_status`: every plan is made for its parameters.
 select c.id, c.name, c.sender_profile_id, c.template_id, c.subject, c.preheader, case when c.id = $2 then c.body_html end as body_html,
        c.content_id, c.campaign_goal, c.audience_mode, c.list_id, c.segment_id, c.tag_ids, c.message_purpose,
        c.classification as "classification: Classification", c.urgency, c.audience_reason,
-       c.status as "status: CampaignStatus", c.paused, c.pause_reason as "pause_reason: PauseReason",
+       s.status as "status!: CampaignStatus", c.paused, c.pause_reason as "pause_reason: PauseReason",
        v.variants as "variants!: Json<Vec<VariantRow>>", c.test_percent, c.winner_metric as "winner_metric: WinnerMetric",
        c.decide_after_minutes, c.tested_at, c.winner, c.winner_reason as "winner_reason: WinnerReason", c.decided_at,
        c.not_after, c.on_miss as "on_miss: OnMiss", c.closes_at, c.max_per_minute, c.bounce_percent, c.complaint_percent, c.tripwire,
@@ -18,9 +18,12 @@ cross join lateral (
     from campaign_variants v
     where v.tenant_id = c.tenant_id and v.campaign_id = c.id
 ) v
+cross join lateral (
+    select case when c.status = 'draft' and preflight_key(c.tenant_id, c.id) = any ((select preflight_keys())::integer[]) then 'preflight' else c.status end as status
+) s
 where c.tenant_id = $1
   and ($2::uuid is null or c.id = $2)
-  and ($3::text is null or c.status = $3)
+  and ($3::text is null or c.status = case $3 when 'preflight' then 'draft' else $3 end and s.status = $3)
   and ($4::timestamptz is null or (c.created_at, c.id) < ($4, $5::uuid))
 order by c.created_at desc, c.id desc
 limit $6

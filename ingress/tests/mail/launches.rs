@@ -365,3 +365,109 @@ async fn a_contact_with_several_of_the_tags_is_counted_once() {
     let id = ready.campaign(json!({"audience_mode": "tags", "list_id": null, "tag_ids": [a, b]})).await;
     assert_eq!(launch(&ready, &id, json!({})).await.body["queued"], json!(3));
 }
+
+/// A campaign's status, as callers see it.
+async fn status(ready: &Ready, campaign: &str) -> String {
+    ready.client.get(&format!("/v1/campaigns/{campaign}")).await.body["campaign"]["status"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_launch_that_is_being_worked_on_is_seen_as_preflight() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    // Somebody changes the draft: the launch waits for the row, and is not refused for it.
+    let mut change = ready.edge.pool.begin().await.unwrap();
+    sqlx::query("select from campaigns where id = $1::uuid for no key update")
+        .bind(&id)
+        .execute(&mut *change)
+        .await
+        .unwrap();
+    let launched = {
+        let (client, path) = (ready.client.clone(), format!("/v1/campaigns/{id}/launch"));
+        tokio::spawn(async move { client.post_once("once", &path, json!({})).await })
+    };
+    stage_rig::until("preflight", async || status(&ready, &id).await == "preflight").await;
+    let listed = async |status: &str| {
+        let body = ready.client.get(&format!("/v1/campaigns?status={status}")).await.body;
+        body["campaigns"].as_array().unwrap().len()
+    };
+    assert_eq!((listed("preflight").await, listed("draft").await), (1, 0));
+    let path = format!("/v1/campaigns/{id}");
+    for refused in [
+        ready.client.patch(&path, json!({"name": "Other"})).await,
+        ready.client.patch(&path, json!({"status": "draft"})).await,
+        launch(&ready, &id, json!({})).await,
+    ] {
+        assert_eq!(refused.refusal(), (409, "campaign_already_preflight"));
+        assert_eq!(refused.header("retry-after"), "2");
+    }
+    change.commit().await.unwrap();
+    assert_eq!(launched.await.unwrap().status, 202);
+    assert_eq!(status(&ready, &id).await, "sending");
+}
+
+#[tokio::test]
+async fn a_launch_that_is_refused_or_dies_leaves_a_draft() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let mut dies = ready.edge.pool.begin().await.unwrap();
+    sqlx::query("select begin_preflight($1, $2::uuid)")
+        .bind(ready.client.tenant)
+        .bind(&id)
+        .execute(&mut *dies)
+        .await
+        .unwrap();
+    assert_eq!(status(&ready, &id).await, "preflight");
+    dies.rollback().await.unwrap();
+    assert_eq!(status(&ready, &id).await, "draft");
+    sqlx::query("update domains set status = 'failed'").execute(&ready.edge.pool).await.unwrap();
+    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (422, "sender_missing_verified_domain"));
+    assert_eq!(status(&ready, &id).await, "draft");
+}
+
+#[tokio::test]
+async fn a_scheduled_campaign_gets_another_time() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}");
+    let later = |hours: i64| (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
+    let body = json!({"schedule_for": later(3)});
+    assert_eq!(ready.client.patch(&path, body.clone()).await.refusal(), (409, "campaign_already_draft"));
+    launch(&ready, &id, json!({"schedule_for": later(2)})).await;
+    let moved = ready.client.patch(&path, body).await;
+    assert_eq!((moved.status.as_u16(), &moved.body["status"]), (200, &json!("scheduled")), "{}", moved.body);
+    let campaign = ready.client.get(&path).await.body["campaign"].clone();
+    assert_eq!(campaign["scheduled_for"], moved.body["scheduled_for"]);
+    let same = "select count(*) from requests r join campaigns c on c.tenant_id = r.tenant_id
+                where r.announce_after = c.scheduled_for and c.scheduled_for > now() + interval '170 minutes'";
+    assert_eq!(ready.edge.count(same).await, 1);
+    // A time that has just passed is now.
+    let now = ready.client.patch(&path, json!({"schedule_for": Utc::now().to_rfc3339()})).await;
+    assert_eq!(now.status, 200);
+    assert_eq!(ready.edge.count("select count(*) from requests where announce_after <= now()").await, 1);
+    let past = ready.client.patch(&path, json!({"schedule_for": later(-1)})).await;
+    assert_eq!(past.faults(), [("schedule_for".to_owned(), "in_the_past".to_owned())]);
+    ready.set_status(&id, "sending").await;
+    let refused = ready.client.patch(&path, json!({"schedule_for": later(3)})).await;
+    assert_eq!(refused.refusal(), (409, "campaign_already_sending"));
+}
+
+#[tokio::test]
+async fn a_scheduled_campaign_goes_back_to_draft_and_is_launched_anew() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}");
+    let at = (Utc::now() + TimeDelta::hours(2)).to_rfc3339();
+    let digest = launch(&ready, &id, json!({"dry_run": true})).await.text("digest");
+    launch(&ready, &id, json!({"schedule_for": at, "digest": digest})).await;
+    ready.client.patch(&path, json!({"paused": true})).await;
+    let back = ready.client.patch(&path, json!({"status": "draft"})).await;
+    assert_eq!((back.status.as_u16(), &back.body["status"]), (200, &json!("draft")), "{}", back.body);
+    assert_eq!((&back.body["scheduled_for"], &back.body["paused"]), (&Value::Null, &json!(false)));
+    assert_eq!(ready.edge.count("select count(*) from requests where state = 'accepted'").await, 0);
+    assert_eq!(ready.edge.count("select count(*) from launch_audiences").await, 0);
+    assert_eq!(ready.client.patch(&path, json!({"name": "Other"})).await.status, 200);
+    assert_eq!(launch(&ready, &id, json!({})).await.status, 202);
+    let refused = ready.client.patch(&path, json!({"status": "draft"})).await;
+    assert_eq!(refused.refusal(), (409, "campaign_already_sending"));
+}

@@ -30,7 +30,7 @@ mod verdict;
 pub use count::{AudienceCount, Members, count, count_split};
 pub use erasure::{Erasures, is_erased, request_erasure};
 pub use lookup::{includes, some};
-pub use pin::pin;
+pub use pin::{pin, unpin};
 pub use selector::AudienceSelector;
 pub use settings::Settings;
 pub use split::{LETTERS, Split};

@@ -42,7 +42,10 @@ async fn pin_segment(db: &mut PgConnection, tenant: Uuid, segment: &Compiled, ca
 }
 
 /// Forgets a pinned audience: it stands in `sends`, or never will.
-pub(crate) async fn unpin(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<()> {
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn unpin(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from launch_audiences where tenant_id = $1 and campaign_id = $2", tenant, campaign)
         .execute(db)
         .await

@@ -310,14 +310,17 @@ pub(super) fn change() -> Doc {
         nullable("audience_mode", one_of(MODES)),
     ];
     let fields = object(own.into_iter().chain(words_and_people()).chain(rules()));
-    let cancel = object([required("status", one_of(["cancelled"]))]);
+    let status_change = object([required("status", one_of(["cancelled", "draft"]))]);
     let pause = object([required("paused", boolean())]);
+    let schedule = object([required("schedule_for", time().about("Not more than 5 minutes past nor a year ahead."))]);
     Doc::new(
         "updateCampaign",
-        "Change, cancel or pause a campaign",
-        "One thing at a time: fields of a draft; `status: cancelled` before it is sent; `paused` while it is scheduled or sending.",
+        "Change, reschedule, cancel or pause a campaign",
+        "One thing at a time: fields of a draft; `status: cancelled` before it is sent; `paused` while it is scheduled or sending; \
+         `schedule_for` while it is scheduled; `status: draft` takes a scheduled one back, to be changed and launched anew. While a \
+         launch is being worked on, the campaign is in `preflight`: 409 with `Retry-After`.",
     )
-    .body(any_of([fields, cancel, pause]), json!({"name": "Spring"}))
+    .body(any_of([fields, status_change, pause, schedule]), json!({"name": "Spring"}))
     .answer(
         200,
         "Changed",
@@ -326,11 +329,15 @@ pub(super) fn change() -> Doc {
             required("status", status()),
             required("paused", boolean()),
             required("email_type", classification()),
+            optional("scheduled_for", time().or_null()),
         ]),
-        json!({"ok": true, "campaign_id": ID, "status": "draft", "paused": false, "email_type": "marketing"}),
+        json!({
+            "ok": true, "campaign_id": ID, "status": "draft", "paused": false, "email_type": "marketing", "scheduled_for": null,
+        }),
     )
     .refuses(404, &["campaign_not_found"])
     .refuses(404, &MISSING)
+    .refuses(422, &["window_missed"])
     .refuses(409, &["campaign_already_draft"])
     .refuses(409, &ALREADY)
 }
@@ -367,7 +374,8 @@ pub(super) fn launch() -> Doc {
     Doc::new(
         "launchCampaign",
         "Launch a campaign",
-        "202 means that the launch is committed. Without `schedule_for` it is sent now. `dry_run` answers what would happen.",
+        "202 means that the launch is committed. Without `schedule_for` it is sent now. `dry_run` answers what would happen. While the \
+         audience is counted the campaign is in `preflight`; another launch meanwhile is a 409 with `Retry-After`.",
     )
     .body(
         object([

@@ -88,6 +88,8 @@ pub(crate) struct CampaignBody {
     pub(crate) status: Patch<String>,
     #[serde(default)]
     pub(crate) paused: Patch<bool>,
+    #[serde(default)]
+    pub(crate) schedule_for: Patch<String>,
 }
 
 impl CampaignBody {

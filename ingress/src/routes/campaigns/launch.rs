@@ -1,5 +1,5 @@
-//! `POST /v1/campaigns/{id}/launch`: the audience is counted, the draft becomes scheduled or sending, and the audience stage is
-//! told. One of many launches at the same time wins; the others hear 409.
+//! `POST /v1/campaigns/{id}/launch`: the draft is in preflight while the audience is counted; then it becomes scheduled or sending, and
+//! the audience stage is told. One of many launches at the same time wins; the others are answered 409.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use audience::{AudienceCount, AudienceSelector};
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::{Publication, trace};
 use schemas::{
-    CampaignStatus, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload, subjects,
+    CampaignStatus, Environment, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload,
+    subjects,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -16,7 +17,7 @@ use uuid::Uuid;
 use super::{
     already, room,
     sample::{self, Sample},
-    store::{self, CampaignRow, Held},
+    store::{self, CampaignRow},
     words,
 };
 use crate::{
@@ -57,7 +58,7 @@ pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, Api
     let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
     let dry_run = body.dry_run.unwrap_or(false);
     if !dry_run {
-        hold(act, id).await?;
+        begin(act, id).await?;
     }
     let launch = prepare(act, id, scheduled_for, body.digest, dry_run).await?;
     let room = room::room(act).await?;
@@ -126,7 +127,7 @@ impl Launch {
 }
 
 /// Nobody launches what could only be skipped or held.
-fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
+pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
     let closed = row.on_miss != OnMiss::Send && row.not_after.is_some_and(|closes_at| closes_at <= starts_at);
     if closed {
         return Err(ApiError::unprocessable("window_missed").detail("not_after is not after the time of the launch"));
@@ -149,19 +150,21 @@ async fn refresh(act: &mut Act, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), 
     Ok((content_id, variant_contents))
 }
 
-/// Takes the campaign for this transaction.
-async fn hold(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
+/// Puts the campaign into preflight, then waits for its row: a change of the draft takes a moment, and this launch is the only one
+/// that waits.
+async fn begin(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
     let tenant = act.tenant;
-    match store::try_lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))? {
-        Held::Ours => Ok(()),
-        // Still a draft, and somebody is at it: most likely another launch, which is counting the audience.
-        Held::Elsewhere(CampaignStatus::Draft) => Err(already(CampaignStatus::Preflight)),
-        Held::Elsewhere(status) => Err(already(status)),
+    let not_found = || ApiError::not_found("campaign");
+    if !store::begin_preflight(act.db(), tenant, id).await? {
+        let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+        // A draft by now: the other launch has just ended.
+        return Err(already(if row.status == CampaignStatus::Draft { CampaignStatus::Preflight } else { row.status }));
     }
+    if store::lock(act.db(), tenant, id).await? { Ok(()) } else { Err(not_found()) }
 }
 
 /// When to send: `None` is now. A time that has just passed is now, too.
-fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, ApiError> {
+pub(super) fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let fault = |code, detail: &str| Err(ApiError::invalid("schedule_for", code, detail));
     let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
@@ -224,12 +227,23 @@ async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
     trace::keep(act.db(), tenant, request_id).await?;
     act.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if launch.scheduled_for.is_none() {
-        let kind = RequestKind::CampaignLaunch;
-        let ring = RequestAnnounced::of(tenant, request_id, kind);
-        let subject = subjects::accepted(&caller.product, caller.environment, kind);
-        let ring = Publication::json(subject, format!("request-{}", request_id.simple()), &ring);
-        act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+        announce(act, &caller.product, caller.environment, request_id)?;
     }
+    Ok(())
+}
+
+/// Tells the audience stage of a launch that is due, after the commit.
+pub(super) fn announce(
+    act: &mut Act,
+    product: &str,
+    environment: Environment,
+    request_id: Uuid,
+) -> Result<(), ApiError> {
+    let kind = RequestKind::CampaignLaunch;
+    let notice = RequestAnnounced::of(act.tenant, request_id, kind);
+    let subject = subjects::accepted(product, environment, kind);
+    let notice = Publication::json(subject, format!("request-{}", request_id.simple()), &notice);
+    act.announce(notice.map_err(|error| ApiError::unexpected(&error))?);
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod words;
 
 use std::sync::Arc;
 
+use chrono::Utc;
 use schemas::CampaignStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ use self::{
     store::Origin,
 };
 use crate::{
-    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, write, write_with_work},
+    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, time, write, write_with_work},
     error::ApiError,
 };
 
@@ -45,7 +46,11 @@ pub(crate) fn routes() -> Routes {
 
 async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
-    for (path, given) in [("status", body.status.is_given()), ("paused", body.paused.is_given())] {
+    for (path, given) in [
+        ("status", body.status.is_given()),
+        ("paused", body.paused.is_given()),
+        ("schedule_for", body.schedule_for.is_given()),
+    ] {
         faults.require(!given, path, "unknown_field", "is not a field of this request");
     }
     faults.finish()?;
@@ -59,9 +64,13 @@ async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     }))
 }
 
-/// 409: the campaign's status does not allow it.
+/// Seconds until a launch that is being worked on has probably ended.
+const RETRY_PREFLIGHT: u64 = 2;
+
+/// 409: the campaign's status does not allow it. In preflight it is in for a moment only.
 fn already(status: CampaignStatus) -> ApiError {
-    ApiError::conflict(format!("campaign_already_{status}"))
+    let conflict = ApiError::conflict(format!("campaign_already_{status}"));
+    if status == CampaignStatus::Preflight { conflict.retry_after(RETRY_PREFLIGHT) } else { conflict }
 }
 
 /// What a PATCH asks for; one thing at a time, so that no answer has to say which half was done.
@@ -71,24 +80,31 @@ enum Change {
     Fields,
     Cancel,
     Pause(bool),
+    Reschedule(String),
+    BackToDraft,
 }
 
 fn kind_of_change(body: &CampaignBody) -> Result<Change, ApiError> {
     let mut faults = Faults::default();
     let status = body.status.clone().into_option();
     let paused = body.paused.into_option();
-    let given = [status.is_some(), paused.is_some(), body.has_fields()].into_iter().filter(|given| *given).count();
-    faults.require(given <= 1, "", "ambiguous", "change fields, cancel or pause: one at a time");
+    let schedule = body.schedule_for.clone().into_option();
+    let given = [status.is_some(), paused.is_some(), schedule.is_some(), body.has_fields()];
+    let given = given.into_iter().filter(|given| *given).count();
+    faults.require(given <= 1, "", "ambiguous", "change fields, status, paused or schedule_for: one at a time");
     if let Some(status) = &status {
-        faults.one_of("status", status.as_deref().unwrap_or_default(), &["cancelled"]);
+        faults.one_of("status", status.as_deref().unwrap_or_default(), &["cancelled", "draft"]);
     }
     faults.require(paused != Some(None), "paused", "wrong_type", "must be true or false");
+    faults.require(schedule != Some(None), "schedule_for", "wrong_type", "must be a time");
     faults.finish()?;
-    Ok(match (status, paused.flatten()) {
-        (Some(_), _) => Change::Cancel,
-        (None, Some(paused)) => Change::Pause(paused),
-        (None, None) if body.has_fields() => Change::Fields,
-        (None, None) => Change::Nothing,
+    Ok(match (status.flatten().as_deref(), paused.flatten(), schedule.flatten()) {
+        (Some("draft"), ..) => Change::BackToDraft,
+        (Some(_), ..) => Change::Cancel,
+        (None, Some(paused), _) => Change::Pause(paused),
+        (None, None, Some(at)) => Change::Reschedule(at),
+        (None, None, None) if body.has_fields() => Change::Fields,
+        (None, None, None) => Change::Nothing,
     })
 }
 
@@ -100,6 +116,8 @@ fn allows(status: CampaignStatus, change: &Change) -> bool {
         Change::Fields => status == Draft,
         Change::Cancel => matches!(status, Draft | Preflight | Scheduled | Sending),
         Change::Pause(_) => matches!(status, Scheduled | Sending),
+        Change::Reschedule(_) => status == Scheduled,
+        Change::BackToDraft => matches!(status, Draft | Scheduled),
     }
 }
 
@@ -107,6 +125,15 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("campaign")?);
     let change = kind_of_change(&body)?;
     let not_found = || ApiError::not_found("campaign");
+    // A launch holds the row for as long as it counts; only a cancel or a pause is worth waiting for its end.
+    let before = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    if before.status == CampaignStatus::Preflight && !matches!(change, Change::Cancel | Change::Pause(_)) {
+        return Err(already(before.status));
+    }
+    let waiting = match change {
+        Change::Reschedule(_) | Change::BackToDraft => store::lock_waiting_launch(act.db(), tenant, id).await?,
+        _ => None,
+    };
     if !store::lock(act.db(), tenant, id).await? {
         return Err(not_found());
     }
@@ -130,10 +157,29 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
             store::pause(act.db(), tenant, id, paused).await?;
             act.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
         }
+        Change::Reschedule(at) => {
+            let now = Utc::now();
+            // `None`: a time that has just passed, which is now.
+            let due = launch::due_at(Some(&at), now)?;
+            launch::check_window(&row, due.unwrap_or(now))?;
+            let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
+            store::reschedule(act.db(), tenant, id, waiting.request_id, due.unwrap_or(now)).await?;
+            if due.is_none() {
+                launch::announce(act, &waiting.product, waiting.environment, waiting.request_id)?;
+            }
+            act.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
+        }
+        Change::BackToDraft if row.status == CampaignStatus::Draft => {}
+        Change::BackToDraft => {
+            let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
+            store::back_to_draft(act.db(), tenant, id, waiting.request_id).await?;
+            act.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
+        }
     }
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
     Reply::ok(&json!({
         "ok": true, "campaign_id": id, "status": row.status, "paused": row.paused, "email_type": row.classification,
+        "scheduled_for": row.scheduled_for.map(time),
     }))
 }
 
@@ -180,6 +226,10 @@ mod tests {
     #[case(json!({"paused": true}), Ok(Change::Pause(true)))]
     #[case(json!({"paused": false}), Ok(Change::Pause(false)))]
     #[case(json!({"paused": null}), Err("wrong_type"))]
+    #[case(json!({"status": "draft"}), Ok(Change::BackToDraft))]
+    #[case(json!({"schedule_for": "x"}), Ok(Change::Reschedule("x".to_owned())))]
+    #[case(json!({"schedule_for": null}), Err("wrong_type"))]
+    #[case(json!({"schedule_for": "x", "name": "x"}), Err("ambiguous"))]
     #[case(json!({"status": "sending"}), Err("not_allowed"))]
     #[case(json!({"status": null}), Err("not_allowed"))]
     #[case(json!({"status": "cancelled", "paused": true}), Err("ambiguous"))]
@@ -192,16 +242,23 @@ mod tests {
         );
     }
 
-    /// Which statuses allow what: fields, cancel, pause.
+    /// Which statuses allow what: fields, cancel, pause, another time, back to draft.
     #[rstest]
-    #[case(CampaignStatus::Draft, [true, true, false])]
-    #[case(CampaignStatus::Preflight, [false, true, false])]
-    #[case(CampaignStatus::Scheduled, [false, true, true])]
-    #[case(CampaignStatus::Sending, [false, true, true])]
-    #[case(CampaignStatus::Sent, [false, false, false])]
-    #[case(CampaignStatus::Cancelled, [false, false, false])]
-    fn the_status_decides_what_may_change(#[case] status: CampaignStatus, #[case] expected: [bool; 3]) {
-        let found = [Change::Fields, Change::Cancel, Change::Pause(true)].map(|change| allows(status, &change));
+    #[case(CampaignStatus::Draft, [true, true, false, false, true])]
+    #[case(CampaignStatus::Preflight, [false, true, false, false, false])]
+    #[case(CampaignStatus::Scheduled, [false, true, true, true, true])]
+    #[case(CampaignStatus::Sending, [false, true, true, false, false])]
+    #[case(CampaignStatus::Sent, [false, false, false, false, false])]
+    #[case(CampaignStatus::Cancelled, [false, false, false, false, false])]
+    fn the_status_decides_what_may_change(#[case] status: CampaignStatus, #[case] expected: [bool; 5]) {
+        let changes = [
+            Change::Fields,
+            Change::Cancel,
+            Change::Pause(true),
+            Change::Reschedule(String::new()),
+            Change::BackToDraft,
+        ];
+        let found = changes.map(|change| allows(status, &change));
         assert_eq!(found, expected);
     }
 }

@@ -128,15 +128,6 @@ pub(crate) struct SendCounts {
     pub(crate) unsubscribed: i64,
 }
 
-/// The status of a campaign held until the transaction ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// Ours to change.
-    Ours,
-    /// Another transaction holds it.
-    Elsewhere(CampaignStatus),
-}
-
 /// Where a campaign comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin<'a> {
@@ -303,27 +294,90 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx:
         .map(|row| row.is_some())
 }
 
-/// Holds the campaign if nobody else does: a launch counts its audience for seconds, and those that lost the race to it must
-/// not each keep a connection waiting. `None`: there is no such campaign.
-pub(crate) async fn try_lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Held>> {
-    let ours = sqlx::query_scalar!(
-        "select id from campaigns where tenant_id = $1 and id = $2 for no key update skip locked",
+/// Puts the campaign into preflight until the transaction ends. `false`: another transaction works on a launch of it. A launch counts
+/// its audience for seconds: those that lose the race to it do not wait.
+pub(crate) async fn begin_preflight(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(r#"select begin_preflight($1, $2) as "taken!""#, tenant, id).fetch_one(db).await
+}
+
+/// A launch that was accepted and has not begun.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) request_id: Uuid,
+    pub(crate) product: String,
+    pub(crate) environment: Environment,
+}
+
+/// Holds the launch request of a campaign that waits for its time. To be called before the campaign is locked: the audience stage locks
+/// them in this order. Served by `requests_due`.
+pub(crate) async fn lock_waiting_launch(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<Waiting>> {
+    sqlx::query_as!(
+        Waiting,
+        r#"select id as request_id, product, environment as "environment: Environment"
+           from requests
+           where announce_after is not null and tenant_id = $1 and kind = 'campaign-launch' and state = 'accepted'
+             and payload ->> 'campaign_id' = $2
+           for update"#,
         tenant,
-        id
-    )
-    .fetch_optional(&mut *db)
-    .await?;
-    if ours.is_some() {
-        return Ok(Some(Held::Ours));
-    }
-    sqlx::query_scalar!(
-        r#"select status as "status: CampaignStatus" from campaigns where tenant_id = $1 and id = $2"#,
-        tenant,
-        id
+        id.to_string(),
     )
     .fetch_optional(db)
     .await
-    .map(|status| status.map(Held::Elsewhere))
+}
+
+/// Gives a scheduled campaign another time. Campaign and request are held.
+pub(crate) async fn reschedule(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    request: Uuid,
+    scheduled_for: DateTime<Utc>,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaigns set scheduled_for = $3, updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        scheduled_for,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update requests set announce_after = $3 where tenant_id = $1 and id = $2",
+        tenant,
+        request,
+        scheduled_for
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Puts a scheduled campaign back to draft: its launch is withdrawn, and the audience that was written down for it is forgotten.
+/// Campaign and request are held.
+pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid, request: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update requests set state = 'handled', outcome = 'withdrawn', announce_after = null, handled_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        request,
+    )
+    .execute(&mut *db)
+    .await?;
+    audience::unpin(&mut *db, tenant, id).await?;
+    sqlx::query!(
+        "update campaigns
+         set status = 'draft', scheduled_for = null, closes_at = null, paused = false, pause_reason = null, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }
 
 /// Moves a draft to scheduled or sending. `false`: it is no draft any more.
