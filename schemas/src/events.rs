@@ -19,7 +19,7 @@ pub fn delivers_at_once(provider: &str) -> bool {
 }
 
 crate::states::closed_set! {
-    /// What happened. The first eighteen may be subscribed to by webhook; all are on the bus.
+    /// What happened. All but the last two may be subscribed to by webhook; all are on the bus.
     EventType {
         /// Handed over to the way out.
         EmailSent = "email.sent",
@@ -41,8 +41,12 @@ crate::states::closed_set! {
         EmailFailed = "email.failed",
         /// Withheld on purpose.
         EmailSuppressed = "email.suppressed",
-        /// A sequence finished for a contact.
+        /// A sequence finished for a contact: after its last step, or by an `end_sequence` step.
         SequenceCompleted = "sequence.completed",
+        /// A contact left a sequence before its end.
+        EnrollmentExited = "enrollment.exited",
+        /// A contact's way through a sequence ended because a step could not be taken.
+        EnrollmentFailed = "enrollment.failed",
         /// A contact was created.
         ContactCreated = "contact.created",
         /// A campaign has no mail left to send.

@@ -5,6 +5,7 @@ use http::Method;
 use rstest::rstest;
 use schemas::Environment;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::{common::PRODUCT, fixtures, fixtures::Ready};
 
@@ -160,16 +161,88 @@ async fn an_enrollment_finds_or_makes_its_contact_and_tells_its_time() {
     assert_eq!((&contact["email"], &contact["first_name"]), (&json!("ann@example.com"), &json!("Ann")));
     assert_eq!((&contact["marketing_status"], &contact["source"]), (&json!("subscribed"), &json!("enrollment")));
 
-    // What is known stays: names are only filled, consent is nobody's to give by enrolling.
+    // What is known stays: names are only filled, and a contact of which the product said that it has not agreed has not agreed.
     ready
         .client
         .post("/v1/contacts", json!({"email": "bob@example.com", "first_name": "Bob", "marketing_status": "pending"}))
         .await;
     let body = json!({"sequence_id": id, "email": "bob@example.com", "first_name": "Robert", "last_name": "Roe"});
-    let bob = ready.client.post("/v1/enrollments", body).await.text("contact_id");
+    let bob = ready.client.post("/v1/enrollments", body).await;
+    assert_eq!((&bob.body["mailable"], &bob.body["skip_reason"]), (&json!(false), &json!("no_consent")));
+    let bob = bob.text("contact_id");
     let contact = ready.client.get(&format!("/v1/contacts/{bob}")).await.body["contact"].clone();
     assert_eq!((&contact["first_name"], &contact["last_name"]), (&json!("Bob"), &json!("Roe")));
     assert_eq!(contact["marketing_status"], "pending");
+}
+
+/// A contact that the engine made for a mail, with consent pending.
+async fn known_from(ready: &Ready, source: &str, email: &str) -> Uuid {
+    let id = schemas::new_id();
+    sqlx::query(
+        "insert into contacts (tenant_id, id, address, marketing_status, source) values ($1, $2, $3, 'pending', $4)",
+    )
+    .bind(ready.client.tenant)
+    .bind(id)
+    .bind(email)
+    .bind(source)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    id
+}
+
+async fn marketing_status(ready: &Ready, contact: Uuid) -> Value {
+    ready.client.get(&format!("/v1/contacts/{contact}")).await.body["contact"]["marketing_status"].clone()
+}
+
+#[rstest]
+#[case::transactional("transactional")]
+#[case::one_off("message")]
+#[tokio::test]
+async fn a_contact_first_seen_by_a_mail_is_enrolled_as_consenting(#[case] source: &str) {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let ann = known_from(&ready, source, "ann@example.com").await;
+    let enrolled = enroll(&ready, &id, "ann@example.com").await;
+    assert_eq!((&enrolled["mailable"], &enrolled["skip_reason"]), (&json!(true), &Value::Null));
+    assert_eq!(marketing_status(&ready, ann).await, "subscribed");
+}
+
+#[tokio::test]
+async fn enrolling_lifts_no_opt_out_and_no_suppression() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let left = known_from(&ready, "transactional", "left@example.com").await;
+    ready.client.patch(&format!("/v1/contacts/{left}"), json!({"marketing_status": "unsubscribed"})).await;
+    known_from(&ready, "transactional", "held@example.com").await;
+    ready.client.post("/v1/suppressions", json!({"email": "held@example.com", "reason": "complaint"})).await;
+    for (email, reason) in [("left@example.com", "unsubscribed"), ("held@example.com", "complained")] {
+        let enrolled = enroll(&ready, &id, email).await;
+        assert_eq!((&enrolled["mailable"], &enrolled["skip_reason"]), (&json!(false), &json!(reason)), "{email}");
+    }
+    assert_eq!(marketing_status(&ready, left).await, "unsubscribed");
+}
+
+#[tokio::test]
+async fn one_call_subscribes_a_pending_contact_but_none_that_left() {
+    let ready = Ready::start().await;
+    let pending = known_from(&ready, "transactional", "ann@example.com").await;
+    let post = async |email: &str, change: Value| {
+        let mut body = json!({"email": email});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        assert_eq!(ready.client.post("/v1/contacts", body).await.status, 200);
+    };
+    post("ann@example.com", json!({})).await;
+    assert_eq!(marketing_status(&ready, pending).await, "pending");
+    post("ann@example.com", json!({"marketing_status": "subscribed", "consent": {"basis": "opt_in"}})).await;
+    assert_eq!(marketing_status(&ready, pending).await, "subscribed");
+    let contact = ready.client.get(&format!("/v1/contacts/{pending}")).await.body["contact"].clone();
+    assert_eq!(contact["consent"]["basis"], "opt_in");
+
+    let left = known_from(&ready, "transactional", "left@example.com").await;
+    ready.client.patch(&format!("/v1/contacts/{left}"), json!({"marketing_status": "unsubscribed"})).await;
+    post("left@example.com", json!({"marketing_status": "subscribed"})).await;
+    assert_eq!(marketing_status(&ready, left).await, "unsubscribed");
 }
 
 #[tokio::test]
@@ -244,4 +317,21 @@ async fn it_is_explained_why_somebody_is_on_his_way_or_not() {
     assert_eq!(explain("ann@example.com").await["decided_by"], "suppression");
     ready.client.patch(&format!("/v1/sequences/{id}"), json!({"status": "archived"})).await;
     assert_eq!(explain("ann@example.com").await["decided_by"], "audience");
+}
+
+#[rstest]
+#[case::the_owner("owner@example.com", 201)]
+#[case::on_a_verified_domain("boss@acme.test", 201)]
+#[case::on_a_domain_below("boss@mail.acme.test", 400)]
+#[case::a_stranger("victim@elsewhere.example", 400)]
+#[tokio::test]
+async fn a_step_may_name_only_the_tenants_own_people_as_owner(#[case] to: &str, #[case] status: u16) {
+    let ready = Ready::start().await;
+    let config = json!({"subject": "News", "message": "Look", "to": to});
+    let steps = json!([{"step_type": WAIT}, {"step_type": "notify_owner", "action_config": config}]);
+    let made = ready.client.post("/v1/sequences", json!({"name": "S", "steps": steps})).await;
+    assert_eq!(made.status.as_u16(), status, "{}", made.body);
+    if status == 400 {
+        assert_eq!(made.faults(), [("steps[1].action_config.to".to_owned(), "not_allowed".to_owned())]);
+    }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Described, Header, Side, reads, schema_of};
 use crate::{
-    AttributionModel, DomainStatus, EventType, OutcomeType, PauseReason,
+    AttributionModel, DomainStatus, EventType, ExitReason, OutcomeType, PauseReason,
     events::{
         BounceData, ClickData, ComplaintData, DeliveryData, EVENT_VERSION, Event, MailData, OpenData, ReplyData,
         UnsubscribeData,
@@ -79,6 +79,38 @@ struct SequenceCompletedData {
     /// The sequence.
     sequence_id: Uuid,
     /// Who took it.
+    contact_id: Uuid,
+    /// The contact's address; null once it was erased.
+    email: Option<String>,
+}
+
+/// `data` of `enrollment.exited`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct EnrollmentExitedData {
+    /// The enrollment.
+    enrollment_id: Uuid,
+    /// The sequence.
+    sequence_id: Uuid,
+    /// Why it ended early.
+    exit_reason: ExitReason,
+    /// Who left.
+    contact_id: Uuid,
+    /// The contact's address; null once it was erased.
+    email: Option<String>,
+}
+
+/// `data` of `enrollment.failed`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct EnrollmentFailedData {
+    /// The enrollment.
+    enrollment_id: Uuid,
+    /// The sequence.
+    sequence_id: Uuid,
+    /// The place of the step that could not be taken.
+    step_order: i16,
+    /// Why not: a code.
+    error: Option<String>,
+    /// Who was on the way.
     contact_id: Uuid,
     /// The contact's address; null once it was erased.
     email: Option<String>,
@@ -361,9 +393,23 @@ fn particulars(event: EventType) -> (&'static str, &'static str, Data, Value) {
         }
         EventType::SequenceCompleted => (
             "Sequence completed",
-            "A sequence finished for a contact.",
+            "A sequence finished for a contact: after its last step, or by an `end_sequence` step.",
             own::<SequenceCompletedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "contact_id": ID, "email": "ann@example.com"}),
+        ),
+        EventType::EnrollmentExited => (
+            "Enrollment exited",
+            "A contact left a sequence before its end.",
+            own::<EnrollmentExitedData>(),
+            json!({"enrollment_id": ID, "sequence_id": ID, "exit_reason": "unsubscribed", "contact_id": ID,
+                   "email": "ann@example.com"}),
+        ),
+        EventType::EnrollmentFailed => (
+            "Enrollment failed",
+            "A contact's way through a sequence ended because a step could not be taken.",
+            own::<EnrollmentFailedData>(),
+            json!({"enrollment_id": ID, "sequence_id": ID, "step_order": 2, "error": "sender_required", "contact_id": ID,
+                   "email": "ann@example.com"}),
         ),
         EventType::ContactCreated => (
             "Contact created",

@@ -42,6 +42,7 @@ pub(crate) struct Groups {
     pub(crate) calls: Calls,
     pub(crate) group_max: i64,
     pub(crate) steps_per_day: i16,
+    pub(crate) owner_mails_per_hour: u32,
 }
 
 /// What a group came to.
@@ -108,7 +109,7 @@ impl Groups {
                 self.claim_calls(&items, now, &mut settled, calls);
                 continue;
             }
-            let taken = steps::take(&mut *db, kind, &items, announce).await?;
+            let taken = steps::take(&mut *db, kind, &items, announce, self.owner_mails_per_hour).await?;
             for (item, taken) in items.iter().zip(taken) {
                 let (moved, log) = follow(item, taken, now);
                 settled.moves.push(moved);
@@ -138,6 +139,7 @@ impl Groups {
 pub(crate) fn follow(item: &Item<'_>, taken: Taken, now: DateTime<Utc>) -> (Move, Option<Log>) {
     match taken {
         Taken::Later => (Move::again(item.due, now + LATER), None),
+        Taken::Wait(until) => (Move::again(item.due, until), None),
         Taken::Failed(code) => fail(item.due, item.step.id, item.step.kind, code, now),
         Taken::Took(effect) => {
             let log = Log::of(item.due, item.step.id, item.step.kind, &effect);

@@ -53,6 +53,10 @@ pub struct Settings {
     /// as `loop_detected`.
     #[arg(long, env = "POSTRIDER_SEQUENCING_STEPS_PER_DAY", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub sequencing_steps_per_day: u16,
+    /// Mails that the `notify_owner` steps of a tenant may send in an hour, over all processes; enrollments beyond it wait. 0 switches
+    /// the limit off.
+    #[arg(long, env = "POSTRIDER_SEQUENCING_OWNER_MAILS_PER_HOUR", default_value_t = 120)]
+    pub sequencing_owner_mails_per_hour: u32,
 }
 
 /// Starts the stage's sweeps.
@@ -66,6 +70,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         calls: Calls::new(deps),
         group_max: i64::from(settings.sequencing_group),
         steps_per_day: i16::try_from(settings.sequencing_steps_per_day).unwrap_or(i16::MAX),
+        owner_mails_per_hour: settings.sequencing_owner_mails_per_hour,
     };
     let due = DueSweep { groups, workers: settings.sequencing_workers.max(1), interval: settings.sequencing_poll };
     deps.runner.start_sweep(NAME, Arc::new(due));

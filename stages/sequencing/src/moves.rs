@@ -1,7 +1,7 @@
-//! Writing down where enrollments are, what each step did, and who completed.
+//! Writing down where enrollments are and what each step did. That one has ended is told by a trigger of the table, whoever ends it.
 
 use chrono::{DateTime, Utc};
-use schemas::{EnrollmentStatus, EventType, ExitReason, StepType};
+use schemas::{EnrollmentStatus, ExitReason, StepType};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -13,8 +13,6 @@ use crate::{due::Due, steps::Effect};
 pub(crate) struct Move {
     tenant_id: Uuid,
     id: Uuid,
-    sequence_id: Uuid,
-    contact_id: Uuid,
     pub(crate) status: EnrollmentStatus,
     pub(crate) exit_reason: Option<ExitReason>,
     next_step: i16,
@@ -31,8 +29,6 @@ impl Move {
         Self {
             tenant_id: due.tenant_id,
             id: due.id,
-            sequence_id: due.sequence_id,
-            contact_id: due.contact_id,
             status: EnrollmentStatus::Active,
             exit_reason: None,
             next_step: due.next_step,
@@ -154,10 +150,6 @@ pub(crate) async fn write(db: &mut PgConnection, moves: &[Move], log: &[Log]) ->
     if !log.is_empty() {
         write_log(&mut *db, log).await?;
     }
-    let completed: Vec<&Move> = moves.iter().filter(|moved| moved.status == EnrollmentStatus::Completed).collect();
-    if !completed.is_empty() {
-        tell(db, &completed).await?;
-    }
     Ok(())
 }
 
@@ -215,30 +207,6 @@ async fn write_log(db: &mut PgConnection, log: &[Log]) -> sqlx::Result<()> {
         &details,
         &sends as &[Option<Uuid>],
         &dues,
-    )
-    .execute(db)
-    .await
-    .map(drop)
-}
-
-/// `sequence.completed`, for every product of the tenant.
-async fn tell(db: &mut PgConnection, completed: &[&Move]) -> sqlx::Result<()> {
-    let column = |of: fn(&Move) -> Uuid| completed.iter().map(|to| of(to)).collect::<Vec<Uuid>>();
-    // One event per enrollment, for good.
-    let ids: Vec<Uuid> =
-        completed.iter().map(|to| Uuid::new_v5(&to.id, EventType::SequenceCompleted.as_str().as_bytes())).collect();
-    let data: Vec<Value> =
-        completed.iter().map(|to| json!({"sequence_id": to.sequence_id, "enrollment_id": to.id})).collect();
-    sqlx::query!(
-        "insert into notices (tenant_id, id, type, contact_id, subject_id, data)
-         select w.tenant_id, w.id, $1, w.contact_id, w.subject_id, w.data
-         from unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::jsonb[]) as w (tenant_id, id, contact_id, subject_id, data)",
-        EventType::SequenceCompleted.as_str(),
-        &column(|to| to.tenant_id),
-        &ids,
-        &column(|to| to.contact_id),
-        &column(|to| to.id),
-        &data,
     )
     .execute(db)
     .await

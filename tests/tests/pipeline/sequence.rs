@@ -57,7 +57,7 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
         {"step_type": "update_lifecycle_stage", "action_config": {"stage": "customer"}},
         later(json!({"step_type": "create_task", "action_config": {"title": "Call", "due_in_days": 1}})),
         {"step_type": "create_opportunity", "action_config": {"name": "Big", "value_cents": 100}},
-        {"step_type": "notify_owner", "action_config": {"subject": "A new one", "message": "Have a look", "to": "boss@example.com"}},
+        {"step_type": "notify_owner", "action_config": {"subject": "A new one", "message": "Have a look", "to": "boss@acme.example"}},
         later(json!({"step_type": "call_product_webhook", "action_config": {"url": receiver.url(), "payload": {"n": 1}}})),
         {"step_type": "update_subscription", "action_config": {"list_id": list, "status": "subscribed"}},
         {"step_type": "remove_tag", "action_config": {"tag_id": vip}},
@@ -130,7 +130,7 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
     assert!(html.contains("Hello Dora of pro") && html.contains("/u/v1."), "{html}");
     // The owner's.
     eventually("the notification", WITHIN, || async {
-        let mails = rig.sink.messages_to("boss@example.com").await;
+        let mails = rig.sink.messages_to("boss@acme.example").await;
         (mails.len() == 1 && mails[0]["text"].as_str().unwrap_or_default().contains("dora@example.org")).then_some(())
     })
     .await;

@@ -16,7 +16,8 @@ use crate::{
 };
 
 const CONFIG: &str = "By `step_type`: apply_tag, remove_tag `{tag_id}`; update_field `{field, value}`; update_lifecycle_stage `{stage}`; \
-                      notify_owner `{subject, message, to?}`; create_task `{title, due_in_days?, notes?}`; create_opportunity \
+                      notify_owner `{subject, message, to?}` (`to`: the owner's address or one on a verified domain of the tenant; at most once \
+                      an hour for an enrollment); create_task `{title, due_in_days?, notes?}`; create_opportunity \
                       `{name, stage?, value_cents?}`; update_subscription `{list_id?, status: subscribed|unsubscribed}`; add_suppression \
                       `{scope: all|marketing, note?}`; call_product_webhook `{url, payload?}`; end_sequence `{reason?}`; others `{}`.";
 

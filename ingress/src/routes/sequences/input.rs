@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runtime::outbound::Rules;
-use schemas::{DelayUnit, StepType};
+use schemas::{Address, DelayUnit, StepType};
 use sequencing::{
     action::{Action, CONTACT_FIELDS, Decode, UpdateField},
     delay,
@@ -288,6 +288,15 @@ fn check_field(path: &str, update: &UpdateField, known: &Known<'_>, faults: &mut
             }
         }
     }
+}
+
+/// To whom `notify_owner` steps write, where they say so, with the step's place: canonical addresses.
+pub(super) fn owner_addresses(steps: &[NewStep]) -> Vec<(usize, String)> {
+    let named = |step: &NewStep| match &step.action {
+        Action::NotifyOwner(notify) => Address::parse(notify.to.as_deref()?).ok().map(Address::into_string),
+        _ => None,
+    };
+    steps.iter().enumerate().filter_map(|(place, step)| Some((place, named(step)?))).collect()
 }
 
 /// What a config names and the tenant must have: tags, lists.

@@ -74,6 +74,13 @@ async fn require_named(act: &mut Act, new: &NewSequence) -> Result<(), ApiError>
             Some(_) => {}
         }
     }
+    for (place, address) in input::owner_addresses(&new.steps) {
+        if !store::is_owners_address(act.db(), tenant, &address).await? {
+            let path = format!("steps[{place}].action_config.to");
+            let detail = "must be the owner's address, or one on a verified domain of the tenant";
+            return Err(ApiError::invalid(path, "not_allowed", detail));
+        }
+    }
     let wanted = input::audiences(&new.steps);
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id)| *id).collect();
     let audiences = store::audiences(act.db(), tenant, &ids).await?;

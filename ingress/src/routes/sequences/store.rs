@@ -117,6 +117,11 @@ pub(super) async fn audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid])
     Ok(rows.into_iter().map(|row| (row.kind, row.id)).collect())
 }
 
+/// Whether a step may write to this address as to the owner.
+pub(super) async fn is_owners_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(r#"select is_owners_address($1, $2) as "allowed!""#, tenant, address).fetch_one(db).await
+}
+
 /// Whether there is such a sender.
 pub(super) async fn has_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     sqlx::query_scalar!(

@@ -8,6 +8,7 @@ mod owner;
 mod subscriptions;
 mod suppress;
 
+use chrono::{DateTime, Utc};
 use runtime::Publication;
 use schemas::{ExitReason, StepType};
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ pub(crate) enum Outcome {
     Done,
     /// It was so before.
     Unchanged,
-    /// It would have undone the recipient's own choice.
+    /// It would have undone the recipient's own choice, or is not allowed any more.
     Withheld,
 }
 
@@ -86,6 +87,8 @@ pub(crate) enum Taken {
     Failed(&'static str),
     /// Somebody else holds its contact: again in a moment.
     Later,
+    /// There is no capacity for it before this time.
+    Wait(DateTime<Utc>),
 }
 
 /// Everything a group owes others after its commit.
@@ -97,8 +100,9 @@ pub(crate) async fn take(
     kind: StepType,
     items: &[Item<'_>],
     announce: &mut Announcements,
+    owner_mails_per_hour: u32,
 ) -> sqlx::Result<Vec<Taken>> {
-    let error = match attempt(db, kind, items, announce).await {
+    let error = match attempt(db, kind, items, announce, owner_mails_per_hour).await {
         Ok(taken) => return Ok(taken),
         Err(error) if runtime::db::is_transient(&error) => return Err(error),
         Err(error) => error,
@@ -106,7 +110,7 @@ pub(crate) async fn take(
     tracing::error!(step_type = %kind, items = items.len(), error = runtime::db::describe(&error), "a step's statement was refused");
     let mut taken = Vec::with_capacity(items.len());
     for item in items {
-        match attempt(db, kind, std::slice::from_ref(item), announce).await {
+        match attempt(db, kind, std::slice::from_ref(item), announce, owner_mails_per_hour).await {
             Ok(one) => taken.extend(one),
             Err(error) if runtime::db::is_transient(&error) => return Err(error),
             Err(_) => taken.push(Taken::Failed("refused_by_ledger")),
@@ -121,10 +125,11 @@ async fn attempt(
     kind: StepType,
     items: &[Item<'_>],
     announce: &mut Announcements,
+    owner_mails_per_hour: u32,
 ) -> sqlx::Result<Vec<Taken>> {
     let mut savepoint = db.begin().await?;
     let announced = announce.len();
-    let result = act(&mut savepoint, kind, items, announce).await;
+    let result = act(&mut savepoint, kind, items, announce, owner_mails_per_hour).await;
     match result {
         Ok(taken) => {
             savepoint.commit().await?;
@@ -144,6 +149,7 @@ async fn act(
     kind: StepType,
     items: &[Item<'_>],
     announce: &mut Announcements,
+    owner_mails_per_hour: u32,
 ) -> sqlx::Result<Vec<Taken>> {
     match kind {
         StepType::SendEmail => mail::send(db, items, announce).await,
@@ -155,7 +161,7 @@ async fn act(
         StepType::UpdateSubscription => subscriptions::update(db, items).await,
         StepType::AddSuppression => suppress::add(db, items).await,
         StepType::CreateTask | StepType::CreateOpportunity => notices::tell(db, items).await,
-        StepType::NotifyOwner => owner::notify(db, items, announce).await,
+        StepType::NotifyOwner => owner::notify(db, items, announce, owner_mails_per_hour).await,
         // Taken outside of the transaction: see `calls`.
         StepType::CallProductWebhook => Ok(items.iter().map(|_| Taken::Later).collect()),
     }

@@ -1,9 +1,13 @@
 //! `notify_owner`: a one-off message to the tenant's owner, or to whom the step names. It takes the road of all one-off messages:
 //! stored with its request here, resolved by the audience stage, judged by every gate. It is about the contact, so it goes with
 //! him when he is erased.
+//!
+//! Nobody consents to it, so it is bounded: it goes to the owner's address or one on a proven domain of the tenant, at most once an
+//! hour for each enrollment, and a tenant has an hourly limit. An enrollment that finds no capacity waits for it.
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use runtime::Publication;
 use schemas::{Address, RequestAnnounced, RequestKind, SendId, messages::MessagePayload, new_batch_id, subjects};
 use serde_json::{Value, json};
@@ -42,24 +46,45 @@ fn recipient(item: &Item<'_>) -> Option<Address> {
     Address::parse(to).ok()
 }
 
+/// The window of both limits.
+const WINDOW: TimeDelta = TimeDelta::hours(1);
+
 pub(super) async fn notify(
     db: &mut PgConnection,
     items: &[Item<'_>],
     announce: &mut Announcements,
+    per_hour: u32,
 ) -> sqlx::Result<Vec<Taken>> {
     let senders = default_senders(&mut *db, items).await?;
-    let recipients = find_or_create(&mut *db, items).await?;
+    let allowed = allowed(&mut *db, items).await?;
+    let earlier = earlier(&mut *db, items).await?;
+    let mut capacity = capacity(&mut *db, items, per_hour).await?;
+    let recipients = find_or_create(&mut *db, items, &allowed).await?;
     let mut messages = Vec::with_capacity(items.len());
     let mut taken = Vec::with_capacity(items.len());
-    for item in items {
-        let sender = item.sequence.sender_profile_id.or_else(|| senders.get(&item.due.tenant_id).copied());
+    for (item, is_allowed) in items.iter().zip(&allowed) {
+        let tenant = item.due.tenant_id;
+        let sender = item.sequence.sender_profile_id.or_else(|| senders.get(&tenant).copied());
         let to = recipient(item);
-        let contact = to.as_ref().and_then(|to| recipients.get(&(item.due.tenant_id, to.as_str().to_owned())));
+        if asked(item).is_some() && to.is_some() && !is_allowed {
+            let detail = json!({"reason": "recipient_not_allowed"});
+            taken.push(Taken::Took(Effect::of(Outcome::Withheld, detail)));
+            continue;
+        }
+        let contact = to.as_ref().and_then(|to| recipients.get(&(tenant, to.as_str().to_owned())));
         taken.push(match (asked(item), sender, contact) {
             (None, ..) => MALFORMED,
             (_, None, _) => Taken::Failed("sender_required"),
             (_, _, None) => Taken::Failed("no_recipient"),
             (Some(notify), Some(sender), Some(contact)) => {
+                let wait = match earlier.get(&(tenant, item.due.id)) {
+                    Some(at) => Some(*at + WINDOW),
+                    None => capacity.get_mut(&tenant).and_then(Capacity::take),
+                };
+                if let Some(until) = wait {
+                    taken.push(Taken::Wait(until));
+                    continue;
+                }
                 let message = compose(item, notify, sender, *contact);
                 let effect = Effect::of(Outcome::Done, json!({"message_id": message.id}));
                 let effect = Effect { send_id: Some(message.send()), ..effect };
@@ -73,6 +98,90 @@ pub(super) async fn notify(
         announce.push(publication(message)?);
     }
     Ok(taken)
+}
+
+/// What a tenant may still send in this hour.
+#[derive(Debug)]
+struct Capacity {
+    limit: usize,
+    /// When the mails of the last hour were made, oldest first.
+    used: Vec<DateTime<Utc>>,
+    granted: usize,
+    refused: usize,
+}
+
+impl Capacity {
+    /// Takes a mail, or says when to ask again: each of those that wait waits for another mail to leave the window, so that they do
+    /// not all come back at once.
+    fn take(&mut self) -> Option<DateTime<Utc>> {
+        if self.used.len() + self.granted < self.limit {
+            self.granted += 1;
+            return None;
+        }
+        let (round, place) = (self.refused / self.limit, self.refused % self.limit);
+        self.refused += 1;
+        let leaves = self.used.get(place).copied().unwrap_or_else(Utc::now);
+        Some(leaves + WINDOW * i32::try_from(round + 1).unwrap_or(i32::MAX))
+    }
+}
+
+/// The capacity of the items' tenants; none without a limit. Holds each tenant's lock until the transaction ends, in order, so that of
+/// two groups one counts the other.
+async fn capacity(db: &mut PgConnection, items: &[Item<'_>], per_hour: u32) -> sqlx::Result<HashMap<Uuid, Capacity>> {
+    let limit = usize::try_from(per_hour).unwrap_or(usize::MAX);
+    if limit == 0 {
+        return Ok(HashMap::new());
+    }
+    let mut tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
+    tenants.sort_unstable();
+    tenants.dedup();
+    for tenant in &tenants {
+        sqlx::query!(
+            "select pg_advisory_xact_lock(hashtextextended('postrider owner mail ' || $1::uuid::text, 0)) as locked",
+            tenant
+        )
+        .fetch_one(&mut *db)
+        .await?;
+    }
+    // In a statement of its own, whose snapshot is taken under the locks.
+    let rows =
+        sqlx::query_file!("queries/owner_capacity.sql", &tenants, i64::from(per_hour)).fetch_all(&mut *db).await?;
+    let capacity = |used| Capacity { limit, used, granted: 0, refused: 0 };
+    Ok(rows.into_iter().map(|row| (row.tenant_id, capacity(row.used))).collect())
+}
+
+/// The mails that these enrollments had in the last hour: when the latest was made. By the steps' primary key.
+async fn earlier(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashMap<(Uuid, Uuid), DateTime<Utc>>> {
+    let (tenants, enrollments): (Vec<Uuid>, Vec<Uuid>) =
+        items.iter().map(|item| (item.due.tenant_id, item.due.id)).unzip();
+    let rows = sqlx::query!(
+        r#"select w.tenant_id as "tenant_id!", w.id as "id!", max(p.done_at) as "done_at!"
+           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+           join enrollment_steps p on p.tenant_id = w.tenant_id and p.enrollment_id = w.id
+           where p.step_type = 'notify_owner' and p.send_id is not null and p.done_at > now() - interval '1 hour'
+           group by w.tenant_id, w.id"#,
+        &tenants,
+        &enrollments,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.done_at)).collect())
+}
+
+/// For each item, whether its recipient is the owner or has an address on a proven domain of the tenant, now.
+async fn allowed(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<bool>> {
+    let tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
+    let addresses: Vec<String> =
+        items.iter().map(|item| recipient(item).map(Address::into_string).unwrap_or_default()).collect();
+    sqlx::query_scalar!(
+        r#"select is_owners_address(w.tenant_id, w.address) as "allowed!"
+           from unnest($1::uuid[], $2::text[]) with ordinality as w (tenant_id, address, place)
+           order by w.place"#,
+        &tenants,
+        &addresses,
+    )
+    .fetch_all(db)
+    .await
 }
 
 fn compose<'a>(item: &'a Item<'a>, notify: &NotifyOwner, sender: Uuid, recipient: Uuid) -> Message<'a> {
@@ -117,9 +226,17 @@ async fn default_senders(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Res
 }
 
 /// The contacts of the recipients; those that are missing are made. They get this mail, not marketing: their consent is pending.
-async fn find_or_create(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashMap<(Uuid, String), Uuid>> {
-    let mut wanted: Vec<(Uuid, String)> =
-        items.iter().filter_map(|item| Some((item.due.tenant_id, recipient(item)?.into_string()))).collect();
+async fn find_or_create(
+    db: &mut PgConnection,
+    items: &[Item<'_>],
+    allowed: &[bool],
+) -> sqlx::Result<HashMap<(Uuid, String), Uuid>> {
+    let mut wanted: Vec<(Uuid, String)> = items
+        .iter()
+        .zip(allowed)
+        .filter(|(_, allowed)| **allowed)
+        .filter_map(|(item, _)| Some((item.due.tenant_id, recipient(item)?.into_string())))
+        .collect();
     wanted.sort_unstable();
     wanted.dedup();
     let (tenants, addresses): (Vec<Uuid>, Vec<String>) = wanted.into_iter().unzip();

@@ -53,6 +53,9 @@ async fn who_must_leave_leaves_between_two_steps(#[case] change: Option<(&str, &
     world.start(&[]).await;
     world.over().await;
     assert_eq!(world.states().await, expected);
+    let mut told: Vec<String> = expected.iter().map(|state| state.replace("exited", "enrollment.exited")).collect();
+    told.sort();
+    assert_eq!(world.told().await, told);
     assert_eq!(world.number("select count(*) from enrollment_checks").await, 0);
 }
 

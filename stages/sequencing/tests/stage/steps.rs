@@ -112,7 +112,7 @@ async fn a_repeated_tag_or_value_is_noted_as_unchanged() {
 }
 
 #[tokio::test]
-async fn an_end_step_ends_without_completing() {
+async fn an_end_step_completes_the_sequence() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
     let sequence = world.sequence(&[step("end_sequence", json!({"reason": "enough"})), task()]).await;
@@ -120,7 +120,7 @@ async fn an_end_step_ends_without_completing() {
     world.start(&[]).await;
     world.over().await;
     assert_eq!(world.states().await, ["exited end_step"]);
-    assert_eq!(world.number("select count(*) from notices").await, 0);
+    assert_eq!(world.told().await, ["sequence.completed"]);
     assert_eq!(world.text("select detail ->> 'reason' from enrollment_steps").await, "enough");
 }
 
@@ -211,6 +211,7 @@ async fn a_step_that_the_ledger_refuses_costs_its_own_enrollment_only() {
         "error refused_by_ledger"
     );
     assert_eq!(world.number("select count(*) from enrollment_steps where outcome = 'failed'").await, 1);
+    assert_eq!(world.told().await.iter().filter(|told| *told == "enrollment.failed refused_by_ledger 1").count(), 1);
 }
 
 #[tokio::test]
@@ -234,4 +235,69 @@ async fn a_contact_that_somebody_holds_does_not_hold_up_the_others() {
     world.over().await;
     assert_eq!(world.number("select count(*) from contacts where lifecycle_stage = 'lead'").await, 10);
     assert_eq!(world.number("select count(*) from enrollments where attempts > 0").await, 0);
+}
+
+fn notice(to: &str) -> crate::world::Step<'static> {
+    step("notify_owner", json!({"subject": "News", "message": "Look", "to": to}))
+}
+
+#[tokio::test]
+async fn owner_mails_beyond_the_hours_limit_wait_and_none_is_lost() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 10).await;
+    let sequence = world.sequence(&[notice("owner@example.com")]).await;
+    world.enroll(sequence, &people, 0).await;
+    let deps = world.start(&["--sequencing-owner-mails-per-hour", "4"]).await;
+    let waiting = "select count(*) from enrollments
+                   where status = 'active' and next_action_at > now() + interval '30 minutes' and attempts = 0";
+    until("the others wait", async || world.number(waiting).await == 6).await;
+    assert_eq!(world.number("select count(*) from messages").await, 4);
+    // The hour passes.
+    for sent in [8, 10] {
+        world.execute("update messages set created_at = created_at - interval '61 minutes'").await;
+        world.execute("update enrollments set next_action_at = now() where status = 'active'").await;
+        until("as many as fit", async || world.number("select count(*) from messages").await == sent).await;
+    }
+    world.over().await;
+    assert_eq!(world.told().await, vec!["sequence.completed"; 10]);
+    drop(deps);
+}
+
+#[tokio::test]
+async fn an_enrollment_writes_to_the_owner_once_an_hour() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[notice("owner@example.com"), notice("owner@example.com")]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    until("the second waits", async || {
+        let waiting =
+            "select count(*) from enrollments where next_step = 2 and next_action_at > now() + interval '50 minutes'";
+        world.number(waiting).await == 1
+    })
+    .await;
+    assert_eq!(world.number("select count(*) from messages").await, 1);
+    world.execute("update enrollment_steps set done_at = done_at - interval '61 minutes'").await;
+    world.execute("update enrollments set next_action_at = now()").await;
+    world.over().await;
+    assert_eq!(world.number("select count(*) from messages").await, 2);
+}
+
+#[tokio::test]
+async fn a_step_writes_to_nobody_but_the_owner_and_the_tenants_own_domains() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let own: String =
+        sqlx::query_scalar("select 'boss@' || domain from domains").fetch_one(world.pool()).await.unwrap();
+    for to in ["victim@elsewhere.example", own.as_str()] {
+        let sequence = world.sequence(&[notice(to)]).await;
+        world.enroll(sequence, &people, 0).await;
+    }
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed", "completed"]);
+    assert_eq!(world.number("select count(*) from messages").await, 1);
+    let withheld = "select detail ->> 'reason' from enrollment_steps where outcome = 'withheld'";
+    assert_eq!(world.text(withheld).await, "recipient_not_allowed");
+    assert_eq!(world.number("select count(*) from contacts where address = 'victim@elsewhere.example'").await, 0);
 }

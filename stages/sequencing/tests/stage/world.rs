@@ -70,6 +70,18 @@ impl World {
         .await;
     }
 
+    /// How enrollments ended, as their products are told, in order of the words: type, reason or error, step.
+    pub(crate) async fn told(&self) -> Vec<String> {
+        sqlx::query_scalar(
+            "select concat_ws(' ', type, data ->> 'exit_reason', data ->> 'error', data ->> 'step_order') from notices n
+             where type like 'enrollment.%' or type = 'sequence.completed'
+             order by 1",
+        )
+        .fetch_all(self.pool())
+        .await
+        .unwrap()
+    }
+
     /// The states of all enrollments with their reasons, in order.
     pub(crate) async fn states(&self) -> Vec<String> {
         sqlx::query_scalar("select concat_ws(' ', status, exit_reason) from enrollments order by created_at, id")

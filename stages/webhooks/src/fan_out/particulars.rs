@@ -107,6 +107,8 @@ pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) ->
         EventType::EmailFailed | EventType::EmailSuppressed => data.reason = detail.text("reason"),
         // No facts about a mail.
         EventType::SequenceCompleted
+        | EventType::EnrollmentExited
+        | EventType::EnrollmentFailed
         | EventType::ContactCreated
         | EventType::CampaignSent
         | EventType::CampaignPaused
@@ -176,7 +178,11 @@ fn subject_name(event_type: EventType) -> Option<&'static str> {
     match event_type {
         EventType::CampaignSent | EventType::CampaignPaused => Some("campaign_id"),
         EventType::DomainStatusChanged => Some("domain_id"),
-        EventType::SequenceCompleted | EventType::TaskCreated | EventType::OpportunityCreated => Some("enrollment_id"),
+        EventType::SequenceCompleted
+        | EventType::EnrollmentExited
+        | EventType::EnrollmentFailed
+        | EventType::TaskCreated
+        | EventType::OpportunityCreated => Some("enrollment_id"),
         EventType::OutcomeCredited => Some("outcome_id"),
         EventType::WebhookTest => Some("subscription_id"),
         EventType::RequestRejected => Some("request_id"),
