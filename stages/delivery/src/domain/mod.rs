@@ -3,6 +3,7 @@
 //! Everything but [`DnsResolver`] is pure. [`records`] says what to publish; [`verify`] asks the DNS for each;
 //! [`status`] turns the answers into the domain's next status.
 
+mod answer;
 mod records;
 mod resolver;
 mod status;

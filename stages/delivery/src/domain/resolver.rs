@@ -8,8 +8,9 @@ use hickory_resolver::{
     net::{DnsError, NetError, runtime::TokioRuntimeProvider},
     proto::rr::{Name, RData, RecordType as WireType},
 };
+use runtime::{Budget, Spent};
 
-use super::verify::Lookup;
+use super::{answer, verify::Lookup};
 
 /// Which servers to ask and how long to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Default for DnsSettings {
 #[error("the DNS resolver cannot be set up")]
 pub struct ResolverError(#[source] NetError);
 
-/// A question without a definite answer: timeout, SERVFAIL, REFUSED. Ask again later; it says nothing about the record.
+/// A question that brought nothing to compare. All but [`LookupError::TooLong`] say nothing about the record: ask again later.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// No server gave a definite answer.
@@ -42,6 +43,9 @@ pub enum LookupError {
     /// Nothing came within the time for all attempts.
     #[error("the DNS did not answer in time")]
     Timeout,
+    /// The answer is longer than any that is asked for.
+    #[error("the answer is too long")]
+    TooLong(#[source] Spent),
     /// The name cannot be asked for.
     #[error("the name is not a DNS name")]
     Name,
@@ -94,14 +98,11 @@ impl DnsResolver {
 impl Lookup for DnsResolver {
     async fn txt(&self, name: &str) -> Result<Vec<String>, LookupError> {
         let answers = self.ask(name, WireType::TXT).await?;
-        Ok(answers
-            .iter()
-            .filter_map(|data| match data {
-                // One record's strings belong together without anything between them (RFC 7208 §3.3, RFC 6376 §3.6.2.2).
-                RData::TXT(txt) => Some(String::from_utf8_lossy(&txt.txt_data.concat()).into_owned()),
-                _ => None,
-            })
-            .collect())
+        let records = answers.iter().filter_map(|data| match data {
+            RData::TXT(txt) => Some(txt.txt_data.iter().map(AsRef::as_ref)),
+            _ => None,
+        });
+        answer::texts(records, &Budget::new(answer::LIMITS)).map_err(LookupError::TooLong)
     }
 
     async fn cname(&self, name: &str) -> Result<Vec<String>, LookupError> {

@@ -2,7 +2,9 @@
 
 use std::future::Future;
 
-use super::{DnsRecord, LookupError, Purpose, RecordType};
+use runtime::{Budget, Spent};
+
+use super::{DnsRecord, LookupError, Purpose, RecordType, answer};
 
 /// The DNS as verification needs it.
 pub trait Lookup: Sync {
@@ -56,10 +58,21 @@ pub enum CheckError {
         /// Where.
         host: String,
     },
+    /// More or longer records than are looked at.
+    #[error("{host} has more or longer records than are read: remove those that are not needed")]
+    TooLong {
+        /// Where.
+        host: String,
+    },
     /// No definite answer.
     #[error("the DNS gave no definite answer: this check will be repeated")]
     NoAnswer,
 }
+
+/// Most records at one name that are shown.
+const OBSERVED_MAX: usize = 10;
+/// Most characters of each.
+const OBSERVED_CHARS_MAX: usize = 1_024;
 
 /// A record and what was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +81,7 @@ pub struct Checked {
     pub record: DnsRecord,
     /// Whether it is.
     pub validity: Validity,
-    /// What stands at its name now: all records of the type, at most ten.
+    /// What stands at its name now: all records of the type, at most [`OBSERVED_MAX`], each cut to [`OBSERVED_CHARS_MAX`].
     pub observed: Vec<String>,
     /// What is wrong, when it is not valid.
     pub error: Option<CheckError>,
@@ -88,21 +101,31 @@ pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &impl Lookup) ->
 }
 
 async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> Checked {
-    let Ok(mut observed) = lookup(dns, record.type_, &record.host).await else {
-        return Checked {
-            record,
-            validity: Validity::Undetermined,
-            observed: Vec::new(),
-            error: Some(CheckError::NoAnswer),
-        };
+    let observed = match lookup(dns, record.type_, &record.host).await {
+        Ok(observed) => observed,
+        Err(LookupError::TooLong(_)) => {
+            let error = Some(CheckError::TooLong { host: record.host.clone() });
+            return Checked { record, validity: Validity::Invalid, observed: Vec::new(), error };
+        }
+        Err(_) => {
+            let error = Some(CheckError::NoAnswer);
+            return Checked { record, validity: Validity::Undetermined, observed: Vec::new(), error };
+        }
     };
-    let mut error = judge(&record, &observed).err();
+    let mut error = judge(&record, &observed, &Budget::new(answer::LIMITS)).err();
     if error.is_some() && observed.is_empty() {
         error = doubled_zone(domain, &record, dns).await.or(error);
     }
     let validity = if error.is_none() { Validity::Valid } else { Validity::Invalid };
-    observed.truncate(10);
+    let observed = observed.into_iter().take(OBSERVED_MAX).map(shortened).collect();
     Checked { record, validity, observed, error }
+}
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(OBSERVED_CHARS_MAX) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
 }
 
 async fn lookup(dns: &impl Lookup, type_: RecordType, name: &str) -> Result<Vec<String>, LookupError> {
@@ -117,14 +140,20 @@ async fn lookup(dns: &impl Lookup, type_: RecordType, name: &str) -> Result<Vec<
 async fn doubled_zone(domain: &str, record: &DnsRecord, dns: &impl Lookup) -> Option<CheckError> {
     let found = format!("{}.{domain}", record.host);
     let observed = lookup(dns, record.type_, &found).await.ok()?;
-    judge(record, &observed).ok()?;
+    judge(record, &observed, &Budget::new(answer::LIMITS)).ok()?;
     let enter = record.host.strip_suffix(domain)?.trim_end_matches('.');
     Some(CheckError::DoubledZone { found, enter: if enter.is_empty() { "@".to_owned() } else { enter.to_owned() } })
 }
 
-/// Whether one of the observed values is what the record asks for.
-fn judge(record: &DnsRecord, observed: &[String]) -> Result<(), CheckError> {
+/// Whether one of the observed values is what the record asks for. Each value is gone through a few times: for what it concerns, and
+/// for its tags or terms.
+fn judge(record: &DnsRecord, observed: &[String], budget: &Budget) -> Result<(), CheckError> {
     let (type_, host) = (record.type_, record.host.clone());
+    let too_long = |_: Spent| CheckError::TooLong { host: record.host.clone() };
+    for value in observed {
+        budget.take_steps(4 * (1 + value.len() as u64)).map_err(too_long)?;
+        budget.hold(2 * value.len()).map_err(too_long)?;
+    }
     let relevant: Vec<&str> =
         observed.iter().map(|value| value.trim()).filter(|value| concerns(record, value)).collect();
     if relevant.is_empty() {

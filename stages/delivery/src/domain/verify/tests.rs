@@ -142,3 +142,63 @@ async fn a_transient_dns_error_determines_nothing(#[case] fault: &str) {
     let checked = of(Purpose::Ownership, all);
     assert_eq!((checked.validity, checked.error), (Validity::Undetermined, Some(CheckError::NoAnswer)));
 }
+
+/// Reads an answer: records apart by line breaks, their strings by bars. Every kind of record is compared with it.
+fn read(input: &[u8]) -> runtime::Used {
+    let budget = Budget::new(answer::LIMITS);
+    let records = input.split(|byte| *byte == b'\n').map(|record| record.split(|byte| *byte == b'|'));
+    if let Ok(texts) = answer::texts(records, &budget) {
+        for record in expected() {
+            // Refused or not: it returns.
+            let _ = judge(&record, &texts, &budget);
+        }
+    }
+    budget.used()
+}
+
+#[test]
+fn fuzz_dns_answers() {
+    let tokens: &[&[u8]] = &[
+        b"v=spf1",
+        b" include:spf.postrider.example",
+        b"v=DKIM1;",
+        b" k=rsa;",
+        b" p=",
+        b"MII",
+        b"v=DMARC1; p=none",
+        b"\n",
+        b"|",
+        b";",
+        b"=",
+        b" ",
+        b"+",
+        b"\xff",
+        b"postrider-verification=",
+        b"tok",
+    ];
+    hostile::fuzz(tokens, |input| {
+        read(input);
+    });
+}
+
+#[test]
+fn reading_an_answer_costs_as_much_as_it_is_long() {
+    let shapes: &[hostile::Shape] = &[
+        ("many records", |n| b"v=spf1\n".repeat(n / 8)),
+        ("many strings", |n| b"a|".repeat(n)),
+        ("many tags", |n| [b"v=DKIM1;".as_slice(), &b"p=;".repeat(n)].concat()),
+        ("many terms", |n| [b"v=spf1".as_slice(), &b" +include:x".repeat(n / 4)].concat()),
+        ("no text", |n| vec![0xff; n]),
+        ("white space", |n| b" ".repeat(n)),
+    ];
+    hostile::check_growth(shapes, 400, 1_000, read);
+}
+
+#[test]
+fn an_answer_has_bounds() {
+    let refused = |records: Vec<Vec<u8>>| {
+        answer::texts(records.iter().map(|record| [record.as_slice()]), &Budget::new(answer::LIMITS)).unwrap_err()
+    };
+    assert_eq!(refused(vec![vec![b'a'; 20_000]]), Spent::Input);
+    assert_eq!(refused(vec![b"a".to_vec(); 101]), Spent::Steps);
+}
