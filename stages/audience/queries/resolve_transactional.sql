@@ -1,17 +1,30 @@
 -- The batches and sends of these requests, and the requests handled. A small batch is announced now, in the priority lane; one of
 -- more than $9 takes the bulk lane, where it is handed on when it is its tenant's turn. $1 tenants, $2 requests (each also its
 -- send's id), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until what is announced is rung again.
+-- What a template of another type than transactional says is marketing, whoever asks for it: opt-outs hold, and it carries the footer.
+-- The product that sends it says that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[])
         as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id)
 ), counted as (
-    select tenant_id, batch_id, month, content_id, sender_id, count(*)::integer as size, count(*) <= $9::bigint as is_prompt
-    from wanted
-    group by tenant_id, batch_id, month, content_id, sender_id
+    select w.*, case when c.kind = 'transactional' then 'transactional' else 'marketing' end as classification
+    from (
+        select tenant_id, batch_id, month, content_id, sender_id, count(*)::integer as size, count(*) <= $9::bigint as is_prompt
+        from wanted
+        group by tenant_id, batch_id, month, content_id, sender_id
+    ) w
+    left join contents c on c.tenant_id = w.tenant_id and c.id = w.content_id
+), consent as (
+    update contacts c
+    set marketing_status = 'subscribed', updated_at = now()
+    from wanted w
+    join counted n on n.tenant_id = w.tenant_id and n.batch_id = w.batch_id
+    where n.classification = 'marketing' and c.tenant_id = w.tenant_id and c.id = w.contact_id
+      and c.marketing_status = 'pending' and c.source in ('transactional', 'message')
 ), batch as (
     insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
                          announcement, size, queued)
-    select tenant_id, batch_id, month, 'transactional', case when is_prompt then 'priority' else 'bulk' end, 'transactional',
+    select tenant_id, batch_id, month, 'transactional', case when is_prompt then 'priority' else 'bulk' end, classification,
            content_id, sender_id, case when is_prompt then 'announced' else 'waiting' end,
            case when is_prompt then now() + make_interval(secs => $8) end, is_prompt::integer, size, size
     from counted

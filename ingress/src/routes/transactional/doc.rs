@@ -12,7 +12,8 @@ pub(super) fn send() -> Doc {
     Doc::new(
         "sendTransactional",
         "Send one template to one person",
-        "202 means that it is stored; `GET /v1/sends/{send_id}` follows it. The contact is found or created by address.",
+        "202 means that it is stored; `GET /v1/sends/{send_id}` follows it. The contact is found or created by address. A template of type \
+         marketing or sequence makes the mail marketing: it carries the footer, and who unsubscribed is not mailed.",
     )
     .body(
         object([

@@ -208,7 +208,8 @@ pub enum Place {
 }
 
 const MARKETING_STATUSES: &[&str] = &["subscribed", "unsubscribed", "pending"];
-const STATUSES: &[&str] = &["active", "archived"];
+/// Segments choose among active contacts; an archived one is in none.
+const STATUSES: &[&str] = &["active"];
 
 /// The fields every contact has: name as the API shows it, column, what it holds.
 pub(crate) const BUILT_IN: [(&str, &str, ValueKind); 19] = [

@@ -76,6 +76,7 @@ async fn a_request_fills_what_is_empty_in_a_contact_and_replaces_nothing() {
 async fn somebody_new_has_not_agreed_to_marketing() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
+    sqlx::query("update contents set kind = 'transactional'").execute(&rig.pool).await.unwrap();
     let request =
         rig.transactional_request(&tenant, "new@example.org", |payload| payload.title = Some("Dr".into())).await;
     start(&rig, &[]).await;
@@ -84,6 +85,42 @@ async fn somebody_new_has_not_agreed_to_marketing() {
     let contact: (String, Option<String>, String) =
         sqlx::query_as("select address, title, marketing_status from contacts").fetch_one(&rig.pool).await.unwrap();
     assert_eq!(contact, ("new@example.org".to_owned(), Some("Dr".to_owned()), "pending".to_owned()));
+    assert_eq!(rig.number("select count(*) from batches where classification = 'transactional'").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_marketing_template_says_is_marketing_and_opt_outs_hold() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let mut requests = Vec::new();
+    for email in ["new@example.org", "left@example.org", "asked@example.org"] {
+        requests.push(rig.transactional_request(&tenant, email, |_| {}).await);
+    }
+    for (address, status, source) in
+        [("left@example.org", "unsubscribed", "message"), ("asked@example.org", "pending", "api")]
+    {
+        sqlx::query(
+            "insert into contacts (tenant_id, id, address, marketing_status, source) values ($1, gen_random_uuid(), $2, $3, $4)",
+        )
+        .bind(tenant.id)
+        .bind(address)
+        .bind(status)
+        .bind(source)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    start(&rig, &[]).await;
+    rig.ring(&requests, "1").await;
+    all_handled(&rig, 3).await;
+    assert_eq!(rig.number("select count(*) from batches where classification = 'marketing'").await, 3);
+    let statuses: Vec<String> =
+        sqlx::query_scalar("select address || ' ' || marketing_status from contacts order by address")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    let expected = ["asked@example.org pending", "left@example.org unsubscribed", "new@example.org subscribed"];
+    assert_eq!(statuses, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
