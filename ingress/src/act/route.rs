@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     handler::Handler,
+    response::Response,
     routing::{MethodFilter, MethodRouter, on},
 };
 
@@ -53,6 +54,13 @@ impl Endpoint {
         T: 'static,
     {
         Self { access, mount: Box::new(move |method| on(method, handler)) }
+    }
+
+    /// The same, with every answer, refusals of the pipeline among them, passed through a function.
+    pub(crate) fn map_response(self, map: fn(Response) -> Response) -> Self {
+        let mount = self.mount;
+        let mapped = move |response: Response| async move { map(response) };
+        Self { mount: Box::new(move |method| mount(method).layer(axum::middleware::map_response(mapped))), ..self }
     }
 }
 

@@ -74,7 +74,7 @@ async fn without_a_worker_the_same_body_says_crit_with_a_503() {
         .await
         .unwrap();
     let answer = ask(&client, "").await;
-    assert_eq!((answer.status.as_u16(), &answer.body["ok"]), (503, &serde_json::json!(false)), "{}", answer.body);
+    assert_eq!(answer.refusal(), (503, "sending_impaired"), "{}", answer.body);
     assert_eq!(
         (&answer.body["overall"], status_of(&answer, "heartbeat.delivery")),
         (&serde_json::json!("crit"), "crit")
@@ -135,4 +135,15 @@ async fn the_ingress_may_ask_for_sums_and_still_sees_no_rows_of_tenants() {
         .unwrap();
     let seen: i64 = sqlx::query_scalar("select count(*) from rollups").fetch_one(pool).await.unwrap();
     assert_eq!(seen, 0);
+}
+
+#[tokio::test]
+async fn without_postgres_the_body_keeps_its_shape_and_names_the_database() {
+    let (edge, client) = well().await;
+    edge.ingress.pool.close().await;
+    let answer = ask(&client, "").await;
+    assert_eq!(answer.refusal(), (503, "unavailable"), "{}", answer.body);
+    assert_eq!((&answer.body["ok"], &answer.body["overall"]), (&serde_json::json!(false), &serde_json::json!("crit")));
+    assert_eq!((status_of(&answer, "database"), status_of(&answer, "queue.stuck")), ("crit", "warn"));
+    assert!(answer.body["generated_at"].is_string() && !answer.header("retry-after").is_empty());
 }

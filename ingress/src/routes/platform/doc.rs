@@ -24,6 +24,10 @@ fn check() -> Schema {
 fn report() -> Schema {
     object([
         required("ok", boolean().about("Whether mail goes out.")),
+        optional(
+            "error",
+            one_of([super::IMPAIRED, super::UNAVAILABLE]).about("With a 503 only; `unavailable`: Postgres is away."),
+        ),
         required("overall", one_of(["ok", "warn", "crit"]).about("The worst of the checks.")),
         required("generated_at", time()),
         required("checks", array(check())),
@@ -32,7 +36,11 @@ fn report() -> Schema {
 }
 
 fn example(ok: bool, overall: &str, check: &Value) -> Value {
-    json!({"ok": ok, "overall": overall, "generated_at": AT, "checks": [check]})
+    let mut example = json!({"ok": ok, "overall": overall, "generated_at": AT, "checks": [check]});
+    if !ok {
+        example["error"] = json!(super::IMPAIRED);
+    }
+    example
 }
 
 pub(super) fn health() -> Doc {
@@ -49,7 +57,7 @@ pub(super) fn health() -> Doc {
         "getPlatformHealth",
         "Whether mail goes out",
         "For the operations integration: above tenants, without `product_tenant_id`. Everything is looked at anew, for two seconds \
-         at most. Without Postgres nobody can be let in: then 503 `unavailable` in the error shape.",
+         at most. Without Postgres no key can be looked up: then the report says just that, with `error: unavailable`.",
     )
     .answer(200, "Mail goes out; `warn` where somebody should look", report(), example(true, "ok", &fine))
     .answer(503, "Sending is impaired", report(), example(false, "crit", &bad))

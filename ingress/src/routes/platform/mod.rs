@@ -5,8 +5,9 @@ mod doc;
 pub mod facts;
 pub mod judge;
 
+use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, SecondsFormat, Utc};
-use http::StatusCode;
+use http::{StatusCode, header};
 use runtime::Bus;
 use serde::{Serialize, Serializer};
 use sqlx::PgPool;
@@ -19,7 +20,8 @@ use crate::{
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/v1/platform/health", platform_read(schemas::scope::PLATFORM_HEALTH_READ, health), doc::health)
+    let endpoint = platform_read(schemas::scope::PLATFORM_HEALTH_READ, health).map_response(without_a_ledger);
+    Routes::new().get("/v1/platform/health", endpoint, doc::health)
 }
 
 /// How a check, or all of it, stands. In order: the worst of several is their maximum.
@@ -58,11 +60,19 @@ pub struct Check {
     pub link: Option<String>,
 }
 
+/// The error code while sending is impaired.
+const IMPAIRED: &str = "sending_impaired";
+/// The error code while the caller cannot be looked up.
+const UNAVAILABLE: &str = "unavailable";
+
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Whether mail goes out.
     pub ok: bool,
+    /// The code of a report that answers 503.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'static str>,
     /// The worst of the checks.
     pub overall: Status,
     /// When it was looked at.
@@ -83,7 +93,8 @@ impl Report {
     pub fn from_facts(facts: &Facts, generated_at: DateTime<Utc>) -> Self {
         let checks = judge::checks(facts);
         let overall = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
-        Self { ok: overall != Status::Crit, overall, generated_at, checks }
+        let ok = overall != Status::Crit;
+        Self { ok, error: (!ok).then_some(IMPAIRED), overall, generated_at, checks }
     }
 }
 
@@ -96,4 +107,25 @@ async fn health(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
     let status = if report.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Reply::new(status, &report)
+}
+
+/// Without Postgres no caller can be looked up, and its trouble is what the caller would be told: the report says so in its own shape,
+/// and nothing that is not known to everybody who asks `/health`.
+fn without_a_ledger(mut response: Response) -> Response {
+    // A report has no `Retry-After`; a refusal for want of the database has one.
+    let is_refusal = response.headers().contains_key(header::RETRY_AFTER);
+    if response.status() != StatusCode::SERVICE_UNAVAILABLE || !is_refusal {
+        return response;
+    }
+    let report = Report { error: Some(UNAVAILABLE), ..Report::from_facts(&Facts::default(), Utc::now()) };
+    match Reply::new(StatusCode::SERVICE_UNAVAILABLE, &report) {
+        Ok(reply) => {
+            let (parts, body) = reply.into_response().into_parts();
+            response.headers_mut().extend(parts.headers);
+            *response.body_mut() = body;
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+            response
+        }
+        Err(error) => error.into_response(),
+    }
 }
