@@ -8,7 +8,6 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    lever::tenant::await_fences,
     operator::{self, DatabaseArgs},
     who::Act,
 };
@@ -36,7 +35,7 @@ enum Command {
         #[arg(long, default_value_t = 200)]
         limit: i64,
     },
-    /// Stops all mail from a domain. When this returns, nothing of it goes out any more. Its owner cannot remove it to claim it anew.
+    /// Stops all mail from a domain: when this returns, nothing of it is fenced any more. Its owner cannot remove it to claim it anew.
     Suspend {
         #[command(flatten)]
         domain: DomainArgs,
@@ -134,7 +133,6 @@ async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
         status_changed(&mut tx, &domain, DomainStatus::Suspended.as_str()).await?;
     }
     tx.commit().await?;
-    await_fences(pool, domain.tenant).await?;
     say(asked, &domain, DomainStatus::Suspended.as_str());
     Ok(())
 }

@@ -183,8 +183,17 @@ async fn a_tenant_is_set_and_shared_and_its_domain_is_suspended_and_released() {
 
     // Another product speaks for the same tenant.
     let link = [
-        "tenant", "--json", "link", "--product", "other", "--product-tenant-id", "o-1", "--email", "other@example.com",
-        "--engine-tenant-id", &tenant,
+        "tenant",
+        "--json",
+        "link",
+        "--product",
+        "other",
+        "--product-tenant-id",
+        "o-1",
+        "--email",
+        "other@example.com",
+        "--engine-tenant-id",
+        &tenant,
     ];
     for _ in 0..2 {
         assert_eq!(run(&link)[0]["engine_tenant_id"], json!(tenant));

@@ -41,6 +41,9 @@ fn validate(body: ChangeBody) -> Result<(SenderChange, Option<bool>), ApiError> 
 pub(super) async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("sender")?);
     let (wanted, is_default) = validate(body)?;
+    if wanted.status.as_deref() == Some("disabled") {
+        store::close_gate(act.db(), tenant).await?;
+    }
     let profile_address = store::lock_profile_address(act.db(), tenant).await?;
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
     if wanted.physical_address == Some(None) && is_blank(profile_address.as_deref()) {

@@ -101,6 +101,12 @@ pub(crate) async fn lock_profile_address(db: &mut PgConnection, tenant: Uuid) ->
         .map(Option::flatten)
 }
 
+/// Waits for the fences of the tenant that have looked, and lets none look before this transaction is committed. To be called before
+/// [`lock_profile_address`]: a fence may wait for that row.
+pub(crate) async fn close_gate(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
+}
+
 /// The sender with this address.
 pub(crate) async fn by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<SenderRow>> {
     sqlx::query_as!(
