@@ -2,7 +2,7 @@
 //! of HTTP.
 
 use chrono::{DateTime, Utc};
-use schemas::{Classification, DelayUnit, SequenceStatus, SkipReason, gate};
+use schemas::{Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason, gate};
 use sequencing::delay;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -64,7 +64,7 @@ pub(crate) async fn enroll(
         .await?;
     let standing = standings(db, tenant, &[contact.id]).await?;
     // The mail of sequences is marketing.
-    let withheld = standing.first().and_then(|standing| gate::judge(standing, Classification::Marketing));
+    let withheld = standing.first().and_then(|standing| gate::judge(standing, MessageKind::Sequence, Classification::Marketing));
     Ok(Enrolled { enrollment_id: id, contact_id: contact.id, next_action_at, withheld })
 }
 
