@@ -192,7 +192,8 @@ fn idempotency_key() -> Value {
     json!({
         "name": "Idempotency-Key", "in": "header", "required": false,
         "description": "The same key with the same request answers what was answered first; with another request 422 \
-                        `idempotency_key_reused`. Kept for 24 hours.",
+                        `idempotency_key_reused`. Kept for 24 hours. An answer that named a contact who was erased since \
+                        is answered with 422 `contact_erased`; nothing is done again.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     })
 }
@@ -417,6 +418,7 @@ impl Written<'_> {
                 add(400, "invalid_json");
                 add(409, "idempotency_in_progress");
                 add(422, "idempotency_key_reused");
+                add(422, "contact_erased");
             }
         }
         add(500, "internal_error");

@@ -209,9 +209,9 @@ async fn an_erased_address_stands_in_no_table_but_that_of_suppressions() {
     assert_eq!(found(&edge).await, ["suppressions.address"]);
     let asked = client.delete(&path, json!({"erase": true})).await;
     assert_eq!((asked.status.as_u16(), &asked.body["erasure"]), (200, &json!("completed")));
-    // The stored answer is a stored answer: the request is not carried out again.
+    // What it would answer is erased; the request is not carried out again.
     let replayed = client.write(Method::PATCH, &path, json!({"company": "Acme"}), &key).await;
-    assert_eq!((replayed.status.as_u16(), &replayed.body), (200, &json!({"ok": true, "erased": true})));
+    assert_eq!(replayed.refusal(), (422, "contact_erased"));
 
     // What comes in later about mail that was under way is erased when nothing can come any more.
     sqlx::query("update events set detail = '{\"diagnostic\": \"no such user ann@example.com\"}'")
@@ -376,4 +376,32 @@ async fn lists_are_filtered_paged_and_newest_first() {
     assert_eq!(addresses(&client.get("/v1/contacts?status=archived").await).len(), 0);
     assert_eq!(addresses(&client.get("/v1/contacts?updated_since=2999-01-01T00:00:00Z").await).len(), 0);
     assert_eq!(addresses(&client.get("/v1/contacts?updated_since=2001-01-01T00:00:00Z").await).len(), 6);
+}
+
+#[tokio::test]
+async fn texts_that_deceive_the_reader_are_refused_wherever_people_read_them() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for (text, code) in [
+        ("Ann\r\nBcc: x", "control_character"),
+        ("Ann\u{85}", "control_character"),
+        ("Ann\u{202e}nnA", "invisible_character"),
+        ("pay\u{200b}pal", "invisible_character"),
+    ] {
+        for (path, field, body) in [
+            ("/v1/contacts", "first_name", json!({"email": "ann@example.com", "first_name": text})),
+            ("/v1/contacts", "title", json!({"email": "ann@example.com", "title": text})),
+            ("/v1/contacts", "company", json!({"email": "ann@example.com", "company": text})),
+            ("/v1/contacts", "tags[0]", json!({"email": "ann@example.com", "tags": [text]})),
+            ("/v1/audiences", "name", json!({"kind": "list", "name": text})),
+            ("/v1/fields", "label", json!({"key": "plan", "label": text, "type": "string"})),
+            ("/v1/templates", "subject", json!({"name": "T", "subject": text, "body_html": "<p>B</p>"})),
+            ("/v1/templates", "name", json!({"name": text, "subject": "S", "body_html": "<p>B</p>"})),
+        ] {
+            let answer = client.post(path, body).await;
+            assert_eq!(answer.faults(), [(field.to_owned(), code.to_owned())], "{path}: {}", answer.body);
+        }
+    }
+    let dotted = client.post("/v1/contacts", json!({"email": "ann@example.com."})).await;
+    assert_eq!(dotted.faults(), [("email".to_owned(), "bad_domain".to_owned())]);
 }

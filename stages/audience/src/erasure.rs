@@ -475,14 +475,16 @@ impl Erasure {
     }
 
     /// Stored answers that name the address, of this contact or by a key of this tenant alone: a key may serve several tenants, and
-    /// another one's answer is not ours. The row stays: a repeated request must not be carried out again.
+    /// another one's answer is not ours. The row stays, as a refusal: a repeated request must not be carried out again.
     async fn answers(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
         let row = sqlx::query!(
             r#"with looked as materialized (
                    select key_id, idempotency_key, body from idempotency_keys
                    where (key_id, idempotency_key) > ($1, $2) order by key_id, idempotency_key limit $3
                ), emptied as (
-                   update idempotency_keys i set body = convert_to('{"ok":true,"erased":true}', 'UTF8')
+                   update idempotency_keys i
+                   set status = 422,
+                       body = convert_to('{"ok":false,"error":"contact_erased","detail":"the stored answer named a contact that was erased"}', 'UTF8')
                    from looked l
                    where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key and i.created_at <= $5
                      and strpos(lower(encode(l.body, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0

@@ -87,11 +87,13 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         ["60".to_owned(), each("null", "text"), each("null", "text")].join(", "),
     ];
     let counts = vec![each("0", "int4"); 11].join(", ");
-    let settle =
-        format!("{keys}, {counts}, {}, {}, {}, {ids}", each("null", "float8"), each("f", "bool"), each("0", "float8"));
+    let settle = [
+        [keys.clone(), counts].join(", "),
+        [each("null", "float8"), each("f", "bool"), each("0", "float8"), ids.clone(), each("0", "int4")].join(", "),
+    ];
     vec![
         Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
-        Prepared { name: "settle", sql: SETTLE, arguments: settle },
+        Prepared { name: "settle", sql: SETTLE, arguments: settle.join(", ") },
         Prepared { name: "lock_batches", sql: LOCK_BATCHES, arguments: keys.clone() },
         Prepared { name: "lock_contacts", sql: LOCK_CONTACTS, arguments: keys.clone() },
         Prepared { name: "look_at_batches", sql: LOOK_AT_BATCHES, arguments: keys.clone() },

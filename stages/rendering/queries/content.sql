@@ -5,11 +5,17 @@ select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
        s.email as sender_email, s.name as sender_name, coalesce(o.reply_to, s.reply_to) as reply_to,
        coalesce(nullif(btrim(s.physical_address), ''), t.physical_address) as physical_address,
        d.domain as sending_domain,
-       -- Whether recipients reach us under a name of the sender's own: as the last check of the domain found.
-       d.status in ('verified', 'degraded') and exists (
-           select from jsonb_array_elements(case jsonb_typeof(d.records) when 'array' then d.records else '[]' end) r
-           where r ->> 'purpose' = 'tracking' and r ->> 'host' = 'link.' || d.domain and r -> 'valid' = 'true'
-       ) as "has_tracking_host!",
+       -- The domain under whose name recipients reach us: the one the tenant has chosen, else the sender's own. None unless the last
+       -- check of that domain found the name.
+       (
+           select k.domain
+           from domains k
+           where k.tenant_id = $1 and k.id = coalesce(t.tracking_domain_id, d.id) and k.status in ('verified', 'degraded')
+             and exists (
+                 select from jsonb_array_elements(case jsonb_typeof(k.records) when 'array' then k.records else '[]' end) r
+                 where r ->> 'purpose' = 'tracking' and r ->> 'host' = 'link.' || k.domain and r -> 'valid' = 'true'
+             )
+       ) as tracking_domain,
        t.org_name as tenant_name,
        m.name as "campaign_name?",
        $5::uuid is null or o.id is not null as "is_known!",

@@ -454,9 +454,11 @@ mod tests {
     }
 
     #[test]
-    fn tags_named_twice_are_one() {
+    fn a_tag_is_named_once_and_not_too_many_are() {
+        let tags = |ids: Vec<String>| faults(json!({"audience_mode": "tags", "tag_ids": ids}));
         let tag = Uuid::max().to_string();
-        let draft = Wish::new(body(json!({"audience_mode": "tags", "tag_ids": [tag, tag]}))).validate().unwrap();
-        assert_eq!(draft.tag_ids.len(), 1);
+        assert_eq!(tags(vec![tag.clone(), tag]), [("tag_ids".to_owned(), "duplicate".to_owned())]);
+        let many = (0..=TAGS_MAX as u128).map(|id| Uuid::from_u128(id).to_string()).collect();
+        assert_eq!(tags(many), [("tag_ids".to_owned(), "too_many".to_owned())]);
     }
 }

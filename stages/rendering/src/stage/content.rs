@@ -56,9 +56,9 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, has_tracking_host: bool) -> Self {
+    fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, tracking_domain: Option<String>) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
-        let tracking_host = has_tracking_host.then(|| format!("{TRACKING_LABEL}.{sending_domain}"));
+        let tracking_host = tracking_domain.map(|domain| format!("{TRACKING_LABEL}.{domain}"));
         Self { compiled, skeleton, sending_domain, return_path_domain, tracking_host }
     }
 }
@@ -120,7 +120,7 @@ impl Contents {
 }
 
 async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
-    let Loaded { source, options, has_tracking_host, .. } = load(db, key, None).await?;
+    let Loaded { source, options, tracking_domain, .. } = load(db, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
     let skeleton = compiled.skeleton().id();
@@ -134,17 +134,17 @@ async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
     )
     .execute(db)
     .await?;
-    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, has_tracking_host))))
+    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, tracking_domain))))
 }
 
 /// A message that its caller wrote out. The message is the batch.
 async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<Content, StageError> {
-    let Loaded { source, options, attachments, has_tracking_host } = load(db, key, Some(message)).await?;
+    let Loaded { source, options, attachments, tracking_domain } = load(db, key, Some(message)).await?;
     let sending_domain = options.sending_domain.clone();
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
     let Some(compiled) = made else { return Ok(None) };
-    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain, has_tracking_host))))
+    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain, tracking_domain))))
 }
 
 /// What a content is compiled from.
@@ -153,7 +153,7 @@ struct Loaded {
     options: MessageOptions,
     /// Those of the one-off message.
     attachments: Vec<Attached>,
-    has_tracking_host: bool,
+    tracking_domain: Option<String>,
 }
 
 async fn load(db: &mut PgConnection, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
@@ -190,5 +190,5 @@ async fn load(db: &mut PgConnection, key: Key, message: Option<Uuid>) -> Result<
         limits: Limits::default(),
     };
     let attachments = row.attachments.into_iter().map(|Json(attached)| attached).collect();
-    Ok(Loaded { source, options, attachments, has_tracking_host: row.has_tracking_host })
+    Ok(Loaded { source, options, attachments, tracking_domain: row.tracking_domain })
 }

@@ -403,16 +403,35 @@ async fn another_tenant_s_content_is_unknown() {
     assert_eq!(error.code(), "unknown_content");
 }
 
+/// Renders a mail; all its links stand under this host, and `List-Unsubscribe` under the engine's own name.
+async fn assert_links_under(world: &World, contact: Uuid, host: &str, why: &str) {
+    let html = "<body><a href=\"https://x.test\">x</a> <a href=\"{{ preferences_url }}\">choose</a></body>";
+    // A content of its own, since compiled ones are kept for a minute.
+    let content = world.content("s", html).await;
+    let batch = world.batch(Lane::Bulk, content, &[contact]).await;
+    let rendered = world.render(&[batch]).await;
+    let bytes = world.message(&rendered[0], 0).await;
+    let parsed = MessageParser::default().parse(&bytes).unwrap();
+    let html = parsed.body_html(0).unwrap();
+    for path in ["t/c/", "t/o/", "u/", "p/"] {
+        assert!(html.contains(&format!("\"https://{host}/{path}v1.")), "{why} {path}: {html}");
+    }
+    let header = parsed.header_raw("List-Unsubscribe").unwrap();
+    assert!(header.contains("https://link.test/u/v1."), "the header keeps the engine's name: {header}");
+}
+
+fn tracking_record(host: &str, valid: bool) -> Value {
+    json!([{"purpose": "tracking", "host": host, "valid": valid}])
+}
+
 #[tokio::test]
 async fn links_have_the_name_of_the_sender_once_it_was_verified() {
     let world = World::new().await;
-    let html = "<body><a href=\"https://x.test\">x</a> <a href=\"{{ preferences_url }}\">choose</a></body>";
     let contact = world.contact("Ada", json!({})).await;
-    let record = |host: &str, valid: bool| json!([{"purpose": "tracking", "host": host, "valid": valid}]);
     for (records, host) in [
-        (record("link.acme.test", true), "link.acme.test"),
-        (record("link.acme.test", false), "link.test"),
-        (record("link.other.test", true), "link.test"),
+        (tracking_record("link.acme.test", true), "link.acme.test"),
+        (tracking_record("link.acme.test", false), "link.test"),
+        (tracking_record("link.other.test", true), "link.test"),
         (json!([]), "link.test"),
     ] {
         sqlx::query("update domains set records = $2 where tenant_id = $1")
@@ -421,19 +440,31 @@ async fn links_have_the_name_of_the_sender_once_it_was_verified() {
             .execute(&world.pool)
             .await
             .unwrap();
-        // A content of its own, since compiled ones are kept for a minute.
-        let content = world.content("s", html).await;
-        let batch = world.batch(Lane::Bulk, content, &[contact]).await;
-        let rendered = world.render(&[batch]).await;
-        let bytes = world.message(&rendered[0], 0).await;
-        let parsed = MessageParser::default().parse(&bytes).unwrap();
-        let html = parsed.body_html(0).unwrap();
-        for path in ["t/c/", "t/o/", "u/", "p/"] {
-            assert!(html.contains(&format!("\"https://{host}/{path}v1.")), "{records} {path}: {html}");
-        }
-        let header = parsed.header_raw("List-Unsubscribe").unwrap();
-        assert!(header.contains("https://link.test/u/v1."), "the header keeps the engine's name: {header}");
+        assert_links_under(&world, contact, host, &records.to_string()).await;
     }
+}
+
+#[tokio::test]
+async fn links_have_the_name_of_the_tracking_domain_that_the_tenant_chose() {
+    let world = World::new().await;
+    let contact = world.contact("Ada", json!({})).await;
+    sqlx::query(
+        "with chosen as (
+             insert into domains (tenant_id, id, domain, status, records, selector, dkim_private, dkim_public, ownership_token)
+             values ($1, $2, 'brand.test', 'verified', $3, 's', '', '', '')
+             returning id
+         )
+         update tenants set tracking_domain_id = chosen.id from chosen where tenants.id = $1",
+    )
+    .bind(world.tenant)
+    .bind(schemas::new_id())
+    .bind(tracking_record("link.brand.test", true))
+    .execute(&world.pool)
+    .await
+    .unwrap();
+    assert_links_under(&world, contact, "link.brand.test", "chosen and verified").await;
+    sqlx::query("update domains set status = 'failed' where domain = 'brand.test'").execute(&world.pool).await.unwrap();
+    assert_links_under(&world, contact, "link.test", "chosen, and no longer verified").await;
 }
 
 #[tokio::test]
