@@ -29,9 +29,10 @@ impl Faults {
 
     /// A name: not blank, one line, at most [`NAME_MAX`] characters; trimmed.
     pub(crate) fn name(&mut self, path: &str, value: Option<String>) -> String {
-        let name = self.not_blank(path, value).trim().to_owned();
+        let name = self.not_blank(path, value);
+        // As it was given: a line break at its end is whitespace, too.
         self.one_line(path, &name, NAME_MAX);
-        name
+        name.trim().to_owned()
     }
 
     /// A text for a header, a label or a name: no control characters, so that nothing can start a header line of its own, and nothing
@@ -79,6 +80,7 @@ mod tests {
     #[case(Some("a\r\nBcc: b"), Some("control_character"))]
     #[case(Some("invoice\u{202e}fdp"), Some("invisible_character"))]
     #[case(Some("pay\u{200b}pal"), Some("invisible_character"))]
+    #[case(Some("ok\n"), Some("control_character"))]
     #[case(Some(" ok "), None)]
     fn a_name_is_one_line_that_says_something(#[case] name: Option<&str>, #[case] code: Option<&str>) {
         let mut faults = Faults::default();

@@ -15,7 +15,8 @@ with asked as (
     set state = $5, reason = $7, claim_token = null, lease_until = null, next_attempt_at = null, decided_at = now()
     from before b
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month
-    returning b.tenant_id, s.id, s.month, b.batch_id, b.state as was, s.attempts
+    returning b.tenant_id, s.id, s.month, b.batch_id, b.state as was, s.attempts,
+        $5 = 'sent' and delivers_at_once(s.provider) and s.bounced_at is null as delivered
 ), facts as (
     insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
     select c.tenant_id, c.id, gen_random_uuid(), c.month, $5, now(), $8::jsonb || jsonb_build_object('attempt', c.attempts)
@@ -24,11 +25,11 @@ with asked as (
     select tenant_id, batch_id, count(*)::integer as sends,
            count(*) filter (where was = 'queued')::integer as queued, count(*) filter (where was = 'claimed')::integer as claimed,
            count(*) filter (where was = 'fenced')::integer as fenced, count(*) filter (where was = 'deferred')::integer as deferred,
-           count(*) filter (where was = 'unknown')::integer as unknown
+           count(*) filter (where was = 'unknown')::integer as unknown, count(*) filter (where delivered)::integer as delivered
     from changed
     group by tenant_id, batch_id
 ), left_open as (
-    select b.tenant_id, b.id, b.kind, b.state, n.sends, n.queued, n.claimed, n.fenced, n.deferred, n.unknown,
+    select b.tenant_id, b.id, b.kind, b.state, n.sends, n.queued, n.claimed, n.fenced, n.deferred, n.unknown, n.delivered,
            b.queued + b.claimed + b.fenced - n.queued - n.claimed - n.fenced as in_hand,
            b.deferred - n.deferred as put_off, l.due
     from counted n
@@ -46,6 +47,7 @@ with asked as (
         unknown = b.unknown - o.unknown,
         sent = b.sent + case when $5 = 'sent' then o.sends else 0 end,
         failed = b.failed + case when $5 = 'failed' then o.sends else 0 end,
+        delivered = b.delivered + o.delivered,
         state = case when o.in_hand + o.put_off = 0 then 'done' else b.state end,
         announce_after = case
             when o.in_hand + o.put_off = 0 then null
@@ -58,10 +60,12 @@ with asked as (
     where b.tenant_id = o.tenant_id and b.id = o.id
 ), totals as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
-    select o.tenant_id, date_trunc('hour', now(), 'UTC'), o.kind, $5, $9, sum(o.sends)
+    select o.tenant_id, date_trunc('hour', now(), 'UTC'), o.kind, e.event, $9, sum(e.count)
     from left_open o
-    group by o.tenant_id, o.kind
-    order by o.tenant_id, o.kind
+    cross join lateral (values ($5, o.sends), ('delivered', o.delivered)) as e (event, count)
+    where e.count > 0
+    group by o.tenant_id, o.kind, e.event
+    order by o.tenant_id, o.kind, e.event
     on conflict (tenant_id, hour, kind, event, shard) do update set count = r.count + excluded.count
 )
 select c.id as "id!", c.was as "was!" from changed c

@@ -186,16 +186,16 @@ async fn a_template_over_large_data_is_stopped_and_others_are_served() {
     let case = format!("<p>{{% case data.big %}}{}{{% endcase %}}</p>", alternatives.repeat(100));
     let refused = json!({"name": "case", "template_type": "transactional", "subject": "Hello", "body_html": case});
     let big: Vec<u8> = vec![2; 400_000];
-    let sorted =
-        target.template("sort", "<p>{% for x in data.big %}{{ data.big | uniq | sort | join }}{% endfor %}</p>");
-    let sorted = sorted.await;
+    let repeated =
+        target.template("repeated", "<p>{% for x in data.big %}{% if data.big == data.big %}{{ data.big | uniq | join }}{% endif %}{% endfor %}</p>");
+    let repeated = repeated.await;
     let attack = async {
         let saved = target.rig.client.try_post("/v1/templates", refused).await.unwrap();
         if saved.status == 201 {
             let path = format!("/v1/templates/{}/render", saved.body["template_id"].as_str().unwrap());
             target.statuses(&path, vec![json!({"data": {"big": big}}); 16]).await;
         }
-        let path = format!("/v1/templates/{}/render", sorted.as_str().unwrap());
+        let path = format!("/v1/templates/{}/render", repeated.as_str().unwrap());
         for size in [9_000, 400_000] {
             target.statuses(&path, vec![json!({"data": {"big": vec![2; size]}}); 16]).await;
         }

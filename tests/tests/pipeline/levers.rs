@@ -281,7 +281,7 @@ async fn put_in_doubt(rig: &Rig, campaign: Uuid, count: i64) -> Vec<Uuid> {
     .fetch_all(&mut *tx)
     .await
     .unwrap();
-    sqlx::query("update batches set sent = sent - $2, unknown = unknown + $2 where campaign_id = $1")
+    sqlx::query("update batches set sent = sent - $2, delivered = delivered - $2, unknown = unknown + $2 where campaign_id = $1")
         .bind(campaign)
         .bind(i32::try_from(count).unwrap())
         .execute(&mut *tx)

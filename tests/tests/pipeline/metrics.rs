@@ -29,6 +29,9 @@ const ZERO_HERE: &[&str] = &[
     "mail_assistant_refusals_total",
     "mail_pace_put_off_total",
     "mail_trace_spans_total",
+    "mail_panics_total",
+    "mail_reader_jobs_total",
+    "mail_reader_starts_total",
 ];
 
 /// The admin ports, by process.

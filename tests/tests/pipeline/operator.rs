@@ -205,13 +205,13 @@ async fn a_tenant_is_set_and_shared_and_its_domain_is_suspended_and_released() {
     let domain = async || rig.client.get("/v1/domains", &[]).await.expect(200)["domains"][0].clone();
     let before = domain().await;
     let (name, id) = (before["domain"].as_str().unwrap().to_owned(), before["domain_id"].as_str().unwrap().to_owned());
-    assert_eq!(run(&["domain", "--json", "suspend", &name])[0]["status"], json!("suspended"));
+    assert_eq!(run(&["domain", "--json", "suspend", &name, "--tenant", &tenant])[0]["status"], json!("suspended"));
     assert_eq!(domain().await["status"], json!("suspended"));
     let sender = rig.client.get(&format!("/v1/senders/{}", rig.sender_id), &[]).await.expect(200);
     assert_eq!(sender["sender"]["status"], json!("pending_domain"));
     let refused = rig.client.delete(&format!("/v1/domains/{id}"), json!({})).await;
     assert_eq!((refused.status.as_u16(), refused.error()), (409, "domain_suspended"));
-    assert_eq!(run(&["domain", "--json", "release", &name])[0]["status"], before["status"]);
+    assert_eq!(run(&["domain", "--json", "release", &name, "--tenant", &tenant])[0]["status"], before["status"]);
     let told = "select count(*) from notices where type = 'domain.status_changed'";
     let told: i64 = sqlx::query_scalar(told).fetch_one(&rig.pool).await.unwrap();
     assert_eq!(told, 2);

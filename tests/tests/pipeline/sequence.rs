@@ -149,12 +149,15 @@ async fn a_sequence_with_every_step_type_runs_to_completion_over_killed_processe
         ("sequence.completed", "enrollment_id", done["enrollment_id"].as_str().unwrap()),
         ("email.sent", "message_kind", "sequence"),
     ] {
-        let told = receiver.wait_for(event, WITHIN).await;
-        assert_eq!(told["data"][field], value, "{told}");
+        receiver.wait_for_about(event, field, value, WITHIN).await;
     }
     receiver.assert_ids_are_stable();
     let short = rig.client.get(&format!("/v1/enrollments/{short}"), &[]).await.expect(200)["enrollment"].clone();
     assert_eq!((&short["status"], &short["exit_reason"]), (&json!("exited"), &json!("end_step")));
+    // It was over as well.
+    receiver
+        .wait_for_about("sequence.completed", "enrollment_id", short["enrollment_id"].as_str().unwrap(), WITHIN)
+        .await;
     rig.books_balance().await;
 }
 

@@ -60,6 +60,15 @@ impl Receiver {
         .await
     }
 
+    /// Waits for an event whose data has this value in a field.
+    pub async fn wait_for_about(&self, event: &str, field: &str, value: &str, within: Duration) -> Value {
+        eventually(&format!("{event} with {field} {value} at the receiver"), within, || async {
+            let bodies = self.bodies.lock().unwrap();
+            bodies.iter().find(|body| body["type"] == event && body["data"][field] == value).cloned()
+        })
+        .await
+    }
+
     /// The ids of the events of these types, by what they are about: a field of their data.
     pub fn told<'a>(
         &self,
