@@ -29,10 +29,11 @@ impl Faults {
 
     /// A name: not blank, one line, at most [`NAME_MAX`] characters; trimmed.
     pub(crate) fn name(&mut self, path: &str, value: Option<String>) -> String {
-        let name = self.not_blank(path, value);
-        // As it was given: a line break at its end is whitespace, too.
+        // A line break at its end is whitespace, too: it stays, and is refused.
+        let is_blank = |c: char| c.is_whitespace() && !c.is_control();
+        let name = self.not_blank(path, value).trim_matches(is_blank).to_owned();
         self.one_line(path, &name, NAME_MAX);
-        name.trim().to_owned()
+        name
     }
 
     /// A text for a header, a label or a name: no control characters, so that nothing can start a header line of its own, and nothing
