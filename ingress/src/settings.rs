@@ -14,7 +14,7 @@ use crate::routes::{
 
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Ingress settings")]
+#[command(next_help_heading = "Ingress")]
 #[group(skip)]
 pub struct Settings {
     /// Where the API, the tracking links and the unsubscribe page listen. Port 0 takes a free one.

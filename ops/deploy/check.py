@@ -62,9 +62,7 @@ def in_order(objects):
 
 
 def settings():
-    readme = (ROOT / "README.md").read_text()
-    section = readme.split("\n## Settings\n")[1].split("\n## ")[0]
-    names = re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.M)
+    names = re.findall(r"^\| `([a-z0-9-]+)`", (ROOT / "ops/settings.md").read_text(), re.M)
     return {"POSTRIDER_" + name.upper().replace("-", "_") for name in names}
 
 

@@ -1,5 +1,5 @@
-//! What a person installs, held against the program: `docker-compose.yml`, the image, NATS and the settings the README lists. No
-//! container is started: the files must agree with each other and with the binary. `control_room.rs` does so for what watches it.
+//! What a person installs, held against the program: `docker-compose.yml`, the image and NATS. No container is started: the files
+//! must agree with each other and with the binary. `control_room.rs` does so for what watches it.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -260,22 +260,4 @@ fn nats_syncs_always_and_has_room_for_every_stream() {
     let room: i64 = value("max_file_store:").trim_end_matches("GB").parse().unwrap();
     let reserved: i64 = STREAMS.iter().map(|stream| stream.max_bytes).sum();
     assert!(reserved <= room << 30, "the streams may hold {reserved} bytes, the server {room} GB");
-}
-
-#[test]
-fn the_readme_lists_every_setting_and_no_other() {
-    let mut known = BTreeSet::new();
-    for command in [&["all"][..], &["ingress"], &["stage"], &["streams"], &["sink"]] {
-        known.extend(settings_of(command));
-    }
-    let readme = text("README.md");
-    let section = readme.split("\n## Settings\n").nth(1).expect("a section on settings").split("\n## ").next().unwrap();
-    let listed: BTreeSet<String> = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .map(|name| format!("POSTRIDER_{}", name.to_uppercase().replace('-', "_")))
-        .collect();
-    let missing: Vec<_> = known.difference(&listed).collect();
-    let made_up: Vec<_> = listed.difference(&known).collect();
-    assert!(missing.is_empty() && made_up.is_empty(), "missing: {missing:?}; there are no: {made_up:?}");
 }

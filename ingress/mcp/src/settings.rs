@@ -9,7 +9,7 @@ use crate::METADATA_PATH;
 
 /// The settings of the assistant endpoint. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Assistant settings")]
+#[command(next_help_heading = "AI assistants")]
 #[group(skip)]
 pub struct Settings {
     /// The OAuth authorization server whose access tokens `/mcp` takes, exactly as its tokens spell it (`iss`). Without it the

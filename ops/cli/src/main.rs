@@ -29,6 +29,8 @@ mod requeue;
 mod rescore;
 mod restore;
 mod seek;
+#[cfg(test)]
+mod settings_page;
 mod sink;
 mod streams;
 mod table;

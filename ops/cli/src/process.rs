@@ -41,8 +41,9 @@ pub struct StageSettings {
 
 /// Where a process tells which addresses it took (ports 0 become real ones). For rigs that start processes.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Rigs")]
 pub struct AddressesFile {
-    /// Writes the addresses the process listens on to this file, as JSON, once it does.
+    /// The process writes the addresses it listens on to this file, as JSON.
     #[arg(long, env = "POSTRIDER_ADDRESSES_FILE")]
     pub addresses_file: Option<PathBuf>,
 }

@@ -41,10 +41,10 @@ pub enum SettingsError {
 
 /// The settings of every process.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Core settings")]
+#[command(next_help_heading = "Core")]
 pub struct CoreSettings {
-    /// Postgres, as a URL. The login must be a member of the role the process takes (`postrider_ingress` or `postrider_stages`).
-    /// Where it is on this machine, `?host=<directory>` takes its Unix socket.
+    /// Postgres, as a URL. The login is a member of the roles `postrider_ingress` and `postrider_stages`; to migrate it owns the
+    /// schema. On the same machine `?host=<directory>` takes the Unix socket, which costs a quarter less per round trip than TCP.
     #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
     pub database_url: SecretString,
     /// Connections each process may open to Postgres.
@@ -65,8 +65,8 @@ pub struct CoreSettings {
     /// Where `/metrics`, `/livez` and `/readyz` listen. Port 0 takes a free one.
     #[arg(long, env = "POSTRIDER_ADMIN_ADDR", default_value = "127.0.0.1:0")]
     pub admin_addr: SocketAddr,
-    /// 32 bytes as 64 hex digits, from which token and encryption keys are derived. Older keys may follow, comma-separated: they
-    /// still check tokens and decrypt.
+    /// 64 hex digits, from which token and encryption keys are derived. Older keys may follow, comma-separated: they still check
+    /// tokens and decrypt. Required, here or in `master-key-file`.
     #[arg(long, env = "POSTRIDER_MASTER_KEY", hide_env_values = true)]
     pub master_key: Option<SecretString>,
     /// A file with what `master-key` would hold.

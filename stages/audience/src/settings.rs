@@ -6,7 +6,7 @@ use crate::retention::RetentionSettings;
 
 /// Settings of the audience stage.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Audience settings")]
+#[command(next_help_heading = "Audience")]
 #[group(skip)]
 pub struct Settings {
     /// Transactions of transactional requests at the same time; each takes up to 64 requests that are waiting together.
@@ -20,8 +20,8 @@ pub struct Settings {
     /// or another tenant's turn come sooner. Some seconds of work.
     #[arg(long, env = "POSTRIDER_AUDIENCE_BACKLOG", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub audience_backlog: u32,
-    /// The same of each tenant with a provider connection of its own, which does not count in the above: the connection may be slow, or
-    /// away, and keeps nobody else waiting.
+    /// What `audience-backlog` is for all others, for each tenant with a provider connection of its own: a connection that is slow or
+    /// away keeps no other tenant waiting.
     #[arg(long, env = "POSTRIDER_AUDIENCE_CONNECTION_BACKLOG", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub audience_connection_backlog: u32,
     /// First pause before a batch that was handed on and is still open is announced again; doubles each time, up to 30 times this.

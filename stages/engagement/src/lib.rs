@@ -47,10 +47,10 @@ pub struct Settings {
     /// gets no marketing mail for a while. 0: never.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_LIMIT", default_value_t = 3)]
     pub soft_bounce_limit: u32,
-    /// Within so long.
+    /// The time within which `soft-bounce-limit` counts.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_WINDOW", default_value = "14d", value_parser = humantime::parse_duration)]
     pub soft_bounce_window: Duration,
-    /// For so long; then it is tried again.
+    /// How long the mailbox then gets no marketing mail.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_PAUSE", default_value = "30d", value_parser = humantime::parse_duration)]
     pub soft_bounce_pause: Duration,
     /// Mail that comes back.

@@ -37,7 +37,7 @@ const NAME: &str = "sequencing";
 
 /// Settings of the sequencing stage.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Sequencing settings")]
+#[command(next_help_heading = "Sequencing")]
 #[group(skip)]
 pub struct Settings {
     /// Groups of due enrollments worked on at the same time.

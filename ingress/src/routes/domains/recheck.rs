@@ -31,15 +31,16 @@ const ACTOR: &str = "recheck";
 
 /// When domains are looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Domain checks")]
 #[group(skip)]
 pub struct Rechecks {
     /// How often the DNS records of a verified domain are looked at again.
     #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK", default_value = "24h", value_parser = humantime::parse_duration)]
     pub domain_recheck: Duration,
-    /// How often those of a domain that is not, or not any more, as it should be.
+    /// How often the DNS records of a domain that is not verified, or degraded, are looked at again.
     #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK_SOON", default_value = "1h", value_parser = humantime::parse_duration)]
     pub domain_recheck_soon: Duration,
-    /// How long what a check found is given again to callers of `verify`, before the DNS is asked once more.
+    /// How long callers of `verify` get the result of the last check before the DNS is asked again.
     #[arg(long, env = "POSTRIDER_DOMAIN_CHECK_FRESH", default_value = "10s", value_parser = humantime::parse_duration)]
     pub domain_check_fresh: Duration,
 }

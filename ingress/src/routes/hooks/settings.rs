@@ -4,6 +4,7 @@ use clap::Args;
 
 /// Settings of `/hooks`.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Provider events")]
 #[group(skip)]
 pub struct HookSettings {
     /// Requests a second that each ingress process takes for one provider connection; more are answered 429 and come again.

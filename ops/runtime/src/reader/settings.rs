@@ -10,6 +10,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How strangers' bytes are read.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Readers")]
+#[group(skip)]
 pub struct ReaderSettings {
     /// Child processes that read inbound mail and attachments, at most, for each process that does; started when they are needed. 0
     /// reads in the process itself: an input that overflows the stack then ends the whole process.

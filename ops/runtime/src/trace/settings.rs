@@ -15,8 +15,9 @@ const PATH: &str = "/v1/traces";
 #[command(next_help_heading = "Traces")]
 #[group(skip)]
 pub struct TraceSettings {
-    /// The OTLP collector that traces go to, as http://host:4318; by http with protobuf. Without it and without the standard's
-    /// OTEL_EXPORTER_OTLP_ENDPOINT none are recorded, and callers' own are passed on only.
+    /// The OTLP collector that traces go to, as `http://host:4318`, by http with protobuf. Without it and without the standard's
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT` none are recorded; what callers send is passed on. `OTEL_EXPORTER_OTLP_HEADERS`,
+    /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read, too.
     #[arg(long, env = "POSTRIDER_OTLP_ENDPOINT", default_value = "", hide_default_value = true, value_parser = endpoint)]
     pub otlp_endpoint: Endpoint,
     /// Certificates in PEM that the collector's may be signed by, beside the public authorities.

@@ -27,20 +27,22 @@ const KEEP_REQUESTS_MIN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// How long rows are kept. `0s` keeps them for ever.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Retention")]
 #[group(skip)]
 pub struct RetentionSettings {
     /// How long sends, events and what belongs to them are kept: single messages and their batches, contact facts, notices, ended
     /// enrollments, credit histories. Whole months go, once all of a month is older; counters, reports, suppressions and contacts
-    /// stay. At least 60 days.
+    /// stay. At least 60 days; `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_LEDGER", default_value = "400d", value_parser = at_least(KEEP_LEDGER_MIN))]
     pub keep_ledger: Duration,
-    /// How long handled requests with their merge data, and the bodies of one-off messages, are kept. At least 7 days.
+    /// How long handled requests with their merge data, and the bodies of one-off messages, are kept. At least 7 days; `0s`:
+    /// for ever.
     #[arg(long, env = "POSTRIDER_KEEP_REQUESTS", default_value = "30d", value_parser = at_least(KEEP_REQUESTS_MIN))]
     pub keep_requests: Duration,
-    /// How long reports of imports, with the cells they complain of, are kept.
+    /// How long reports of imports, with the cells they complain of, are kept. `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_IMPORTS", default_value = "90d", value_parser = humantime::parse_duration)]
     pub keep_imports: Duration,
-    /// How long the audit log is kept.
+    /// How long the audit log is kept. `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_AUDIT", default_value = "730d", value_parser = humantime::parse_duration)]
     pub keep_audit: Duration,
 }

@@ -66,7 +66,7 @@ pub struct Settings {
     /// Mails at once on their way to one tenant's own provider, in each lane.
     #[arg(long, env = "POSTRIDER_PROVIDER_CONNECTIONS", default_value_t = 16)]
     pub provider_connections: usize,
-    /// How often the platform's own way out is asked whether it would serve.
+    /// How often the platform's relay is asked whether it would take mail.
     #[arg(long, env = "POSTRIDER_PROVIDER_PING_INTERVAL", default_value = "30s", value_parser = humantime::parse_duration)]
     pub provider_ping_interval: Duration,
     /// Hosts that a provider connection may name beside the provider's own, as `host:port`, comma-separated; these may also speak

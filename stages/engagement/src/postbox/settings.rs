@@ -13,6 +13,7 @@ pub enum Protocol {
 
 /// Settings of mail that comes back.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Inbound mail")]
 #[group(skip)]
 pub struct Settings {
     /// Where mail to return paths is taken: bounces, complaints, answers. Not given: nowhere.
