@@ -5,8 +5,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runner::StageError;
+use runtime::plans::KeptPlans;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
-use sqlx::{PgConnection, types::Json};
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::one_off;
@@ -104,42 +105,46 @@ impl Contents {
     }
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
-    pub(super) async fn of(&self, db: &mut PgConnection, batch: &Cleared) -> Result<Content, StageError> {
+    /// A connection is held while a content is loaded and while its skeleton is stored, not while it is compiled.
+    pub(super) async fn of(&self, plans: &KeptPlans, batch: &Cleared) -> Result<Content, StageError> {
         let key = Key::of(batch);
         if batch.kind == MessageKind::OneOff {
             // Rendered once: nobody would ask for it again.
-            return make_one_off(db, key, batch.batch_id).await;
+            return make_one_off(plans, key, batch.batch_id).await;
         }
         if let Some(kept) = self.cache.get(&key).await {
             return Ok(kept);
         }
-        let made = make(db, key).await?;
+        let made = make(plans, key).await?;
         self.cache.insert(key, made.clone()).await;
         Ok(made)
     }
 }
 
-async fn make(db: &mut PgConnection, key: Key) -> Result<Content, StageError> {
-    let Loaded { source, options, tracking_domain, .. } = load(db, key, None).await?;
+async fn make(plans: &KeptPlans, key: Key) -> Result<Content, StageError> {
+    let Loaded { source, options, tracking_domain, .. } = load(plans, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
     let skeleton = compiled.skeleton().id();
+    let body = serde_json::to_value(compiled.skeleton())?;
+    let mut db = plans.take().await?;
     // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
     // under this id already it is as good: its slots are the same.
     sqlx::query!(
         "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
         key.tenant_id,
         skeleton.0,
-        serde_json::to_value(compiled.skeleton())?
+        body
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    plans.put_back(db);
     Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, tracking_domain))))
 }
 
 /// A message that its caller wrote out. The message is the batch.
-async fn make_one_off(db: &mut PgConnection, key: Key, message: Uuid) -> Result<Content, StageError> {
-    let Loaded { source, options, attachments, tracking_domain } = load(db, key, Some(message)).await?;
+async fn make_one_off(plans: &KeptPlans, key: Key, message: Uuid) -> Result<Content, StageError> {
+    let Loaded { source, options, attachments, tracking_domain } = load(plans, key, Some(message)).await?;
     let sending_domain = options.sending_domain.clone();
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
@@ -156,12 +161,14 @@ struct Loaded {
     tracking_domain: Option<String>,
 }
 
-async fn load(db: &mut PgConnection, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
+async fn load(plans: &KeptPlans, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
     let Key { tenant_id, content_id, sender_id, campaign_id, classification } = key;
+    let mut db = plans.take().await?;
     let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)
-        .fetch_optional(db)
-        .await?
-        .ok_or_else(|| StageError::rejected("unknown_content", format!("content {content_id}")))?;
+        .fetch_optional(&mut *db)
+        .await?;
+    plans.put_back(db);
+    let row = row.ok_or_else(|| StageError::rejected("unknown_content", format!("content {content_id}")))?;
     if !row.is_known {
         return Err(StageError::rejected("unknown_message", format!("message of content {content_id}")));
     }

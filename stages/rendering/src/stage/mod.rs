@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use runner::{Stage, StageError};
 use runtime::{Bus, FactBell, Publication, plans::KeptPlans};
 use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, token::TokenKeys};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
@@ -48,7 +48,8 @@ const ROLLUP_SHARDS: i16 = 16;
 #[derive(Debug)]
 pub struct Rendering {
     pool: PgPool,
-    /// For what each batch is rendered from, and what is kept of it: one connection for each worker.
+    /// For what each batch is rendered from, and what is kept of it: one connection for each worker. None is held while a template is
+    /// compiled or rendered: a template is a stranger's, and takes as long as its limits allow.
     plans: KeptPlans,
     tokens: Arc<TokenKeys>,
     public_url: Arc<str>,
@@ -113,21 +114,25 @@ impl Rendering {
         Self { bus: Some(bus), facts, ..self }
     }
 
-    async fn contents(&self, db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
+    async fn contents(&self, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
         let mut contents = Vec::with_capacity(inputs.len());
         for batch in inputs {
-            contents.push(self.contents.of(db, batch).await?);
+            contents.push(self.contents.of(&self.plans, batch).await?);
         }
         Ok(contents)
     }
 
-    /// Renders sends that were not rendered before.
-    async fn render(&self, db: &mut PgConnection, inputs: &[Cleared], sends: Vec<Owed>) -> Result<Outcome, StageError> {
+    /// Renders sends that were not rendered before, each for its person. Holds no connection meanwhile.
+    async fn render(
+        &self,
+        inputs: &[Cleared],
+        sends: Vec<Owed>,
+        people: Vec<Option<MergeData>>,
+    ) -> Result<Outcome, StageError> {
         if sends.is_empty() {
             return Ok(Outcome::default());
         }
-        let contents = self.contents(db, inputs).await?;
-        let people = people::load(db, inputs, &sends).await?;
+        let contents = self.contents(inputs).await?;
         let skeletons = one_off::skeletons(inputs, &contents)?;
         let (tokens, public_url) = (self.tokens.clone(), self.public_url.clone());
         let own_url = |content: &Content| {
@@ -223,10 +228,15 @@ impl Stage for Rendering {
                 None => fresh.push(send),
             }
         }
-        let outcome = self.render(&mut db, inputs, fresh).await?;
-        let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
-        renditions::keep(&mut db, &mut to_keep, outcome.skeletons).await?;
+        let people = people::load(&mut db, inputs, &fresh).await?;
         self.plans.put_back(db);
+        let outcome = self.render(inputs, fresh, people).await?;
+        let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
+        if !to_keep.is_empty() {
+            let mut db = self.plans.take().await?;
+            renditions::keep(&mut db, &mut to_keep, outcome.skeletons).await?;
+            self.plans.put_back(db);
+        }
         if !outcome.failures.is_empty() {
             failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
             self.facts.ring();

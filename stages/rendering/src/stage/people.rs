@@ -42,6 +42,9 @@ pub(super) async fn load(
     inputs: &[Cleared],
     sends: &[Owed],
 ) -> Result<Vec<Option<MergeData>>, StageError> {
+    if sends.is_empty() {
+        return Ok(Vec::new());
+    }
     let dates = dates(db, inputs).await?;
     let mut people: Vec<Option<MergeData>> = vec![None; sends.len()];
     let tenants: Vec<Uuid> = sends.iter().map(|send| send.tenant_id).collect();

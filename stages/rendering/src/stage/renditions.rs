@@ -52,9 +52,6 @@ pub(super) async fn keep(
     rendered: &mut [(Owed, Rendition)],
     skeletons: Vec<OwnSkeleton>,
 ) -> Result<(), StageError> {
-    if rendered.is_empty() {
-        return Ok(());
-    }
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
     let bodies =
         rendered.iter().map(|(_, rendition)| serde_json::to_value(rendition)).collect::<Result<Vec<_>, _>>()?;

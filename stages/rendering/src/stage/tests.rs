@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use mail_parser::MessageParser;
+use rstest::rstest;
 use runtime::{
     Database,
     db::{MIGRATIONS, Role},
@@ -27,18 +28,23 @@ struct World {
 
 const STATES: &str = "queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired";
 
+/// One worker a lane, and this public address.
+fn settings(public_url: &str) -> Settings {
+    Settings {
+        public_url: public_url.parse().unwrap(),
+        tracking_origin: "https://{host}".to_owned(),
+        rendering_workers: 1,
+        rendering_priority_workers: 1,
+        rendering_cache_mb: 8,
+    }
+}
+
 impl World {
     async fn new() -> Self {
         let database = TestDatabase::migrated(&MIGRATIONS).await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
-        let settings = Settings {
-            public_url: "https://link.test/".parse().unwrap(),
-            tracking_origin: "https://{host}".to_owned(),
-            rendering_workers: 1,
-            rendering_priority_workers: 1,
-            rendering_cache_mb: 8,
-        };
-        let stage = Rendering::new(pool.clone(), Arc::new(TokenKeys::derive(&[[1; 32]])), &settings).unwrap();
+        let tokens = Arc::new(TokenKeys::derive(&[[1; 32]]));
+        let stage = Rendering::new(pool.clone(), tokens, &settings("https://link.test/")).unwrap();
         let (tenant, sender, domain) = (new_id(), new_id(), new_id());
         sqlx::query("insert into tenants (id, environment, org_name, owner_email, physical_address) values ($1, 'production', 'Acme', 'o@acme.test', '1 Main Street')")
             .bind(tenant).execute(&pool).await.unwrap();
@@ -312,18 +318,8 @@ async fn a_priority_send_has_the_same_bytes_on_every_announcement() {
         .execute(&world.pool)
         .await
         .unwrap();
-    let restarted = Rendering::new(
-        world.pool.clone(),
-        world.stage.tokens.clone(),
-        &Settings {
-            public_url: "https://elsewhere.test".parse().unwrap(),
-            tracking_origin: "https://{host}".to_owned(),
-            rendering_workers: 1,
-            rendering_priority_workers: 1,
-            rendering_cache_mb: 8,
-        },
-    )
-    .unwrap();
+    let restarted =
+        Rendering::new(world.pool.clone(), world.stage.tokens.clone(), &settings("https://elsewhere.test")).unwrap();
     let publications = restarted.handle(&[Cleared { announcement: 2, ..batch.clone() }]).await.unwrap();
     assert_eq!(publications[0].message_id, format!("rendered-{}-2-0", batch.batch_id.simple()));
     let second: Rendered = serde_json::from_slice(&publications[0].body).unwrap();
@@ -497,15 +493,33 @@ async fn a_rendering_that_spends_its_budget_fails_its_recipient_and_the_next_is_
     assert_eq!(response, "render_deadline_exceeded");
 }
 
+/// With one connection for all workers, which a second batch gets while the first is compiled or rendered.
+#[rstest]
+#[case::compiled(format!("<div>{{{{ first_name }}}}{}</div>", "<p>a &amp; <a href=\"https://x.test\">b</a></p>".repeat(10_000)), 1)]
+#[case::rendered("{% for i in (1..100) %}{% for j in (1..100) %}{% if i == j %}{% endif %}{% endfor %}{% endfor %}".to_owned(), 100)]
+#[tokio::test]
+async fn a_template_at_work_holds_no_connection(#[case] html: String, #[case] recipients: usize) {
+    let world = World::new().await;
+    let settings = Settings { rendering_workers: 1, rendering_priority_workers: 0, ..settings("https://link.test") };
+    let stage = Rendering::new(world.pool.clone(), world.stage.tokens.clone(), &settings).unwrap();
+    let mut contacts = Vec::new();
+    for _ in 0..recipients {
+        contacts.push(world.contact("slow", json!({})).await);
+    }
+    let slow = [world.batch(Lane::Bulk, world.content("s", &html).await, &contacts).await];
+    let quick = world.content("s", "x").await;
+    let quick = [world.batch(Lane::Priority, quick, &[world.contact("quick", json!({})).await]).await];
+    let (mut slow, quick) = (stage.handle(&slow), stage.handle(&quick));
+    tokio::select! {
+        biased;
+        _ = &mut slow => panic!("the second batch waited for the template of the first"),
+        rendered = quick => assert_eq!(rendered.unwrap().len(), 1),
+    }
+    slow.await.unwrap();
+}
+
 #[test]
 fn the_public_address_must_be_a_web_address() {
-    let settings = |url: &str| Settings {
-        public_url: url.parse().unwrap(),
-        tracking_origin: "https://{host}".to_owned(),
-        rendering_workers: 1,
-        rendering_priority_workers: 1,
-        rendering_cache_mb: 1,
-    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _guard = runtime.enter();
     let pool = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
