@@ -38,8 +38,6 @@ const HELD_BACK: Duration = Duration::from_secs(1);
 /// Pause after a failed pull.
 const PULL_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The code of a message whose handling panicked.
-const PANICKED: &str = "panicked";
 /// The code of a message that was begun several times and never finished.
 const NEVER_FINISHED: &str = "never_finished";
 
@@ -195,7 +193,7 @@ impl<S: Stage> Worker<S> {
             }
             let incoming = Incoming::of(&self.shared.bus, &held.message);
             let decoded = caught_here(S::NAME, "handler", || S::Input::decode(&incoming))
-                .unwrap_or_else(|panicked| Err(StageError::rejected(PANICKED, panicked)));
+                .unwrap_or_else(|panicked| Err(panicked.into()));
             match decoded {
                 Ok(input) => work.push(Work { held, input }),
                 Err(error) => self.set_aside(held, &error).await,
@@ -307,8 +305,7 @@ impl<S: Stage> Worker<S> {
         };
         let spans = self.spans(held, inputs);
         let within = trace::within(spans.as_ref().map(trace::Group::ambient), caught(S::NAME, "handler", work));
-        let result: Result<(), StageError> =
-            within.await.unwrap_or_else(|panicked| Err(StageError::rejected(PANICKED, panicked)));
+        let result: Result<(), StageError> = within.await.unwrap_or_else(|panicked| Err(panicked.into()));
         if let (Some(spans), Err(error)) = (&spans, &result) {
             spans.fail(error.code());
         }

@@ -1,6 +1,6 @@
 //! Stage errors: the type answers "retry or reject?".
 
-use runtime::{BusError, causes};
+use runtime::{BusError, causes, panics::Panicked};
 use thiserror::Error;
 
 /// Why a stage could not handle its input.
@@ -78,6 +78,13 @@ impl StageError {
     #[must_use]
     pub fn chain(&self) -> String {
         causes::chain(self)
+    }
+}
+
+/// A panic is a defect that the same input meets again: a rejection.
+impl From<Panicked> for StageError {
+    fn from(panicked: Panicked) -> Self {
+        Self::rejected("panicked", panicked)
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) const ACK_WAIT: Duration = Duration::from_secs(30);
 /// Deliveries of one message before it is set aside. With the backoff this is about six minutes.
 pub const MAX_DELIVERIES: i64 = 12;
 /// Messages one consumer may have handed out, over all processes. Above every sensible number of workers.
-pub(crate) const MAX_ACK_PENDING: i64 = 4_096;
+pub const MAX_ACK_PENDING: i64 = 4_096;
 
 /// What a stage is built from.
 #[derive(Clone, Debug)]

@@ -88,7 +88,7 @@ pub(crate) async fn run(
             false => None,
         };
         let result = caught(stage, "sweep", sweep.sweep()).await;
-        let result = result.unwrap_or_else(|panicked| Err(StageError::rejected("panicked", panicked)));
+        let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
         drop(in_hand);
         failing.set(stage, sweep.name(), result.is_err());
         let pause = match result {

@@ -2,8 +2,8 @@
 //!
 //! A message is handled in four steps: claim its sends (set-based), bring each to 354, fence it through the ledger
 //! writer, send the body; every result goes back through the writer, and the message is done when all are committed.
-//! What is claimed and not sent, for whatever reason, is released; what a crash leaves behind is found by the lease sweep, at once
-//! where the process is known to be gone.
+//! What is claimed and not sent, for whatever reason, is released, a panic of the handler included; what a crash leaves behind is found
+//! by the lease sweep, at once where the process is known to be gone.
 
 mod attachments;
 mod bells;
@@ -30,7 +30,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Gauge, Publication, Vault, plans::KeptPlans, trace};
+use runtime::{Bus, Gauge, Publication, Vault, panics::caught, plans::KeptPlans, trace};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -38,6 +38,7 @@ use schemas::{
 };
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use self::{
     bells::Bells,
@@ -71,6 +72,7 @@ const PRIORITY_CLAIMS_AT_ONCE: usize = 3;
 
 /// The delivery stage.
 pub struct Delivery {
+    pool: PgPool,
     bulk_claims: KeptPlans,
     priority_claims: KeptPlans,
     claim_lease: Duration,
@@ -146,6 +148,20 @@ impl Stage for Delivery {
     type Input = Rendered;
 
     async fn handle(&self, inputs: &[Rendered]) -> Result<Vec<Publication>, StageError> {
+        let token = self.ledger.session().token();
+        match caught(Self::NAME, "handler", self.claim_and_send(inputs, token)).await {
+            Ok(handled) => handled,
+            Err(panicked) => {
+                self.release_claims(inputs, token).await;
+                Err(panicked.into())
+            }
+        }
+    }
+}
+
+impl Delivery {
+    /// Claims the sends of these messages under the token, and brings each to its result.
+    async fn claim_and_send(&self, inputs: &[Rendered], token: Uuid) -> Result<Vec<Publication>, StageError> {
         let admitted = self.ways.admit(inputs).await?;
         let (inputs, ways) = (admitted.inputs.as_ref(), admitted.ways.as_slice());
         if inputs.is_empty() {
@@ -154,7 +170,7 @@ impl Stage for Delivery {
         // Before the claim: what cannot be had must not leave sends claimed.
         let parts = self.sources.parts(inputs, ways).await?;
         let claims = if has_priority(inputs) { &self.priority_claims } else { &self.bulk_claims };
-        let held = (self.ledger.session().token(), self.claim_lease);
+        let held = (token, self.claim_lease);
         let Claimed { sendable, withheld } = claim::claim(claims, inputs, held, &self.warm).await?;
         let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
@@ -170,9 +186,19 @@ impl Stage for Delivery {
         bells.ring_idle().await;
         capture.publications()
     }
-}
 
-impl Delivery {
+    /// Puts back what a handler has claimed and not fenced that has panicked. Where Postgres is away for this, the lease does it.
+    async fn release_claims(&self, inputs: &[Rendered], token: Uuid) {
+        match sweep::release_claims(&self.pool, inputs, token).await {
+            Ok(sends) => {
+                tracing::warn!(stage = "delivery", sends, "what a handler had claimed that panicked is put back")
+            }
+            Err(error) => {
+                tracing::warn!(stage = "delivery", error = %error.chain(), "claims of a handler that panicked wait for their lease");
+            }
+        }
+    }
+
     /// The stage with its connections and its ledger writer, inside a Tokio runtime.
     ///
     /// # Errors
@@ -202,6 +228,7 @@ impl Delivery {
             shutdown: shutdown.clone(),
         };
         Ok(Self {
+            pool: pool.clone(),
             ways: Ways::new(pool.clone(), vault.clone(), relay.clone(), means),
             transmitter,
             warm: Places::default(),

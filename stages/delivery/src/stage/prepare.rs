@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::SystemTime};
 
+use runtime::panics::caught_here;
 use schemas::{Lane, Rendered};
-
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -89,9 +89,9 @@ pub(crate) async fn prepare(
         let now = SystemTime::now();
         for (ready, signer) in ready.iter_mut().zip(signers) {
             let (Ok(signed), Some(signer)) = (&mut ready.message, signer) else { continue };
-            match signer.sign(&signed.message, now) {
-                Ok(signature) => signed.signature = signature,
-                Err(_) => ready.message = Err("render"),
+            match caught_here("delivery", "handler", || signer.sign(&signed.message, now)) {
+                Ok(Ok(signature)) => signed.signature = signature,
+                Ok(Err(_)) | Err(_) => ready.message = Err("render"),
             }
         }
         ready

@@ -1,16 +1,16 @@
 //! Leases that ran out, and those of processes that are gone: what a crash left claimed is owed again, what it left fenced is in doubt.
-//! And captured mails that are old.
+//! The same rule puts back at once what a handler had claimed that panicked. And captured mails that are old.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use runner::{StageError, Sweep};
-use schemas::{Classification, MessageKind, SendId, SendState};
-use sqlx::{Connection, PgPool};
+use schemas::{Classification, MessageKind, Rendered, SendId, SendState};
+use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::ledger::{
@@ -69,20 +69,7 @@ impl Sweep for Leases {
         }
         expired.sort_by_key(|batch| (batch.tenant_id, batch.id));
         expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
-        let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
-        for batch in expired {
-            months.entry(batch.month).or_default().push(batch);
-        }
-        let (mut bookings, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
-        for (month, batches) in &months {
-            found += end_leases(&mut tx, *month, batches, &gone, &mut bookings, &mut totals).await?;
-        }
-        sql::settle(&mut tx, &bookings).await?;
-        sql::add_rollups(&mut tx, &totals, 0).await?;
-        for batches in months.values() {
-            let (tenants, ids, last) = keys(batches);
-            sqlx::query_file!("queries/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *tx).await?;
-        }
+        let found = end_all(&mut tx, expired, &gone, Ring::After(Duration::ZERO)).await?;
         tx.commit().await?;
         if found > 0 {
             tracing::warn!(
@@ -98,7 +85,7 @@ impl Sweep for Leases {
 
 /// The batches with sends of sessions that are gone and that wait for nothing, some at a time. A session that has none left and of which
 /// nothing more is to be expected is forgotten.
-async fn abandoned(db: &mut sqlx::PgConnection, gone: &Gone) -> sqlx::Result<(Vec<Uuid>, Vec<Uuid>)> {
+async fn abandoned(db: &mut PgConnection, gone: &Gone) -> sqlx::Result<(Vec<Uuid>, Vec<Uuid>)> {
     if gone.first.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -113,12 +100,49 @@ async fn abandoned(db: &mut sqlx::PgConnection, gone: &Gone) -> sqlx::Result<(Ve
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).unzip())
 }
 
+/// Puts back at once what was claimed for these messages under this token and not fenced; answers how many sends. Their batches are
+/// announced again as planned: a message that makes its handler panic each time must not go round in circles.
+pub(crate) async fn release_claims(pool: &PgPool, inputs: &[Rendered], token: Uuid) -> Result<u64, StageError> {
+    let holder = Gone { first: vec![token], last: vec![token], is_over: vec![false] };
+    let keys: Vec<BatchKey> =
+        inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect::<BTreeSet<_>>().into_iter().collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    let mut tx = pool.begin().await?;
+    // The next statement skips what somebody else has locked.
+    sql::lock_batches(&mut tx, &keys).await?;
+    let batches =
+        sqlx::query_file_as!(Expired, "queries/lock_abandoned.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
+    let released = end_all(&mut tx, batches, &holder, Ring::AsPlanned).await?;
+    tx.commit().await?;
+    Ok(released)
+}
+
+/// Ends the leases in these batches, which are locked, that ran out or whose holders are gone; answers how many. `ring`: when batches of
+/// claims that are put back are announced again.
+async fn end_all(db: &mut PgConnection, batches: Vec<Expired>, gone: &Gone, ring: Ring) -> Result<u64, StageError> {
+    let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
+    for batch in batches {
+        months.entry(batch.month).or_default().push(batch);
+    }
+    let (mut bookings, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
+    for (month, batches) in &months {
+        found += end_leases(db, *month, batches, (gone, ring), &mut bookings, &mut totals).await?;
+    }
+    sql::settle(db, &bookings).await?;
+    sql::add_rollups(db, &totals, 0).await?;
+    for batches in months.values() {
+        let (tenants, ids, last) = keys(batches);
+        sqlx::query_file!("queries/renew_batch_leases.sql", &tenants, &ids, &last).execute(&mut *db).await?;
+    }
+    Ok(found)
+}
+
 /// Ends the leases of one month's batches; answers how many.
 async fn end_leases(
-    db: &mut sqlx::PgConnection,
+    db: &mut PgConnection,
     month: NaiveDate,
     batches: &[Expired],
-    gone: &Gone,
+    (gone, ring): (&Gone, Ring),
     bookings: &mut BTreeMap<BatchKey, Booking>,
     totals: &mut Totals,
 ) -> Result<u64, StageError> {
@@ -144,7 +168,7 @@ async fn end_leases(
         let booking = bookings.entry((batch.tenant_id, batch.id)).or_default();
         booking.moved(from, to);
         let is_tried_once_more = (from, to) == (SendState::Fenced, SendState::Queued);
-        booking.ring(Ring::After(if is_tried_once_more { LATE_ANSWER } else { Duration::ZERO }));
+        booking.ring(if is_tried_once_more { Ring::After(LATE_ANSWER) } else { ring });
         if to == SendState::Unknown {
             *totals.entry((batch.tenant_id, batch.kind.as_str(), "unknown")).or_default() += 1;
         }

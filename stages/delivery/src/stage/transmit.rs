@@ -174,6 +174,8 @@ impl Transmitter {
         permit: &mut PacePermit,
     ) -> Option<Recorded> {
         let Refused { decision, answer, wait } = refused;
+        #[cfg(test)]
+        assert_ne!(answer.code, Some(super::ledger::POISON), "a poisonous answer");
         let class = class_of(decision);
         Counter::SmtpAnswersTotal
             .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);

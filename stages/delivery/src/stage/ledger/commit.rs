@@ -95,6 +95,8 @@ impl Commits {
         let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
         let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
         let (moved, late) = self.apply(&mut tx, &all).await?;
+        #[cfg(test)]
+        assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
         let all_moved = || all.iter().copied().filter(|change| moved.has_left(change.send.id, change.from));
         sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
         sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;

@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::runtime::panics::{Panicked, caught};
+use ::runtime::panics::{Panicked, caught, supervise};
 use chrono::NaiveDate;
 use runner::StageError;
 use sqlx::PgPool;
@@ -63,6 +63,10 @@ const UNDECIDED_MAX: Duration = Duration::from_secs(1);
 const UNWRITTEN_MAX: Duration = Duration::from_secs(30);
 /// Pause before either is tried again, unless others are to be written sooner.
 const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
+
+/// A reply code no server gives. In tests, code that comes upon it panics.
+#[cfg(test)]
+pub(crate) const POISON: i16 = 599;
 
 /// The answer to a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +123,7 @@ impl std::future::IntoFuture for Recorded {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let lost = StageError::Deferred { reason: "ledger_writer_stopped" };
+            let lost = StageError::Deferred { reason: "not_recorded" };
             match self.0 {
                 Some(receiver) => receiver.await.map_err(|_| lost),
                 None => Err(lost),
@@ -144,7 +148,8 @@ impl Ledger {
             thread::Builder::new().name(format!("ledger-{number}")).spawn(move || {
                 runtime.block_on(async {
                     if number == 0 {
-                        tokio::spawn(session.keep_alive(pool.clone()));
+                        let pool = pool.clone();
+                        tokio::spawn(supervise("delivery", "task", move || session.keep_alive(pool.clone())));
                     }
                     write(queue, Commits::new(&pool, settings, shard), settings.window).await;
                 });
@@ -243,8 +248,8 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
         }
     }
     let wait = done.iter().any(|(at, _)| at.elapsed() >= UNWRITTEN_MAX);
-    let committed = match caught("delivery", TASK, commits.commit(&fences, &changes, wait)).await {
-        Ok(Ok(committed)) => committed,
+    let (committed, written) = match caught("delivery", TASK, commits.commit(&fences, &changes, wait)).await {
+        Ok(Ok(committed)) => (committed, vec![true; changes.len()]),
         failed => {
             let error = describe_failure(&failed);
             tracing::warn!(
@@ -258,8 +263,8 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
             for (_, receiver) in asked.drain(..) {
                 let _ = receiver.send(Fence::Failed);
             }
-            write_until_taken(commits, &changes).await;
-            Committed::default()
+            let written = write_until_taken(commits, &changes).await;
+            (Committed::default(), written)
         }
     };
     for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
@@ -269,12 +274,13 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
             answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
         }
     }
-    for (change, (at, receiver)) in changes.into_iter().zip(done) {
+    for ((change, (at, receiver)), is_written) in changes.into_iter().zip(done).zip(written) {
         if committed.leaves_out(&change) {
             undecided.push(Entry::Change(Box::new(change), at, receiver));
-        } else {
+        } else if is_written {
             let _ = receiver.send(());
         }
+        // A receiver that is dropped without an answer is an error to the caller that awaits the result.
     }
     undecided
 }
@@ -288,13 +294,14 @@ fn describe_failure(failed: &Result<sqlx::Result<Committed>, Panicked>) -> Strin
     }
 }
 
-/// Writes results again until Postgres takes them. If it refuses the group itself, or the group panics, each is written alone, and one that
-/// is refused alone is left to its lease, which turns it into `unknown`: one poisonous result costs itself only.
-async fn write_until_taken(commits: &mut Commits, changes: &[Change]) {
+/// Writes results again until Postgres takes them; answers for each whether it is written. If Postgres refuses the group itself, or the
+/// group panics, each is written alone, and one that is refused alone is left to its lease, which turns it into `unknown`: one poisonous
+/// result costs itself only.
+async fn write_until_taken(commits: &mut Commits, changes: &[Change]) -> Vec<bool> {
     let mut pause = RETRY_FIRST;
     while !changes.is_empty() {
         match caught("delivery", TASK, commits.commit(&[], changes, true)).await {
-            Ok(Ok(_)) => return,
+            Ok(Ok(_)) => return vec![true; changes.len()],
             Ok(Err(error)) if ::runtime::db::is_transient(&error) => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_LONGEST);
@@ -303,14 +310,16 @@ async fn write_until_taken(commits: &mut Commits, changes: &[Change]) {
                 let send_id = changes[0].send.id;
                 let error = describe_failure(&refused);
                 tracing::error!(stage = "delivery", %send_id, error, "the ledger refuses this result; its lease will end it");
-                return;
+                return vec![false];
             }
             _ => {
+                let mut written = Vec::with_capacity(changes.len());
                 for change in changes {
-                    Box::pin(write_until_taken(commits, std::slice::from_ref(change))).await;
+                    written.extend(Box::pin(write_until_taken(commits, std::slice::from_ref(change))).await);
                 }
-                return;
+                return written;
             }
         }
     }
+    Vec::new()
 }

@@ -6,6 +6,7 @@ mod connections;
 mod faults;
 mod one_off;
 mod pacing;
+mod panics;
 mod quota;
 mod races;
 mod sandbox;
