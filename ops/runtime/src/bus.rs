@@ -8,10 +8,11 @@ use async_nats::{
         self, Context, ErrorCode,
         context::{ContextBuilder, GetStreamErrorKind},
         message::PublishMessage,
-        stream::Stream,
+        stream::{Config, Stream},
     },
 };
 use bytes::Bytes;
+use futures::TryStreamExt;
 use schemas::subjects::{self, header};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
@@ -19,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     levers::STAGES,
-    streams::{STREAMS, is_as_wanted},
+    streams::{STREAMS, StreamSpec, is_as_wanted, is_lower},
     trace::TraceContext,
 };
 
@@ -45,6 +46,14 @@ pub enum BusError {
     /// A stream or consumer could not be made or asked.
     #[error("JetStream refused: {0}")]
     Stream(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A limit of a stream is lower now, and cannot be applied before some of its messages are handled.
+    #[error(
+        "{stream} keeps a higher limit while too many messages wait in it: `postrider streams apply` again when they are handled"
+    )]
+    MessagesWaiting {
+        /// The stream, without prefix.
+        stream: &'static str,
+    },
     /// Nothing came back in time.
     #[error("JetStream did not answer in time")]
     Timeout,
@@ -62,7 +71,7 @@ impl BusError {
         match self {
             Self::CredentialsInUrl => false,
             Self::Publish(error) => error.kind() != jetstream::context::PublishErrorKind::MaxPayloadExceeded,
-            Self::Connect(_) | Self::Stream(_) | Self::Timeout => true,
+            Self::Connect(_) | Self::Stream(_) | Self::MessagesWaiting { .. } | Self::Timeout => true,
         }
     }
 }
@@ -201,16 +210,22 @@ impl Bus {
     /// Makes or updates every stream of the table. Harmless to repeat.
     ///
     /// # Errors
-    /// When JetStream is away or refuses a configuration.
+    /// When JetStream is away or refuses a configuration, and [`BusError::MessagesWaiting`] when a stream kept a limit that could not
+    /// be lowered yet; all else is applied then.
     pub async fn apply_streams(&self) -> Result<(), BusError> {
+        let mut kept = None;
         for spec in STREAMS {
             let config = match self.stream(spec.name).await? {
-                Some(found) => spec.config_in(&self.prefix, self.replicas, found.cached_info().config.storage),
+                Some(found) => {
+                    let (config, is_complete) = self.config_without_loss(spec, &found).await?;
+                    kept = kept.or((!is_complete).then_some(spec.name));
+                    config
+                }
                 None => spec.config(&self.prefix, self.replicas),
             };
             self.jetstream.create_or_update_stream(config).await.map_err(BusError::refused)?;
         }
-        Ok(())
+        kept.map_or(Ok(()), |stream| Err(BusError::MessagesWaiting { stream }))
     }
 
     /// Makes the streams that are missing, and tries to change those that are not as they are to be. Where the servers let only operators
@@ -220,20 +235,45 @@ impl Bus {
     /// When JetStream is away, or a stream is missing and cannot be made.
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
         for spec in STREAMS {
-            let found = self.stream(spec.name).await?.map(|stream| stream.cached_info().config.clone());
-            let Some(found) = found else {
+            let Some(found) = self.stream(spec.name).await? else {
                 let wanted = spec.config(&self.prefix, self.replicas);
                 self.jetstream.create_stream(wanted).await.map_err(BusError::refused)?;
                 continue;
             };
-            let wanted = spec.config_in(&self.prefix, self.replicas, found.storage);
-            if !is_as_wanted(&found, &wanted)
+            let (wanted, is_complete) = self.config_without_loss(spec, &found).await?;
+            if !is_complete {
+                let error = BusError::MessagesWaiting { stream: spec.name };
+                tracing::warn!(stream = spec.name, %error, "a stream keeps a limit of the version before");
+            }
+            if !is_as_wanted(&found.cached_info().config, &wanted)
                 && let Err(error) = self.jetstream.update_stream(wanted).await
             {
                 tracing::warn!(stream = spec.name, %error, "a stream is not as it is to be: `postrider streams apply`");
             }
         }
         Ok(())
+    }
+
+    /// The configuration for a stream that is there, and whether it is all that the table wants.
+    ///
+    /// NATS deletes the oldest messages of a subject above a limit that is lowered. Where a full subject refuses new messages, those that
+    /// wait exist nowhere else. So the limit is lowered only when each subject holds at most half of it: the other half is for what is
+    /// published until the server has the new configuration.
+    async fn config_without_loss(&self, spec: &StreamSpec, found: &Stream) -> Result<(Config, bool), BusError> {
+        let old = &found.cached_info().config;
+        let mut wanted = spec.config_in(&self.prefix, self.replicas, old.storage);
+        if !wanted.discard_new_per_subject || !is_lower(wanted.max_messages_per_subject, old.max_messages_per_subject) {
+            return Ok((wanted, true));
+        }
+        let held = found.info_with_subjects(">").await.map_err(BusError::refused)?;
+        let held: Vec<(String, usize)> = held.try_collect().await.map_err(BusError::refused)?;
+        let most = held.iter().map(|(_, messages)| *messages).max().unwrap_or(0);
+        let is_complete = i64::try_from(most).is_ok_and(|most| most <= wanted.max_messages_per_subject / 2);
+        if !is_complete {
+            wanted.max_messages_per_subject = old.max_messages_per_subject;
+            wanted.discard_new_per_subject = old.discard_new_per_subject;
+        }
+        Ok((wanted, is_complete))
     }
 
     /// Publishes all and waits until the store has answered for each: windows are sent at once and their answers awaited together.

@@ -12,9 +12,13 @@ const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 /// would be dropped for another's id. There the ledger knows a repetition, by product and environment.
 const NO_DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 
-/// Requests of one kind that one product and environment may have waiting. More are refused: a flood of one product's leaves room for
-/// the others'.
-const REQUESTS_WAITING_MAX: i64 = 10_000;
+/// Requests of one kind that one product and environment may have waiting. JetStream refuses the next one in its PubAck.
+///
+/// The limits keep one product from filling the stream for the others. Its rights let a product publish under its own name only, so with
+/// 7 kinds and 2 environments it holds at most 7 × 2 × 256 × 256 KiB = 896 MiB of the stream's 3 GiB.
+pub const REQUESTS_WAITING_MAX: i64 = 256;
+/// The longest request, with its headers, in bytes. JetStream refuses longer ones in its PubAck; they go by request and reply, or over HTTP.
+pub const REQUEST_MAX_BYTES: i32 = 256 * 1024;
 /// Dead letters of one stage that are kept. Of more the oldest go: a flood of one stage's leaves the others' alone.
 const DEAD_LETTERS_MAX: i64 = 100_000;
 
@@ -48,7 +52,7 @@ pub const STREAMS: &[StreamSpec] = &[
     StreamSpec {
         name: stream::REQUESTS,
         subjects: "mail.v1.request.*.*.*",
-        max_bytes: 1024 * MB,
+        max_bytes: 3 * 1024 * MB,
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
@@ -171,6 +175,7 @@ impl StreamSpec {
                 stream::DEAD => DEAD_LETTERS_MAX,
                 _ => -1,
             },
+            max_message_size: if self.name == stream::REQUESTS { REQUEST_MAX_BYTES } else { -1 },
             discard_new_per_subject: self.name == stream::REQUESTS,
             max_age: self.max_age,
             discard: if self.work_queue && !self.bell { DiscardPolicy::New } else { DiscardPolicy::Old },
@@ -190,15 +195,24 @@ pub fn is_as_wanted(found: &Config, wanted: &Config) -> bool {
     let set = |config: &Config| {
         (
             (config.subjects.clone(), config.description.clone(), config.retention, config.discard),
-            (config.max_bytes, config.max_messages_per_subject, config.discard_new_per_subject, config.max_age),
+            (config.max_bytes, config.max_message_size, config.max_age),
+            (config.max_messages_per_subject, config.discard_new_per_subject),
             (config.storage, config.num_replicas, config.duplicate_window, config.allow_direct),
         )
     };
     set(found) == set(wanted)
 }
 
+/// Whether a limit on messages is stricter than another. The server says that there is none by a number below 1.
+pub(crate) fn is_lower(limit: i64, than: i64) -> bool {
+    limit > 0 && (than < 1 || limit < than)
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use schemas::{DirectKind, Environment};
+
     use super::*;
 
     #[test]
@@ -208,5 +222,20 @@ mod tests {
             let is_async = spec.rebuilt_from_ledger && !spec.bell;
             assert_eq!(spec.config("", 1).persist_mode.is_some(), is_async, "{}", spec.name);
         }
+    }
+
+    #[test]
+    fn one_product_cannot_hold_a_third_of_the_requests() {
+        let spec = STREAMS.iter().find(|spec| spec.name == stream::REQUESTS).unwrap();
+        let subjects = i64::try_from(DirectKind::ALL.len() * Environment::ALL.len()).unwrap();
+        let config = spec.config("", 1);
+        let held = subjects * config.max_messages_per_subject * i64::from(config.max_message_size);
+        assert!(3 * held < config.max_bytes, "{held}");
+    }
+
+    #[test]
+    fn no_limit_is_the_highest_limit() {
+        assert!(is_lower(256, 10_000) && is_lower(256, -1) && is_lower(256, 0));
+        assert!(!is_lower(256, 256) && !is_lower(256, 10) && !is_lower(-1, 256));
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType};
 use runtime::{
-    Bus, Publication,
-    streams::{STREAMS, is_as_wanted},
+    Bus, BusError, Publication,
+    streams::{REQUEST_MAX_BYTES, REQUESTS_WAITING_MAX, STREAMS, is_as_wanted},
 };
 use schemas::{FactsAnnounced, subjects};
 
@@ -69,24 +69,61 @@ async fn a_process_finds_applied_streams_as_they_are_to_be_and_makes_one_that_is
     assert!(bus.stream(subjects::stream::FACTS).await.unwrap().is_some());
 }
 
+/// Publishes a request of so many bytes; answers the code of JetStream's refusal.
+async fn publish(bus: &Bus, product: &str, bytes: usize) -> Option<u64> {
+    let subject = bus.prefixed(&format!("mail.v1.request.{product}.production.contact"));
+    let answer = bus.client().request(subject, vec![b' '; bytes].into()).await.unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+    answer["error"]["err_code"].as_u64()
+}
+
+/// JetStream's code for a message that is longer than those of its stream may be.
+const TOO_LONG: u64 = 10_054;
+/// JetStream's code for a message its stream does not store, here because its subject is full.
+const NOT_STORED: u64 = 10_077;
+
 #[tokio::test]
-async fn a_product_with_too_many_waiting_requests_is_refused_and_another_is_not() {
+async fn a_product_is_refused_at_its_limit_and_another_is_not() {
     let database = servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     bus.apply_streams().await.unwrap();
-    let spec = STREAMS.iter().find(|spec| spec.name == subjects::stream::REQUESTS).unwrap();
-    let most = spec.config(bus.prefix(), 1).max_messages_per_subject;
-    // The rule is that of the table; fewer make the test short.
-    let few = Config { max_messages_per_subject: 3, ..spec.config(bus.prefix(), 1) };
-    assert!(most > 3 && few.discard_new_per_subject && few.discard == DiscardPolicy::New);
-    bus.jetstream().update_stream(few).await.unwrap();
-    let publish = async |product: &str| {
-        let subject = bus.prefixed(&format!("mail.v1.request.{product}.production.contact"));
-        bus.jetstream().publish(subject, "{}".into()).await.unwrap().await.is_ok()
-    };
-    for _ in 0..3 {
-        assert!(publish("shop").await);
+    let longest = usize::try_from(REQUEST_MAX_BYTES).unwrap();
+    assert_eq!(publish(&bus, "shop", longest + 1).await, Some(TOO_LONG));
+    for number in 0..REQUESTS_WAITING_MAX {
+        assert_eq!(publish(&bus, "shop", longest).await, None, "{number}");
     }
-    assert!(!publish("shop").await, "its fourth");
-    assert!(publish("rival").await);
+    assert_eq!(publish(&bus, "shop", 2).await, Some(NOT_STORED));
+    assert_eq!(publish(&bus, "rival", longest).await, None);
+}
+
+async fn requests(bus: &Bus) -> Info {
+    let mut stream = bus.stream(subjects::stream::REQUESTS).await.unwrap().unwrap();
+    stream.info().await.unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_lower_limit_is_applied_when_it_costs_no_waiting_request() {
+    let database = servers::TestDatabase::create().await.unwrap();
+    let bus = bus(&database).await;
+    let spec = STREAMS.iter().find(|spec| spec.name == subjects::stream::REQUESTS).unwrap();
+    let wanted = spec.config(bus.prefix(), 1);
+    let before =
+        Config { max_bytes: 1 << 30, max_messages_per_subject: 10_000, max_message_size: -1, ..wanted.clone() };
+    bus.jetstream().create_stream(before).await.unwrap();
+    let waiting = u64::try_from(REQUESTS_WAITING_MAX).unwrap() + 10;
+    for _ in 0..waiting {
+        assert_eq!(publish(&bus, "shop", 2).await, None);
+    }
+    let refused = bus.apply_streams().await;
+    assert!(matches!(refused, Err(BusError::MessagesWaiting { stream: subjects::stream::REQUESTS })), "{refused:?}");
+    bus.ensure_streams().await.unwrap();
+    let info = requests(&bus).await;
+    assert_eq!((info.state.messages, info.config.max_messages_per_subject), (waiting, 10_000));
+    assert_eq!((info.config.max_message_size, info.config.max_bytes), (wanted.max_message_size, wanted.max_bytes));
+    // Most of them are handled.
+    let stream = bus.stream(subjects::stream::REQUESTS).await.unwrap().unwrap();
+    stream.purge().keep(100).await.unwrap();
+    bus.apply_streams().await.unwrap();
+    let info = requests(&bus).await;
+    assert_eq!((info.state.messages, is_as_wanted(&info.config, &wanted)), (100, true));
 }

@@ -133,7 +133,7 @@ impl NatsProgram {
                 "sync_interval": "always",
                 // Streams reserve their `max_bytes` when they are made. Here many installations share one server, each with
                 // its own stream table, and hold next to nothing: the disk is the limit, not the sum of the reservations.
-                "max_file_store": 1_u64 << 42,
+                "max_file_store": 1_u64 << 44,
             },
         });
         fs::write(&self.config, format!("{config:#}\n")).during(|| format!("writing {}", self.config.display()))
