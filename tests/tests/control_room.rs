@@ -1,4 +1,4 @@
-//! What an operator watches with, held against the program: rules, dashboards, runbooks, and the checks that come with them.
+//! What people read and watch, held against the program: rules, dashboards, runbooks, the checks that come with them, and documents.
 //! `pipeline/metrics.rs` shows that what they ask for is told.
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,10 @@ use std::{
     process::Command,
 };
 
-use runtime::metric::{self, Metric};
+use runtime::{
+    metric::{self, Metric},
+    streams::STREAMS,
+};
 use serde_json::Value;
 
 /// What Prometheus adds to every series, and its name for a bucket's bound.
@@ -177,4 +180,102 @@ fn every_alert_fires_when_it_should_and_is_silent_when_it_should() {
 #[test]
 fn what_is_deployed_is_what_the_program_reads() {
     passes("ops/deploy/check");
+}
+
+/// Every document in the repository's own folders.
+fn documents() -> Vec<String> {
+    fn collect(folder: &str, found: &mut Vec<String>) {
+        const OTHERS: [&str; 3] = ["target", "node_modules", ".venv"];
+        for entry in fs::read_dir(root().join(folder)).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+            if entry.file_type().unwrap().is_dir() {
+                if !name.starts_with('.') && !OTHERS.contains(&name.as_str()) {
+                    collect(&path, found);
+                }
+            } else if name.ends_with(".md") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect("", &mut found);
+    found.sort();
+    found
+}
+
+/// The anchor that readers of Markdown give to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn every_link_of_a_document_leads_somewhere() {
+    for document in documents() {
+        let folder = root().join(&document).parent().unwrap().to_owned();
+        for link in text(&document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { root().join(&document) } else { folder.join(path) };
+            assert!(target.exists(), "{document}: {link}");
+            if !heading.is_empty() {
+                let headings = fs::read_to_string(&target).unwrap();
+                let mut headings = headings.lines().filter_map(|line| Some(anchor(line.split_once("# ")?.1)));
+                assert!(headings.any(|found| found == heading), "{document}: {link}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_path_that_a_document_names_is_there() {
+    const FOLDERS: [&str; 6] = ["schemas/", "migrations/", "ingress/", "stages/", "ops/", "tests/"];
+    for document in documents() {
+        let (text, folder) = (text(&document), root().join(&document).parent().unwrap().to_owned());
+        let named = text.split(|c: char| !c.is_ascii_alphanumeric() && !"/._-<>*{}".contains(c));
+        for path in named.filter(|word| FOLDERS.iter().any(|folder| word.starts_with(folder))) {
+            let path = path.trim_end_matches(['.', '/']);
+            let is_pattern = path.contains(['<', '*', '{']);
+            // The target of a link stands beside the document.
+            let is_there = root().join(path).exists() || folder.join(path).exists();
+            assert!(is_pattern || is_there, "{document}: {path}");
+        }
+    }
+}
+
+#[test]
+fn every_invariant_names_a_test_that_is_there() {
+    let text = text("stages/README.md");
+    let rows = text.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.split('`').collect();
+        (line.starts_with("| ") && line.ends_with(".rs` |")).then(|| (cells[cells.len() - 4], cells[cells.len() - 2]))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() >= 20, "{rows:?}");
+    for (test, file) in rows {
+        let source = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(&format!("fn {test}(")), "{file} has no test {test}");
+    }
+}
+
+#[test]
+fn the_architecture_lists_every_stream_and_no_other() {
+    let text = text("stages/README.md");
+    let listed: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("| `MAIL_")?.split('`').next()).collect();
+    let known: BTreeSet<&str> = STREAMS.iter().map(|stream| stream.name.trim_start_matches("MAIL_")).collect();
+    assert_eq!(listed, known);
+}
+
+#[test]
+fn every_path_of_the_api_is_in_its_document() {
+    let text = text("ingress/README.md");
+    let api: Value = serde_json::from_str(&self::text("schemas/openapi.json")).unwrap();
+    for path in api["paths"].as_object().unwrap().keys() {
+        let short = path.strip_prefix("/v1").unwrap_or(path);
+        assert!(text.contains(&format!("`{short}`")), "{path}");
+    }
 }

@@ -1,4 +1,4 @@
-// A receiver that checks each delivery with the published library and with the ten lines of the README.
+// A receiver that checks each delivery with the published library and with the ten lines of ingress/README.md.
 //
 // Prints its port, then a line of JSON per delivery. The secret comes in on standard input, before the first delivery.
 
