@@ -46,7 +46,7 @@ pub struct Settings {
     /// Calls over the bus (`mail.v1.api.…`) each ingress process carries out at once; more are answered 503 `unavailable`.
     #[arg(long, env = "POSTRIDER_BUS_CALLS", default_value_t = 256)]
     pub bus_calls: usize,
-    /// Calls of one product and environment among them; more are answered 503 `unavailable`.
+    /// Calls over the bus of one product and environment at once; more are answered 503 `unavailable`.
     #[arg(long, env = "POSTRIDER_BUS_CALLS_PER_PRODUCT", default_value_t = 64)]
     pub bus_calls_per_product: usize,
     /// Direct requests (`mail.v1.request.…`) each ingress process carries out at once: so many arrays and single transactional ones, as

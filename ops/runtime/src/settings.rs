@@ -47,7 +47,7 @@ pub struct CoreSettings {
     /// schema. On the same machine `?host=<directory>` takes the Unix socket, which costs a quarter less per round trip than TCP.
     #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
     pub database_url: SecretString,
-    /// Connections each process may open to Postgres.
+    /// Connections in one Postgres pool. A stage opens up to six more that keep their plans; an ingress process opens four times as many.
     #[arg(long, env = "POSTRIDER_DATABASE_POOL", default_value_t = 16)]
     pub database_pool: u32,
     /// NATS servers, comma-separated URLs.

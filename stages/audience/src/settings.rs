@@ -16,15 +16,15 @@ pub struct Settings {
     /// for about six seconds per million contacts.
     #[arg(long, env = "POSTRIDER_AUDIENCE_LAUNCHES", default_value_t = 1)]
     pub audience_launches: usize,
-    /// Campaign sends handed on and not yet decided, over all tenants. More keeps more workers busy; fewer make a pause, a cancel
-    /// or another tenant's turn come sooner. Some seconds of work.
+    /// Campaign sends dispatched and not yet decided, over all tenants: some seconds of work. More keeps more workers busy; fewer let a
+    /// pause, a cancel or another tenant's campaign take effect sooner.
     #[arg(long, env = "POSTRIDER_AUDIENCE_BACKLOG", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub audience_backlog: u32,
     /// What `audience-backlog` is for all others, for each tenant with a provider connection of its own: a connection that is slow or
     /// away keeps no other tenant waiting.
     #[arg(long, env = "POSTRIDER_AUDIENCE_CONNECTION_BACKLOG", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub audience_connection_backlog: u32,
-    /// First pause before a batch that was handed on and is still open is announced again; doubles each time, up to 30 times this.
+    /// First pause before a dispatched batch that is still open is announced again; doubles each time, up to 30 times this.
     #[arg(long, env = "POSTRIDER_AUDIENCE_REANNOUNCE", default_value = "60s", value_parser = humantime::parse_duration)]
     pub audience_reannounce: Duration,
     /// How long rows are kept.

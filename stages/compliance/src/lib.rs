@@ -21,7 +21,7 @@ use facts::{BatchFacts, OwedSend, Road};
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Settings {
-    /// Batches judged at the same time, per lane.
+    /// Batches the gate decides at the same time, per lane.
     #[arg(long, env = "POSTRIDER_COMPLIANCE_WORKERS", default_value_t = 2)]
     pub compliance_workers: usize,
 }

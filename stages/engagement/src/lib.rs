@@ -40,11 +40,8 @@ pub struct Settings {
     /// Groups of signals recorded at the same time.
     #[arg(long, env = "POSTRIDER_ENGAGEMENT_WORKERS", default_value_t = 2)]
     pub engagement_workers: usize,
-    /// How long raw events of providers are kept after they were handled, to look at and to know a repetition by. At least two days.
-    #[arg(long, env = "POSTRIDER_INBOUND_KEEP", default_value = "7d", value_parser = humantime::parse_duration)]
-    pub inbound_keep: Duration,
-    /// So many soft bounces (mailbox full, switched off, its server away) with nothing that arrived in between, and the mailbox
-    /// gets no marketing mail for a while. 0: never.
+    /// Soft bounces (mailbox full, switched off, its server away) in a row after which a mailbox gets no marketing mail for a while. A
+    /// mail that arrives in between starts the count anew. 0: never.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_LIMIT", default_value_t = 3)]
     pub soft_bounce_limit: u32,
     /// The time within which `soft-bounce-limit` counts.
@@ -84,7 +81,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let shard = fold::random_shard();
     deps.runner.start(Arc::new(Engagement { pool: deps.pool.clone(), shard }), vec![intake]);
-    inbound::start(deps, shard, settings.inbound_keep);
+    inbound::start(deps, shard);
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::Logs(deps.pool.clone())));
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::PastHours(deps.pool.clone())));
     let limits = bounce::Limits {
@@ -97,8 +94,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         Engagement::NAME,
         Arc::new(postbox::ReadMails { pool: deps.pool.clone(), reader: deps.reader.clone(), shard }),
     );
-    let keep = settings.inbound_keep;
-    deps.runner.start_sweep(Engagement::NAME, Arc::new(postbox::Forget { pool: deps.pool.clone(), keep }));
     postbox::listen(deps, &settings.postbox).await.map_err(|error| StageError::rejected("inbound_addr", error))?;
     Ok(())
 }

@@ -46,7 +46,7 @@ pub struct Settings {
     /// Due enrollments of one group: one transaction.
     #[arg(long, env = "POSTRIDER_SEQUENCING_GROUP", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5_000))]
     pub sequencing_group: u16,
-    /// How long after one look for due enrollments that found none the next one follows.
+    /// Pause after a look for due enrollments that found none.
     #[arg(long, env = "POSTRIDER_SEQUENCING_POLL", default_value = "250ms", value_parser = humantime::parse_duration)]
     pub sequencing_poll: Duration,
     /// Steps that a contact may take in one sequence within a day, over all its enrollments; with one more the enrollment ends

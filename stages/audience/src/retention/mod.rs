@@ -1,8 +1,8 @@
 //! Retention: for every table of the schema, how long its rows are kept and who removes them.
 //!
-//! [`RULES`] is what the sweep here removes, oldest first and in slices; [`SWEPT_BY_THEIR_STAGE`] is removed by the stage that
-//! writes it, hours or days after it was used up; [`KEPT`] stays, each table for its reason. A table that stands in none of the
-//! lists fails a test. Whole months of `sends` and `events` are detached and dropped.
+//! [`RULES`] is what the sweep here removes by its age, oldest first and in slices; [`SWEPT_BY_THEIR_STAGE`] is removed by the stage
+//! that writes it, when it is used up; [`KEPT`] stays, each table for its reason. A table that stands in none of the lists fails a
+//! test. Whole months of `sends` and `events` are detached and dropped.
 
 mod tables;
 
@@ -25,13 +25,16 @@ const KEEP_LEDGER_MIN: Duration = Duration::from_secs(60 * 24 * 60 * 60);
 /// The shortest time handled requests are kept: a doubtful send is rendered again from its request's data.
 const KEEP_REQUESTS_MIN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
+/// The shortest time raw events are kept: longer than providers repeat a request, so that each is known again.
+const KEEP_INBOUND_MIN: Duration = Duration::from_secs(48 * 60 * 60);
+
 /// How long rows are kept. `0s` keeps them for ever.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Retention")]
 #[group(skip)]
 pub struct RetentionSettings {
     /// How long sends, events and what belongs to them are kept: single messages and their batches, contact facts, notices, ended
-    /// enrollments, credit histories. Whole months go, once all of a month is older; counters, reports, suppressions and contacts
+    /// enrollments, credit histories. A month is dropped as a whole, once all of it is older; counters, reports, suppressions and contacts
     /// stay. At least 60 days; `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_LEDGER", default_value = "400d", value_parser = at_least(KEEP_LEDGER_MIN))]
     pub keep_ledger: Duration,
@@ -45,6 +48,10 @@ pub struct RetentionSettings {
     /// How long the audit log is kept. `0s`: for ever.
     #[arg(long, env = "POSTRIDER_KEEP_AUDIT", default_value = "730d", value_parser = humantime::parse_duration)]
     pub keep_audit: Duration,
+    /// How long raw events of providers are kept, and mail that came back, to look at and to know a repetition by. At least two days;
+    /// `0s`: for ever.
+    #[arg(long, env = "POSTRIDER_INBOUND_KEEP", default_value = "7d", value_parser = at_least(KEEP_INBOUND_MIN))]
+    pub inbound_keep: Duration,
 }
 
 /// A duration that is nothing (kept for ever) or not shorter than this.
@@ -80,6 +87,8 @@ pub enum Keep {
     Imports,
     /// `keep-audit`.
     Audit,
+    /// `inbound-keep`.
+    Inbound,
     /// So many days, whatever is set.
     Days(u16),
 }
@@ -118,6 +127,7 @@ impl Retention {
             Keep::Requests => self.settings.keep_requests,
             Keep::Imports => self.settings.keep_imports,
             Keep::Audit => self.settings.keep_audit,
+            Keep::Inbound => self.settings.inbound_keep,
             Keep::Days(days) => Duration::from_secs(u64::from(days) * 24 * 60 * 60),
             Keep::Ledger => {
                 // Never before their sends are gone: a month may have to wait for an open batch.

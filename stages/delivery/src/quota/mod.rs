@@ -25,10 +25,10 @@ pub use limits::{Limits, Resets, Room};
 #[command(next_help_heading = "Send quota")]
 #[group(skip)]
 pub struct QuotaDefaults {
-    /// Mails a tenant may hand over in a month (UTC) before its campaigns and one-off messages are refused. 0: no limit.
+    /// Mails a tenant may send in a month (UTC) before its campaigns and one-off messages are refused. 0: no limit.
     #[arg(long, env = "POSTRIDER_SEND_QUOTA_MONTHLY", default_value_t = 0)]
     pub send_quota_monthly: u64,
-    /// Mails a tenant may hand over in a day (UTC) before its campaigns and one-off messages are refused. 0: no limit.
+    /// Mails a tenant may send in a day (UTC) before its campaigns and one-off messages are refused. 0: no limit.
     #[arg(long, env = "POSTRIDER_SEND_QUOTA_DAILY", default_value_t = 0)]
     pub send_quota_daily: u64,
 }

@@ -17,7 +17,7 @@ use crate::{
 #[command(next_help_heading = "Delivery")]
 #[group(skip)]
 pub struct Settings {
-    /// The relay mail is handed to: `smtp://[user:password@]host[:port][?tls=none|opportunistic|required]` or `smtps://…`.
+    /// The relay that takes mail: `smtp://[user:password@]host[:port][?tls=none|opportunistic|required]` or `smtps://…`.
     #[arg(
         long,
         env = "POSTRIDER_SMTP_URL",

@@ -38,8 +38,8 @@ pub struct Settings {
     /// Connections served at once; others wait.
     #[arg(long, env = "POSTRIDER_INBOUND_CONNECTIONS", default_value_t = 100)]
     pub inbound_connections: usize,
-    /// Of these, for one client address (an IPv6 network of 64 bits); others are answered 421. 0: all. Not counted with `lmtp`. Behind a
-    /// proxy that hides the clients' addresses, set 0.
+    /// Connections served at once for one client address (an IPv6 network of 64 bits); more are answered 421. 0: no limit. Not counted
+    /// with `lmtp`. Behind a proxy that hides the clients' addresses, set 0.
     #[arg(long, env = "POSTRIDER_INBOUND_CONNECTIONS_PER_ADDRESS", default_value_t = 10)]
     pub inbound_connections_per_address: usize,
 }
