@@ -12,7 +12,8 @@ const DESCRIPTION: &str = "\
 A multi-tenant email engine, for internal systems that speak NATS. Everything HTTP offers is here, too.
 
 **Requests** are published to `mail.v1.request.<product>.<environment>.<kind>`. JetStream answers that a request is stored (a \
-PubAck); what becomes of it is told by events. A request that breaks a rule is told by `request.rejected`. With a `Nats-Msg-Id` a \
+PubAck); what becomes of it is told by events. Of each kind a product may have 256 requests waiting in an environment, of at most 256 KB \
+each with their headers: more (`err_code` 10077) and longer ones (10054) are refused in the PubAck. A request that breaks a rule is told by `request.rejected`. With a `Nats-Msg-Id` a \
 request has one effect, however often it is published within 24 hours; make it unique over all products.
 
 **Calls** to `mail.v1.api.<product>.<environment>.<operation>` are answered at once, as HTTP would. `Mail-Status` is the status.

@@ -28,8 +28,17 @@ struct Publisher {
 
 impl Publisher {
     async fn new() -> Self {
+        Self::of(Self::unserved().await).await
+    }
+
+    /// An ingress that takes no requests yet.
+    async fn unserved() -> Ready {
         let ready = Ready::start().await;
         ready.edge.ingress.bus.apply_streams().await.unwrap();
+        ready
+    }
+
+    async fn of(ready: Ready) -> Self {
         let shutdown = CancellationToken::new();
         let serving = ingress::serve(ready.edge.ingress.clone(), shutdown.clone()).await.unwrap();
         let client = async_nats::connect(ready.edge.database.nats_url()).await.unwrap();
@@ -387,4 +396,55 @@ async fn requests_of_several_tenants_may_stand_in_one_array() {
     let rejections = publisher.rejections().await;
     assert_eq!(rejections.len(), 1);
     assert_eq!((rejections[0].data.index, rejections[0].data.refusal.code.as_str()), (Some(2), "template_not_found"));
+}
+
+#[tokio::test]
+async fn a_product_at_its_limit_keeps_no_other_from_being_heard() {
+    let ready = Publisher::unserved().await;
+    let bus = &ready.edge.ingress.bus;
+    let publish = async |product: &str, email: &str| {
+        let subject = bus.prefixed(&format!("mail.v1.request.{product}.production.contact"));
+        let body = json!({"product_tenant_id": TENANT, "email": email}).to_string();
+        let answer = bus.client().request(subject, body.into()).await.unwrap();
+        serde_json::from_slice::<Value>(&answer.payload).unwrap()
+    };
+    for _ in 0..runtime::streams::REQUESTS_WAITING_MAX {
+        let answer = publish("flood", "ann@example.com").await;
+        assert!(answer["seq"].is_u64(), "{answer}");
+    }
+    let answer = publish("flood", "ann@example.com").await;
+    assert_eq!(answer["error"]["code"], 503, "{answer}");
+    let answer = publish(PRODUCT, "bob@example.com").await;
+    assert!(answer["seq"].is_u64(), "{answer}");
+    let publisher = Publisher::of(ready).await;
+    publisher.settled().await;
+    assert_eq!(publisher.count("select count(*) from contacts where address = 'bob@example.com'").await, 1);
+}
+
+#[tokio::test]
+async fn a_conflict_that_ends_by_itself_is_tried_again() {
+    let publisher = Publisher::new().await;
+    let campaign = publisher.ready.campaign(json!({})).await;
+    // Another launch is at it.
+    let mut other = publisher.ready.edge.pool.begin().await.unwrap();
+    let begun: bool = sqlx::query_scalar("select begin_preflight($1, $2::uuid)")
+        .bind(publisher.ready.client.tenant)
+        .bind(&campaign)
+        .fetch_one(&mut *other)
+        .await
+        .unwrap();
+    assert!(begun);
+    publisher.publish("campaign-launch", json!({"product_tenant_id": TENANT, "id": campaign}), "m-1").await;
+    let bus = &publisher.ready.edge.ingress.bus;
+    let requests = bus.stream(stream::REQUESTS).await.unwrap().unwrap();
+    let deadline = tokio::time::Instant::now() + WITHIN;
+    while requests.consumer_info("ingress-launches").await.map_or(0, |info| info.num_redelivered) == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "never tried again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(publisher.rejections().await.is_empty());
+    other.rollback().await.unwrap();
+    publisher.settled().await;
+    assert!(publisher.rejections().await.is_empty());
+    assert_eq!(publisher.count("select count(*) from campaigns where status in ('sending', 'preflight')").await, 1);
 }

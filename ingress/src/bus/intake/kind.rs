@@ -12,7 +12,9 @@ pub(super) struct Sort {
     pub kinds: &'static [DirectKind],
 }
 
-/// Three queues: a launch, which counts an audience, stands before nobody else, and arrays stand before no single message.
+/// Three queues: a launch, which counts an audience, stands before nobody else, and arrays stand before no single message. A consumer may
+/// have more messages handed out than one product may have waiting, so that one whose requests are all tried again later does not keep
+/// those of others from being handed out.
 pub(super) const SORTS: [Sort; 3] = [
     Sort {
         name: "prompt",
@@ -46,7 +48,19 @@ pub(in crate::bus) fn operation(kind: DirectKind) -> Option<Operation> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use runner::MAX_ACK_PENDING;
+    use runtime::streams::REQUESTS_WAITING_MAX;
+    use schemas::Environment;
+
     use super::*;
+
+    #[test]
+    fn a_consumer_hands_out_more_than_one_product_may_have_waiting() {
+        for sort in &SORTS {
+            let subjects = i64::try_from(sort.kinds.len() * Environment::ALL.len()).unwrap();
+            assert!(subjects * REQUESTS_WAITING_MAX < MAX_ACK_PENDING, "{}", sort.name);
+        }
+    }
 
     #[test]
     fn every_kind_stands_for_a_write_and_comes_by_one_consumer() {

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use axum::{Router, body};
 use bytes::Bytes;
 use futures::FutureExt;
-use http::StatusCode;
+use http::{StatusCode, header};
 use runner::{Intake, MAX_DELIVERIES, Stage, StageError};
 use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
@@ -39,7 +39,7 @@ use crate::{
 pub(super) const NAME: &str = "ingress";
 /// Launches carried out at once: each counts an audience.
 const LAUNCHES: usize = 2;
-/// Deliveries after which a fault of ours is told as one. One less than what the runner would set aside without telling.
+/// Deliveries after which a fault of ours, or a conflict that may end by itself, is told. One less than what the runner would set aside without telling.
 const ATTEMPTS_MAX: i64 = MAX_DELIVERIES - 1;
 
 /// The stage.
@@ -132,7 +132,9 @@ impl Requests {
             return Ok(many::Summary::one());
         }
         let answered = body::to_bytes(content, ANSWER_MAX_BYTES).await.map_err(|error| ApiError::unexpected(&error))?;
-        Err(ApiError::read(parts.status, &answered))
+        let retry_after =
+            parts.headers.get(header::RETRY_AFTER).and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+        Err(ApiError { retry_after, ..ApiError::read(parts.status, &answered) })
     }
 }
 
@@ -142,13 +144,16 @@ async fn read_array(body: &Bytes) -> Result<Vec<serde_json::Value>, ApiError> {
     tokio::task::spawn_blocking(move || json::parse_array(&body, many::MANY_MAX)).await?
 }
 
-/// Whether a refusal is the last word. What a repetition may decide otherwise comes again: without end where something is away,
-/// and some five minutes where the fault is ours.
+/// Whether a refusal is the last word. What a repetition may decide otherwise comes again: without end where something is away or the
+/// same request is under way, and for some five minutes where the fault is ours or somebody else is at the same object.
 fn may_be_told(error: &ApiError, deliveries: i64) -> Result<(), StageError> {
     match error.status {
         StatusCode::SERVICE_UNAVAILABLE => Err(StageError::Unavailable { reason: "unavailable" }),
         StatusCode::CONFLICT if error.code == "idempotency_in_progress" => {
             Err(StageError::Unavailable { reason: "idempotency_in_progress" })
+        }
+        StatusCode::CONFLICT if error.retry_after.is_some() && deliveries < ATTEMPTS_MAX => {
+            Err(StageError::Deferred { reason: "conflict" })
         }
         status if status.is_server_error() && deliveries < ATTEMPTS_MAX => {
             Err(StageError::Deferred { reason: "internal_error" })
@@ -169,6 +174,8 @@ mod tests {
     #[case::our_fault_for_good(ApiError::internal(), ATTEMPTS_MAX, true)]
     #[case::refused(ApiError::not_found("template"), 1, true)]
     #[case::conflict(ApiError::conflict("already_enrolled"), 1, true)]
+    #[case::conflict_that_may_end(ApiError::busy("campaign_already_preflight"), 1, false)]
+    #[case::conflict_that_lasts(ApiError::busy("campaign_already_preflight"), ATTEMPTS_MAX, true)]
     #[case::too_many(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded"), 1, true)]
     fn only_the_last_word_is_told(#[case] error: ApiError, #[case] deliveries: i64, #[case] told: bool) {
         assert_eq!(may_be_told(&error, deliveries).is_ok(), told);
