@@ -69,7 +69,7 @@ pub struct TokenClaims {
 }
 
 impl TokenClaims {
-    /// The contact, in an unsubscribe token: who leaves is known also when the send is not kept any more.
+    /// The contact, in the tokens to leave and to choose by: the recipient is known also when the send is not kept any more.
     #[must_use]
     pub fn contact(&self) -> Option<Uuid> {
         Uuid::from_slice(&self.rest).ok()

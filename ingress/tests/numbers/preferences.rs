@@ -201,6 +201,38 @@ async fn a_token_for_anything_else_opens_no_preferences() {
 }
 
 #[tokio::test]
+async fn a_preferences_link_works_longer_than_the_ledger_keeps_its_send() {
+    let reader = Reader::start().await;
+    sqlx::query("update contacts set locale = 'fr'").execute(&reader.ready.edge.pool).await.unwrap();
+    let (news, offers) = (reader.topic("News", true).await, reader.topic("Offers", true).await);
+    reader.drop_month().await;
+    assert!(reader.look().await.contains("All about News"));
+    let page = html(&reader.ask(Method::GET, &reader.path(Purpose::Preferences), "", "").await);
+    assert!(page.contains("<html lang=\"fr\">"), "{page}");
+    let saved = reader.submit(&format!("shown={news}&shown={offers}&topic={offers}&action=save")).await;
+    assert!(saved.status == 200 && html(&saved).contains("Your choices are saved"), "{}", html(&saved));
+    assert!(!reader.is_in(news).await && reader.is_in(offers).await);
+    for _ in 0..2 {
+        assert_eq!(reader.submit("action=leave").await.status, 200);
+        assert_eq!(reader.marketing_status().await, "unsubscribed");
+        assert_eq!(reader.count("select count(*) from suppressions where reason = 'unsubscribe'").await, 1);
+    }
+    assert_eq!(reader.submit("action=return").await.status, 200);
+    assert_eq!(reader.marketing_status().await, "subscribed");
+    // The page to leave by leads here with the contact it names.
+    let page = html(&reader.ask(Method::GET, &reader.path(Purpose::Unsubscribe), "en", "").await);
+    let start = page.find("/p/").unwrap();
+    let link = page[start..].split('"').next().unwrap();
+    assert_eq!(reader.ask(Method::GET, link, "en", "").await.status, 200);
+    // Who was erased has no page.
+    sqlx::query("update contacts set status = 'erased', address = 'erased:' || id")
+        .execute(&reader.ready.edge.pool)
+        .await
+        .unwrap();
+    assert_eq!(reader.ask(Method::GET, link, "en", "").await.status, 404);
+}
+
+#[tokio::test]
 async fn a_choice_that_cannot_be_stored_is_not_confirmed() {
     let reader = Reader::start().await;
     sqlx::query("revoke all on suppressions from postrider_ingress").execute(&reader.ready.edge.pool).await.unwrap();

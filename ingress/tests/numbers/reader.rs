@@ -2,8 +2,9 @@
 
 use axum::body::Body;
 use http::{Method, Request};
-use schemas::token::Purpose;
+use schemas::{SendId, token::Purpose};
 use serde_json::json;
+use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use crate::{
@@ -54,7 +55,8 @@ impl Reader {
     }
 
     pub fn path(&self, purpose: Purpose) -> String {
-        let token = self.ready.edge.ingress.tokens.seal(purpose, self.ready.client.tenant, self.send, b"");
+        let tokens = &self.ready.edge.ingress.tokens;
+        let token = tokens.seal(purpose, self.ready.client.tenant, self.send, self.contact.as_bytes());
         match purpose {
             Purpose::Preferences => format!("/p/{token}"),
             _ => format!("/u/{token}"),
@@ -83,6 +85,15 @@ impl Reader {
     /// A form of it.
     pub async fn submit(&self, form: &str) -> Answer {
         self.ask(Method::POST, &self.path(Purpose::Preferences), "en", form).await
+    }
+
+    /// Retention drops the month of the mail.
+    pub async fn drop_month(&self) {
+        let month = SendId(self.send).month().format("%Y_%m");
+        for table in ["sends", "events"] {
+            let drop = AssertSqlSafe(format!("drop table {table}_{month}"));
+            sqlx::query(drop).execute(&self.ready.edge.pool).await.unwrap();
+        }
     }
 
     pub async fn count(&self, sql: &'static str) -> i64 {

@@ -48,23 +48,30 @@ pub struct Evidence<'a> {
 /// Topics one page shows at most.
 const TOPICS_MAX: i64 = 100;
 
-/// Finds the recipient of a send. `None` for a send there is not, and for a contact that was erased.
+/// Finds the recipient of a send, or `named`, the contact its link names, where the ledger does not keep the send any more. `None` for a
+/// send there is not and that names nobody, and for a contact that was erased.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn recipient(db: &mut PgConnection, tenant: Uuid, send_id: Uuid) -> sqlx::Result<Option<Recipient>> {
+pub async fn recipient(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    send_id: Uuid,
+    named: Option<Uuid>,
+) -> sqlx::Result<Option<Recipient>> {
     sqlx::query_as!(
         Recipient,
         r#"select c.id as contact_id, c.address, c.locale,
                   c.marketing_status = 'unsubscribed' or g.unsubscribed as "left!",
                   g.hard_bounced or g.complained or g.invalid or g.suppressed_all or g.suppressed_marketing as "held!"
-           from sends s
-           join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
+           from contacts c
            cross join lateral standings($1, array[c.id]) g
-           where s.tenant_id = $1 and s.id = $2 and s.month = $3"#,
+           where c.tenant_id = $1 and c.status <> 'erased' and c.id = coalesce(
+               (select s.contact_id from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $3), $4)"#,
         tenant,
         send_id,
         SendId(send_id).month(),
+        named,
     )
     .fetch_optional(db)
     .await
@@ -92,7 +99,8 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
 }
 
 /// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Topics that are not his to choose are
-/// passed over. Each topic left is a fact of the mail, told as `email.unsubscribed` with the topic as its scope. Harmless to repeat.
+/// passed over. Each topic left is a fact of the mail, told as `email.unsubscribed` with the topic as its scope; of a mail that the
+/// ledger does not keep any more there are no facts. Harmless to repeat.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -130,7 +138,8 @@ pub async fn choose(
          select $1, $4, n.event_id, $6, 'topic_left', now(),
                 jsonb_strip_nulls($7::jsonb || jsonb_build_object('topic', g.audience_id))
          from gone_now g
-         join unnest($3::uuid[], $5::uuid[]) as n (audience_id, event_id) on n.audience_id = g.audience_id",
+         join unnest($3::uuid[], $5::uuid[]) as n (audience_id, event_id) on n.audience_id = g.audience_id
+         where exists (select from sends s where s.tenant_id = $1 and s.id = $4 and s.month = $6)",
         tenant,
         contact,
         &leaving,
@@ -163,7 +172,7 @@ pub async fn choose(
 }
 
 /// The recipient opts in again: lifts his own opt-out, and nothing else that holds. His act is the consent, kept with when and
-/// from where. `false`: he had not left, and nothing changed.
+/// from where, and a fact of the mail as long as the ledger keeps that. `false`: he had not left, and nothing changed.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -209,7 +218,8 @@ pub async fn opt_in(
     let detail = json!({"method": "preferences", "ip": evidence.ip, "user_agent": evidence.user_agent});
     sqlx::query!(
         "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
-         values ($1, $2, $3, $4, 'resubscribed', now(), jsonb_strip_nulls($5::jsonb))",
+         select $1::uuid, $2::uuid, $3::uuid, $4::date, 'resubscribed', now(), jsonb_strip_nulls($5::jsonb)
+         where exists (select from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $4)",
         tenant,
         send_id,
         schemas::new_id(),

@@ -356,6 +356,37 @@ async fn a_complaint_counts_for_the_send_it_proves_to_be_about() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, 3).await;
+    let contacts: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
+    sqlx::query("delete from sends").execute(&rig.pool).await.unwrap();
+    let address = start(&rig, &[]).await;
+    let mut client = Client::connect(address).await;
+    let about = |ordinal: u16, contact: &[u8]| {
+        let token = tokens().seal(Purpose::Unsubscribe, tenant.id, SendId::of(batch, ordinal).0, contact);
+        report(&format!("Subject: a\r\nList-Unsubscribe:\r\n <https://link.acme.example/u/{token}>\r\n\r\nb"))
+    };
+    let opt_out = about(0, contacts[0].as_bytes()).replace("abuse", "opt-out");
+    for mail in [&opt_out, &opt_out, &about(1, contacts[1].as_bytes()), &about(2, b"")] {
+        assert!(client.hand_over("fbl@isp.example", FEEDBACK, mail).await.starts_with("250 "));
+    }
+    let left: Vec<(Uuid, String, String)> = sqlx::query_as(
+        "select c.id, c.marketing_status, s.reason || ' ' || s.scope || ' ' || s.source
+         from suppressions s join contacts c on c.tenant_id = s.tenant_id and c.address = s.address order by s.reason desc",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    let expected = [
+        (contacts[0], "unsubscribed".to_owned(), "unsubscribe marketing recipient".to_owned()),
+        (contacts[1], "subscribed".to_owned(), "complaint all recipient".to_owned()),
+    ];
+    assert_eq!(left, expected, "before it is answered, once, and not for a link that names nobody");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_gives_a_mail_back_had_it() {
     let rig = Rig::new().await;
     let (_, batch) = mailed(&rig, 1).await;

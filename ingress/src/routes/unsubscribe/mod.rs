@@ -78,7 +78,7 @@ async fn leave(
 
 /// The token of the same recipient's preferences page.
 fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
-    ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &[])
+    ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &claims.rest)
 }
 
 /// One opt-out.
@@ -146,11 +146,12 @@ async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<(
         r#"select t.org_name, c.locale as "locale?"
            from tenants t
            left join sends s on s.tenant_id = t.id and s.id = $2 and s.month = $3
-           left join contacts c on c.tenant_id = t.id and c.id = s.contact_id
+           left join contacts c on c.tenant_id = t.id and c.id = coalesce(s.contact_id, $4)
            where t.id = $1"#,
         claims.tenant_id,
         claims.send_id,
         SendId(claims.send_id).month(),
+        claims.contact(),
     )
     .fetch_optional(&mut *tx)
     .await?;

@@ -104,9 +104,8 @@ pub(super) async fn change(
 /// The recipient and his topics, as they are now.
 async fn standing(ingress: &Ingress, claims: &TokenClaims) -> Result<Option<(Recipient, Vec<Topic>)>, ApiError> {
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
-    let Some(recipient) = preferences::recipient(&mut tx, claims.tenant_id, claims.send_id).await? else {
-        return Ok(None);
-    };
+    let recipient = preferences::recipient(&mut tx, claims.tenant_id, claims.send_id, claims.contact()).await?;
+    let Some(recipient) = recipient else { return Ok(None) };
     let topics = preferences::topics(&mut tx, claims.tenant_id, recipient.contact_id).await?;
     tx.rollback().await?;
     Ok(Some((recipient, topics)))
@@ -127,7 +126,8 @@ impl Choosing {
         let Self { ingress, claims, wish, peer, headers } = self;
         let (tenant, send) = (claims.tenant_id, claims.send_id);
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
-        let Some(recipient) = preferences::recipient(&mut tx, tenant, send).await? else { return Ok(None) };
+        let recipient = preferences::recipient(&mut tx, tenant, send, claims.contact()).await?;
+        let Some(recipient) = recipient else { return Ok(None) };
         let contact = recipient.contact_id;
         let ip = peer.ip().map(|ip| ip.to_string());
         let agent = signals::user_agent(&headers);

@@ -92,7 +92,7 @@ pub(super) fn total(kind: &SignalKind) -> Option<&'static str> {
 }
 
 /// Whether it is a report of spam. `not-spam` is a report, too: that the message was put back into the inbox (RFC 6430).
-pub(super) fn is_complaint(kind: &SignalKind) -> bool {
+pub(crate) fn is_complaint(kind: &SignalKind) -> bool {
     matches!(kind, SignalKind::Complained { feedback_type } if feedback_type != NOT_SPAM)
 }
 

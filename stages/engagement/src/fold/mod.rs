@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::facts::{Each, Fact};
-pub(crate) use self::settle::Evidence;
+pub(crate) use self::{facts::is_complaint, settle::Evidence};
 use crate::{
     hours::{BatchKey, Hours, hour_of, moves},
     machine::{self, Click},

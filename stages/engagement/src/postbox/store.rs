@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use runner::Deps;
 use runtime::{Counter, Reader};
-use schemas::{SendId, token::TokenKeys};
+use schemas::{SendId, SignalKind, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{reading, report::Road};
+use crate::{
+    fold, former, reading,
+    report::{Reading, Road},
+};
 
 /// Where a mail goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,14 @@ pub(super) enum Target {
     Send { tenant_id: Uuid, send_id: Uuid },
     /// To the address of feedback loops: the mail must say itself which send it is about, and prove it.
     Feedback,
+}
+
+/// What a report to the address of feedback loops is about.
+enum Reported {
+    /// A send there is.
+    Send { tenant_id: Uuid, send_id: Uuid },
+    /// The recipient of a send that the ledger does not keep any more, and what the report says.
+    Contact { tenant_id: Uuid, contact_id: Uuid, reading: Reading },
 }
 
 /// A mail, whole.
@@ -67,7 +78,11 @@ impl Store {
             match target {
                 Target::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Road::ReturnPath)),
                 Target::Feedback => match self.reported(&mail).await? {
-                    Some((tenant_id, send_id)) => sends.push((tenant_id, send_id, Road::Feedback)),
+                    Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, Road::Feedback)),
+                    Some(Reported::Contact { tenant_id, contact_id, reading }) => {
+                        self.heed(tenant_id, contact_id, &reading).await.map_err(|error| away(&error))?;
+                        Counter::InboundMailsTotal.add(1, [("outcome", reading.label())]);
+                    }
                     // Taken all the same: a refusal would only come back to somebody who cannot mend it.
                     None => Counter::InboundMailsTotal.add(1, [("outcome", "no_evidence")]),
                 },
@@ -99,18 +114,38 @@ impl Store {
         .map_err(|error| away(&error))
     }
 
-    /// The send a report of a complaint proves to be about.
-    async fn reported(&self, mail: &Arrived) -> Result<Option<(Uuid, Uuid)>, StoreFault> {
-        let proofs = match reading::mail(&self.reader, &mail.head, Road::Feedback, mail.null_sender).await {
-            Ok(report) => report.proofs,
+    /// What a report of a complaint proves to be about.
+    async fn reported(&self, mail: &Arrived) -> Result<Option<Reported>, StoreFault> {
+        let report = match reading::mail(&self.reader, &mail.head, Road::Feedback, mail.null_sender).await {
+            Ok(report) => report,
             // The sender comes again.
             Err(error) if error.is_transient() => return Err(StoreFault::Away),
             Err(_) => return Ok(None),
         };
-        let Some((claimed, send_id)) = proofs.send(&self.tokens) else { return Ok(None) };
-        let tenant_id = self.tenant_of(send_id).await?;
+        let Some((claimed, send_id)) = report.proofs.send(&self.tokens) else { return Ok(None) };
+        let Some(tenant_id) = self.tenant_of(send_id).await? else {
+            let contact = report.proofs.contact(&self.tokens);
+            let reading = report.reading;
+            return Ok(contact.map(|(tenant_id, contact_id)| Reported::Contact { tenant_id, contact_id, reading }));
+        };
         // A token that names a tenant must name the send's own.
-        Ok(tenant_id.filter(|tenant| claimed.is_none_or(|claimed| claimed == *tenant)).map(|tenant| (tenant, send_id)))
+        let is_its_own = claimed.is_none_or(|claimed| claimed == tenant_id);
+        Ok(is_its_own.then_some(Reported::Send { tenant_id, send_id }))
+    }
+
+    /// Does what a report asks for whose send is gone, before it is answered for.
+    async fn heed(&self, tenant: Uuid, contact: Uuid, reading: &Reading) -> sqlx::Result<()> {
+        let mut tx = self.pool.begin().await?;
+        match reading {
+            Reading::Told(SignalKind::Unsubscribed { .. }) => {
+                former::opt_out_contact(&mut tx, tenant, contact).await?;
+            }
+            Reading::Told(kind) if fold::is_complaint(kind) => {
+                former::complaint_of_contact(&mut tx, tenant, contact).await?;
+            }
+            Reading::Told(_) | Reading::Noted(_) => {}
+        }
+        tx.commit().await
     }
 
     /// Whose a send is, if there is one.

@@ -2,7 +2,7 @@
 
 use schemas::{
     SignalKind,
-    token::{Purpose, TokenKeys},
+    token::{Purpose, TokenClaims, TokenKeys},
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -30,9 +30,19 @@ impl Proofs {
         let paths = self.original_mail_from.iter().chain(&self.return_path);
         let returned = paths.filter_map(|path| returned(path, tokens)).next();
         returned.map(|send| (None, send)).or_else(|| {
-            let claims = tokens.open(Purpose::Unsubscribe, self.leaving_token.as_deref()?).ok()?;
+            let claims = self.leaving(tokens)?;
             Some((Some(claims.tenant_id), claims.send_id))
         })
+    }
+
+    /// Tenant and contact, where the token names them: for a send that is not kept any more.
+    pub(crate) fn contact(&self, tokens: &TokenKeys) -> Option<(Uuid, Uuid)> {
+        let claims = self.leaving(tokens)?;
+        Some((claims.tenant_id, claims.contact()?))
+    }
+
+    fn leaving(&self, tokens: &TokenKeys) -> Option<TokenClaims> {
+        tokens.open(Purpose::Unsubscribe, self.leaving_token.as_deref()?).ok()
     }
 }
 

@@ -21,14 +21,9 @@ pub(super) struct SendLinks<'a> {
 }
 
 impl SendLinks<'_> {
-    fn sealed(&self, url: &str, path: &str, purpose: Purpose) -> String {
-        format!("{url}{path}{}", self.tokens.seal(purpose, self.tenant_id, self.send_id, &[]))
-    }
-
     /// With the contact: mail is read for longer than the ledger may keep its send.
-    fn leaving(&self, url: &str) -> String {
-        let token = self.tokens.seal(Purpose::Unsubscribe, self.tenant_id, self.send_id, self.contact_id.as_bytes());
-        format!("{url}/u/{token}")
+    fn lasting(&self, url: &str, path: &str, purpose: Purpose) -> String {
+        format!("{url}{path}{}", self.tokens.seal(purpose, self.tenant_id, self.send_id, self.contact_id.as_bytes()))
     }
 }
 
@@ -43,21 +38,21 @@ impl Links for SendLinks<'_> {
     }
 
     fn open_pixel(&self) -> String {
-        self.sealed(self.own_url, "/t/o/", Purpose::Open)
+        format!("{}/t/o/{}", self.own_url, self.tokens.seal(Purpose::Open, self.tenant_id, self.send_id, &[]))
     }
 
     fn unsubscribe(&self) -> String {
-        self.leaving(self.own_url)
+        self.lasting(self.own_url, "/u/", Purpose::Unsubscribe)
     }
 
     /// Under the engine's own name: mail programs use it long after the message was sent, and it must work then, whatever became
     /// of the sender's name.
     fn list_unsubscribe(&self) -> String {
-        self.leaving(self.public_url)
+        self.lasting(self.public_url, "/u/", Purpose::Unsubscribe)
     }
 
     fn preferences(&self) -> String {
-        self.sealed(self.own_url, "/p/", Purpose::Preferences)
+        self.lasting(self.own_url, "/p/", Purpose::Preferences)
     }
 }
 
@@ -65,6 +60,28 @@ impl Links for SendLinks<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_links_to_leave_and_to_choose_by_name_the_contact() {
+        let tokens = TokenKeys::derive(&[[7; 32]]);
+        let contact_id = Uuid::from_u128(3);
+        let links = SendLinks {
+            tokens: &tokens,
+            public_url: "https://l.test",
+            own_url: "https://l.test",
+            tenant_id: Uuid::from_u128(1),
+            send_id: Uuid::from_u128(2),
+            contact_id,
+        };
+        for (url, path, purpose) in [
+            (links.unsubscribe(), "/u/", Purpose::Unsubscribe),
+            (links.list_unsubscribe(), "/u/", Purpose::Unsubscribe),
+            (links.preferences(), "/p/", Purpose::Preferences),
+        ] {
+            let (_, token) = url.split_once(path).unwrap();
+            assert_eq!(tokens.open(purpose, token).unwrap().contact(), Some(contact_id), "{url}");
+        }
+    }
 
     #[test]
     fn a_click_token_opens_up_to_the_longest_target_and_longer_ones_are_not_tracked() {
