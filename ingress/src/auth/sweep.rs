@@ -45,10 +45,17 @@ pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     .rows_affected()
         >= SLICE.unsigned_abs()
     {}
-    // By two seconds (`rate_counts`): what is five minutes old counts no more. A few rows for each key.
-    sqlx::query!("delete from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150")
-        .execute(pool)
-        .await?;
+    // By two seconds: what is five minutes old counts no more.
+    while sqlx::query!(
+        "delete from rate_counts where ctid = any(array(
+             select ctid from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150 limit $1))",
+        SLICE
+    )
+    .execute(pool)
+    .await?
+    .rows_affected()
+        >= SLICE.unsigned_abs()
+    {}
     while sqlx::query!(
         "delete from idempotency_keys where ctid = any(array(
              select ctid from idempotency_keys where created_at < now() - interval '24 hours' order by created_at limit $1))",

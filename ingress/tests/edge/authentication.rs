@@ -252,6 +252,41 @@ async fn what_is_kept_for_a_while_is_swept_and_no_sooner() {
 }
 
 #[tokio::test]
+async fn what_is_swept_goes_in_slices() {
+    let edge = Edge::start().await;
+    let tables = [
+        ("nonces", "(key_id, nonce, seen_at) select gen_random_uuid(), 'n', now() - interval '1 day'"),
+        ("rate_windows", "(key_id, window_start, used) select gen_random_uuid(), now() - interval '1 day', 1"),
+        ("rate_counts", "(key_id, bucket, counts, allowed) select gen_random_uuid(), 1, '{1}', 120"),
+        (
+            "idempotency_keys",
+            "(key_id, idempotency_key, fingerprint, locked_until, created_at)
+             select gen_random_uuid(), 'k', sha256(''), now(), now() - interval '2 days'",
+        ),
+    ];
+    let counted = "create table slices (name text, rows bigint);
+         create function count_slice() returns trigger language plpgsql security definer as $$
+         begin insert into slices select tg_table_name, count(*) from gone; return null; end $$;";
+    sqlx::raw_sql(counted).execute(&edge.pool).await.unwrap();
+    for (table, rows) in tables {
+        let sql = format!(
+            "insert into {table} {rows} from generate_series(1, 7000);
+             create trigger slices after delete on {table} referencing old table as gone for each statement execute function count_slice();"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&edge.pool).await.unwrap();
+    }
+    ingress::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
+    for (table, _) in tables {
+        let slices: Vec<i64> = sqlx::query_scalar("select rows from slices where name = $1 order by rows")
+            .bind(table)
+            .fetch_all(&edge.pool)
+            .await
+            .unwrap();
+        assert_eq!(slices, [2_000, 5_000], "{table}");
+    }
+}
+
+#[tokio::test]
 async fn health_needs_no_credentials_and_unknown_paths_and_methods_answer_in_the_error_shape() {
     let edge = Edge::start().await;
     let router = ingress::router(Arc::clone(&edge.ingress));
