@@ -90,7 +90,7 @@ pub struct Ingress {
     /// The same, for looking at what became of messages.
     pub(crate) looks: Arc<KeptPlans>,
     /// Nonces, counts and names of all requests.
-    pub(crate) admissions: auth::Admissions,
+    pub(crate) admissions: Arc<auth::Admissions>,
     /// The bus.
     pub bus: Bus,
     /// Rung after every write: it may have committed facts.
@@ -139,14 +139,15 @@ impl Ingress {
         })?;
         let connections = deps.pool.options().get_max_connections();
         let tasks = TaskTracker::new();
-        let shared = mcp::Deps { pool: deps.pool.clone(), tasks: tasks.clone() };
+        let admissions = Arc::new(auth::Admissions::start(&deps.pool));
+        let shared = mcp::Deps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
-            admissions: auth::Admissions::start(&deps.pool),
+            admissions,
             looks: Arc::new(KeptPlans::new(&deps.pool, LOOKS_AT_ONCE)),
             by_key: act::by_key(&deps.pool, connections),
             reads_by_key: Arc::new(act::reads_by_key(&deps.pool, connections.div_ceil(READS_BY_KEY_PART))),

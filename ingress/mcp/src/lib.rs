@@ -22,8 +22,10 @@ mod words;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 pub use approval::Approval;
 pub use endpoint::{answer, metadata};
@@ -38,11 +40,29 @@ pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 /// The same, with the endpoint's own path inserted, as RFC 9728 §3.1 derives it.
 pub const METADATA_PATH_OF_ENDPOINT: &str = "/.well-known/oauth-protected-resource/mcp";
 
+/// The rate limit of the API, which holds for assistants, too.
+#[async_trait]
+pub trait RateLimit: std::fmt::Debug + Send + Sync {
+    /// Counts a request under `key`, which may make `per_minute` of them in any sixty seconds. Answers, for one too many, the seconds until
+    /// there is room again.
+    ///
+    /// # Errors
+    /// [`NotCounted`] when Postgres is away.
+    async fn count(&self, key: Uuid, per_minute: u32) -> Result<Option<u32>, NotCounted>;
+}
+
+/// A request could not be counted: nothing is known of it.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the request could not be counted")]
+pub struct NotCounted;
+
 /// What the endpoint is built from.
 #[derive(Debug, Clone)]
 pub struct Deps {
     /// A pool in the ingress's role: sees a tenant's rows only inside a confined transaction.
     pub pool: PgPool,
+    /// Counts the requests of each approval.
+    pub rate: Arc<dyn RateLimit>,
     /// Calls in hand: awaited at shutdown.
     pub tasks: TaskTracker,
 }
@@ -51,6 +71,7 @@ pub struct Deps {
 #[derive(Debug)]
 pub struct Assistant {
     pool: PgPool,
+    rate: Arc<dyn RateLimit>,
     tasks: TaskTracker,
     terms: settings::Terms,
     keys: keys::KeySource,
@@ -64,6 +85,6 @@ impl Assistant {
     pub fn new(deps: Deps, settings: &Settings) -> Result<Option<Arc<Self>>, StartError> {
         let Some(terms) = settings.terms()? else { return Ok(None) };
         let keys = keys::KeySource::new(&terms)?;
-        Ok(Some(Arc::new(Self { pool: deps.pool, tasks: deps.tasks, terms, keys })))
+        Ok(Some(Arc::new(Self { pool: deps.pool, rate: deps.rate, tasks: deps.tasks, terms, keys })))
     }
 }

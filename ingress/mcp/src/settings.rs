@@ -25,7 +25,7 @@ pub struct Settings {
     /// The OAuth clients of the pilot, comma-separated; tokens of others are refused, whatever was approved.
     #[arg(long, env = "POSTRIDER_MCP_CLIENTS", value_delimiter = ',')]
     pub mcp_clients: Vec<String>,
-    /// Requests each approval may make in a minute, over all ingress processes.
+    /// Requests each approval may make in any sixty seconds, over all ingress processes.
     #[arg(long, env = "POSTRIDER_MCP_RATE_PER_MINUTE", default_value_t = 60)]
     pub mcp_rate_per_minute: u32,
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use runtime::plans;
 use sqlx::PgPool;
 use tokio::{
@@ -175,6 +176,15 @@ impl Admissions {
         };
         let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: Some(named) };
         Ok(self.admit(wanted).await?.tenant)
+    }
+}
+
+#[async_trait]
+impl mcp::RateLimit for Admissions {
+    async fn count(&self, key: Uuid, per_minute: u32) -> Result<Option<u32>, mcp::NotCounted> {
+        let wanted = Wanted { key_id: key, nonce: None, limit: per_minute, named: None };
+        let admission = self.admit(wanted).await.map_err(|_| mcp::NotCounted)?;
+        Ok(admission.rate.filter(|rate| rate.is_exceeded()).map(|rate| rate.resets_in))
     }
 }
 
