@@ -34,8 +34,8 @@ pub(super) struct Item {
 /// How far it has come.
 #[derive(Debug)]
 pub(super) enum Standing {
-    /// Read, not yet judged.
-    Asked(Map<String, Value>),
+    /// Read, with what its own words came to.
+    Read(Box<Result<Wanted, ApiError>>),
     /// Good by its own words.
     Wanted(Box<Wanted>),
     /// Its send.
@@ -48,9 +48,12 @@ pub(super) enum Standing {
 
 impl Item {
     fn read(index: usize, body: Value) -> Self {
-        let mut item = Self { index, key: None, claim: None, tenant: None, standing: Standing::Asked(Map::new()) };
+        let mut item = Self { index, key: None, claim: None, tenant: None, standing: Standing::Repeated };
         match item.take(body) {
-            Ok(fields) => item.standing = Standing::Asked(fields),
+            Ok(fields) => {
+                let read = json::decode::<SendBody>(fields).and_then(validate);
+                item.standing = Standing::Read(Box::new(read));
+            }
             Err(error) => item.refuse(&error),
         }
         item
@@ -79,7 +82,7 @@ impl Item {
 
     /// Whether it is still to be decided.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.standing, Standing::Asked(_) | Standing::Wanted(_))
+        matches!(self.standing, Standing::Read(_) | Standing::Wanted(_))
     }
 
     /// Refuses it.
@@ -94,12 +97,14 @@ impl Item {
         self.standing = Standing::Refused { refusal: reused.refusal(), kept: true };
     }
 
-    /// Reads the request's own fields, if it is still to be decided.
-    fn read_fields(&mut self) {
-        let Standing::Asked(fields) = &mut self.standing else { return };
-        match json::decode::<SendBody>(std::mem::take(fields)).and_then(validate) {
-            Ok(wanted) => self.standing = Standing::Wanted(Box::new(wanted)),
-            Err(error) => self.refuse(&error),
+    /// Refuses it for its own words, if they are bad and it is still to be decided.
+    fn judge_words(&mut self) {
+        match std::mem::replace(&mut self.standing, Standing::Repeated) {
+            Standing::Read(read) => match *read {
+                Ok(wanted) => self.standing = Standing::Wanted(Box::new(wanted)),
+                Err(error) => self.refuse(&error),
+            },
+            other => self.standing = other,
         }
     }
 
@@ -128,6 +133,7 @@ impl Item {
 pub(super) struct Items(Vec<Item>);
 
 impl Items {
+    /// Reads them all, whether they come to be decided or not: so that no transaction waits for it.
     pub(super) fn read(bodies: Vec<Value>) -> Self {
         debug_assert!(bodies.len() <= MANY_MAX);
         Self(bodies.into_iter().enumerate().map(|(index, body)| Item::read(index, body)).collect())
@@ -142,9 +148,9 @@ impl Items {
         self.0.iter()
     }
 
-    /// Reads what is left of each, and answers the tenants of those that are good: in order, for the locks they take.
+    /// Judges each by its own words, and answers the tenants of those that are good: in order, for the locks they take.
     pub(super) fn tenants(&mut self) -> Vec<Uuid> {
-        self.0.iter_mut().for_each(Item::read_fields);
+        self.0.iter_mut().for_each(Item::judge_words);
         let mut tenants: Vec<Uuid> =
             self.0.iter().filter(|item| item.is_open()).filter_map(|item| item.tenant).collect();
         tenants.sort_unstable();
@@ -182,7 +188,7 @@ impl Items {
                     refusal: refusal.clone(),
                 }),
                 Standing::Accepted(_) | Standing::Repeated => summary.accepted += 1,
-                Standing::Asked(_) | Standing::Wanted(_) => {}
+                Standing::Read(_) | Standing::Wanted(_) => {}
             }
         }
         summary

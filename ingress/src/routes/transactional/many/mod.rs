@@ -68,6 +68,7 @@ pub(crate) async fn accept(
     key: &IdempotencyKey,
     bodies: Vec<Value>,
 ) -> Result<Summary, ApiError> {
+    let mut items = tokio::task::spawn_blocking(move || Items::read(bodies)).await?;
     let mut tx = ingress.pool.begin().await?;
     store::bound(&mut tx).await?;
     match key.claim(&mut tx, caller.key_id, std::time::Duration::ZERO).await? {
@@ -78,7 +79,6 @@ pub(crate) async fn accept(
         }
         Claim::Waiting(_) => return Err(ApiError::conflict("idempotency_in_progress")),
     }
-    let mut items = Items::read(bodies);
     store::find_tenants(&mut tx, caller, &mut items).await?;
     keys::claim(&mut tx, caller.key_id, &mut items).await?;
     let mut bells = Vec::new();
