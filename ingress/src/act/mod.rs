@@ -113,10 +113,10 @@ impl Act {
         self.announcements.push(publication);
     }
 
-    /// Does long work while no connection is held. Call it before the transaction has written anything that is not undone and
-    /// done again: the request is rolled back, the work is done, and the handler is called anew; then this answers what the work
-    /// made. `label` tells the pieces of work of one request apart and must be the same each time. Only for routes made with
-    /// [`write_with_work`].
+    /// Does long work, on a thread for it, while no connection is held. Call it before the transaction has written anything that is
+    /// not undone and done again: the request is rolled back, the work is done, and the handler is called anew; then this answers what
+    /// the work made. `label` tells the pieces of work of one request apart and must be the same each time. Only for routes made
+    /// with [`write_with_work`].
     ///
     /// # Errors
     /// Until the work is done: pass it on.
@@ -126,6 +126,19 @@ impl Act {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.outside.answer(label, work)
+    }
+
+    /// Waits for somebody outside while no connection is held: as [`Act::outside`], for what is asked over the network. The future
+    /// bounds itself in time and number.
+    ///
+    /// # Errors
+    /// Until the answer is there: pass it on.
+    pub(crate) fn outside_wait<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        label: String,
+        answer: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.outside.wait(label, answer)
     }
 
     /// Writes into the audit log, in the transaction of the act. `subject` and `detail` carry ids and codes only.
@@ -242,27 +255,10 @@ pub struct NoParameters {}
 pub type NoFields = NoParameters;
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send + 'a>>;
-/// A handler whose input is still untyped, so that the road is compiled once and not per route.
-type Erased<Raw> = Arc<dyn for<'a> Fn(&'a mut Act, Raw) -> Outcome<'a> + Send + Sync>;
-
-fn erase<Raw, Input, H>(handler: H, decode: fn(Raw) -> Result<Input, ApiError>) -> Erased<Raw>
-where
-    Raw: 'static,
-    Input: Send + 'static,
-    H: for<'a> Handler<'a, Input> + 'static,
-{
-    // A closure is only inferred to work for every lifetime where such a bound stands.
-    fn for_every_lifetime<Raw, F>(function: F) -> Erased<Raw>
-    where
-        F: for<'a> Fn(&'a mut Act, Raw) -> Outcome<'a> + Send + Sync + 'static,
-    {
-        Arc::new(function)
-    }
-    for_every_lifetime(move |act, raw| match decode(raw) {
-        Ok(input) => Box::pin(handler.call(act, input)),
-        Err(error) => Box::pin(std::future::ready(Err(error))),
-    })
-}
+/// A request that was read: it waits for its transaction.
+type Prepared = Box<dyn for<'a> FnOnce(&'a mut Act) -> Outcome<'a> + Send>;
+/// Reads the query of a GET, still untyped, so that the road is compiled once and not per route.
+type QueryReader = Arc<dyn Fn(String) -> Prepared + Send + Sync>;
 
 /// What is known of a write before it has a transaction.
 #[derive(Clone)]
@@ -283,13 +279,20 @@ impl Before {
         let Some(claim) = &self.claim else { return Ok(Uuid::nil()) };
         check_tenant(self.ingress.admissions.find(&self.caller, claim).await?, &self.caller, claim)
     }
+
+    /// A short read of what the preparation needs, confined to the tenant: to be ended before long work begins. Its statements find
+    /// their rows by key.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn read(&self, tenant: Uuid) -> sqlx::Result<Reading> {
+        self.ingress.reads_by_key.read(tenant).await
+    }
 }
 
-/// What is done with a body before there is a transaction: see [`write_and_wait`].
+/// What is done with a body before there is a transaction: see [`write_and_wait`] and [`write_large`].
 pub type Preparation<Input> = Pin<Box<dyn Future<Output = Input> + Send>>;
 
-/// A write that has read its body: it waits for its transaction.
-type Prepared = Box<dyn for<'a> FnOnce(&'a mut Act) -> Outcome<'a> + Send>;
 /// Reads the body of a write, still untyped, so that the road is compiled once and not per route.
 type Preparer = Arc<dyn Fn(Before, Map<String, Value>) -> Preparation<Prepared> + Send + Sync>;
 
@@ -302,7 +305,7 @@ where
     Box::new(move |act| Box::pin(handler.call(act, input)))
 }
 
-/// A refusal of the body is told after those of tenant and idempotency key.
+/// A refusal of body or query is told after those of tenant and idempotency key.
 fn refused(error: ApiError) -> Prepared {
     Box::new(move |_| Box::pin(std::future::ready(Err(error))))
 }
@@ -334,11 +337,15 @@ where
     Query: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Query> + 'static,
 {
-    let handler = erase(handler, perform::decode_query::<Query>);
+    let handler = Arc::new(handler);
+    let reader: QueryReader = Arc::new(move |query| match perform::decode_query::<Query>(&query) {
+        Ok(query) => prepared(Arc::clone(&handler), query),
+        Err(error) => refused(error),
+    });
     let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
     Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
-        let handler = Arc::clone(&handler);
-        Box::pin(async move { perform::read(ingress, owned(&path), request, spec, handler).await })
+        let reader = Arc::clone(&reader);
+        Box::pin(async move { perform::read(ingress, owned(&path), request, spec, reader).await })
     })
 }
 
@@ -362,17 +369,23 @@ where
     writing(perform::Write { scope, reach: Reach::One, ..perform::Write::default() }, handler)
 }
 
-/// As [`write`], with the body limit of imports.
-pub fn write_large<Body, H>(scope: &'static str, handler: H) -> Endpoint
+/// As [`write`], with the body limit of imports. `prepare` makes the handler's input of the body, as in [`write_and_wait`].
+pub fn write_large<Body, Input, H>(
+    scope: &'static str,
+    prepare: fn(Before, Body) -> Preparation<Input>,
+    handler: H,
+) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
-    H: for<'a> Handler<'a, Body> + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
 {
     let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
-    writing(perform::Write { scope, body_max_bytes, ..perform::Write::default() }, handler)
+    let spec = perform::Write { scope, body_max_bytes, ..perform::Write::default() };
+    prepared_writing(spec, preparer(prepare, handler))
 }
 
-/// As [`write`], for handlers that read or render templates: long work is done by [`Act::outside`].
+/// As [`write`], for handlers that read or render templates, or ask somebody outside: see [`Act::outside`] and [`Act::outside_wait`].
 pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,
@@ -398,8 +411,28 @@ where
     Input: Send + 'static,
     H: for<'a> Handler<'a, Input> + 'static,
 {
+    let later = Some(later);
+    prepared_writing(
+        perform::Write {
+            scope,
+            body_max_bytes,
+            later,
+            reach: Reach::One,
+            reads_ahead: true,
+            ..perform::Write::default()
+        },
+        preparer(prepare, handler),
+    )
+}
+
+fn preparer<Body, Input, H>(prepare: fn(Before, Body) -> Preparation<Input>, handler: H) -> Preparer
+where
+    Body: DeserializeOwned + Send + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
     let handler = Arc::new(handler);
-    let preparer: Preparer = Arc::new(move |before, object| {
+    Arc::new(move |before, object| {
         let handler = Arc::clone(&handler);
         Box::pin(async move {
             match json::decode::<Body>(object) {
@@ -407,12 +440,7 @@ where
                 Err(error) => refused(error),
             }
         })
-    });
-    let later = Some(later);
-    prepared_writing(
-        perform::Write { scope, body_max_bytes, later, reach: Reach::One, prepares: true, ..perform::Write::default() },
-        preparer,
-    )
+    })
 }
 
 /// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.

@@ -1,6 +1,6 @@
-//! Long work of a request that is done while it holds no connection: reading and rendering templates.
+//! Long work of a request that is done while it holds no connection: reading and rendering templates, asking the DNS.
 
-use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
+use std::{any::Any, collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
@@ -21,7 +21,7 @@ type Made = Arc<dyn Any + Send + Sync>;
 /// A piece of work that is to be done.
 struct Job {
     label: String,
-    work: Box<dyn FnOnce() -> Made + Send>,
+    work: Pin<Box<dyn Future<Output = Result<Made, ApiError>> + Send>>,
 }
 
 /// What a request's work made so far, and what it asks for next.
@@ -37,10 +37,27 @@ impl Outside {
         label: String,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
+        self.made_or(label, on_a_thread(move || Arc::new(work()) as Made))
+    }
+
+    pub(super) fn wait<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        label: String,
+        answer: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.made_or(label, async move { Ok(Arc::new(answer.await) as Made) })
+    }
+
+    /// What was made under the label; else it is to be made.
+    fn made_or<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        label: String,
+        work: impl Future<Output = Result<Made, ApiError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
         if let Some(made) = self.made.get(&label).and_then(|made| made.downcast_ref::<T>()) {
             return Ok(made.clone());
         }
-        self.job = Some(Job { label, work: Box::new(move || Arc::new(work())) });
+        self.job = Some(Job { label, work: Box::pin(work) });
         // Never answered: the work is done first.
         Err(ApiError::internal())
     }
@@ -61,14 +78,17 @@ impl Outside {
                 ApiError::conflict("changed_meanwhile").detail("what the request names keeps changing; repeat it")
             );
         }
-        let busy = || ApiError::unavailable().detail("too many templates are being read; repeat the request");
-        let permit = tokio::time::timeout(WAIT_MAX, PERMITS.acquire()).await.map_err(|_| busy())?;
-        let permit = permit.map_err(|error| ApiError::unexpected(&error))?;
-        let made = tokio::task::spawn_blocking(work).await?;
-        drop(permit);
-        self.made.insert(label, made);
+        self.made.insert(label, work.await?);
         Ok(())
     }
+}
+
+/// Does work on a thread that may block, when it is its turn.
+async fn on_a_thread(work: impl FnOnce() -> Made + Send + 'static) -> Result<Made, ApiError> {
+    let busy = || ApiError::unavailable().detail("too many templates are being read; repeat the request");
+    let permit = tokio::time::timeout(WAIT_MAX, PERMITS.acquire()).await.map_err(|_| busy())?;
+    let _permit = permit.map_err(|error| ApiError::unexpected(&error))?;
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
-    Act, Before, Erased, Preparer, Reply, Tx,
+    Act, Before, Preparer, QueryReader, Reply, Tx,
     body::{self, BODY_MAX_BYTES},
     idempotency::{self, Claim, IdempotencyKey, Stored},
     json,
@@ -66,8 +66,8 @@ pub struct Write {
     pub later: Option<Later>,
     /// How its statements find their rows.
     pub reach: Reach,
-    /// Whether all that is read from the body is read before there is a transaction.
-    pub prepares: bool,
+    /// Whether the next long body is read while what was read of this one waits for Postgres.
+    pub reads_ahead: bool,
     /// Whether the handler asks for work that is done without a connection.
     pub has_work: bool,
 }
@@ -81,17 +81,14 @@ impl Default for Write {
             in_tenant: true,
             later: None,
             reach: Reach::Many,
-            prepares: false,
+            reads_ahead: false,
             has_work: false,
         }
     }
 }
 
-/// The query of a GET, without the tenant.
-type RawQuery = String;
-
 /// Reads the query parameters into a type.
-pub(super) fn decode_query<T: DeserializeOwned>(query: RawQuery) -> Result<T, ApiError> {
+pub(super) fn decode_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(query.as_bytes()));
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
@@ -100,7 +97,7 @@ pub(super) fn decode_query<T: DeserializeOwned>(query: RawQuery) -> Result<T, Ap
 }
 
 /// Splits the tenant from the other query parameters.
-fn split_query(query: Option<&str>) -> Result<(TenantClaim, RawQuery), ApiError> {
+fn split_query(query: Option<&str>) -> Result<(TenantClaim, String), ApiError> {
     let (mut product, mut engine) = (None, None);
     let mut rest = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -128,11 +125,11 @@ pub(super) async fn read(
     path: Vec<(String, String)>,
     request: Request,
     spec: Read,
-    handler: Erased<RawQuery>,
+    reader: QueryReader,
 ) -> Response {
     let mut seen = Seen::default();
     let limit = ingress.settings.http_request_timeout;
-    let work = read_steps(&ingress, path, request, spec, handler, &mut seen);
+    let work = read_steps(&ingress, path, request, spec, reader, &mut seen);
     let result = match tokio::time::timeout(limit, work).await {
         Ok(result) => result.map(IntoResponse::into_response),
         Err(_) => Err(ApiError::unavailable().detail("the answer took too long")),
@@ -145,7 +142,7 @@ async fn read_steps(
     path: Vec<(String, String)>,
     request: Request,
     spec: Read,
-    handler: Erased<RawQuery>,
+    reader: QueryReader,
     seen: &mut Seen,
 ) -> Result<Reply, ApiError> {
     let (parts, unread) = request.into_parts();
@@ -164,6 +161,7 @@ async fn read_steps(
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let reach = if by_key { Reach::One } else { Reach::Many };
+    let prepared = reader(query);
     let tx = tenant::begin_read(ingress, reach, tenant).await?;
     let mut act = Act {
         tx,
@@ -174,7 +172,7 @@ async fn read_steps(
         path,
         outside: Outside::default(),
     };
-    let reply = handler(&mut act, query).await;
+    let reply = prepared(&mut act).await;
     act.tx.end();
     reply
 }
@@ -217,7 +215,7 @@ async fn write_steps(
         in_tenant: spec.in_tenant,
         later: spec.later,
         reach: spec.reach,
-        prepares: spec.prepares,
+        reads_ahead: spec.reads_ahead,
         has_work: spec.has_work,
         dry: trusted.is_some_and(|trusted| trusted.dry),
         unwaited: trusted.is_some_and(|trusted| trusted.unwaited),
@@ -250,7 +248,7 @@ struct Work {
     in_tenant: bool,
     later: Option<Later>,
     reach: Reach,
-    prepares: bool,
+    reads_ahead: bool,
     has_work: bool,
     /// Undo what was done and only say that it would be taken.
     dry: bool,
@@ -266,8 +264,21 @@ impl Work {
     }
 
     async fn steps(self, preparer: Preparer, found: &mut Option<Uuid>) -> Result<Response, ApiError> {
-        let Self { ingress, caller, path, key, body, room, in_tenant, later, reach, prepares, has_work, dry, unwaited } =
-            self;
+        let Self {
+            ingress,
+            caller,
+            path,
+            key,
+            body,
+            room,
+            in_tenant,
+            later,
+            reach,
+            reads_ahead,
+            has_work,
+            dry,
+            unwaited,
+        } = self;
         // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
         let lease = if unwaited { Duration::ZERO } else { later::LEASE };
         let length = body.len();
@@ -282,8 +293,8 @@ impl Work {
             // Prepared again from the same when its handler asked for work.
             let given = if has_work { object.clone() } else { std::mem::take(&mut object) };
             let prepared = preparer(before.clone(), given).await;
-            if prepares {
-                // All is read. From here on it waits for Postgres only, and the next may be read.
+            if reads_ahead {
+                // From here on it waits for Postgres only, and the next may be read.
                 drop(place.take());
                 place = find_room(&ROOM_TO_STORE_MESSAGES, length).await?;
             }
@@ -523,7 +534,7 @@ mod tests {
     fn the_tenant_is_split_from_the_other_parameters() {
         let (claim, rest) = split_query(Some("limit=5&product_tenant_id=a%20b&email=x%2By%40example.com")).unwrap();
         assert_eq!(claim.product_tenant_id, "a b");
-        let query = decode_query::<Query>(rest).unwrap();
+        let query = decode_query::<Query>(&rest).unwrap();
         assert_eq!((query.limit, query.email.as_deref()), (Some(5), Some("x+y@example.com")));
     }
 
@@ -536,7 +547,7 @@ mod tests {
     #[case("product_tenant_id=a&limit=many", "limit", "invalid")]
     #[case("product_tenant_id=a&colour=red", "colour", "unknown_field")]
     fn a_bad_query_is_refused_with_its_parameter(#[case] query: &str, #[case] path: &str, #[case] code: &str) {
-        let error = split_query(Some(query)).and_then(|(_, rest)| decode_query::<Query>(rest).map(drop)).unwrap_err();
+        let error = split_query(Some(query)).and_then(|(_, rest)| decode_query::<Query>(&rest).map(drop)).unwrap_err();
         assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
     }
 }

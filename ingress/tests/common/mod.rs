@@ -25,6 +25,8 @@ use uuid::Uuid;
 /// The product, tenant and environment of [`Edge::client`].
 pub const PRODUCT: &str = "crm";
 pub const TENANT: &str = "tenant-1";
+/// Connections of an ingress for writes, unless a test says otherwise.
+const CONNECTIONS: u32 = 8;
 
 #[derive(Parser)]
 struct Command {
@@ -63,15 +65,20 @@ impl Edge {
     }
 
     pub async fn with(settings: Settings) -> Self {
+        Self::with_connections(settings, CONNECTIONS).await
+    }
+
+    /// An ingress with so many connections for writes.
+    pub async fn with_connections(settings: Settings, connections: u32) -> Self {
         let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
         let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&database.url()).await.unwrap();
-        let ingress = another(&database, settings.clone()).await;
+        let ingress = another(&database, settings.clone(), connections).await;
         Self { database, pool, ingress, settings }
     }
 
     /// A second process on the same database.
     pub async fn another(&self) -> Arc<Ingress> {
-        another(&self.database, self.settings.clone()).await
+        another(&self.database, self.settings.clone(), CONNECTIONS).await
     }
 
     /// A client of [`PRODUCT`] in production with every scope, for [`TENANT`], which is linked now if it was not.
@@ -164,8 +171,8 @@ impl Edge {
     }
 }
 
-async fn another(database: &TestDatabase, settings: Settings) -> Arc<Ingress> {
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 8).unwrap();
+async fn another(database: &TestDatabase, settings: Settings, connections: u32) -> Arc<Ingress> {
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, connections).unwrap();
     // The product gives up after three seconds without a connection. A disk that stands still for longer is no finding here.
     let like = (*pool.connect_options()).clone();
     let pool = pool.options().clone().acquire_timeout(Duration::from_secs(60)).connect_lazy_with(like);

@@ -314,6 +314,32 @@ async fn imports_of_the_same_people_at_once_agree() {
     assert_eq!(edge.count("select count(*) from audience_members").await, 500);
 }
 
+/// Bad rows take as long to read as good ones, and Postgres has nothing to do for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_are_served_on_the_only_connection_while_files_are_read() {
+    const FILES: usize = 12;
+    let edge = Edge::with_connections(settings(), 1).await;
+    let client = edge.client().await;
+    let row = format!("nobody{}\n", ",x".repeat(100));
+    let csv = format!("email{}\n{}", (0..100).map(|n| format!(",n{n}")).collect::<String>(), row.repeat(4_500));
+    let files = (0..FILES).map(|_| client.post(PATH, json!({"csv": csv})));
+    let mut others = 0;
+    let served = async {
+        loop {
+            let contact = json!({"email": format!("p{others}@example.com")});
+            assert_eq!(client.post("/v1/contacts", contact).await.status, 201);
+            others += 1;
+        }
+    };
+    tokio::select! {
+        answers = futures::future::join_all(files) => {
+            assert!(answers.iter().all(|answer| counts(answer) == json!({"total_rows": 4_500, "invalid": 4_500})));
+        }
+        () = served => {}
+    }
+    assert!(others > FILES / 2, "{others} others were served while {FILES} files were read");
+}
+
 #[tokio::test]
 #[allow(clippy::print_stdout)]
 async fn fifty_thousand_rows_are_one_request() {

@@ -288,6 +288,25 @@ async fn one_check_of_a_tenant_runs_at_a_time_and_the_others_hear_429() {
 }
 
 #[tokio::test]
+async fn others_are_served_on_the_only_connection_while_the_dns_is_asked() {
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut settings = settings();
+    settings.outbound.dns_servers = vec![silent.local_addr().unwrap()];
+    let edge = Edge::with_connections(settings, 1).await;
+    let client = edge.client().await;
+    let path = verify_path(&claim(&client, "acme.test").await);
+    let other = async {
+        silent.recv_from(&mut [0; 512]).await.unwrap();
+        client.post("/v1/contacts", json!({"email": "ann@example.com"})).await
+    };
+    tokio::select! {
+        biased;
+        _ = client.post(&path, json!({})) => panic!("the check held the connection"),
+        answer = other => assert_eq!(answer.status, 201, "{}", answer.body),
+    }
+}
+
+#[tokio::test]
 async fn a_name_below_another_tenants_proven_domain_is_refused() {
     let dns = Dns::start().await;
     let (edge, client) = asking(&dns).await;

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::store::{DomainRow, NewDomain};
 use crate::{
-    act::{Act, Faults, NoFields, NoParameters, Page, Reply, Routes, read, time, write},
+    act::{Act, Faults, NoFields, NoParameters, Page, Reply, Routes, read, time, write, write_with_work},
     error::ApiError,
 };
 
@@ -64,7 +64,7 @@ pub(crate) fn routes() -> Routes {
         .post("/v1/domains", write("domains:manage", create), doc::create)
         .get("/v1/domains/{id}", read("domains:manage", one), doc::show)
         .delete("/v1/domains/{id}", write("domains:manage", remove), doc::remove)
-        .post("/v1/domains/{id}/verify", write("domains:manage", check::verify), doc::verify)
+        .post("/v1/domains/{id}/verify", write_with_work("domains:manage", check::verify), doc::verify)
 }
 
 #[derive(Debug, Deserialize)]

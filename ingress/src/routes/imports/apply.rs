@@ -2,10 +2,12 @@
 
 use runtime::plans;
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{Compliance, Operation, copy};
+use super::{
+    Compliance, Operation,
+    copy::{self, EncodedRows},
+};
 use crate::{
     error::ApiError,
     routes::{audiences::AudienceKind, contacts},
@@ -41,18 +43,18 @@ pub(super) struct Outcome {
     pub suppressed: i64,
 }
 
-/// Takes the rows into a table of their own, as they arrive.
+/// Takes the rows into a table of their own. Each piece is freed as soon as Postgres has it.
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn load(db: &mut PgConnection, mut pieces: mpsc::Receiver<Vec<u8>>) -> sqlx::Result<()> {
-    // Nothing came: the file is refused, or has no good row.
-    let Some(first) = pieces.recv().await else { return Ok(()) };
+pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
     sqlx::raw_sql(CREATE_TABLE).execute(&mut *db).await?;
     let mut stream = db.copy_in_raw(copy::STATEMENT).await?;
-    stream.send(first).await?;
-    while let Some(piece) = pieces.recv().await {
-        stream.send(piece).await?;
+    for piece in rows.into_pieces() {
+        stream.send(piece.into_bytes()).await?;
     }
     stream.finish().await.map(drop)
 }

@@ -1,14 +1,10 @@
 //! Rows in the text format of COPY.
 
-use std::mem;
-
 use chrono::SecondsFormat;
 use schemas::new_id;
 use serde_json::Value;
-use tokio::sync::mpsc;
 
 use super::row::Row;
-use crate::error::ApiError;
 
 /// The statement the bytes belong to.
 pub const STATEMENT: &str = "copy import_rows (number, address, new_id, suppression_id, first_name, last_name, title, phone, company, \
@@ -17,43 +13,43 @@ pub const STATEMENT: &str = "copy import_rows (number, address, new_id, suppress
 
 /// Between tag names; cannot occur in one.
 const TAG_SEPARATOR: &str = "\u{1f}";
-/// How much goes into one message to Postgres, in bytes, give or take a row: encoded in about a millisecond.
+/// How much goes into one message to Postgres, in bytes, at most: unless a row alone is longer.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Rows on their way into Postgres: what was taken goes off when there is a piece of it.
-#[derive(Debug)]
-pub struct Copy {
-    pieces: mpsc::Sender<Vec<u8>>,
-    text: String,
+/// Rows as COPY takes them, in pieces of whole rows.
+#[derive(Debug, Default)]
+pub struct EncodedRows {
+    pieces: Vec<String>,
+    /// The row in hand.
+    line: String,
 }
 
-impl Copy {
-    /// Into whatever receives the pieces.
+impl EncodedRows {
+    /// Takes a row, and answers how many bytes are held of it.
+    pub fn take(&mut self, row: Row) -> usize {
+        self.line.clear();
+        encode_row(row, &mut self.line);
+        match self.pieces.last_mut() {
+            Some(piece) if piece.len() + self.line.len() <= PIECE_BYTES => piece.push_str(&self.line),
+            _ => {
+                let mut piece = String::with_capacity(PIECE_BYTES.max(self.line.len()));
+                piece.push_str(&self.line);
+                self.pieces.push(piece);
+            }
+        }
+        self.line.len()
+    }
+
+    /// Whether there is no row.
     #[must_use]
-    pub fn into(pieces: mpsc::Sender<Vec<u8>>) -> Self {
-        Self { pieces, text: String::new() }
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
     }
 
-    /// Takes a row. Blocks while pieces wait that were made before.
-    ///
-    /// # Errors
-    /// 503 when nobody receives any more; whoever did knows why.
-    pub fn take(&mut self, row: Row) -> Result<(), ApiError> {
-        encode_row(row, &mut self.text);
-        if self.text.len() < PIECE_BYTES { Ok(()) } else { self.send() }
-    }
-
-    /// Sends what is left.
-    ///
-    /// # Errors
-    /// As [`Self::take`].
-    pub fn finish(mut self) -> Result<(), ApiError> {
-        if self.text.is_empty() { Ok(()) } else { self.send() }
-    }
-
-    fn send(&mut self) -> Result<(), ApiError> {
-        let piece = mem::take(&mut self.text).into_bytes();
-        self.pieces.blocking_send(piece).map_err(|_| ApiError::unavailable())
+    /// The pieces, in order.
+    #[must_use]
+    pub fn into_pieces(self) -> Vec<String> {
+        self.pieces
     }
 }
 
@@ -103,11 +99,11 @@ mod tests {
     use super::*;
 
     fn pieces(rows: impl IntoIterator<Item = Row>) -> Vec<String> {
-        let (sender, mut receiver) = mpsc::channel(100);
-        let mut copy = Copy::into(sender);
-        rows.into_iter().for_each(|row| copy.take(row).unwrap());
-        copy.finish().unwrap();
-        std::iter::from_fn(|| receiver.try_recv().ok()).map(|piece| String::from_utf8(piece).unwrap()).collect()
+        let mut encoded = EncodedRows::default();
+        let held: usize = rows.into_iter().map(|row| encoded.take(row)).sum();
+        let pieces = encoded.into_pieces();
+        assert_eq!(held, pieces.iter().map(String::len).sum::<usize>());
+        pieces
     }
 
     #[test]
@@ -132,9 +128,7 @@ mod tests {
         let long = "x".repeat(1_000);
         let row = |n: usize| Row { address: format!("{n}@example.com"), company: Some(long.clone()), ..Row::default() };
         let several = pieces((0..1_000).map(row));
-        assert!(
-            several.len() > 3 && several.iter().all(|piece| piece.len() < PIECE_BYTES + 2_000 && piece.ends_with('\n'))
-        );
+        assert!(several.len() > 3 && several.iter().all(|piece| piece.len() <= PIECE_BYTES && piece.ends_with('\n')));
         let text = several.concat();
         let addresses: Vec<&str> = text.lines().filter_map(|line| line.split('\t').nth(1)).collect();
         assert_eq!(addresses, (0..1_000).map(|n| format!("{n}@example.com")).collect::<Vec<_>>());

@@ -20,11 +20,11 @@ const RECORD_MAX_BYTES: usize = 1024 * 1024;
 /// Most characters of a text of the file that a report quotes.
 const SHOWN_CHARS: usize = 100;
 
-/// What the reading of one file may cost. A byte is looked at, and read into a record; what is held is one record and the addresses
-/// found so far.
+/// What the reading of one file may cost. A byte is looked at, and read into a record; what is held beside the file is one record, the
+/// addresses found so far, and the good rows as Postgres takes them: with ids of their own, and what must be escaped.
 pub(super) const LIMITS: Limits = Limits {
     input_bytes: IMPORT_BODY_MAX_BYTES,
-    held_bytes: 2 * IMPORT_BODY_MAX_BYTES,
+    held_bytes: 3 * IMPORT_BODY_MAX_BYTES,
     depth: 1,
     steps: 4 * IMPORT_BODY_MAX_BYTES as u64,
     time: Duration::from_secs(30),

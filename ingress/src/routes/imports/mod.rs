@@ -1,4 +1,5 @@
-//! `/v1/imports`: many contacts from one CSV text, in one transaction (API.md §3).
+//! `/v1/imports`: many contacts from one CSV text, in one transaction (API.md §3). The file is read, checked and encoded for Postgres
+//! before the transaction begins: no connection waits for a stranger's bytes.
 
 mod apply;
 mod copy;
@@ -13,24 +14,27 @@ use chrono::{DateTime, Utc};
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::Semaphore;
 
-use self::{apply::Outcome, copy::Copy, row::Row};
+use self::{apply::Outcome, copy::EncodedRows, reader::Report, row::Row};
 use super::{fields, suppressions::Reason};
 use crate::{
-    act::{Act, Faults, NoParameters, Reply, Routes, read, time, write_large},
+    act::{Act, Before, Faults, NoParameters, Reply, Routes, read, time, write_large},
     error::ApiError,
 };
 
 const NAME_MAX_CHARS: usize = 200;
 const SLUG_MAX_CHARS: usize = 50;
 const TEXT_MAX_CHARS: usize = 1_000;
-/// How many pieces of a file are read before Postgres has taken the one in hand.
-const PIECES_AHEAD: usize = 2;
+/// Files read at one time, in this process.
+const READ_AT_ONCE: usize = 4;
+
+static READINGS: Semaphore = Semaphore::const_new(READ_AT_ONCE);
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
-    Routes::new().post("/v1/imports", write_large("imports:write", import), doc::import).get(
+    let endpoint = write_large("imports:write", |before, body| Box::pin(prepare(before, body)), import);
+    Routes::new().post("/v1/imports", endpoint, doc::import).get(
         "/v1/imports/{id}",
         read("imports:write", show),
         doc::show,
@@ -145,26 +149,42 @@ struct Counts {
     suppressed: i64,
 }
 
-async fn import(act: &mut Act, body: Import) -> Result<Reply, ApiError> {
+/// An import whose file was read.
+struct Prepared {
+    begun: Instant,
+    name: Option<String>,
+    operation: Operation,
+    source_slug: String,
+    compliance: Compliance,
+    report: Report,
+    rows: EncodedRows,
+}
+
+/// Checks an import and reads its file.
+async fn prepare(before: Before, body: Import) -> Result<Prepared, ApiError> {
     let begun = Instant::now();
     body.check()?;
-    let tenant = act.tenant;
-    let defined = fields::defined(act.db(), tenant).await?;
-    let rows_max = act.ingress.settings.import_max_rows;
+    let tenant = before.tenant().await?;
+    let mut db = before.read(tenant).await?;
+    let defined = fields::defined(&mut db, tenant).await?;
+    db.end();
+    let rows_max = before.ingress.settings.import_max_rows;
     let Import { csv, name, operation, source_slug, compliance } = body;
-    let (pieces, arriving) = mpsc::channel(PIECES_AHEAD);
-    // Off the reactor: fifty thousand rows are a good part of a second of work. They go into Postgres as they are read, so that they
-    // are never in memory all together.
-    let reading = tokio::task::spawn_blocking(move || {
-        let mut copy = Copy::into(pieces);
-        let report = reader::read(&csv, &defined, rows_max, |row| copy.take(operation.complete(row)))?;
-        copy.finish().map(|()| report)
-    });
-    let loaded = apply::load(act.db(), arriving).await;
-    let report = reading.await?;
-    loaded?;
-    let report = report?;
+    let _permit = READINGS.acquire().await.map_err(|error| ApiError::unexpected(&error))?;
+    // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
+    let reading = move || {
+        let mut rows = EncodedRows::default();
+        reader::read(&csv, &defined, rows_max, |row| rows.take(operation.complete(row))).map(|report| (report, rows))
+    };
+    let (report, rows) = tokio::task::spawn_blocking(reading).await??;
     let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
+    Ok(Prepared { begun, name, operation, source_slug, compliance, report, rows })
+}
+
+async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<Reply, ApiError> {
+    let Prepared { begun, name, operation, source_slug, compliance, report, rows } = prepared?;
+    let tenant = act.tenant;
+    apply::load(act.db(), rows).await?;
     let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
     let valid = report.valid;
     let outcome = apply::apply(act.db(), terms, valid, &report.overridden).await?;

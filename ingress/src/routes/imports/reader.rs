@@ -40,15 +40,16 @@ pub struct Report {
     pub errors: Vec<RowFault>,
 }
 
-/// Reads a file and hands over each good row. The last of several for one address counts ([`Report::overridden`]).
+/// Reads a file and hands over each good row. The last of several for one address counts ([`Report::overridden`]). `keep` answers
+/// how many bytes it holds of a row.
 ///
 /// # Errors
-/// 400 with the line for a file that cannot be read, 413 `too_many_rows`; what `keep` refuses.
+/// 400 with the line for a file that cannot be read, 413 `too_many_rows`.
 pub fn read(
     text: &str,
     defined: &BTreeMap<String, FieldType>,
     rows_max: usize,
-    keep: impl FnMut(Row) -> Result<(), ApiError>,
+    keep: impl FnMut(Row) -> usize,
 ) -> Result<Report, ApiError> {
     read_within(&Budget::new(LIMITS), text, defined, rows_max, keep)
 }
@@ -59,7 +60,7 @@ fn read_within(
     text: &str,
     defined: &BTreeMap<String, FieldType>,
     rows_max: usize,
-    mut keep: impl FnMut(Row) -> Result<(), ApiError>,
+    mut keep: impl FnMut(Row) -> usize,
 ) -> Result<Report, ApiError> {
     let file = File::open(text, budget)?;
     let (names, mut rows) = file.rows()?;
@@ -95,7 +96,7 @@ fn read_within(
                     hold(budget, weight)?;
                 }
                 report.overridden.extend(before);
-                keep(row)?;
+                hold(budget, keep(row))?;
             }
         }
     }
@@ -106,7 +107,7 @@ fn read_within(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::*;
+    use super::{super::copy::EncodedRows, *};
     use hostile::{Shape, check_growth, fuzz};
     use runtime::Used;
 
@@ -114,7 +115,7 @@ mod tests {
         let mut rows = Vec::new();
         let keep = |row| {
             rows.push(row);
-            Ok(())
+            0
         };
         read(text, &BTreeMap::new(), rows_max, keep).map(|report| (report, rows))
     }
@@ -139,13 +140,14 @@ mod tests {
     fn cost(bytes: &[u8]) -> Used {
         let budget = Budget::new(LIMITS);
         let text = String::from_utf8_lossy(bytes);
-        let _ = read_within(&budget, &text, &BTreeMap::new(), 50_000, |_| Ok(()));
+        let mut rows = EncodedRows::default();
+        let _ = read_within(&budget, &text, &BTreeMap::new(), 50_000, |row| rows.take(row));
         budget.used()
     }
 
     #[test]
     fn the_cost_of_a_file_grows_with_its_length() {
-        let shapes: [Shape; 10] = [
+        let shapes: [Shape; 11] = [
             ("commas", |n| b",".repeat(n)),
             ("commas in rows", |n| [b"email\n".as_slice(), &b",".repeat(n)].concat()),
             ("quotes", |n| b"\"".repeat(n)),
@@ -157,6 +159,10 @@ mod tests {
             ("addresses", |n| {
                 (0..n / 16)
                     .fold(b"email\n".to_vec(), |all, at| [all, format!("p{at}@example.com\n").into_bytes()].concat())
+            }),
+            ("what COPY escapes", |n| {
+                let row = |at: usize| format!("p{at}@example.com,{}\n", "\\".repeat(180));
+                ["email,company\n".to_owned(), (0..n / 200).map(row).collect()].concat().into_bytes()
             }),
             ("names", |n| (0..n / 8).map(|at| format!("n{at},")).collect::<String>().into_bytes()),
         ];
