@@ -245,9 +245,6 @@ impl Runner {
         let (levels, bus, shutdown) = (pool.clone(), self.bus.clone(), self.shutdown.clone());
         let watch = move || levels::watch(levels.clone(), bus.clone(), shutdown.clone());
         self.tasks.spawn(supervise(counted_under, "gauges", watch));
-        let (starts, shutdown) = (self.starts.clone(), self.shutdown.clone());
-        let purge = move || starts::purge_hourly(starts.clone(), shutdown.clone());
-        self.tasks.spawn(supervise(counted_under, "task", purge));
         let heartbeat = Heartbeat::new(pool, name, settings);
         let (levers, shutdown) = (self.levers.clone(), self.shutdown.clone());
         let beat = move || heartbeat.clone().run(beats.clone(), levers.clone(), shutdown.clone());

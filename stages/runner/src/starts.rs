@@ -2,7 +2,8 @@
 //!
 //! JetStream's own count does not tell: it also counts messages that were given back, and those that were fetched and never begun. So
 //! a start is recorded before a message is handled, and deleted when handling ends. The first delivery writes nothing, which keeps the
-//! ordinary message free of cost; a message that comes again is presumed to have been begun once.
+//! ordinary message free of cost; a message that comes again is presumed to have been begun once. Rows of messages that never come again
+//! go after two days (`audience::retention`).
 
 use std::{
     collections::HashSet,
@@ -16,7 +17,6 @@ use tokio::{
     sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
     time::timeout,
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::Incoming;
 
@@ -27,9 +27,6 @@ pub(crate) const TOGETHER: i32 = 2;
 pub(crate) const ALONE: i32 = 3;
 /// Longest a message that is to be handled alone waits for the others of its process to be finished. Then it is given back.
 const ALONE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a row of a message that never came again is kept.
-const KEEP_DAYS: i32 = 2;
-const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// Ends remembered while Postgres does not take them.
 const OWED_MAX: usize = 10_000;
 
@@ -141,15 +138,6 @@ impl Starts {
         deleted.map(drop)
     }
 
-    /// Deletes the rows of messages that never came again.
-    pub(crate) async fn purge(&self) -> sqlx::Result<()> {
-        let Some(pool) = &self.pool else { return Ok(()) };
-        sqlx::query!("delete from message_starts where started_at < now() - make_interval(days => $1)", KEEP_DAYS)
-            .execute(pool)
-            .await
-            .map(drop)
-    }
-
     /// A place for a group of messages beside others.
     pub(crate) async fn beside_others(&self) -> OwnedRwLockReadGuard<()> {
         Arc::clone(&self.in_hand).read_owned().await
@@ -158,17 +146,5 @@ impl Starts {
     /// The place for a message with no other in hand in this process; none when the others are not finished in time.
     pub(crate) async fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
         timeout(ALONE_TIMEOUT, Arc::clone(&self.in_hand).write_owned()).await.ok()
-    }
-}
-
-/// Purges every hour, until shut down.
-pub(crate) async fn purge_hourly(starts: Starts, shutdown: CancellationToken) {
-    loop {
-        if let Err(error) = starts.purge().await {
-            tracing::debug!(error = runtime::db::describe(&error), "old starts of messages are not purged yet");
-        }
-        if shutdown.run_until_cancelled(tokio::time::sleep(PURGE_EVERY)).await.is_none() {
-            return;
-        }
     }
 }

@@ -118,28 +118,33 @@ pub const RULES: &[Rule] = &[
         Keep::Days(runtime::trace::KEPT_FOR_DAYS.unsigned_abs() as u16),
         "r.kept_at < $1 order by r.kept_at",
     ),
+    Rule::of_all("inbound_events", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
+    Rule::of_all("inbound_mails", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
+    // Those that were given up; engagement takes away those whose send it finds.
+    Rule::of_all("parked_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
+    // Reports of mail come weeks later. Its index tells blocks, not rows.
+    Rule::of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
+    // Delivery keeps the newest 500 of a tenant at most.
+    Rule::of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
+    // Those that nobody has told for an hour are not heard any more.
+    Rule::of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
+    // Every stage deletes its own when handling ends: what stays is of processes that died with messages that never came again.
+    Rule::of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
 ];
 
-/// What the stage that writes a table takes away itself, when it is used up or shortly after.
+/// What the stage that writes a table takes away itself, when it is used up or shortly after: what hangs together, or goes by the minute.
 pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("nonces", "ingress, after 15 minutes"),
     ("rate_windows", "ingress, after 5 minutes"),
     ("rate_counts", "ingress, after 5 minutes"),
     ("idempotency_keys", "ingress, after 24 hours"),
     ("heartbeats", "every process, after its stages ended"),
-    ("message_starts", "every stage, when handling ends, and after some days"),
     ("launch_audiences", "audience, when the campaign is complete"),
     ("campaign_paces", "audience, when the campaign is complete"),
     ("message_attachments", "rendering, after 4 days"),
     ("renditions", "rendering, after 4 days"),
-    ("paces", "delivery, when a receiver has not been written to for some days"),
     ("delivery_sessions", "delivery, when the process is long gone"),
-    ("captured_mails", "delivery, after 7 days, and the newest 500 of a tenant at most"),
-    ("inbound_events", "engagement, after inbound-keep"),
-    ("inbound_mails", "engagement; their head goes when they are read"),
-    ("parked_facts", "engagement, when their send is found or given up, and then after inbound-keep"),
-    ("provider_messages", "engagement, after 90 days"),
-    ("soft_bounces", "engagement, after the window they are judged in"),
+    ("soft_bounces", "engagement, after the window they are judged in, which is a setting of the judgement"),
     ("suppression_changes", "engagement, folded into totals"),
     ("content_changes", "engagement, folded into totals"),
     ("late_facts", "attribution, when they are looked at"),

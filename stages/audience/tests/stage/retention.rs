@@ -128,6 +128,72 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
     assert_eq!(rig.number("select count(*) from requests").await, 30);
 }
 
+/// A row of each table that is kept for a fixed time, or by `inbound-keep`: of this `tenant`, written `at` this time.
+const USED_UP: [(&str, &str); 7] = [
+    (
+        "message_starts",
+        "(stream, consumer, sequence, published_at, starts, started_at) select 's', 'c', number, now(), 1, at",
+    ),
+    (
+        "captured_mails",
+        "(tenant_id, send_id, source, is_cut, captured_at) select tenant, gen_random_uuid(), '', false, at",
+    ),
+    (
+        "paces",
+        "(tenant_id, sending_domain, receiver, rate, threshold, cut_at, held_since, updated_at) select tenant, 'd', number::text, 1, 1, now(), now(), at",
+    ),
+    (
+        "provider_messages",
+        "(tenant_id, provider, message_id, send_id, noted_at) select tenant, 'ses', number::text, tenant, at",
+    ),
+    (
+        "inbound_events",
+        "(tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, received_at) select tenant, gen_random_uuid(), tenant, 'ses', number::text, '', '', null, at",
+    ),
+    (
+        "inbound_mails",
+        "(tenant_id, id, send_id, road, null_sender, size, due_at, received_at) select tenant, gen_random_uuid(), tenant, 'feedback', true, number, null, at",
+    ),
+    (
+        "parked_facts",
+        "(tenant_id, id, reason, send_id, occurred_at, dropped_at) select tenant, gen_random_uuid(), 'unknown_send', tenant, now(), at",
+    ),
+];
+
+#[tokio::test]
+async fn what_is_used_up_is_kept_for_its_time_and_not_longer() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    for (days, number) in [(0.5, 1), (1.5, 2), (6.0, 3), (8.0, 4), (100.0, 5)] {
+        for (table, row) in USED_UP {
+            // Postgres wants each parameter used.
+            let given =
+                "given as (select $1::uuid as tenant, now() - $2::float8 * interval '1 day' as at, $3::int as number)";
+            let insert = format!("with {given} insert into {table} {row} from given");
+            sqlx::query(AssertSqlSafe(insert))
+                .bind(tenant.id)
+                .bind(days)
+                .bind(number)
+                .execute(&rig.pool)
+                .await
+                .unwrap();
+        }
+    }
+    // What is not handled is work, however old.
+    for table in ["inbound_events", "inbound_mails"] {
+        let wait = format!("update {table} set due_at = now() where received_at < now() - interval '99 days'");
+        sqlx::query(AssertSqlSafe(wait)).execute(&rig.pool).await.unwrap();
+    }
+    sweep_all(&rig, &[]).await;
+    let mut left = Vec::new();
+    for (table, _) in USED_UP {
+        let count = AssertSqlSafe(format!("select count(*) from {table}"));
+        left.push(sqlx::query_scalar::<_, i64>(count).fetch_one(&rig.pool).await.unwrap());
+    }
+    // 2 days, 7 days, a day, 90 days; and 7 days by setting, with the one that waits.
+    assert_eq!(left, [2, 3, 1, 4, 4, 4, 3]);
+}
+
 /// Makes the partitions of a month.
 async fn month(rig: &Rig, first: &str) {
     let owner = owner(rig).await;

@@ -2,10 +2,7 @@
 //! kept for an hour, so a process that starts knows it, too.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -31,20 +28,17 @@ const OVERLAP: f64 = 5.0;
 const TELL_AT_ONCE: usize = 500;
 /// Paths heard of at once.
 const HEAR_AT_ONCE: i64 = 5_000;
-/// What is old is deleted every so many times.
-const DELETE_EVERY: u64 = 60;
 
 /// The sweep that tells and hears.
 pub(crate) struct Share {
     pool: PgPool,
     paces: Paces,
     heard_at: Mutex<Option<Instant>>,
-    runs: AtomicU64,
 }
 
 impl Share {
     pub fn new(pool: PgPool, paces: Paces) -> Self {
-        Self { pool, paces, heard_at: Mutex::new(None), runs: AtomicU64::new(0) }
+        Self { pool, paces, heard_at: Mutex::new(None) }
     }
 
     async fn tell(&self) -> sqlx::Result<()> {
@@ -111,8 +105,8 @@ impl Share {
         Ok(())
     }
 
-    /// Forgets, here and in the ledger, and shows the levels.
-    async fn tidy(&self) -> sqlx::Result<()> {
+    /// Forgets what is idle, and shows the levels.
+    fn tidy(&self) {
         let levels = self.paces.tidy();
         for family in families() {
             let level = levels.get(family).copied().unwrap_or_default();
@@ -120,15 +114,6 @@ impl Share {
             Gauge::PaceRate.set(level.limit, [("receiver", family)]);
             Gauge::PaceWaiting.set(level.waiting, [("receiver", family)]);
         }
-        if self.runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(DELETE_EVERY) {
-            sqlx::query!(
-                "delete from paces where updated_at < clock_timestamp() - make_interval(secs => $1)",
-                TOLD_FOR
-            )
-            .execute(&self.pool)
-            .await?;
-        }
-        Ok(())
     }
 }
 
@@ -149,7 +134,7 @@ impl Sweep for Share {
     async fn sweep(&self) -> Result<u64, StageError> {
         self.tell().await?;
         self.hear().await?;
-        self.tidy().await?;
+        self.tidy();
         Ok(0)
     }
 }

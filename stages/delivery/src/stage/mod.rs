@@ -118,7 +118,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Leases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
-    deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Captures::new(deps.pool.clone())));
     tokio::spawn(show_connections(relay, deps.shutdown.clone()));
     Ok(())
 }

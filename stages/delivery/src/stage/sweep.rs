@@ -1,5 +1,5 @@
 //! Leases that ran out, and those of processes that are gone: what a crash left claimed is owed again, what it left fenced is in doubt.
-//! The same rule puts back at once what a handler had claimed that panicked. And captured mails that are old.
+//! The same rule puts back at once what a handler had claimed that panicked.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -190,35 +190,4 @@ fn keys(batches: &[Expired]) -> (Vec<Uuid>, Vec<Uuid>, Vec<Uuid>) {
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.id).collect();
     let last = ids.iter().map(|id| SendId::last_of(*id)).collect();
     (tenants, ids, last)
-}
-
-/// Drops captured mails after their week.
-pub(crate) struct Captures {
-    pool: PgPool,
-}
-
-impl Captures {
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
-    }
-}
-
-#[async_trait]
-impl Sweep for Captures {
-    fn name(&self) -> &'static str {
-        "captures"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(600)
-    }
-
-    fn rests(&self) -> bool {
-        false
-    }
-
-    async fn sweep(&self) -> Result<u64, StageError> {
-        let dropped = sqlx::query_file!("queries/expire_captures.sql").execute(&self.pool).await?;
-        Ok(dropped.rows_affected())
-    }
 }

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use self::{absorb::Fate, park::Waiting};
 pub(crate) use self::{
     park::park_unknown,
-    sweeps::{Forget, Overdue, Parked},
+    sweeps::{Overdue, Parked},
 };
 use crate::{
     provider::{self, PROVIDERS, Told, What},
@@ -306,7 +306,7 @@ fn months(sends: &[Option<Uuid>]) -> Vec<Option<chrono::NaiveDate>> {
 }
 
 /// Starts what takes in what providers told.
-pub(crate) fn start(deps: &runner::Deps, shard: i16, keep: std::time::Duration) {
+pub(crate) fn start(deps: &runner::Deps, shard: i16) {
     let inbound = Inbound::new(deps.pool.clone(), shard);
     let intake = runner::Intake {
         lane: schemas::Lane::Bulk,
@@ -319,7 +319,6 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16, keep: std::time::Duration) 
     deps.runner.start(Arc::new(inbound.clone()), vec![intake]);
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Overdue(inbound)));
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Parked { pool: deps.pool.clone(), shard }));
-    deps.runner.start_sweep(Inbound::NAME, Arc::new(Forget { pool: deps.pool.clone(), keep }));
 }
 
 /// Whether a raw event is a mail that the provider took in. It may have broken off in the middle of what it carries.

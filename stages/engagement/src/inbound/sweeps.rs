@@ -1,4 +1,4 @@
-//! What looks by itself: raw events nobody rang for, facts that waited long enough to be looked at again, what is old.
+//! What looks by itself: raw events nobody rang for, and facts that waited long enough to be looked at again.
 
 use std::time::Duration;
 
@@ -141,65 +141,5 @@ fn count(rows: &[Row], fates: &Fates) {
             let waited_s = (Utc::now() - row.parked_at).num_seconds();
             tracing::debug!(stage = "engagement", fact = %row.item.id, provider, waited_s, "joined its send");
         }
-    }
-}
-
-/// Rows taken away in one transaction.
-const FORGOTTEN: i64 = 1_000;
-/// The shortest time raw events are kept: longer than providers repeat a request, so that each is known again.
-const KEEP_MIN: Duration = Duration::from_secs(48 * 60 * 60);
-/// How long the ids of mails with providers are kept: reports come weeks later.
-const MESSAGES_KEEP: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-
-/// What is old is forgotten.
-pub(crate) struct Forget {
-    pub(crate) pool: PgPool,
-    pub(crate) keep: Duration,
-}
-
-#[async_trait]
-impl Sweep for Forget {
-    fn name(&self) -> &'static str {
-        "forget_inbound"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(60)
-    }
-
-    fn rests(&self) -> bool {
-        false
-    }
-
-    async fn sweep(&self) -> Result<u64, StageError> {
-        let keep = self.keep.max(KEEP_MIN).as_secs_f64();
-        let events = sqlx::query!(
-            "delete from inbound_events where (tenant_id, id) in (
-                 select tenant_id, id from inbound_events
-                 where received_at < now() - make_interval(secs => $1) and due_at is null order by received_at limit $2)",
-            keep,
-            FORGOTTEN
-        )
-        .execute(&self.pool)
-        .await?;
-        let facts = sqlx::query!(
-            "delete from parked_facts where (tenant_id, id, reason) in (
-                 select tenant_id, id, reason from parked_facts
-                 where dropped_at < now() - make_interval(secs => $1) order by dropped_at limit $2)",
-            keep,
-            FORGOTTEN
-        )
-        .execute(&self.pool)
-        .await?;
-        let messages = sqlx::query!(
-            "delete from provider_messages where (tenant_id, provider, message_id) in (
-                 select tenant_id, provider, message_id from provider_messages
-                 where noted_at < now() - make_interval(secs => $1) limit $2)",
-            MESSAGES_KEEP.as_secs_f64(),
-            FORGOTTEN
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(events.rows_affected() + facts.rows_affected() + messages.rows_affected())
     }
 }

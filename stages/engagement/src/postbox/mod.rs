@@ -21,7 +21,7 @@ use runner::Deps;
 use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use self::reader::{Forget, ReadMails};
+pub(crate) use self::reader::ReadMails;
 pub use self::settings::{Protocol, Settings};
 use self::{
     peers::Peers,

@@ -213,37 +213,3 @@ impl Read {
         })
     }
 }
-
-/// Forgets mails that were read long ago; by then nobody sends them again.
-pub(crate) struct Forget {
-    pub(crate) pool: PgPool,
-    pub(crate) keep: Duration,
-}
-
-#[async_trait]
-impl Sweep for Forget {
-    fn name(&self) -> &'static str {
-        "forget_mails"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(600)
-    }
-
-    fn rests(&self) -> bool {
-        false
-    }
-
-    async fn sweep(&self) -> Result<u64, StageError> {
-        let gone = sqlx::query!(
-            "delete from inbound_mails where ctid in (
-                 select ctid from inbound_mails
-                 where received_at < now() - make_interval(secs => $1) and due_at is null limit 5000)",
-            self.keep.as_secs_f64(),
-        )
-        .execute(&self.pool)
-        .await?
-        .rows_affected();
-        Ok(if gone >= 5_000 { gone } else { 0 })
-    }
-}
