@@ -2,7 +2,7 @@
 //!
 //! Facts are read set-based (SQL function `standings`), the verdict is decided here, row by row.
 
-use crate::{Classification, MessageKind, SkipReason};
+use crate::{Classification, DomainStatus, MessageKind, SkipReason};
 
 /// Whether a contact has agreed to marketing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,10 +87,35 @@ pub fn judge(standing: &Standing, kind: MessageKind, classification: Classificat
     first(&hard).or_else(|| first(&marketing).filter(|_| is_marketing))
 }
 
+/// May mail leave in a sender's name? `None`: yes. `Some`: every recipient is withheld, for this reason.
+#[must_use]
+pub fn judge_sender(is_active: bool, domain: DomainStatus) -> Option<SkipReason> {
+    if !is_active {
+        return Some(SkipReason::SenderDisabled);
+    }
+    (!domain.may_send()).then_some(SkipReason::DomainUnverified)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[rstest]
+    #[case(true, DomainStatus::Verified, None)]
+    #[case(true, DomainStatus::Degraded, None)]
+    #[case(true, DomainStatus::Pending, Some(SkipReason::DomainUnverified))]
+    #[case(true, DomainStatus::Failed, Some(SkipReason::DomainUnverified))]
+    #[case(true, DomainStatus::Suspended, Some(SkipReason::DomainUnverified))]
+    #[case(false, DomainStatus::Verified, Some(SkipReason::SenderDisabled))]
+    #[case(false, DomainStatus::Failed, Some(SkipReason::SenderDisabled))]
+    fn a_sender_mails_while_it_is_active_and_its_domain_may(
+        #[case] is_active: bool,
+        #[case] domain: DomainStatus,
+        #[case] expected: Option<SkipReason>,
+    ) {
+        assert_eq!(judge_sender(is_active, domain), expected);
+    }
 
     const C: Standing = Standing::CLEAN;
 

@@ -293,6 +293,8 @@ closed_set! {
         ContactArchived = "contact_archived",
         /// The sender's domain is not verified (any more).
         DomainUnverified = "domain_unverified",
+        /// The tenant has disabled the sender.
+        SenderDisabled = "sender_disabled",
         /// An operator has suspended the tenant.
         TenantSuspended = "tenant_suspended",
         /// The tenant's quota is used up. Of campaigns and one-off messages only.

@@ -103,6 +103,20 @@ async fn after_the_launch_the_send_is_shown_with_its_end() {
 }
 
 #[tokio::test]
+async fn a_disabled_sender_is_told_as_such() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    ready.batch(&id, &["skipped"]).await;
+    for sql in ["update senders set status = 'disabled'", "update sends set reason = 'sender_disabled'"] {
+        sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+    }
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!(found["send"]["skip_reason"], json!("sender_disabled"));
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("stop"), &json!("sender")));
+    assert_eq!(gate(&found, "sender")["detail"], json!("disabled"));
+}
+
+#[tokio::test]
 async fn mail_that_waits_for_its_turn_says_for_what_and_until_when() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

@@ -205,3 +205,19 @@ async fn a_sender_is_removed_unless_something_refers_to_it() {
     assert_eq!(client.get(&spare).await.refusal(), (404, "sender_not_found"));
     assert_eq!(client.delete(&spare, json!({})).await.refusal(), (404, "sender_not_found"));
 }
+
+/// A tenant has as many batches as mails; each removal would go through all of them.
+#[tokio::test]
+async fn what_refers_to_a_sender_is_found_by_an_index() {
+    let edge = Edge::start().await;
+    let mut tx = edge.pool.begin().await.unwrap();
+    sqlx::query("set local enable_seqscan = off").execute(&mut *tx).await.unwrap();
+    for table in ["batches", "messages"] {
+        // As the foreign key asks.
+        let asked = format!(
+            "explain select 1 from only {table} where tenant_id = gen_random_uuid() and sender_id = gen_random_uuid()"
+        );
+        let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(asked)).fetch_all(&mut *tx).await.unwrap();
+        assert!(plan.iter().any(|line| line.contains("_by_sender")), "{table}: {plan:#?}");
+    }
+}

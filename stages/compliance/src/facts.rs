@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use schemas::{
     Classification, DomainStatus, Lane, MessageKind, Resolved, SendId, SkipReason,
-    gate::{MarketingStatus, Standing},
+    gate::{MarketingStatus, Standing, judge_sender},
     month_of,
 };
 use sqlx::PgConnection;
@@ -58,10 +58,8 @@ impl BatchFacts {
             Road::Aside
         } else if !self.tenant_active {
             Road::Withheld(SkipReason::TenantSuspended)
-        } else if !self.sender_active || !self.domain_status.may_send() {
-            Road::Withheld(SkipReason::DomainUnverified)
         } else {
-            Road::Open
+            judge_sender(self.sender_active, self.domain_status).map_or(Road::Open, Road::Withheld)
         }
     }
 }

@@ -174,7 +174,7 @@ async fn repeats_and_two_processes_change_nothing_more() {
 
 #[rstest]
 #[case::tenant_suspended("update tenants set status = 'suspended'", "tenant_suspended")]
-#[case::sender_disabled("update senders set status = 'disabled'", "domain_unverified")]
+#[case::sender_disabled("update senders set status = 'disabled'", "sender_disabled")]
 #[case::domain_failed("update domains set status = 'failed'", "domain_unverified")]
 #[case::domain_suspended("update domains set status = 'suspended'", "domain_unverified")]
 #[tokio::test(flavor = "multi_thread")]

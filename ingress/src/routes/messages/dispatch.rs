@@ -199,7 +199,8 @@ impl Ledger {
         let any = |reason: SkipReason| {
             self.recipients.iter().any(|recipient| recipient.reason.as_deref() == Some(reason.as_str()))
         };
-        if any(SkipReason::DomainUnverified) || any(SkipReason::TenantSuspended) {
+        if [SkipReason::DomainUnverified, SkipReason::SenderDisabled, SkipReason::TenantSuspended].into_iter().any(any)
+        {
             return ApiError::forbidden("domain_not_verified")
                 .detail("the tenant, the sender or its domain may not send any more")
                 .about_message(self.message_id);
@@ -282,6 +283,7 @@ mod tests {
     #[rstest]
     #[case::who_they_are(&["unsubscribed", "hard_bounced"], (422, "all_recipients_suppressed"))]
     #[case::the_domain(&["unsubscribed", "domain_unverified"], (403, "domain_not_verified"))]
+    #[case::the_sender(&["sender_disabled"], (403, "domain_not_verified"))]
     #[case::the_tenant(&["tenant_suspended"], (403, "domain_not_verified"))]
     #[case::the_quota(&["quota_exceeded", "unsubscribed"], (429, "send_quota_exceeded"))]
     fn when_all_are_withheld_the_answer_says_whose_doing_it_is(

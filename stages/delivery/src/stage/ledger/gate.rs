@@ -2,7 +2,7 @@
 
 use schemas::{
     CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SkipReason,
-    gate::{Standing, judge},
+    gate::{Standing, judge, judge_sender},
 };
 
 /// What may have stopped a batch since it was claimed.
@@ -42,8 +42,8 @@ impl BatchStanding {
         if !self.tenant_active {
             return Verdict::Skip(SkipReason::TenantSuspended);
         }
-        if !self.sender_active || !self.domain.may_send() {
-            return Verdict::Skip(SkipReason::DomainUnverified);
+        if let Some(reason) = judge_sender(self.sender_active, self.domain) {
+            return Verdict::Skip(reason);
         }
         match self.missed {
             Some(OnMiss::Skip) => Verdict::Skip(SkipReason::WindowMissed),
@@ -109,7 +109,7 @@ mod tests {
     #[case::tenant_paused_and_missed(BatchStanding { tenant_paused: true, missed: Some(OnMiss::Skip), ..OPEN }, Verdict::Skip(SkipReason::WindowMissed))]
     #[case::tenant_paused_and_cancelled(BatchStanding { tenant_paused: true, campaign: Some(CampaignStatus::Cancelled), ..OPEN }, Verdict::Cancel)]
     #[case::tenant_paused_and_suspended(BatchStanding { tenant_paused: true, tenant_active: false, ..OPEN }, Verdict::Skip(SkipReason::TenantSuspended))]
-    #[case::sender(BatchStanding { sender_active: false, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
+    #[case::sender(BatchStanding { sender_active: false, ..OPEN }, Verdict::Skip(SkipReason::SenderDisabled))]
     #[case::domain_failed(BatchStanding { domain: DomainStatus::Failed, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     #[case::domain_suspended(BatchStanding { domain: DomainStatus::Suspended, ..OPEN }, Verdict::Skip(SkipReason::DomainUnverified))]
     fn what_stops_a_batch_stops_its_sends(#[case] batch: BatchStanding, #[case] expected: Verdict) {

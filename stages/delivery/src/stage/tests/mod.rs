@@ -167,6 +167,7 @@ async fn a_transactional_message_of_yesterday_is_not_sent() {
     "hard_bounced"
 )]
 #[case::domain("update domains set status = 'failed' where tenant_id = $1", "domain_unverified")]
+#[case::sender("update senders set status = 'disabled' where tenant_id = $1", "sender_disabled")]
 #[case::tenant("update tenants set status = 'suspended' where id = $1", "tenant_suspended")]
 #[case::erased("update contacts set status = 'erased', address = 'erased:x' where tenant_id = $1", "contact_archived")]
 #[tokio::test]
