@@ -1,6 +1,7 @@
 //! Addresses that come from values: they lead to the web, to a mailbox or to a telephone, and nowhere else.
 
 use super::escape::has_prefix;
+use super::sheet;
 
 /// What an attribute holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(super) enum Kind {
     Sources,
     /// Declarations of a style, or other text that may hold addresses.
     Style,
+    /// A value in a style sheet.
+    Sheet,
 }
 
 /// The schemes an address may have.
@@ -42,7 +45,8 @@ impl Kind {
         let allowed = match self {
             Self::Link | Self::Source => is_allowed(value),
             Self::Sources => value.split(',').all(is_allowed),
-            Self::Style => is_style_allowed(value),
+            Self::Style => is_style_allowed(value) && sheet::check_inline(value, false).is_ok(),
+            Self::Sheet => is_style_allowed(value) && sheet::is_value(value),
         };
         match (allowed, self) {
             (true, _) => None,

@@ -54,9 +54,17 @@ const SPECIAL: [&str; 27] = [
     "math", "noembed", "noframes", "noscript", "object", "script", "search", "select", "style", "summary", "svg",
     "table", "template", "textarea",
 ];
-/// Elements that an end tag does not reach through: it finds no formatting element outside of them.
-const BARRIERS: [&str; 12] =
-    ["applet", "button", "caption", "marquee", "math", "object", "select", "svg", "table", "td", "template", "th"];
+/// Elements that an end tag does not reach through: it finds no formatting element outside of them. In `noscript`, it is text to
+/// a browser that runs scripts.
+const BARRIERS: [&str; 13] = [
+    "applet", "button", "caption", "marquee", "math", "noscript", "object", "select", "svg", "table", "td", "template",
+    "th",
+];
+/// More formatting elements of a kind than this are not all closed by end tags that stand in other elements: a browser remembers
+/// no more.
+const FORMATTING_OPEN: usize = 3;
+/// Nor is one around more elements than this.
+const FORMATTING_DEPTH: usize = 7;
 /// Elements that hide nothing of what is in them.
 const PLAIN: [&str; 49] = [
     "a",
@@ -115,6 +123,10 @@ struct Element {
     name: String,
     /// It and all around it hide nothing.
     is_plain: bool,
+    /// The condition under which it is opened; 0 is none.
+    label: u32,
+    /// Where the elements of the same condition begin that end with it.
+    run: usize,
 }
 
 /// The elements that may be open.
@@ -151,8 +163,18 @@ impl Elements {
         self.reopened.is_empty() && self.open.last().is_none_or(|element| element.is_plain)
     }
 
-    pub(super) fn names_from(&self, base: usize) -> Vec<String> {
-        self.open.iter().skip(base).map(|element| element.name.clone()).collect()
+    /// The elements opened since then, with their conditions.
+    pub(super) fn opened_from(&self, base: usize) -> Vec<(u32, String)> {
+        self.open.iter().skip(base).map(|element| (element.label, element.name.clone())).collect()
+    }
+
+    /// How many elements a tag under this condition cannot close: where it is read, others may be open that are not seen here,
+    /// or the reverse.
+    pub(super) fn base(&self, label: u32) -> usize {
+        match self.open.last() {
+            Some(last) if last.label == label => last.run,
+            _ => self.open.len(),
+        }
     }
 
     /// Whether all elements opened since then end where others of their kind begin.
@@ -160,8 +182,8 @@ impl Elements {
         self.open.iter().skip(base).all(|element| ENDING.contains(&element.name.as_str()))
     }
 
-    /// Opens an element. Those open since `base` that end by its start tag are closed.
-    pub(super) fn open(&mut self, name: &str, is_plain: bool, base: usize) {
+    /// Opens an element under a condition. Those open since `base` that end by its start tag are closed.
+    pub(super) fn open(&mut self, name: &str, is_plain: bool, base: usize, label: u32) {
         if !self.is_in("svg") && !self.is_in("math") {
             let ends: &[&[&str]] = match name {
                 "li" => &[&["p"], &["li"]],
@@ -182,15 +204,18 @@ impl Elements {
         }
         let is_plain = is_plain && self.is_plain() && PLAIN.contains(&name);
         *self.counts.entry(name.to_owned()).or_default() += 1;
-        self.open.push(Element { name: name.to_owned(), is_plain });
+        let run = self.base(label);
+        self.open.push(Element { name: name.to_owned(), is_plain, label, run });
     }
 
-    /// Reads an end tag. It closes no element that was opened before `base`. Answers how many elements were looked at.
-    pub(super) fn close(&mut self, name: &str, base: usize) -> usize {
+    /// Reads an end tag under a condition. It closes no element that was opened before `base`. Answers how many elements were
+    /// looked at.
+    pub(super) fn close(&mut self, name: &str, base: usize, label: u32) -> usize {
         let is_formatting = FORMATTING.contains(&name);
         if !self.is_in(name) {
             if is_formatting
                 && base == 0
+                && label == 0
                 && !BARRIERS.iter().any(|barrier| self.is_in(barrier))
                 && let Some(at) = self.reopened.iter().rposition(|known| known == name)
             {
@@ -218,7 +243,7 @@ impl Elements {
                 return self.open.len() - at;
             }
         }
-        let looked = self.open.len() - at;
+        let looked = self.open.len() - at + self.reopened.len();
         if self.open.get(at).is_none_or(|element| element.name != name) {
             return looked;
         }
@@ -231,12 +256,20 @@ impl Elements {
                 }
             }
             self.pop();
-        } else {
+        } else if self.ends_alone(name, at) {
             // A formatting element ends alone: the blocks inside it stay open.
             self.open.remove(at);
             self.uncount(name);
         }
         looked
+    }
+
+    /// Whether a formatting element around others is certainly ended by its end tag.
+    fn ends_alone(&self, name: &str, at: usize) -> bool {
+        let of_its_kind = self.counts.get(name).copied().unwrap_or_default()
+            + self.reopened.iter().filter(|known| *known == name).count();
+        let around = self.open.iter().skip(at).filter(|element| is_special(&element.name)).count();
+        of_its_kind <= FORMATTING_OPEN && around <= FORMATTING_DEPTH
     }
 
     fn pop(&mut self) -> Option<Element> {
@@ -278,20 +311,15 @@ impl Elements {
         }
     }
 
-    /// End tags for all that may be open, innermost first. One for a paragraph that is not open would make one; a block ends it
-    /// where it is open.
+    /// End tags for all that may be open, innermost first. An end tag for a paragraph that is not open would make one; a block
+    /// ends it where it is open.
     pub(super) fn end_tags(&self) -> String {
         let open = self.open.iter().rev().map(|element| element.name.as_str());
         let reopened = self.reopened.iter().rev().map(String::as_str);
-        let mut tags: String = open
-            .chain(reopened)
-            .filter(|name| !matches!(*name, "p" | "head"))
-            .map(|name| format!("</{name}>"))
-            .collect();
-        if self.is_in("p") {
-            tags.push_str("<div></div>");
-        }
-        tags
+        open.chain(reopened)
+            .filter(|name| *name != "head")
+            .map(|name| if name == "p" { "<div></div>".to_owned() } else { format!("</{name}>") })
+            .collect()
     }
 }
 

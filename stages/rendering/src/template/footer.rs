@@ -64,24 +64,33 @@ pub(super) fn expand_html(items: Vec<Item>, address: Option<&str>) -> Vec<Item> 
         .collect()
 }
 
-/// What no rule of the template may change about the footer.
-const SHOWN: &str = "visibility:visible!important;opacity:1!important;position:relative!important;float:none!important;\
-    clip:auto!important;clip-path:none!important;transform:none!important;filter:none!important;text-indent:0!important;\
-    overflow:visible!important;height:auto!important;max-height:none!important;content-visibility:visible!important;\
-    font-size:12px!important;line-height:18px!important;letter-spacing:normal!important;color:#6b7280!important;\
+/// What no rule of the template may change about the footer and what is in it. An important style of the element itself is
+/// stronger than any rule of a sheet. `all` resets what is not named; the names are for programs that do not know it, and the
+/// styles that are not important for Outlook, which knows no important ones.
+const SHOWN: &str = "all:initial!important;visibility:visible!important;opacity:1!important;position:relative!important;\
+    top:auto!important;right:auto!important;bottom:auto!important;left:auto!important;z-index:2147483647!important;\
+    float:none!important;clip:auto!important;clip-path:none!important;transform:none!important;filter:none!important;\
+    text-indent:0!important;overflow:visible!important;height:auto!important;max-height:none!important;\
+    content-visibility:visible!important;pointer-events:auto!important;direction:ltr!important;unicode-bidi:isolate!important;\
+    mso-hide:none;font-size:12px;font-size:12px!important;line-height:18px;line-height:18px!important;\
+    letter-spacing:normal!important;font-family:Arial,Helvetica,sans-serif!important;color:#6b7280;color:#6b7280!important;\
     -webkit-text-fill-color:#6b7280!important";
 /// Of the footer as a whole.
-const BLOCK: &str = "display:block!important;width:auto!important;max-width:600px!important;margin:24px auto 0!important;\
-    padding:16px!important;background:#ffffff!important;font-family:Arial,Helvetica,sans-serif;text-align:center";
+const BLOCK: &str = "display:block;display:block!important;clear:both!important;width:auto!important;min-width:200px!important;\
+    max-width:600px!important;margin:24px auto 0!important;padding:16px!important;background:#ffffff!important;\
+    text-align:center!important";
+/// Of the address in it: its own element, since a rule for the first line of the footer would be one for its text.
+const ADDRESS: &str = "display:inline;display:inline!important;margin:0!important";
 /// Of the link in it.
-const LINK: &str = "display:inline!important;text-decoration:underline!important";
+const LINK: &str = "display:inline;display:inline!important;margin:0!important;text-decoration:underline!important;\
+    cursor:pointer!important";
 
 fn html(items: &[Item], address: Option<&str>) -> Vec<Item> {
     let address: Vec<Item> = address
         .map(|address| {
             let lines: Vec<String> =
                 address.lines().map(str::trim).filter(|line| !line.is_empty()).map(escape::to_html).collect();
-            Item::text(format!("{}<br>", lines.join("<br>")))
+            Item::text(format!("<span style=\"{SHOWN};{ADDRESS}\">{}<br></span>", lines.join("<br>")))
         })
         .into_iter()
         .collect();

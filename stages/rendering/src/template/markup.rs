@@ -3,10 +3,12 @@
 //! A [strict](Reader::strict) reader refuses what browsers could read in more than one way, or to the end of the document: then what
 //! is put into a document later stands where it was put. A lenient one reads on, for text that only has to be readable.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use runtime::{Budget, Spent};
 
+use super::conditional::{self, Conditional, HIDDEN_END};
 use super::fault::RenderFault;
 use super::limits::{ATTRIBUTES, OPEN_ELEMENTS, text_steps};
 
@@ -68,6 +70,8 @@ pub(super) enum Why {
     Element,
     #[error("browsers read this in different ways; write it without markup inside markup")]
     Ambiguous,
+    #[error("a conditional comment must end with `<![endif]-->` and hold no other comment")]
+    Condition,
     #[error("a tag has too many attributes")]
     Attributes,
     #[error(transparent)]
@@ -84,11 +88,35 @@ pub(super) struct Reader<'d, 'b> {
     /// Open elements inside which browsers disagree, or do not read elements of raw text as such.
     svg_or_select: u32,
     noscript: u32,
+    /// The conditional comment whose markup is being read.
+    hidden: Option<Hidden<'d>>,
+    /// What is left out where a condition does not hold: the condition, its label, and where it stands.
+    region: Option<(String, u32, usize)>,
+    labels: HashMap<String, u32>,
+}
+
+/// The reader as it was before a conditional comment.
+struct Hidden<'d> {
+    document: &'d str,
+    svg_or_select: u32,
+    noscript: u32,
+    label: u32,
 }
 
 impl<'d, 'b> Reader<'d, 'b> {
     pub(super) fn strict(document: &'d str, budget: &'b Budget) -> Self {
-        Self { document, budget, is_strict: true, at: 0, raw: None, svg_or_select: 0, noscript: 0 }
+        Self {
+            document,
+            budget,
+            is_strict: true,
+            at: 0,
+            raw: None,
+            svg_or_select: 0,
+            noscript: 0,
+            hidden: None,
+            region: None,
+            labels: HashMap::new(),
+        }
     }
 
     pub(super) fn lenient(document: &'d str, budget: &'b Budget) -> Self {
@@ -99,7 +127,16 @@ impl<'d, 'b> Reader<'d, 'b> {
     pub(super) fn next(&mut self) -> Result<Option<Token<'d>>, Broken> {
         let start = self.at;
         if start >= self.document.len() && self.raw.is_none() {
-            return Ok(None);
+            if let Some(hidden) = self.hidden.take() {
+                (self.document, self.svg_or_select, self.noscript) =
+                    (hidden.document, hidden.svg_or_select, hidden.noscript);
+                self.at = start + HIDDEN_END.len();
+                return Ok(Some(Token::Comment { span: start..self.at }));
+            }
+            return match &self.region {
+                Some((.., at)) => Err(Broken { at: *at, why: Why::Condition }),
+                None => Ok(None),
+            };
         }
         let token = match self.raw.take() {
             Some((name, tag)) => match self.raw_text(name, tag)? {
@@ -111,6 +148,21 @@ impl<'d, 'b> Reader<'d, 'b> {
         };
         self.budget.take_steps(text_steps(self.at - start)).map_err(|spent| Broken { at: start, why: spent.into() })?;
         Ok(Some(token))
+    }
+
+    /// Tells apart under which condition the last piece is read; 0 is none. A conditional comment's own piece, `<!--[if mso]>`,
+    /// counts as read under it.
+    pub(super) fn label(&self) -> u32 {
+        match (&self.hidden, &self.region) {
+            (Some(hidden), _) => hidden.label,
+            (None, Some((_, label, _))) => *label,
+            (None, None) => 0,
+        }
+    }
+
+    /// Whether the last piece stands in a conditional comment: browsers do not see it.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hidden.is_some()
     }
 
     fn rest(&self, from: usize) -> &'d str {
@@ -189,7 +241,7 @@ impl<'d, 'b> Reader<'d, 'b> {
         };
         self.at = end;
         let text = self.document.get(start..end).unwrap_or_default();
-        if (self.svg_or_select > 0 && text.contains('<')) || (name == "script" && text.contains("<!--")) {
+        if (self.svg_or_select > 0 && text.contains(['<', '&'])) || (name == "script" && text.contains("<!--")) {
             self.refuse(tag, Why::Ambiguous)?;
         }
         self.check_noscript(start..end)?;
@@ -236,7 +288,44 @@ impl<'d, 'b> Reader<'d, 'b> {
             None => self.broken(open, Why::Comment)?,
         }
         self.check_noscript(open..self.at)?;
+        if self.is_strict {
+            self.condition(open)?;
+        }
         Ok(Token::Comment { span: open..self.at })
+    }
+
+    /// Takes note of a conditional comment that was just read. What Outlook reads of it is read next.
+    fn condition(&mut self, open: usize) -> Result<(), Broken> {
+        let unclear = Broken { at: open, why: Why::Condition };
+        let comment = self.document.get(open..self.at).unwrap_or_default();
+        match conditional::read(comment).map_err(|_| unclear)? {
+            None => {}
+            Some(_) if self.hidden.is_some() => return Err(unclear),
+            Some(Conditional::End) => self.region = None,
+            Some(Conditional::Start { .. }) if self.region.is_some() => return Err(unclear),
+            Some(Conditional::Start { condition }) => {
+                let condition = conditional::normal(condition);
+                let label = self.new_label(condition.clone());
+                self.region = Some((condition, label, open));
+            }
+            Some(Conditional::Hidden { condition, content }) => {
+                let mut condition = conditional::normal(condition);
+                if let Some((around, ..)) = &self.region {
+                    condition = format!("{around}\n{condition}");
+                }
+                let label = self.new_label(condition);
+                let (svg_or_select, noscript) = (self.svg_or_select, self.noscript);
+                self.hidden = Some(Hidden { document: self.document, svg_or_select, noscript, label });
+                self.document = self.document.get(..open + content.end).unwrap_or_default();
+                (self.at, self.svg_or_select, self.noscript) = (open + content.start, 0, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn new_label(&mut self, condition: String) -> u32 {
+        let next = u32::try_from(self.labels.len()).unwrap_or(u32::MAX).saturating_add(1);
+        *self.labels.entry(condition).or_insert(next)
     }
 
     fn name(&self, from: usize) -> &'d str {
@@ -372,7 +461,7 @@ pub(super) fn is_void(name: &str) -> bool {
 /// [`RenderFault::HtmlUnclosed`] if the piece ends inside a comment, a tag or a style sheet, or leaves more open than can be closed.
 pub(super) fn close(html: &str, budget: &Budget) -> Result<String, RenderFault> {
     let mut reader = Reader::strict(html, budget);
-    let mut open: Vec<String> = Vec::new();
+    let mut open: Vec<(u32, String)> = Vec::new();
     loop {
         let token = reader.next().map_err(|broken| match broken.why {
             Why::Spent(spent) => spent.into(),
@@ -382,22 +471,28 @@ pub(super) fn close(html: &str, budget: &Budget) -> Result<String, RenderFault> 
             None => break,
             Some(Token::Start(tag)) => {
                 let name = tag.name.to_ascii_lowercase();
-                if !is_void(&name) {
-                    open.push(name);
+                let is_empty = reader.is_hidden() && tag.is_self_closing && name.contains(':');
+                if !is_void(&name) && !is_empty {
+                    open.push((reader.label(), name));
                 }
                 if open.len() > OPEN_ELEMENTS {
                     return Err(RenderFault::HtmlUnclosed);
                 }
             }
             // Only the innermost: what is closed twice does no harm.
-            Some(Token::End { name, .. }) if open.last().is_some_and(|last| name.eq_ignore_ascii_case(last)) => {
+            Some(Token::End { name, .. })
+                if open
+                    .last()
+                    .is_some_and(|(label, last)| *label == reader.label() && name.eq_ignore_ascii_case(last)) =>
+            {
                 open.pop();
             }
             Some(_) => {}
         }
     }
     // An end tag of `p` that closes nothing makes a paragraph; a `p` is closed by whatever follows it.
-    Ok(open.iter().rev().filter(|name| *name != "p").map(|name| format!("</{name}>")).collect())
+    let names = open.iter().rev().map(|(_, name)| name).filter(|name| *name != "p");
+    Ok(names.map(|name| format!("</{name}>")).collect())
 }
 
 #[cfg(test)]
@@ -458,6 +553,33 @@ mod tests {
         assert_eq!(read(html, false).unwrap(), pieces);
     }
 
+    #[test]
+    fn a_conditional_comment_is_read_as_outlook_reads_it() {
+        let html = "<!--[if mso]><p a=b>x<![endif]--><![if !mso]><b><![endif]>y";
+        let pieces = [
+            "comment:<!--[if mso]>",
+            "start:p a=b",
+            "text:x",
+            "comment:<![endif]-->",
+            "comment:<![if !mso]>",
+            "start:b",
+            "comment:<![endif]>",
+            "text:y",
+        ];
+        assert_eq!(read(html, true).unwrap(), pieces);
+        assert_eq!(read(html, false).unwrap()[0], "comment:<!--[if mso]><p a=b>x<![endif]-->");
+        let budget = budget();
+        let mut reader = Reader::strict(html, &budget);
+        let mut labels = Vec::new();
+        while let Ok(Some(_)) = reader.next() {
+            labels.push((reader.label(), reader.is_hidden()));
+        }
+        assert_eq!(
+            labels,
+            [(1, true), (1, true), (1, true), (0, false), (2, false), (2, false), (0, false), (0, false)]
+        );
+    }
+
     #[rstest]
     #[case("a<!-- b", Why::Comment)]
     #[case("a<!doctype", Why::Comment)]
@@ -474,6 +596,15 @@ mod tests {
     #[case("<noscript><!-- </noscript> --></noscript>", Why::Ambiguous)]
     #[case("<noscript><p title='</noscript>'></noscript>", Why::Ambiguous)]
     #[case("<![CDATA[ <a> ]]>", Why::Ambiguous)]
+    #[case("<svg><style>b&#111;dy{}</style></svg>", Why::Ambiguous)]
+    #[case("<!--[if mso]><p><![endif]", Why::Comment)]
+    #[case("<!--[if mso]><p> <!-- x -->", Why::Condition)]
+    #[case("<!--[if mso]><style><![endif]-->", Why::RawText)]
+    #[case("<!--[if mso]><p title='<![endif]-->", Why::Tag)]
+    #[case("<!--[if mso]><![if x]><p><![endif]-->", Why::Condition)]
+    #[case("<!--[if !mso]><!-->x", Why::Condition)]
+    #[case("<![if !mso]>x", Why::Condition)]
+    #[case("<![if a]><![if b]><![endif]><![endif]>", Why::Condition)]
     fn what_is_open_or_ambiguous_is_refused(#[case] html: &str, #[case] why: Why) {
         assert_eq!(read(html, true), Err(why));
         assert!(read(html, false).is_ok());
@@ -484,6 +615,9 @@ mod tests {
     #[case("<div><b>x", "</b></div>")]
     #[case("<div><p>x<br>", "</div>")]
     #[case("<i>x</i></div>", "")]
+    #[case("<!--[if mso]><div><![endif]--></div>", "</div>")]
+    #[case("<!--[if mso]><table><v:x/><![endif]-->x<!--[if mso]></table><![endif]-->", "")]
+    #[case("<div><![if !mso]></div><![endif]>", "</div>")]
     fn what_a_piece_leaves_open_is_closed(#[case] html: &str, #[case] end_tags: &str) {
         assert_eq!(close(html, &budget()).unwrap(), end_tags);
         assert!(close("<!-- x", &budget()).is_err());

@@ -14,6 +14,7 @@ mod address;
 mod arithmetic;
 mod attachment;
 mod check;
+mod conditional;
 mod elements;
 mod engine;
 mod entities;
@@ -37,6 +38,7 @@ mod qp;
 mod scan;
 mod scope;
 mod segment;
+mod sheet;
 mod structure;
 mod syntax;
 #[cfg(test)]

@@ -202,15 +202,16 @@ fn preheader(items: &[Item]) -> Vec<Item> {
 
 fn html_end(options: &MessageOptions) -> Vec<Item> {
     let mut end = Vec::new();
-    if options.opt_out {
-        end.push(Item::special(Special::Footer));
-    }
     if options.track_opens {
         end.push(Item::text("<img src=\""));
         end.push(Item::special(Special::OpenPixel));
         end.push(Item::text(
-            "\" width=\"1\" height=\"1\" alt=\"\" style=\"display:block;width:1px;height:1px;border:0\">",
+            "\" width=\"1\" height=\"1\" alt=\"\" style=\"display:block!important;width:1px!important;height:1px!important;border:0\">",
         ));
+    }
+    // Last, so that nothing can be put over it.
+    if options.opt_out {
+        end.push(Item::special(Special::Footer));
     }
     end
 }

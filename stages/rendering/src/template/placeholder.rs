@@ -82,6 +82,13 @@ impl Placeholders {
         self.table.get_mut(id)
     }
 
+    /// The word at the start of this text, and how long it is.
+    pub(super) fn word(&self, text: &str) -> Option<(usize, usize)> {
+        let word = text.strip_prefix(&self.prefix)?;
+        let digits = word.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
+        Some((word.get(..digits)?.parse().ok()?, self.prefix.len() + digits + 1))
+    }
+
     /// Text and words in order.
     pub(super) fn segments<'d>(&self, document: &'d str) -> Vec<Segment<'d>> {
         let mut segments = Vec::new();

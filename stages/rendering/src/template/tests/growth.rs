@@ -59,6 +59,26 @@ const HTML: &[Shape] = &[
     ("less-than signs", |n| b"<".repeat(n)),
     ("paragraphs", |n| b"<p>x</p>".repeat(n)),
     ("rows", |n| b"<tr><td>x<td>y".repeat(n)),
+    ("conditional comments", |n| b"<!--[if mso]><p>x<![endif]-->".repeat(n)),
+    ("open conditional comments", |n| b"<!--[if mso]>".repeat(n)),
+    ("many conditions", |n| {
+        (0..n).flat_map(|number| format!("<!--[if {number:06}]>x<![endif]-->").into_bytes()).collect()
+    }),
+    ("what Outlook leaves out", |n| b"<![if !mso]>x<![endif]>".repeat(n)),
+    ("elements under many conditions", |n| b"<!--[if mso]><i><![endif]--><b>".repeat(n)),
+    ("overlapping formatting", |n| [b"<b><div></b>".repeat(900), b"</b></i>".repeat(n)].concat()),
+    ("rules", |n| [b"<style>".as_slice(), &b"a,b c{color:red}".repeat(n), b"</style>"].concat()),
+    ("selectors", |n| [b"<style>".as_slice(), &b".a>*,".repeat(n), b"{overflow:hidden}</style>"].concat()),
+    ("rules for the classes of the body", |n| {
+        let class = [b"<body class='".as_slice(), &b"a ".repeat(n), b"'>"].concat();
+        [b"<style>".as_slice(), &b".b{overflow:hidden}".repeat(n), b"</style>", &class].concat()
+    }),
+    ("comments in sheets", |n| [b"<style>".as_slice(), &b"/* x */".repeat(n), b"</style>"].concat()),
+    ("open brackets in sheets", |n| [b"<style>".as_slice(), &b"(".repeat(n), b"</style>"].concat()),
+    ("open addresses in sheets", |n| [b"<style>".as_slice(), &b"a{b:url(".repeat(n), b"</style>"].concat()),
+    ("blocks in sheets", |n| [b"<style>".as_slice(), &b"@media{".repeat(n), b"</style>"].concat()),
+    ("declarations", |n| [b"<p style='".as_slice(), &b"margin:0;".repeat(n), b"'>"].concat()),
+    ("style sheets", |n| b"<style>a{}</style>".repeat(n)),
     ("selects in noscript", |n| [b"<noscript>".as_slice(), &b"<select></noscript>".repeat(n)].concat()),
 ];
 
@@ -232,6 +252,19 @@ const TOKENS: &[&[u8]] = &[
     b"</td></tr></table>",
     b"<style>",
     b"</style>",
+    b"body{overflow:hidden}",
+    b"p{",
+    b"margin-top:-9px",
+    b"}",
+    b"/*",
+    b"*/",
+    b"url(",
+    b"<p style='",
+    b"<!--[if mso]>",
+    b"<![endif]-->",
+    b"<!--[if !mso]><!-->",
+    b"<!--<![endif]-->",
+    b"<![if !mso]>",
     b"<title>",
     b"</title>",
     b"<!--",

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod checks;
+mod footer;
 mod growth;
 mod hostile;
 mod language;

@@ -1,0 +1,89 @@
+//! Blocks of Liquid in HTML: where they may begin and end, and what their branches leave open.
+
+use super::super::program::shown;
+use super::super::scan::{Item, ItemKind, Place, Shown};
+use super::super::structure::{closes, opens};
+use super::super::syntax::{Block, Tag};
+use super::{At, Fault, Open, Rewriter, Spot, invalid};
+
+impl Rewriter<'_> {
+    /// Takes note of one tag or output of Liquid.
+    pub(super) fn item(&mut self, id: usize, spot: Spot, place: Place) -> Result<(), Fault> {
+        let Some(item) = self.placeholders.get(id).first().cloned() else { return Ok(()) };
+        let at = At::Source(item.at);
+        let fault = |detail: &str| Fault { problem: invalid(detail), at };
+        if let Some(block) = opens(&item) {
+            let branch = self.new_branch();
+            let base = self.elements.len();
+            self.blocks.push(Open { block, spot, base, branch, left: Vec::new(), has_else: false });
+            return Ok(());
+        }
+        let is_close = closes(&item).is_some();
+        let is_divide = matches!(&item.kind, ItemKind::Tag(Tag::Else | Tag::Elsif(_) | Tag::When(_)));
+        if is_close || is_divide {
+            let branch = self.new_branch();
+            let Some(open) = self.blocks.last_mut() else { return Ok(()) };
+            if open.spot != spot {
+                return Err(fault(
+                    "a block must begin and end at the same place of the HTML: in text, or in the value of one attribute",
+                ));
+            }
+            let left = self.elements.opened_from(open.base);
+            let taken = self.budget.take_steps(left.len() as u64);
+            taken.map_err(|spent| Fault { problem: spent.into(), at })?;
+            if matches!(open.block, Block::For | Block::Capture) && !self.elements.end_by_themselves(open.base) {
+                return Err(fault("an element that is opened inside `for` or `capture` must be closed inside it"));
+            }
+            let is_case_start = open.block == Block::Case && open.left.is_empty() && !open.has_else;
+            if is_divide {
+                open.has_else |= matches!(&item.kind, ItemKind::Tag(Tag::Else));
+                if is_case_start {
+                    // What stands between `case` and its first `when` is never shown.
+                    self.elements.truncate(open.base);
+                    open.left.push(Vec::new());
+                } else {
+                    open.left.push(left);
+                }
+                open.branch = branch;
+                open.base = self.elements.len();
+                return Ok(());
+            }
+            let mut branches = open.left.iter().skip(usize::from(open.block == Block::Case));
+            // Branches that all leave the same open count once.
+            let doubled = if open.has_else && branches.all(|other| *other == left) {
+                left.len() * open.left.len().saturating_sub(usize::from(open.block == Block::Case))
+            } else {
+                0
+            };
+            self.elements.forget(doubled);
+            self.blocks.pop();
+            return Ok(());
+        }
+        match &item.kind {
+            ItemKind::Tag(Tag::Break | Tag::Continue) => {
+                let open = self.blocks.iter().rev().find(|open| open.block == Block::For);
+                let is_clean = open.is_none_or(|open| open.spot == spot && self.elements.end_by_themselves(open.base));
+                if is_clean && self.view.region.is_none() {
+                    Ok(())
+                } else {
+                    Err(fault("`break` and `continue` cannot stand inside an element or a conditional comment"))
+                }
+            }
+            ItemKind::Output(chain) => {
+                if place == Place::Text
+                    && shown(chain) == Some(Shown::PhysicalAddress)
+                    && self.is_plain()
+                    && !self.is_captured()
+                {
+                    self.shown.push((id, Shown::PhysicalAddress));
+                }
+                let kind = ItemKind::Placed { chain: chain.clone(), place, shows: None };
+                if let Some(items) = self.placeholders.get_mut(id) {
+                    *items = vec![Item { kind, at: item.at }];
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Styles: none may crop, hide or move the end of the body.
+
+use super::super::entities;
+use super::super::limits::text_steps;
+use super::super::markup::{Attribute, Tag as HtmlTag};
+use super::super::sheet;
+use super::{At, Fault, Rewriter, invalid};
+
+impl Rewriter<'_> {
+    /// Checks the style sheet of a `style` element that begins at this byte.
+    pub(super) fn check_sheet(&mut self, text: &str, start: usize) -> Result<(), Fault> {
+        let refused = |at: usize, why: sheet::Why| Fault { problem: invalid(why.to_string()), at: At::Document(at) };
+        self.charge(text_steps(text.len()), start)?;
+        let suspects = sheet::check(text, &self.placeholders);
+        let suspects = suspects.map_err(|fault| refused(start + fault.at, fault.why))?;
+        for mut suspect in suspects {
+            suspect.at += start;
+            self.suspects.push(suspect);
+        }
+        Ok(())
+    }
+
+    /// Checks a `style` attribute. What it becomes with values in it is checked when it is rendered.
+    pub(super) fn check_style(&self, attribute: &Attribute, of_root: bool) -> Result<(), Fault> {
+        let at = At::Document(attribute.name.start);
+        let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+        self.charge(text_steps(value.len()), attribute.name.start)?;
+        if self.placeholders.occur_in(value) {
+            if of_root {
+                return Err(Fault { problem: invalid("the style of `html` and `body` cannot come from a value"), at });
+            }
+            return Ok(());
+        }
+        sheet::check_inline(&entities::decode(value), of_root)
+            .map_err(|why| Fault { problem: invalid(why.to_string()), at })
+    }
+
+    /// Refuses what brings in styles that cannot be checked, and what switches off the footer's own.
+    pub(super) fn check_loads(&self, tag: &HtmlTag<'_>, name: &str) -> Result<(), Fault> {
+        if !matches!(name, "link" | "meta") {
+            return Ok(());
+        }
+        let has = |attribute_name: &str, is_so: &dyn Fn(&str) -> bool| {
+            tag.attributes.iter().filter(|attribute| self.name_of(attribute) == attribute_name).any(|attribute| {
+                let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+                self.placeholders.occur_in(value) || is_so(&entities::decode(value).to_ascii_lowercase())
+            })
+        };
+        let why = if name == "link" {
+            let is_sheet = has("rel", &|rel| rel.contains("stylesheet"));
+            let is_other = has("href", &|href| !sheet::is_font_address(href));
+            (is_sheet && is_other).then(|| sheet::Why::Import.to_string())
+        } else {
+            has("http-equiv", &|header| header.contains("security-policy"))
+                .then(|| "a security policy cannot be set in a template".to_owned())
+        };
+        match why {
+            Some(why) => Err(Fault { problem: invalid(why), at: At::Document(tag.span.start) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps an attribute of `html` or `body`, for the rules that name it.
+    pub(super) fn note_root(&mut self, name: String, attribute: &Attribute) {
+        let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+        let is_known = !self.placeholders.occur_in(value);
+        let known = self.roots.entry(name).or_insert_with(|| Some(String::new()));
+        match known {
+            Some(values) if is_known => {
+                values.push_str(&sheet::words(&entities::decode(value)));
+            }
+            _ => *known = None,
+        }
+    }
+
+    /// Refuses the first rule that turns out to be one for `html` or `body`.
+    pub(super) fn check_suspects(&self) -> Result<(), Fault> {
+        let roots: usize = self.roots.values().flatten().map(String::len).sum();
+        for suspect in &self.suspects {
+            self.charge(text_steps(roots).saturating_mul(suspect.size() as u64), suspect.at)?;
+            if suspect.matches(&self.roots) {
+                let problem = invalid(sheet::Why::Root.to_string());
+                return Err(Fault { problem, at: At::Document(suspect.at) });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! Attributes' values: tracked links, and addresses and styles that come from values.
+
+use super::super::address::{self, Kind};
+use super::super::entities;
+use super::super::escape::{has_prefix, is_web_address};
+use super::super::markup::Attribute;
+use super::super::program::shown;
+use super::super::scan::{Item, ItemKind, Shown, Special};
+use super::super::structure::is_balanced;
+use super::super::syntax::{Block, Operand, Tag};
+use super::{At, Fault, Rewriter, invalid};
+
+impl Rewriter<'_> {
+    /// Has the output behind a word checked for addresses when it is rendered.
+    pub(super) fn guard(&mut self, id: usize) {
+        let Some(items) = self.placeholders.get_mut(id) else { return };
+        if items.iter().any(|item| item.output().is_some()) {
+            *items = guarded(Kind::Sheet, std::mem::take(items));
+        }
+    }
+    /// Drops an attribute and the space before it.
+    pub(super) fn leave_out(&mut self, attribute: &Attribute) {
+        let before = self.document.get(..attribute.name.start).unwrap_or_default().trim_end().len();
+        self.copy(before.max(self.copied));
+        let end = attribute.value.end.max(attribute.name.end) + usize::from(attribute.quote.is_some());
+        self.copied = end;
+    }
+
+    /// Writes an attribute's value: a tracked link, a checked address, or in quotes.
+    pub(super) fn value(
+        &mut self,
+        element: &str,
+        name: &str,
+        attribute: &Attribute,
+        is_tracked: bool,
+    ) -> Result<(), Fault> {
+        let value = self.document.get(attribute.value.clone()).unwrap_or_default();
+        let is_link = name == "href" && matches!(element, "a" | "area");
+        let is_dynamic = self.placeholders.occur_in(value);
+        let may_be_tracked = is_link && is_tracked;
+        if !is_dynamic && !may_be_tracked {
+            return Ok(());
+        }
+        let target = self.placeholders.items(value);
+        let has_output = target.iter().any(|item| item.output().is_some());
+        if has_output && (name.starts_with("on") || name == "srcdoc") {
+            let problem = invalid(format!("a value cannot stand in `{name}`"));
+            return Err(Fault { problem, at: At::Document(attribute.name.start) });
+        }
+        if may_be_tracked
+            && self.links < u16::MAX
+            && let Some(items) = tracked(&target, self.links)
+        {
+            self.links += 1;
+            let word = self.placeholders.add(items);
+            self.write_value(attribute, &word);
+            return Ok(());
+        }
+        let kind = Kind::of(element, name);
+        let kind = kind.filter(|kind| *kind == Kind::Style || (has_output && needs_guard(*kind, &target)));
+        if let Some(kind) = kind {
+            let word = self.placeholders.add(guarded(kind, target));
+            self.write_value(attribute, &word);
+        } else if is_dynamic && attribute.quote.is_none() {
+            // An unquoted value would end at the first space of what is put in.
+            self.write_value(attribute, &value.replace('"', "&quot;"));
+        }
+        Ok(())
+    }
+
+    fn write_value(&mut self, attribute: &Attribute, value: &str) {
+        self.copy(attribute.value.start);
+        let quote = if attribute.quote.is_some() { "" } else { "\"" };
+        self.out.push_str(quote);
+        self.out.push_str(value);
+        self.out.push_str(quote);
+        self.copied = attribute.value.end;
+    }
+}
+
+fn guarded(kind: Kind, target: Vec<Item>) -> Vec<Item> {
+    let mut items = vec![Item::special(Special::AddressStart(kind))];
+    items.extend(target);
+    items.push(Item::tag(Tag::End(Block::Address)));
+    items
+}
+
+/// Whether a value can decide where an address leads, or what a style loads. Pages of ours are what they are.
+fn needs_guard(kind: Kind, target: &[Item]) -> bool {
+    let is_one = matches!(kind, Kind::Link | Kind::Source);
+    match target {
+        [item] if is_own_page(item) => false,
+        [Item { kind: ItemKind::Text(text), .. }, ..] if is_one => !address::has_own_scheme(&entities::decode(text)),
+        _ => true,
+    }
+}
+
+/// The items of a tracked link with this target. `None`: not a link to track. A link whose host comes from a value is not:
+/// whoever sets the value would borrow our name for any place.
+fn tracked(target: &[Item], link: u16) -> Option<Vec<Item>> {
+    if let [Item { kind: ItemKind::Text(text), .. }] = target {
+        let url = entities::decode(text).trim().to_owned();
+        return is_web_address(&url).then(|| vec![Item::special(Special::Click { link, url })]);
+    }
+    let has_output = target.iter().any(|item| item.output().is_some());
+    let has_own_host = match target.first().map(|item| &item.kind) {
+        Some(ItemKind::Text(text)) => address::has_own_host(&entities::decode(text)),
+        _ => false,
+    };
+    if !may_be_web_address(target) || !is_balanced(target) || (has_output && !has_own_host) {
+        return None;
+    }
+    let mut items = vec![Item::special(Special::LinkStart { link })];
+    items.extend_from_slice(target);
+    items.push(Item::tag(Tag::End(Block::Link)));
+    Some(items)
+}
+
+/// Whether a target that is rendered can turn out to be a web address, judging by how it begins.
+pub(in super::super) fn may_be_web_address(target: &[Item]) -> bool {
+    let has_quotes = target.iter().any(|item| matches!(&item.kind, ItemKind::Text(text) if text.contains(['"', '\''])));
+    let begins = match target.first().map(|item| &item.kind) {
+        Some(ItemKind::Text(text)) => {
+            let text = entities::decode(text);
+            let text = text.trim_start();
+            text.is_empty() || is_web_address(text) || has_prefix("https://", text) || has_prefix("http://", text)
+        }
+        Some(_) => true,
+        None => false,
+    };
+    begins && !has_quotes
+}
+
+/// Whether an item prints a page of ours as it is.
+fn is_own_page(item: &Item) -> bool {
+    let Some(chain) = item.output() else { return false };
+    shown(chain) == Some(Shown::Unsubscribe)
+        || (chain.filters.is_empty()
+            && matches!(&chain.entry, Operand::Path(path) if path.root == "preferences_url" && path.rest.is_empty()))
+}
