@@ -41,6 +41,8 @@ const HTTP2_STREAMS_MAX: u32 = 100;
 /// The longest head of a request, in bytes; more is answered 431.
 const HEAD_MAX_BYTES: usize = 64 * 1024;
 const HTTP2_HEAD_MAX_BYTES: u32 = 64 * 1024;
+/// How much a client may send over HTTP/2 before it is read: as much as over HTTP/1.
+const HTTP2_UNREAD_MAX_BYTES: u32 = 64 * 1024;
 
 /// Serves one connection until it is done, has been silent for `patience`, or we stop.
 pub(crate) async fn converse(stream: TcpStream, router: Router, patience: Duration, shutdown: CancellationToken) {
@@ -93,7 +95,9 @@ async fn speak(
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(patience))
         .max_header_list_size(HTTP2_HEAD_MAX_BYTES)
-        .max_concurrent_streams(HTTP2_STREAMS_MAX);
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .initial_stream_window_size(HTTP2_UNREAD_MAX_BYTES)
+        .initial_connection_window_size(HTTP2_UNREAD_MAX_BYTES);
     let connection = builder.serve_connection(TokioIo::new(line), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {

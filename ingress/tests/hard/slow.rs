@@ -149,3 +149,41 @@ async fn a_refusal_arrives_while_the_body_is_still_on_its_way() {
     assert_eq!(statuses(&answer), [413], "{}", String::from_utf8_lossy(&answer));
     wire.stop().await;
 }
+
+#[tokio::test]
+async fn over_http2_a_client_may_send_little_before_it_is_read() {
+    const SETTINGS: u8 = 4;
+    const WINDOW_UPDATE: u8 = 8;
+    const INITIAL_WINDOW_SIZE: u16 = 4;
+    const PING: u8 = 6;
+    let wire = Wire::start().await;
+    let mut stream = wire.connect().await;
+    // The preface, no settings, and a ping: its answer comes after all that the server says of windows.
+    let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    hello.extend_from_slice(&[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]);
+    hello.extend_from_slice(&[0, 0, 8, PING, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    stream.write_all(&hello).await.unwrap();
+    // What the protocol gives without a word.
+    let (mut of_stream, mut of_connection) = (65_535, 65_535);
+    loop {
+        let mut head = [0; 9];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        let mut frame = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut frame)).await.unwrap().unwrap();
+        let number = |bytes: &[u8]| bytes.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
+        match head[3] {
+            SETTINGS => {
+                for setting in frame.chunks(6).filter(|setting| number(&setting[..2]) == u32::from(INITIAL_WINDOW_SIZE))
+                {
+                    of_stream = number(&setting[2..]);
+                }
+            }
+            WINDOW_UPDATE => of_connection += number(&frame),
+            PING => break,
+            _ => {}
+        }
+    }
+    assert!(of_stream <= 64 * 1024 && of_connection <= 64 * 1024, "{of_stream} {of_connection}");
+    drop(stream);
+    wire.stop().await;
+}

@@ -35,19 +35,19 @@ impl Raw {
     /// Reads a body. Only one that is a mail may be longer than what is kept of it.
     ///
     /// # Errors
-    /// 413 `body_too_large`, 408, 400.
+    /// 413 `body_too_large`, 408, 400, 503 when other bodies hold the memory.
     pub async fn read(provider: &str, body: Body, headers: &HeaderMap, patience: Duration) -> Result<Self, ApiError> {
         // SES refers to what is long, and Resend never sends it.
         let takes_letters = matches!(provider, "postmark" | "sendgrid" | "mailgun");
         let most = if takes_letters { LETTER_MAX_BYTES } else { KEPT_MAX_BYTES };
         let (mut whole, mut stamped) = (Context::new(&SHA256), Context::new(&SHA256));
         stamped.update(single(headers, STAMP_HEADER).unwrap_or_default().as_bytes());
-        let (mut kept, mut length) = (Vec::new(), 0_usize);
+        let (mut kept, mut length) = (body::Gathered::default(), 0_usize);
         body::pour(body, headers, most, patience, |data| {
             whole.update(data);
             stamped.update(data);
             length += data.len();
-            kept.extend_from_slice(&data[..data.len().min(KEPT_MAX_BYTES - kept.len())]);
+            kept.push(&data[..data.len().min(KEPT_MAX_BYTES - kept.len())])
         })
         .await?;
         let raw =
