@@ -12,8 +12,8 @@ use super::entities;
 const FORMATTING: [&str; 14] =
     ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"];
 /// Elements that end by themselves where another of their kind begins.
-const ENDING: [&str; 10] = ["p", "li", "dt", "dd", "td", "th", "tr", "option", "optgroup", "rp"];
-/// Elements that a browser closes, together with those of [`ENDING`], when a table or a part of it ends.
+const ENDING: [&str; 8] = ["p", "li", "dt", "dd", "td", "th", "tr", "option"];
+/// Elements that a browser closes when a table or a part of it ends. Their start tags mean nothing outside of a table.
 const TABLE_PARTS: [&str; 8] = ["tbody", "thead", "tfoot", "tr", "td", "th", "caption", "colgroup"];
 /// Elements whose start tag ends an open paragraph.
 const BLOCKS: [&str; 30] = [
@@ -127,6 +127,8 @@ struct Element {
     label: u32,
     /// Where the elements of the same condition begin that end with it.
     run: usize,
+    /// Whether it is open for sure: a browser ignores some start tags where they mean nothing, and then their end tags too.
+    is_certain: bool,
 }
 
 /// The elements that may be open.
@@ -177,9 +179,46 @@ impl Elements {
         }
     }
 
-    /// Whether all elements opened since then end where others of their kind begin.
+    /// Whether what was opened since then ends where it is opened again: an element such as `li`, or a row with its cell, and a
+    /// paragraph in it.
     pub(super) fn end_by_themselves(&self, base: usize) -> bool {
-        self.open.iter().skip(base).all(|element| ENDING.contains(&element.name.as_str()))
+        let names: Vec<&str> = self.open.iter().skip(base).map(|element| element.name.as_str()).collect();
+        match names.strip_suffix(&["p"]).unwrap_or(&names) {
+            [] => true,
+            [name] => ENDING.contains(name),
+            ["tr", cell] => matches!(*cell, "td" | "th"),
+            _ => false,
+        }
+    }
+
+    /// What was opened since then is open only if a condition holds.
+    pub(super) fn doubt(&mut self, base: usize) {
+        self.open.iter_mut().skip(base).for_each(|element| element.is_certain = false);
+    }
+
+    /// Whether an end tag of a form stands where its form ends for all browsers: elsewhere it makes one that cannot be ended.
+    pub(super) fn ends_form(&self) -> bool {
+        let last = self.open.iter().rev().find(|element| !ENDING.contains(&element.name.as_str()));
+        last.is_some_and(|element| element.name == "form")
+    }
+
+    /// Whether an element that begins here is certainly one.
+    fn is_certain(&self, name: &str, label: u32) -> bool {
+        if ["select", "svg", "math", "noscript", "template"].iter().any(|around| self.is_in(around)) {
+            return false;
+        }
+        let around: &[&str] = match name {
+            "tr" => &["table", "tbody", "thead", "tfoot"],
+            "td" | "th" => &["tr"],
+            "tbody" | "thead" | "tfoot" | "caption" | "colgroup" => &["table"],
+            "head" => return false,
+            _ => return true,
+        };
+        self.open.last().is_some_and(|last| {
+            last.is_certain
+                && matches!(last.label, own if own == 0 || own == label)
+                && around.contains(&last.name.as_str())
+        })
     }
 
     /// Opens an element under a condition. Those open since `base` that end by its start tag are closed.
@@ -203,9 +242,10 @@ impl Elements {
             }
         }
         let is_plain = is_plain && self.is_plain() && PLAIN.contains(&name);
-        *self.counts.entry(name.to_owned()).or_default() += 1;
         let run = self.base(label);
-        self.open.push(Element { name: name.to_owned(), is_plain, label, run });
+        let is_certain = self.is_certain(name, label);
+        *self.counts.entry(name.to_owned()).or_default() += 1;
+        self.open.push(Element { name: name.to_owned(), is_plain, label, run, is_certain });
     }
 
     /// Reads an end tag under a condition. It closes no element that was opened before `base`. Answers how many elements were
@@ -244,7 +284,8 @@ impl Elements {
             }
         }
         let looked = self.open.len() - at + self.reopened.len();
-        if self.open.get(at).is_none_or(|element| element.name != name) {
+        let is_last = at + 1 == self.open.len();
+        if self.open.get(at).is_none_or(|element| element.name != name || !(element.is_certain || is_last)) {
             return looked;
         }
         if is_clear {

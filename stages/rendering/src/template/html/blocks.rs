@@ -48,6 +48,8 @@ impl Rewriter<'_> {
                 open.base = self.elements.len();
                 return Ok(());
             }
+            let opened = left.len() + open.left.iter().map(Vec::len).sum::<usize>();
+            self.elements.doubt(self.elements.len().saturating_sub(opened));
             let mut branches = open.left.iter().skip(usize::from(open.block == Block::Case));
             // Branches that all leave the same open count once.
             let doubled = if open.has_else && branches.all(|other| *other == left) {

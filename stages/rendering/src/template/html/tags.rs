@@ -86,6 +86,9 @@ impl Rewriter<'_> {
         if is_void(&name) || (tag.is_self_closing && closes_itself) {
             return Ok(());
         }
+        if name == "form" && self.elements.is_in("form") {
+            return Err(misplaced_form(tag.span.start));
+        }
         self.elements.open(&name, is_plain_element, self.base(), self.view.label);
         if name == "a" {
             let is_visible = self.is_plain() && !self.is_captured();
@@ -137,6 +140,9 @@ impl Rewriter<'_> {
         {
             self.shown.push((leave.id, Shown::Unsubscribe));
         }
+        if name == "form" && self.elements.is_in("form") && !self.elements.ends_form() {
+            return Err(misplaced_form(start));
+        }
         let looked = self.elements.close(name, self.base(), self.view.label);
         self.charge(looked as u64, start)?;
         if name == "head" && self.starts.head.is_none() && self.view.hidden.is_none() {
@@ -151,4 +157,10 @@ impl Rewriter<'_> {
         let taken = self.budget.take_steps(steps);
         taken.map_err(|spent| Fault { problem: spent.into(), at: At::Document(at) })
     }
+}
+
+/// A form that cannot be ended any more, since a browser has forgotten that it is open.
+fn misplaced_form(at: usize) -> Fault {
+    let problem = invalid("a form must end where it begins, and holds no other form");
+    Fault { problem, at: At::Document(at) }
 }

@@ -198,7 +198,10 @@ const FOOTER_LINK: &str = "<a href=\"https://t.test/u/1?a=1&amp;b=2\" style=\"al
 #[case("{% if title %}<div>{% else %}<div class=b>{% endif %}x</div>", "")]
 #[case("{% if title %}<div>{% endif %}x", "</div>")]
 #[case("<svg><foreignObject style='display:none'></svg-x>", "</foreignobject></svg>")]
-#[case::more_than_a_browser_remembers("<b style='display:none'><b><b><b><div></b></b></b></b>", "</div></b>")]
+#[case::more_than_a_browser_remembers(
+    "<b style='display:none'><b><b><b><div></b></b></b></b>",
+    "</div></b></b></b></b>"
+)]
 #[case::around_more_than_a_browser_looks_at(
     "<b style='display:none'><p><div><div><div><div><div><div><div><div></b>",
     "</div></b>"
@@ -206,7 +209,12 @@ const FOOTER_LINK: &str = "<a href=\"https://t.test/u/1?a=1&amp;b=2\" style=\"al
 #[case::paragraphs_in_formatting("<b style='display:none'><b><b><b><p>x", "<div></div></b></b></b></b>")]
 #[case::text_to_browsers_with_scripts("<b style='display:none'><noscript></b>", "</noscript></b>")]
 #[case("<ul><li>a<li>b</ul><table><tr><td>a<td>b<tr><td>c</table>", "")]
-#[case("<form><span style='display:none'></form>", "</span></form>")]
+#[case::rows_outside_of_a_table("<tr><li style='display:none'></tr>x", "</li></tr>")]
+#[case::rows_of_a_table_in_a_branch(
+    "{% if title %}<table>{% endif %}<tr><td><span style='display:none'></tr>x",
+    "</span></td></tr></table>"
+)]
+#[case::in_a_select("<select><div><li style='display:none'></div>", "</li></div></select>")]
 #[case("<div style='display:none'></body>", "</div>")]
 #[case("<div style='display:none'></body></html>\n<!-- x -->", "</div>")]
 fn whatever_the_body_leaves_open_is_closed_before_the_footer(#[case] html: &str, #[case] end_tags: &str) {
@@ -241,6 +249,10 @@ fn what_comes_after_the_end_of_the_body_comes_before_the_footer() {
 #[case("{% for i in (1..3) %}<div>{% break %}</div>{% endfor %}", 1, 27)]
 #[case("<body hidden>", 1, 7)]
 #[case("<body class=a popover>", 1, 15)]
+#[case("<form><span style='display:none'></form>", 1, 34)]
+#[case("<form><p><form>", 1, 10)]
+#[case("{% for i in (1..3) %}<li style='display:none'><dd>{% endfor %}", 1, 51)]
+#[case("{% for i in (1..3) %}<rp style='display:none'>{% endfor %}", 1, 47)]
 #[case("<div><template shadowrootmode=open><p>x</p></template></div>", 1, 16)]
 #[case("<body style=\"display: none\">", 1, 7)]
 #[case("<html style=\"{{ first_name }}\">", 1, 7)]
