@@ -17,7 +17,7 @@ pub mod settings;
 use std::sync::Arc;
 
 use axum::{Router, middleware};
-use delivery::domain::{DnsResolver, DnsSettings, ResolverError};
+use domains::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
 use runtime::{
     Bus, FactBell, Job, MasterKeys, Reader, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans,

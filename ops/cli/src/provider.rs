@@ -4,14 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use delivery::{
-    provider::{Connection, ConnectionSettings, Guard, PROVIDER_PURPOSE, ProviderKind, Reach},
-    smtp::{Relay, SmtpSettings},
-};
+use delivery::provider::{Connection, ConnectionSettings, Guard, PROVIDER_PURPOSE, ProviderKind, Reach};
 use runtime::Vault;
 use schemas::new_id;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
+use smtp::{Relay, SmtpSettings};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 

@@ -10,7 +10,8 @@ use schemas::{
 use sqlx::{Arguments, PgConnection, postgres::PgArguments};
 use uuid::Uuid;
 
-use crate::{AudienceSelector, Split, lookup, segment::Compiled};
+use crate::{AudienceSelector, Split, lookup};
+use segments::Compiled;
 
 /// An audience at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,6 @@ mod materialize;
 mod message;
 mod pin;
 pub mod retention;
-pub mod segment;
 mod selector;
 mod settings;
 mod split;

@@ -6,10 +6,8 @@
 use sqlx::{Arguments, PgConnection, Postgres, QueryBuilder, error::BoxDynError, postgres::PgArguments};
 use uuid::Uuid;
 
-use crate::{
-    AudienceSelector,
-    segment::{self, Compiled, SegmentError},
-};
+use crate::AudienceSelector;
+use segments::{self, Compiled, SegmentError};
 
 /// Who is a member, as the statements say it of lists and tags.
 const MEMBERS: &str = "select m.contact_id from audience_members m where m.tenant_id = $1 and m.audience_id = any ($2)";
@@ -22,7 +20,7 @@ pub(crate) async fn segment_of(
 ) -> Result<Option<Compiled>, SegmentError> {
     match selector {
         AudienceSelector::List(_) | AudienceSelector::Tags(_) => Ok(None),
-        AudienceSelector::Segment(id) => segment::load(db, tenant, *id).await.map(Some),
+        AudienceSelector::Segment(id) => segments::load(db, tenant, *id).await.map(Some),
     }
 }
 

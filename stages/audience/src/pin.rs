@@ -8,7 +8,8 @@ use runtime::plans;
 use sqlx::{Arguments, PgConnection};
 use uuid::Uuid;
 
-use crate::{AudienceSelector, count::Members, lookup, segment::Compiled};
+use crate::{AudienceSelector, count::Members, lookup};
+use segments::Compiled;
 
 /// Writes down who the audience is now. Works in either role, inside a transaction.
 ///

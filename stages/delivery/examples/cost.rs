@@ -8,12 +8,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delivery::{
-    dkim::{DkimKey, DkimSigner, GeneratedKey},
-    smtp::{Envelope, EnvelopeAddress, Message, Pool, SmtpSettings},
-};
+use dkim::{DkimKey, DkimSigner, GeneratedKey};
 use futures::StreamExt;
 use secrecy::ExposeSecret;
+use smtp::{Envelope, EnvelopeAddress, Message, Pool, SmtpSettings};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -4,7 +4,6 @@
 //! check templates when they are saved. The rest loads what a batch needs, renders it, and hands on the slots.
 
 mod stage;
-pub mod template;
 
 use std::sync::Arc;
 

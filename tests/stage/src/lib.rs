@@ -1,6 +1,7 @@
 //! What the tests of a stage stand on: a database and a stream prefix of their own, rows to work on, and the books checked.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+pub mod dns;
 pub mod recount;
 mod seed;
 mod wait;

@@ -2,13 +2,11 @@
 
 use audience::AudienceSelector;
 use chrono::Utc;
-use rendering::template::{
-    self, Contact, Limits, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource,
-};
 use schemas::{Classification, new_id};
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
+use templates::{Contact, Limits, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use super::store::CampaignRow;
@@ -17,7 +15,7 @@ use crate::{
     error::ApiError,
     routes::templates::{
         merge::{self, Nowhere},
-        store as templates,
+        store as stored,
     },
 };
 
@@ -47,7 +45,7 @@ pub(super) struct Fault {
 /// When Postgres is away.
 pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
     let tenant = act.tenant;
-    let parts = templates::parts_of(act.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
+    let parts = stored::parts_of(act.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
     let options = options(act.db(), tenant, row).await?;
     let contacts = contacts(act.db(), tenant, row).await?;
     let source = parts.source(TemplateKind::Marketing);
@@ -55,10 +53,10 @@ pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -
 }
 
 fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {
-    let compiled = match template::compile(source, options) {
+    let compiled = match templates::compile(source, options) {
         Ok(compiled) => compiled,
         Err(faults) => {
-            let fault = |fault: &template::TemplateFault| Fault {
+            let fault = |fault: &templates::TemplateFault| Fault {
                 contact_id: None,
                 code: fault.code.as_str(),
                 detail: fault.to_string(),

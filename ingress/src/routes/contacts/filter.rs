@@ -1,8 +1,8 @@
 //! Which contacts a list shows.
 
-use audience::segment::{Compiled, Newest};
 use chrono::{DateTime, Utc};
 use runtime::plans;
+use segments::{Compiled, Newest};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 

@@ -84,7 +84,7 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
         }
     }
     let segment = match query.segment_id {
-        Some(Id(id)) => Some(audience::segment::load(act.db(), tenant, id).await?),
+        Some(Id(id)) => Some(segments::load(act.db(), tenant, id).await?),
         None => None,
     };
     let filter = Filter {

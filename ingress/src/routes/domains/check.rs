@@ -7,7 +7,7 @@ use std::{
 };
 
 use chrono::Utc;
-use delivery::domain::{self, CheckError, Checked, DnsRecord, Purpose, Validity};
+use domains::{CheckError, Checked, DnsRecord, Purpose, Validity};
 use http::StatusCode;
 use schemas::{DomainStatus, Environment};
 use serde_json::json;
@@ -147,7 +147,7 @@ pub(super) async fn settle(
     // A statement of its own after the lock: what other checks have committed meanwhile is seen.
     let Some((from, degraded_since)) = store::lock(&mut *db, tenant, row.id).await? else { return Ok(Settled::Gone) };
     let now = Utc::now();
-    let to = domain::status(from, results, degraded_since, now);
+    let to = domains::status(from, results, degraded_since, now);
     // One that sends already keeps its name, also when another tenant proves a domain above it.
     if to == DomainStatus::Verified
         && !from.may_send()
@@ -187,7 +187,7 @@ fn wanted(ingress: &Ingress, row: &DomainRow) -> Vec<DnsRecord> {
 /// Asks the DNS for every record. Takes a bounded time; what was not answered is undetermined.
 pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> Vec<Checked> {
     let records = wanted(ingress, row);
-    let asked = domain::verify(&row.domain, records.clone(), &ingress.resolver);
+    let asked = domains::verify(&row.domain, records.clone(), &ingress.resolver);
     tokio::time::timeout(CHECK_MAX, asked).await.unwrap_or_else(|_| records.into_iter().map(unanswered).collect())
 }
 

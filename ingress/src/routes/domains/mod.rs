@@ -8,10 +8,8 @@ pub(crate) mod store;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::Args;
-use delivery::{
-    dkim::{DkimKey, GeneratedKey, KeyError},
-    domain::DomainSettings,
-};
+use dkim::{DkimKey, GeneratedKey, KeyError};
+use domains::DomainSettings;
 use schemas::{DomainStatus, address::canonical_domain, freemail};
 use secrecy::ExposeSecret;
 use serde::Deserialize;

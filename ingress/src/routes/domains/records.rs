@@ -1,7 +1,7 @@
 //! The DNS records of a domain, as callers see them, with what the last check found.
 
 use chrono::{DateTime, Utc};
-use delivery::domain::{Checked, DnsRecord, DomainSettings, PublishedKey, Validity, records};
+use domains::{Checked, DnsRecord, DomainSettings, PublishedKey, Validity, records};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! How `/v1/segments` is documented.
 
-use audience::segment::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LEAVES_MAX, OPS, SAMPLE_MAX};
+use segments::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LEAVES_MAX, OPS, SAMPLE_MAX};
 use serde_json::{Value, json};
 
 use super::{DESCRIPTION_MAX_CHARS, NAME_MAX_CHARS};

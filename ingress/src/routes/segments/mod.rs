@@ -1,10 +1,10 @@
-//! `/v1/segments`: audiences by rule (API.md §3). What a rule says stands in [`audience::segment`].
+//! `/v1/segments`: audiences by rule (API.md §3). What a rule says stands in [`segments`].
 
 mod doc;
 mod store;
 
-use audience::segment::{self, Compiled, Fault, Rule, SegmentError};
 use schemas::new_id;
+use segments::{self, Compiled, Fault, Rule, SegmentError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -100,14 +100,14 @@ async fn check_rule(
     own: Option<Uuid>,
 ) -> Result<(Rule, Compiled), ApiError> {
     let tenant = act.tenant;
-    let definitions = segment::definitions(act.db(), tenant).await?;
+    let definitions = segments::definitions(act.db(), tenant).await?;
     let parsed = Rule::parse(rule, "rule", &definitions);
     let parsed = parsed
         .map_err(|found| found.into_iter().for_each(|fault| faults.add(fault.path, fault.code, fault.detail)))
         .ok();
     faults.finish()?;
     let parsed = parsed.ok_or_else(ApiError::internal)?;
-    let compiled = segment::resolve(act.db(), tenant, &parsed, &definitions, own).await?;
+    let compiled = segments::resolve(act.db(), tenant, &parsed, &definitions, own).await?;
     Ok((parsed, compiled))
 }
 
@@ -121,8 +121,8 @@ struct Preview {
 async fn preview(act: &mut Act, body: Preview) -> Result<Reply, ApiError> {
     let (_, compiled) = check_rule(act, &body.rule, Faults::default(), None).await?;
     let tenant = act.tenant;
-    let preview = segment::preview(act.db(), tenant, &compiled).await?;
-    let contact = |contact: &segment::Sampled| {
+    let preview = segments::preview(act.db(), tenant, &compiled).await?;
+    let contact = |contact: &segments::Sampled| {
         json!({
             "contact_id": contact.contact_id, "email": contact.email, "first_name": contact.first_name,
             "last_name": contact.last_name,
@@ -177,7 +177,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
 async fn check_users(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
     let tenant = act.tenant;
     for user in store::users_of(act.db(), tenant, id).await? {
-        match segment::load(act.db(), tenant, user).await {
+        match segments::load(act.db(), tenant, user).await {
             Ok(_) => {}
             Err(SegmentError::Invalid(faults)) => {
                 let fault = faults.into_iter().next().ok_or_else(ApiError::internal)?;

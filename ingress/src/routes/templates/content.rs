@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use rendering::template::{self, KnownFields, TemplateFault, TemplateKind, TemplateSource};
 use schemas::text::TextError;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
+use templates::{KnownFields, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use crate::{
@@ -87,7 +87,7 @@ pub(crate) async fn check(
     let tenant = act.tenant;
     let known = known_fields(act.db(), tenant).await?;
     let source = parts.source(kind);
-    match act.outside(parts.label(kind), move || template::check(&source, &known))? {
+    match act.outside(parts.label(kind), move || templates::check(&source, &known))? {
         Ok(checked) => Ok(checked.variables),
         Err(faults) => Err(refusal(&faults, path)),
     }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use rendering::template::{Contact, DataLimits, Links};
 use serde_json::{Map, Value};
 use sqlx::PgConnection;
+use templates::{Contact, DataLimits, Links};
 use uuid::Uuid;
 
 use crate::act::Faults;

@@ -2,13 +2,11 @@
 
 use chrono::Utc;
 use http::StatusCode;
-use rendering::template::{
-    self, Contact, Limits, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource,
-};
 use schemas::new_id;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
+use templates::{Contact, Limits, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource};
 use uuid::Uuid;
 
 use super::{
@@ -123,7 +121,7 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
 }
 
 fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<Preview, ApiError> {
-    template::preview(source, options, data, &Nowhere).map_err(|fault| match fault {
+    templates::preview(source, options, data, &Nowhere).map_err(|fault| match fault {
         PreviewFault::Template(faults) => content::refusal(&faults, None),
         PreviewFault::Render(fault) => {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, fault.code()).detail(fault.to_string())

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use delivery::dkim::DkimKey;
+use dkim::DkimKey;
 use runtime::{Database, MasterKeys, Role, Vault};
 use schemas::{Address, Environment, key, new_id, scope};
 use secrecy::{ExposeSecret, SecretString};

@@ -13,7 +13,7 @@ use super::{
     http::{self, HttpProvider},
     paced::{Paced, Turns},
 };
-use crate::smtp::{Pool, Relay, SmtpSettings};
+use smtp::{Pool, Relay, SmtpSettings};
 
 /// What is not secret about a connection: `provider_connections.settings`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

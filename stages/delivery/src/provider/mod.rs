@@ -10,7 +10,7 @@ mod guard;
 mod http;
 mod paced;
 mod ping;
-mod smtp;
+mod relay;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -23,12 +23,10 @@ use uuid::Uuid;
 pub use connection::{Connection, ConnectionFault, ConnectionSettings};
 pub use guard::Guard;
 pub use ping::PingFault;
-pub(crate) use smtp::{SmtpProvider, answer as smtp_answer};
+pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
 
-use crate::{
-    classify::{Class, Decision},
-    smtp::{Envelope, Message},
-};
+use smtp::classify::{Class, Decision};
+use smtp::{Envelope, Message};
 
 /// The ways out there are. One word each: in the ledger, in settings, in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,7 +94,7 @@ pub struct Reach {
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// The settings SMTP connections share with the platform's relay: EHLO name, timeouts.
-    pub smtp: crate::smtp::SmtpSettings,
+    pub smtp: smtp::SmtpSettings,
 }
 
 /// One mail on its way.
@@ -229,7 +227,7 @@ impl Provider for Broken {
     }
 
     async fn open(&self, _: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
-        Err(Refused::of(Decision::defer(Class::Configuration, crate::classify::Scope::Relay)))
+        Err(Refused::of(Decision::defer(Class::Configuration, smtp::classify::Scope::Relay)))
     }
 
     async fn ping(&self) -> Result<(), PingFault> {

@@ -1,6 +1,6 @@
 //! Why a provider would not serve.
 
-use crate::smtp::{Cause, Phase, SmtpFailure};
+use smtp::{Cause, Phase, SmtpFailure};
 
 /// What a ping found. The code is ours; a provider's words may name accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

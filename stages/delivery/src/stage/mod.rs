@@ -50,12 +50,12 @@ use self::{
     ways::{Way, Ways},
 };
 use crate::{
-    dkim::SigningThreads,
     pace::Share,
     provider::{Provider, SmtpProvider},
-    smtp::{Pool, PoolCounts, SettingsError},
     warmup::Places,
 };
+use dkim::SigningThreads;
+use smtp::{Pool, PoolCounts, SettingsError};
 
 pub use return_path::return_path;
 pub use settings::Settings;

@@ -8,7 +8,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::classify::Class;
+use smtp::classify::Class;
 
 /// The first pause.
 const FIRST: Duration = Duration::from_secs(15);

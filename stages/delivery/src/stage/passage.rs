@@ -8,10 +8,10 @@ use super::{
     ledger::{Answer, Change, Held},
 };
 use crate::{
-    classify::{Class, Decision, Outcome, Scope},
     pace::{Feedback, PacePermit, Paces, Path, PutOff, Turn},
     schedule::fraction,
 };
+use smtp::classify::{Class, Decision, Outcome, Scope};
 
 /// A mail's path, and its permit if it has one already.
 #[derive(Debug)]

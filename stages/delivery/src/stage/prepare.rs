@@ -13,7 +13,7 @@ use super::{
     passage::Passage,
     sources::{Part, Sources},
 };
-use crate::smtp::Message;
+use smtp::Message;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.
 pub(crate) const CHUNK: usize = 8;

@@ -3,7 +3,7 @@
 use schemas::token::TokenKeys;
 use uuid::Uuid;
 
-use crate::smtp::{AddressError, EnvelopeAddress};
+use smtp::{AddressError, EnvelopeAddress};
 
 /// The return path of a send, on a domain.
 ///

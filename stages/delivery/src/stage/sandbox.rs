@@ -14,11 +14,9 @@ use schemas::{
 use uuid::Uuid;
 
 use super::ledger::{Answer, Held};
-use crate::{
-    classify::{Decision, classify_reply},
-    provider::smtp_answer,
-    smtp::{Message, Phase, Reply},
-};
+use crate::provider::smtp_answer;
+use smtp::classify::{Decision, classify_reply};
+use smtp::{Message, Phase, Reply};
 
 /// What the ledger calls it.
 pub(super) const PROVIDER: &str = "capture";
@@ -114,8 +112,8 @@ fn first_link(message: &Message, tokens: &TokenKeys) -> (String, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::{Class, Outcome};
     use rstest::rstest;
+    use smtp::classify::{Class, Outcome};
 
     #[rstest]
     #[case::anybody("ann@example.com", 1, Outcome::Sent)]

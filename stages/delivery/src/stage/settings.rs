@@ -9,8 +9,8 @@ use crate::{
     pace::{self, Paces},
     provider::{Guard, Reach},
     quota::QuotaDefaults,
-    smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts},
 };
+use smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
 
 /// How mail leaves.
 #[derive(Debug, Clone, clap::Args)]

@@ -10,10 +10,8 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::{attachments::Attachments, ways::Way};
-use crate::{
-    dkim::{DkimKey, DkimSigner, SigningThreads},
-    provider::Signing,
-};
+use crate::provider::Signing;
+use dkim::{DkimKey, DkimSigner, SigningThreads};
 
 /// Skeletons kept, in bytes of text.
 const SKELETON_BYTES: u64 = 48 * 1024 * 1024;

@@ -19,11 +19,11 @@ use super::{
     ways::Way,
 };
 use crate::{
-    classify::{Class, Decision, Outcome, Scope},
     pace::{Feedback, PacePermit, Paces},
     provider::{Handover, Opened, Parcel, Refused},
-    smtp::{Envelope, EnvelopeAddress},
 };
+use smtp::classify::{Class, Decision, Outcome, Scope};
+use smtp::{Envelope, EnvelopeAddress};
 
 /// A worker that has not begun to send so long after its fence drops the connection.
 const FENCE_LIFE: Duration = Duration::from_secs(2);

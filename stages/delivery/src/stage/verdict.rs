@@ -9,10 +9,8 @@ use super::{
     claim::patience,
     ledger::{Answer, Change, Held},
 };
-use crate::{
-    classify::{Decision, Outcome, Scope},
-    schedule::{Patience, elapsed_before, next_attempt},
-};
+use crate::schedule::{Patience, elapsed_before, next_attempt};
+use smtp::classify::{Decision, Outcome, Scope};
 
 /// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the
 /// relay itself is at fault: the send then goes back to the queue and its attempt does not count.

@@ -11,7 +11,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::one_off;
-use crate::template::{
+use templates::{
     Attached, Compiled, Limits, MessageOptions, Named, Sender, TemplateFault, TemplateKind, TemplateSource, Written,
     compile, compile_written,
 };

@@ -3,7 +3,7 @@
 use schemas::token::{Purpose, TOKEN_MAX_BYTES, TokenKeys};
 use uuid::Uuid;
 
-use crate::template::Links;
+use templates::Links;
 
 /// The longest target a click token can hold: the token is base64 of ids, number and target, with its frame.
 const TARGET_MAX_BYTES: usize = TOKEN_MAX_BYTES / 4 * 3 - 128;

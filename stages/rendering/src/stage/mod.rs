@@ -19,15 +19,13 @@ use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, 
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{
-    Settings,
-    template::{MergeData, RenderFault},
-};
+use crate::Settings;
 use content::{Content, Contents};
 use failures::Failure;
 use links::SendLinks;
 use people::Owed;
 use renditions::{OwnSkeleton, Rendition};
+use templates::{MergeData, RenderFault};
 
 pub(crate) use one_off::ForgetMessages;
 pub(crate) use renditions::Forget;

@@ -13,7 +13,7 @@ use super::{
     people::{Owed, index},
     renditions::OwnSkeleton,
 };
-use crate::template::MergeData;
+use templates::MergeData;
 
 /// Where a message's skeleton is stored. It is used by this message alone, so that it can be forgotten with it.
 pub(super) fn skeleton_id(message: Uuid) -> SkeletonId {

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::one_off;
-use crate::template::{Contact, MergeData};
+use templates::{Contact, MergeData};
 
 /// A contact's own fields.
 type Fields = sqlx::types::Json<serde_json::Map<String, Value>>;

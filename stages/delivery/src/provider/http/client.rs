@@ -17,12 +17,10 @@ use super::{
     exchange::{NoReply, exchange},
     verdict::{self, UNKNOWN, Verdict},
 };
-use crate::{
-    classify::{Class, Decision, Outcome, Scope},
-    provider::{
-        Answer, ConnectionFault, Handover, Opened, Parcel, PingFault, Provider, ProviderKind, Reach, Refused, Signing,
-    },
+use crate::provider::{
+    Answer, ConnectionFault, Handover, Opened, Parcel, PingFault, Provider, ProviderKind, Reach, Refused, Signing,
 };
+use smtp::classify::{Class, Decision, Outcome, Scope};
 
 /// How often an idempotent request is repeated when its outcome is unclear.
 const REPEATS: u32 = 2;

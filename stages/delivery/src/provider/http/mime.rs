@@ -5,7 +5,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use mail_parser::{Addr, MessageParser, MimeHeaders, PartType};
 
 use super::Unfit;
-use crate::{provider::Parcel, smtp::Message};
+use crate::provider::Parcel;
+use smtp::Message;
 
 /// Header fields that the API writes from its own fields, or that only hold for the message as it was.
 const OWN: [&str; 14] = [

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use super::exchange::{NoReply, Reply};
-use crate::{
-    classify::{Class, Decision, Outcome, Scope},
-    provider::{Answer, PingFault, Refused},
-};
+use crate::provider::{Answer, PingFault, Refused};
+use smtp::classify::{Class, Decision, Outcome, Scope};
 
 /// What an answer means.
 #[derive(Debug, Clone, PartialEq, Eq)]

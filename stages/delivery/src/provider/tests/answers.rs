@@ -5,10 +5,8 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::{provider, send, stand_in::StandIn};
-use crate::{
-    classify::{Class, Decision, Outcome, Scope},
-    provider::{Answer, PingFault, ProviderKind},
-};
+use crate::provider::{Answer, PingFault, ProviderKind};
+use smtp::classify::{Class, Decision, Outcome, Scope};
 
 const ACCOUNT: Decision = Decision { outcome: Outcome::Defer(Class::Configuration), scope: Scope::Relay };
 const SENDER: Decision = Decision { outcome: Outcome::Defer(Class::Configuration), scope: Scope::Recipient };

@@ -9,10 +9,8 @@ use super::{
     HTTP, LONG, SHORT, provider, provider_within, reach, secret, send, send_within, settings,
     stand_in::{Act, StandIn},
 };
-use crate::{
-    classify::{Class, Outcome, Scope},
-    provider::{Connection, ConnectionFault, ConnectionSettings, Guard, Handover, ProviderKind},
-};
+use crate::provider::{Connection, ConnectionFault, ConnectionSettings, Guard, Handover, ProviderKind};
+use smtp::classify::{Class, Outcome, Scope};
 
 #[tokio::test]
 async fn a_provider_that_cannot_be_reached_has_nothing_and_nobody_is_to_blame() {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use self::stand_in::StandIn;
 use super::{Connection, ConnectionSettings, Guard, Handover, Parcel, Provider, ProviderKind, Reach, Refused};
-use crate::smtp::{Envelope, EnvelopeAddress, Message, SmtpSettings};
+use smtp::{Envelope, EnvelopeAddress, Message, SmtpSettings};
 
 pub const HTTP: [ProviderKind; 5] =
     [ProviderKind::Ses, ProviderKind::Postmark, ProviderKind::Sendgrid, ProviderKind::Mailgun, ProviderKind::Resend];

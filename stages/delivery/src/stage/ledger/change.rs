@@ -7,10 +7,8 @@ use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
 use uuid::Uuid;
 
 pub(crate) use crate::provider::Answer;
-use crate::{
-    smtp::Message,
-    warmup::{DomainKey, Place},
-};
+use crate::warmup::{DomainKey, Place};
+use smtp::Message;
 
 /// What a claim read about a batch.
 #[derive(Debug)]

@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::super::{Delivery, Settings, sweep::Leases};
-use crate::{dkim::DkimKey, provider::PROVIDER_PURPOSE};
+use crate::provider::PROVIDER_PURPOSE;
+use dkim::DkimKey;
 
 pub const DOMAIN: &str = "acme.example";
 

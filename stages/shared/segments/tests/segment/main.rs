@@ -7,7 +7,7 @@ mod model;
 mod named;
 mod statement;
 
-use audience::segment::{self, Compiled, Rule, SegmentError};
+use segments::{Compiled, Rule, SegmentError};
 use serde_json::Value;
 use sqlx::QueryBuilder;
 use stage_rig::{Rig, Tenant};
@@ -42,9 +42,9 @@ pub async fn tenant(rig: &Rig) -> Tenant {
 /// Reads and resolves a rule.
 pub async fn compile(rig: &Rig, tenant: &Tenant, rule: &Value) -> Result<Compiled, SegmentError> {
     let mut db = rig.pool.acquire().await.unwrap();
-    let definitions = segment::definitions(&mut db, tenant.id).await?;
+    let definitions = segments::definitions(&mut db, tenant.id).await?;
     let parsed = Rule::parse(rule, "rule", &definitions).map_err(SegmentError::Invalid)?;
-    segment::resolve(&mut db, tenant.id, &parsed, &definitions, None).await
+    segments::resolve(&mut db, tenant.id, &parsed, &definitions, None).await
 }
 
 /// Whom a rule selects, in the order of ids.

@@ -23,7 +23,7 @@ type Zone = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
 /// Answers for the names it was given: `TXT text`, `TXT one|two` (one record of two strings), `CNAME target`,
 /// `SERVFAIL`, `REFUSED` or `SILENCE`. Every other name is NXDOMAIN. Stops when dropped.
-pub(crate) struct Dns {
+pub struct Dns {
     pub addr: SocketAddr,
     zone: Zone,
     task: tokio::task::JoinHandle<()>,

@@ -6,7 +6,7 @@
 pub use schemas::answers::Class;
 use schemas::answers::{by_reply_code, meaning};
 
-use crate::smtp::{Cause, Certainty, EnhancedCode, Phase, Reply, SmtpFailure};
+use crate::{Cause, Certainty, EnhancedCode, Phase, Reply, SmtpFailure};
 
 /// What becomes of the send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,11 +52,15 @@ impl Decision {
     /// The verdict on an accepted message.
     pub const SENT: Self = Self { outcome: Outcome::Sent, scope: Scope::Recipient };
 
-    pub(crate) const fn defer(class: Class, scope: Scope) -> Self {
+    /// Tried again by the schedule, for this reason.
+    #[must_use]
+    pub const fn defer(class: Class, scope: Scope) -> Self {
         Self { outcome: Outcome::Defer(class), scope }
     }
 
-    pub(crate) const fn fail(class: Class) -> Self {
+    /// Never tried again. A hard failure also suppresses the address.
+    #[must_use]
+    pub const fn fail(class: Class) -> Self {
         Self { outcome: Outcome::Fail { class, suppress: matches!(class, Class::Hard) }, scope: Scope::Recipient }
     }
 }

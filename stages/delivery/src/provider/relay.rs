@@ -6,10 +6,8 @@ use async_trait::async_trait;
 use memchr::memmem;
 
 use super::{Answer, Handover, Opened, Parcel, PingFault, Provider, ProviderKind, Refused, Signing};
-use crate::{
-    classify::classify,
-    smtp::{AtData, Cause, Message, Pool, Reply, SmtpFailure},
-};
+use smtp::classify::classify;
+use smtp::{AtData, Cause, Message, Pool, Reply, SmtpFailure};
 
 /// A relay behind a pool.
 pub(crate) struct SmtpProvider {

@@ -12,6 +12,7 @@
 
 mod address;
 mod auth;
+pub mod classify;
 mod connection;
 mod failure;
 mod message;

@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{DkimKey, canonical};
-use crate::smtp::Message;
+use smtp::Message;
 
 /// Header fields that are signed once more often than they occur, so that nobody can add another one and keep the
 /// signature (RFC 6376 §8.15). Those that are absent are signed as absent.

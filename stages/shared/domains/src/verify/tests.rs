@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::super::{DnsResolver, DnsSettings, DomainSettings, PublishedKey, records};
 use super::*;
-use crate::testing::dns::Dns;
+use stage_rig::dns::Dns;
 
 const KEY: &str = "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAwIDAQAB";
 

@@ -7,7 +7,8 @@ use rstest::rstest;
 use secrecy::ExposeSecret;
 
 use super::*;
-use crate::{dkim::GeneratedKey, testing::dns::Dns};
+use crate::GeneratedKey;
+use stage_rig::dns::Dns;
 
 const MAIL: &str = "From: Ann <ann@example.com>\r\nTo: bob@example.net\r\nSubject:  Hello \r\n there\r\n\
     Date: Fri, 20 Nov 2026 12:00:00 +0000\r\nMessage-ID: <1@example.com>\r\nMIME-Version: 1.0\r\n\

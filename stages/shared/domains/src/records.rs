@@ -83,7 +83,7 @@ fn ownership_value(token: &str) -> String {
     format!("postrider-verification={token}")
 }
 
-/// A key as it is published: what [`crate::dkim::DkimKey::public`] gives, under its selector.
+/// A key as it is published: what [`dkim::DkimKey::public`] gives, under its selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishedKey<'a> {
     /// The label before `_domainkey`.
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_second_key_is_advised_under_its_own_selector_and_type() {
-        let key = crate::dkim::DkimKey::generate_ed25519().unwrap();
+        let key = dkim::DkimKey::generate_ed25519().unwrap();
         let second = PublishedKey { selector: "s1e", public: &key.public };
         let all = records("example.com", KEY, Some(second), "tok", &settings());
         let record = all.last().unwrap();

@@ -42,7 +42,7 @@ fn grace_is_over(since: Option<DateTime<Utc>>, now: DateTime<Utc>) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Validity::*, *};
-    use crate::domain::{DnsRecord, Purpose, RecordType};
+    use crate::{DnsRecord, Purpose, RecordType};
     use rstest::rstest;
     use schemas::DomainStatus::*;
 

@@ -1,6 +1,6 @@
 //! What a rule names: lists, tags, campaigns and segments, the tenant's own ones only, and within bounds.
 
-use audience::segment::{self, Rule, SegmentError};
+use segments::{Rule, SegmentError};
 use serde_json::{Value, json};
 use stage_rig::{Rig, Tenant};
 use uuid::Uuid;
@@ -48,9 +48,9 @@ async fn set_rule(rig: &Rig, id: Uuid, rule: &Value) {
 
 async fn as_rule_of(rig: &Rig, tenant: &Tenant, id: Uuid, rule: &Value) -> Result<(), String> {
     let mut db = rig.pool.acquire().await.unwrap();
-    let definitions = segment::definitions(&mut db, tenant.id).await.unwrap();
+    let definitions = segments::definitions(&mut db, tenant.id).await.unwrap();
     let parsed = Rule::parse(rule, "rule", &definitions).unwrap();
-    verdict(segment::resolve(&mut db, tenant.id, &parsed, &definitions, Some(id)).await)
+    verdict(segments::resolve(&mut db, tenant.id, &parsed, &definitions, Some(id)).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +73,7 @@ async fn a_segment_does_not_lead_back_to_itself() {
     set_rule(&rig, a, &json!({"in_segment": c})).await;
     assert_eq!(verdict(compile(&rig, &tenant, &json!({"in_segment": b})).await), cycle("rule.in_segment"));
     let mut db = rig.pool.acquire().await.unwrap();
-    assert_eq!(verdict(segment::load(&mut db, tenant.id, b).await), cycle("rule.any[1].in_segment"));
+    assert_eq!(verdict(segments::load(&mut db, tenant.id, b).await), cycle("rule.any[1].in_segment"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,3 +1,0 @@
-//! What the tests of several modules share.
-
-pub(crate) mod dns;
