@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
-use delivery::quota::QuotaDefaults;
 use ipnet::IpNet;
+use ledger::quota::QuotaDefaults;
 use runtime::OutboundSettings;
 
 use crate::routes::{

@@ -3,13 +3,14 @@
 //! Nothing here talks to a server. Every other crate depends on this one; it depends on none of ours.
 
 pub mod about;
+pub mod action;
 pub mod address;
 pub mod answers;
 pub mod catalog;
 pub mod control;
+pub mod delay;
 pub mod events;
 pub mod freemail;
-pub mod gate;
 pub mod ids;
 pub mod key;
 pub mod messages;

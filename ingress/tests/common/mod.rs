@@ -157,7 +157,7 @@ impl Edge {
     /// Has the audience stage's sweep finish what erasures have left, as far as it is due. Answers how many slices that took.
     pub async fn finish_erasures(&self) -> u64 {
         let pool = Database::pool(&SecretString::from(self.database.url()), Role::Stages, 1).unwrap();
-        let sweep = audience::Erasures(pool);
+        let sweep = ledger::erasure::Erasures(pool);
         let mut slices = 0;
         while runner::Sweep::sweep(&sweep).await.unwrap() > 0 {
             slices += 1;

@@ -1,12 +1,9 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use ledger::gate::{MarketingStatus, Standing, judge};
 use rstest::rstest;
-use schemas::{
-    Classification, MessageKind,
-    gate::{MarketingStatus, Standing, judge},
-    subjects::stream,
-};
+use schemas::{Classification, MessageKind, subjects::stream};
 use serde_json::{Value, json};
 use sqlx::Row;
 

@@ -1,11 +1,11 @@
 //! `postrider explain <send>`, `postrider explain <campaign|message|sequence> <email>`: what the API explains, to be read.
 
 use anyhow::{Context, anyhow, bail};
-use delivery::quota::QuotaDefaults;
 use ingress::{
     ApiError,
     routes::explain::{About, Asker},
 };
+use ledger::quota::QuotaDefaults;
 use schemas::Address;
 use serde_json::{Value, json};
 use sqlx::PgConnection;

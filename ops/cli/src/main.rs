@@ -4,7 +4,6 @@
 mod asyncapi;
 mod audit;
 mod dead;
-mod decide;
 mod dev;
 mod domain;
 mod explain;

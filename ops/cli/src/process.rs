@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
-use delivery::quota::QuotaDefaults;
+use ledger::quota::QuotaDefaults;
 use runtime::{
     Bus, CoreSettings, Database, FactBell, Levers, Outbound, OutboundSettings, Reader, Role, Vault, admin::Admin,
 };

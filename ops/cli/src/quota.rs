@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use delivery::quota::{self, QuotaDefaults, Standing};
+use ledger::quota::{self, QuotaDefaults, Standing};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;

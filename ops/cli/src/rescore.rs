@@ -1,7 +1,7 @@
 //! `postrider rescore`: opens and clicks judged anew, by the rules this version has for machines.
 
 use chrono::{DateTime, Utc};
-use engagement::rescore::{Done, Scope, rescore};
+use ledger::facts::rescore::{Done, Scope, rescore};
 use serde_json::json;
 use uuid::Uuid;
 

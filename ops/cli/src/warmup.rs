@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use delivery::warmup::{self, DEFAULT_CAPS, Standing};
+use ledger::warmup::{self, DEFAULT_CAPS, Standing};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;

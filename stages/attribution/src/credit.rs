@@ -10,12 +10,13 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    Policy, Premium,
-    contacts::{self, Found, Keys},
-    model::{self, Credit, SHARE_WHOLE, Weighed},
+    Policy,
+    model::{self, Credit, Weighed},
     totals::{Booked, Part, Totals, hour_of},
     touches::{self, Asked},
 };
+use ledger::outcomes::contacts::{self, Found, Keys};
+use ledger::outcomes::{Premium, SHARE_WHOLE};
 
 /// Outcomes looked at in one transaction, at most.
 pub(crate) const AT_ONCE: i64 = 200;

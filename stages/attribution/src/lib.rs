@@ -5,24 +5,17 @@
 //! the credit follows from the facts as they stand, and what does not change is not written. So a crash, a lost announcement or a
 //! fact told twice costs a look, never a credit.
 
-mod amount;
-mod contacts;
 mod credit;
 mod model;
-mod outcome;
 mod policy;
-mod record;
 mod recount;
 mod stage;
 mod sweeps;
 mod totals;
 mod touches;
 
-pub use amount::{PREMIUM_MAX, PREMIUM_UNITS, Premium, VALUE_CENTS_MAX};
-pub use model::{Credit, Rule, SHARE_WHOLE, Touch, Weighed, credit};
-pub use outcome::{EVENT_ID_MAX, Fault, NewOutcome, OutcomeRequest};
+pub use model::{Credit, Rule, Touch, Weighed, credit};
 pub use policy::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy};
-pub use record::{Recorded, Refusal, record};
 pub use recount::{Difference, recount};
 pub use stage::start;
 

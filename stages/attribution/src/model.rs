@@ -7,10 +7,10 @@ use schemas::{AttributionModel, MessageKind};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::{Policy, Premium};
+use ledger::outcomes::SHARE_WHOLE;
 
-/// A whole outcome, in millionths.
-pub const SHARE_WHOLE: i64 = 1_000_000;
+use crate::Policy;
+use ledger::outcomes::Premium;
 
 /// Why a mail is credited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,8 +221,8 @@ mod tests {
         fn shares_and_amounts_add_up_to_the_outcome(
             touches in touches(),
             model in proptest::sample::select(AttributionModel::ALL),
-            premium in 0..=crate::PREMIUM_MAX.0,
-            value in 0..=crate::VALUE_CENTS_MAX,
+            premium in 0..=ledger::outcomes::PREMIUM_MAX.0,
+            value in 0..=ledger::outcomes::VALUE_CENTS_MAX,
         ) {
             let outcome = Weighed { occurred_at: at(0), premium: Some(Premium(premium)), value_cents: Some(value) };
             let credits = credit(&policy(model), &touches, &outcome);

@@ -6,7 +6,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::model::SHARE_WHOLE;
+use ledger::outcomes::SHARE_WHOLE;
 
 /// Of all outcomes, whatever they are credited to.
 const RECORDED: &str = "recorded";

@@ -3,8 +3,9 @@
 
 mod support;
 
-use attribution::{Policy, Premium};
+use attribution::Policy;
 use chrono::{TimeDelta, Utc};
+use ledger::outcomes::Premium;
 use schemas::{AttributionModel, new_id};
 use serde_json::json;
 use stage_rig::until;

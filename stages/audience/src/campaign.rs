@@ -6,11 +6,9 @@ use schemas::{CampaignStatus, RequestAnnounced, messages::CampaignLaunchPayload}
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::{
-    AudienceSelector, Split, lookup,
-    materialize::{Plan, materialize},
-    pin,
-};
+use ledger::audience::AudienceSelector;
+use ledger::audience::Split;
+use ledger::launch::{Plan, materialize};
 
 /// What a launch request came to. Written to `requests.outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +137,7 @@ async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign, is_pinned
         return Ok(Outcome::NotDue);
     }
     let selector = match &campaign.selector {
-        Some(selector) if lookup::is_known(&mut *db, tenant, selector).await? => Some(selector),
+        Some(selector) if ledger::audience::is_known(&mut *db, tenant, selector).await? => Some(selector),
         _ => None,
     };
     let Some(selector) = selector else {
@@ -156,7 +154,7 @@ async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign, is_pinned
     // A segment is evaluated once, as its rule stands now, and then is an audience like a pinned one.
     let is_evaluated = matches!(selector, AudienceSelector::Segment(_)) && !is_pinned;
     if is_evaluated {
-        pin::pin(&mut *db, tenant, selector, campaign.id).await?;
+        ledger::audience::pin(&mut *db, tenant, selector, campaign.id).await?;
     }
     let plan = Plan {
         campaign: campaign.id,

@@ -10,7 +10,9 @@ use sqlx::PgPool;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{Settings, campaign, message, sweeps, transactional};
+use ledger::resolve::{message, transactional};
+
+use crate::{Settings, campaign, sweeps};
 
 /// Transactional requests and one-off messages handled together when they are waiting together.
 const COALESCE: usize = 64;

@@ -1,21 +1,20 @@
 //! Compliance: resolved → cleared. Who must not be mailed is withheld, with the reason in the ledger; the rest goes on.
 //!
-//! The verdict is `schemas::gate::judge`, the same that the claim and the fence pass again later. Here most withheld
+//! The verdict is `ledger::gate::judge`, the same that the claim and the fence pass again later. Here most withheld
 //! recipients are found, set-based and before any rendering is paid for.
-
-mod facts;
-mod withhold;
 
 use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
+use ledger::{
+    gate::{self, BatchFacts, OwedSend, Road},
+    withhold,
+};
 use runner::{Deps, Intake, Stage, StageError};
 use runtime::{Bus, FactBell, Publication, plans::KeptPlans};
-use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, gate, messages::Decided, subjects};
+use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, messages::Decided, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
-
-use facts::{BatchFacts, OwedSend, Road};
 
 /// Settings of the compliance stage.
 #[derive(Debug, Clone, clap::Args)]
@@ -68,7 +67,7 @@ impl Stage for Compliance {
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
         let mut db = self.plans.take().await?;
-        let batches = facts::batches(&mut db, inputs).await?;
+        let batches = gate::batches(&mut db, inputs).await?;
         let resting: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Paused).collect();
         if !resting.is_empty() {
             withhold::put_back(&self.pool, &resting).await?;
@@ -79,7 +78,7 @@ impl Stage for Compliance {
         }
         let moving: Vec<&BatchFacts> =
             batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld(_))).collect();
-        let owed = facts::owed_sends(&mut db, &moving).await?;
+        let owed = gate::owed_sends(&mut db, &moving).await?;
         self.plans.put_back(db);
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());

@@ -2,9 +2,6 @@
 
 pub mod pace;
 pub mod provider;
-pub mod quota;
-pub mod schedule;
 mod stage;
-pub mod warmup;
 
 pub use stage::{Delivery, Settings, return_path, start};

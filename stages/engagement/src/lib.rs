@@ -4,19 +4,9 @@
 //! send are the earliest, and a unique open is counted by the transaction that sets its first time. Every open and click is
 //! kept; the rules of [`machine`] say which were a person's, and those have times and counters of their own.
 
-pub mod bounce;
-mod compact;
-mod fold;
-mod former;
-mod hours;
 pub mod inbound;
-pub mod machine;
-mod opt_out;
 pub mod postbox;
-pub mod preferences;
-mod provider;
 mod reading;
-mod report;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,9 +16,7 @@ use runtime::{Counter, Job, Publication, plans};
 use schemas::{Lane, Signal, subjects};
 use sqlx::PgPool;
 
-pub use fold::rescore;
-pub use former::opt_out_contact;
-pub use opt_out::{OptOut, opt_out};
+use ledger::{compact, facts, soft_bounces};
 
 /// What this stage has read by [`runtime::Reader`].
 pub const READER_JOBS: &[Job] = &[reading::MAIL];
@@ -79,17 +67,17 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         workers: settings.engagement_workers.max(1),
         coalesce: COALESCE,
     };
-    let shard = fold::random_shard();
+    let shard = facts::random_shard();
     deps.runner.start(Arc::new(Engagement { pool: deps.pool.clone(), shard }), vec![intake]);
     inbound::start(deps, shard);
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::Logs(deps.pool.clone())));
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::PastHours(deps.pool.clone())));
-    let limits = bounce::Limits {
+    let limits = soft_bounces::Limits {
         count: settings.soft_bounce_limit,
         window: settings.soft_bounce_window,
         pause: settings.soft_bounce_pause,
     };
-    deps.runner.start_sweep(Engagement::NAME, Arc::new(bounce::SoftBounces { pool: deps.pool.clone(), limits }));
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(soft_bounces::SoftBounces { pool: deps.pool.clone(), limits }));
     deps.runner.start_sweep(
         Engagement::NAME,
         Arc::new(postbox::ReadMails { pool: deps.pool.clone(), reader: deps.reader.clone(), shard }),
@@ -107,7 +95,7 @@ impl Stage for Engagement {
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
         // It holds batches that delivery needs when it comes to the contacts, which an import may hold for seconds.
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY_BRIEFLY).await?;
-        let fold::Recorded { fresh, unknown, .. } = fold::record(&mut tx, inputs, &[], self.shard).await?;
+        let facts::Recorded { fresh, unknown, .. } = facts::record(&mut tx, inputs, &[], self.shard).await?;
         // A send nobody knows may come yet; until then its facts wait, and cost nobody else's.
         let parked = inbound::park_unknown(&mut tx, inputs, &unknown).await?;
         tx.commit().await?;

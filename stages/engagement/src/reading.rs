@@ -9,25 +9,28 @@ use runtime::{
 };
 use tokio::sync::Semaphore;
 
-use crate::{
-    provider::{self, Malformed, Told},
-    report::{self, Report, Road},
-};
+use feedback::provider::{self, Malformed, Told};
+use feedback::report::{self, Arrival, Report};
 
 /// Reads a mail that came back: two octets for where it came to and whether its sender is null, then its head.
 pub(crate) const MAIL: Job = Job { kind: "inbound_mail", run: read_mail };
 
 /// Reads a mail that came back. See [`report::read`].
-pub(crate) async fn mail(reader: &Reader, head: &[u8], road: Road, null_sender: bool) -> Result<Report, ReaderError> {
-    let input = [&[u8::from(road == Road::Feedback), u8::from(null_sender)], head].concat();
+pub(crate) async fn mail(
+    reader: &Reader,
+    head: &[u8],
+    arrival: Arrival,
+    null_sender: bool,
+) -> Result<Report, ReaderError> {
+    let input = [&[u8::from(arrival == Arrival::Feedback), u8::from(null_sender)], head].concat();
     let report = reader.read(&MAIL, input).await?;
     serde_json::from_slice(&report).map_err(|_| ReaderError::Undecodable)
 }
 
 fn read_mail(input: &[u8]) -> Result<Vec<u8>, ReadFault> {
-    let [road, null_sender, head @ ..] = input else { return Err(ReadFault::Undecodable) };
-    let road = if *road == 0 { Road::ReturnPath } else { Road::Feedback };
-    let report = report::read(head, road, *null_sender != 0, &Budget::new(report::LIMITS))?;
+    let [arrival, null_sender, head @ ..] = input else { return Err(ReadFault::Undecodable) };
+    let arrival = if *arrival == 0 { Arrival::ReturnPath } else { Arrival::Feedback };
+    let report = report::read(head, arrival, *null_sender != 0, &Budget::new(report::LIMITS))?;
     serde_json::to_vec(&report).map_err(|_| ReadFault::Undecodable)
 }
 

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use chrono::{DateTime, TimeDelta, Utc};
-use engagement::{Settings, inbound::SOURCE};
+use engagement::Settings;
+use feedback::SOURCE;
 use runtime::Publication;
 use schemas::{
     Classification, InboundAnnounced, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream,

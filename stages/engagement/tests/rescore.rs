@@ -2,10 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use engagement::{
-    Settings,
-    rescore::{Done, Scope, rescore},
-};
+use engagement::Settings;
+use ledger::facts::rescore::{Done, Scope, rescore};
 use runtime::Publication;
 use schemas::{Classification, SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
 use stage_rig::{Rig, Tenant, settings, until};

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use engagement::{
-    OptOut, Settings, opt_out,
-    preferences::{Evidence, opt_in},
-};
+use engagement::Settings;
+use ledger::OptOut;
+use ledger::opt_out;
+use ledger::preferences::{Evidence, opt_in};
 use runtime::{Publication, plans};
 use schemas::{Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream};
 use stage_rig::{Person, Rig, Tenant, settings, until};
@@ -387,7 +387,7 @@ async fn what_machines_do_is_kept_and_not_taken_for_a_persons() {
     .fetch_all(&rig.pool)
     .await
     .unwrap();
-    let version = i32::from(engagement::machine::VERSION);
+    let version = i32::from(ledger::machine::VERSION);
     let machine = |reason: &str| (true, Some(reason.to_owned()), version);
     assert_eq!(
         marks,

@@ -27,13 +27,13 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    action::{Action, CallProductWebhook},
     due::{self, Due},
     group::{advance, fail},
     moves::{self, Log},
     sequence,
     steps::{Effect, Item, Outcome},
 };
+use schemas::action::{Action, CallProductWebhook};
 
 /// How long a claim holds: longer than a call may take, with what comes before and after it.
 pub(crate) const LEASE: Duration = Duration::from_secs(45);

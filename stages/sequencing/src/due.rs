@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use schemas::gate::{MarketingStatus, Standing};
+use ledger::gate::{MarketingStatus, Standing};
 use sqlx::PgConnection;
 use uuid::Uuid;
 

@@ -1,10 +1,8 @@
 //! When an enrollment ends before its last step: one pure decision, for the step that is about to act and for the look between
 //! steps.
 
-use schemas::{
-    ExitReason,
-    gate::{MarketingStatus, Standing},
-};
+use ledger::gate::{MarketingStatus, Standing};
+use schemas::ExitReason;
 
 /// What a sequence says about leaving it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

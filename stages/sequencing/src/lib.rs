@@ -8,11 +8,9 @@
 //!
 //! [`action`] and [`delay`] are its pure parts: the API checks steps and answers `next_action_at` with them.
 
-pub mod action;
 mod calls;
 mod checks;
 mod decide;
-pub mod delay;
 mod due;
 mod exit;
 mod group;

@@ -8,12 +8,9 @@ use serde_json::Value;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{
-    action::{Action, Plainly},
-    delay,
-    due::Due,
-    exit::ExitRules,
-};
+use crate::{due::Due, exit::ExitRules};
+use schemas::action::{Action, Plainly};
+use schemas::delay;
 
 /// One step.
 #[derive(Debug, Clone)]

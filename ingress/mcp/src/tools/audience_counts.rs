@@ -1,6 +1,6 @@
 //! `audience_counts`: of a draft, as a launch would count it now; of a launched campaign, as its sends stand.
 
-use audience::AudienceSelector;
+use ledger::audience::AudienceSelector;
 use schemas::{CampaignStatus, Classification};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -33,7 +33,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     else {
         return Ok(json!({"campaign_id": campaign, "basis": "none", "note": "the campaign names no audience"}));
     };
-    let count = audience::count(db, tenant, &selector, row.classification).await?;
+    let count = ledger::audience::count(db, tenant, &selector, row.classification).await?;
     let reasons = count.skipped.iter().map(|(reason, number)| (reason.as_str(), *number));
     let mut parts = small::parts(reasons.chain([("queued", count.queued)]));
     let queued = parts.remove("queued").unwrap_or(Value::Null);

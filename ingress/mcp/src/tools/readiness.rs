@@ -1,6 +1,6 @@
 //! `campaign_readiness`: what a launch would check.
 
-use audience::AudienceSelector;
+use ledger::audience::AudienceSelector;
 use schemas::{CampaignStatus, Classification, DomainStatus};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -37,7 +37,7 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let queued = match (&selector, row.status) {
         (Some(selector), CampaignStatus::Draft | CampaignStatus::Scheduled) => {
-            Some(audience::count(db, tenant, selector, row.classification).await?.queued)
+            Some(ledger::audience::count(db, tenant, selector, row.classification).await?.queued)
         }
         _ => None,
     };

@@ -96,8 +96,8 @@ fn verdict(campaign: &Campaign) -> String {
         Some(WinnerReason::TooLittleData) => format!(
             "The A/B test has no winner: it needs {} messages sent of each variant and {} responses in all. It goes by {rate}. The rest \
              of the audience was sent variant {letter}, the first.",
-            audience::SENT_MIN,
-            audience::RESPONSES_MIN
+            ledger::variants::SENT_MIN,
+            ledger::variants::RESPONSES_MIN
         ),
     }
 }

@@ -1,6 +1,7 @@
 //! What outcomes add to reports: how many, what they are worth, and how much of that is credited to mails.
 
-use attribution::{Premium, SHARE_WHOLE};
+use ledger::outcomes::Premium;
+use ledger::outcomes::SHARE_WHOLE;
 use schemas::{MessageKind, OutcomeType};
 use serde::Serialize;
 use serde_json::Number;

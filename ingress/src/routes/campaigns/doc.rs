@@ -101,7 +101,7 @@ fn pause_reason() -> Schema {
 }
 
 fn letter() -> Schema {
-    one_of(audience::LETTERS)
+    one_of(ledger::audience::LETTERS)
 }
 
 fn variant_fields() -> Vec<Field> {

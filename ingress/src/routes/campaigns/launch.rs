@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use audience::{AudienceCount, AudienceSelector};
 use chrono::{DateTime, TimeDelta, Utc};
+use ledger::audience::AudienceCount;
+use ledger::audience::AudienceSelector;
 use runtime::{Publication, trace};
 use schemas::{
     CampaignStatus, Environment, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload,
@@ -105,7 +106,8 @@ async fn prepare(
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
     let (content_id, variant_contents) = refresh(act, &row).await?;
     let sample = if dry_run { Some(sample::render(act, &row, content_id).await?) } else { None };
-    let count = audience::count_split(act.db(), tenant, &selector, row.classification, id, &row.split()).await?;
+    let count =
+        ledger::audience::count_split(act.db(), tenant, &selector, row.classification, id, &row.split()).await?;
     check(&count, digest.as_deref())?;
     Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents, sample })
 }
@@ -207,7 +209,7 @@ fn reasons(skipped: &[(SkipReason, i64)]) -> Value {
 async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
     let (tenant, id, caller) = (act.tenant, launch.row.id, Arc::clone(&act.caller));
     if launch.digest.is_some() {
-        let pinned = audience::pin(act.db(), tenant, &launch.selector, id).await?;
+        let pinned = ledger::audience::pin(act.db(), tenant, &launch.selector, id).await?;
         // Counted and pinned in two statements: somebody may have come or gone in between.
         if pinned != launch.count.members {
             return Err(audience_changed());
@@ -251,7 +253,7 @@ pub(super) fn announce(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use audience::Members;
+    use ledger::audience::Members;
     use rstest::rstest;
 
     #[rstest]

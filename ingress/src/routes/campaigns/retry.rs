@@ -43,7 +43,7 @@ pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, Ap
     if store::is_closed(act.db(), tenant, id).await? {
         return Err(ApiError::unprocessable("window_missed").detail("not_after has passed"));
     }
-    let retried = store::retry_failed(act.db(), tenant, id, &RETRYABLE).await?;
+    let retried = ledger::retry::retry_failed(act.db(), tenant, id, &RETRYABLE).await?;
     // Counted by what was put back, which is undone when there is no room for it. What counts already needs none.
     let room = room::room(act).await?;
     room::check(&room, retried.unmetered)?;

@@ -1,8 +1,8 @@
 //! The send quota at the gate: nobody queues what cannot be sent. What holds is the fence.
 
 use chrono::Utc;
-use delivery::quota::{self, Room};
 use http::StatusCode;
+use ledger::quota::{self, Room};
 
 use crate::{act::Act, error::ApiError};
 

@@ -1,7 +1,7 @@
 //! Rendering for a few recipients before a launch: faults that only real data shows.
 
-use audience::AudienceSelector;
 use chrono::Utc;
+use ledger::audience::AudienceSelector;
 use schemas::{Classification, new_id};
 use serde::Serialize;
 use serde_json::Value;
@@ -104,7 +104,7 @@ async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Resu
 async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<Vec<(Uuid, Contact)>, ApiError> {
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let some = match &selector {
-        Some(selector) => audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
+        Some(selector) => ledger::audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
         None => Vec::new(),
     };
     let found = merge::contacts(db, tenant, &some).await?;

@@ -1,10 +1,10 @@
 //! Rows of `campaigns`, and the sums over their batches.
 
-use audience::Split;
 use chrono::{DateTime, Utc};
+use ledger::audience::Split;
 use schemas::{
-    CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, SendId, WinnerMetric, WinnerReason,
-    messages::CampaignLaunchPayload, month_of,
+    CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, WinnerMetric, WinnerReason,
+    messages::CampaignLaunchPayload,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::{PgConnection, types::Json};
@@ -185,7 +185,7 @@ async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rul
     sqlx::query!("delete from campaign_variants where tenant_id = $1 and campaign_id = $2", tenant, campaign)
         .execute(&mut *db)
         .await?;
-    for (variant, letter) in rules.variants.iter().zip(audience::LETTERS) {
+    for (variant, letter) in rules.variants.iter().zip(ledger::audience::LETTERS) {
         sqlx::query!(
             "insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, subject, preheader, template_id,
                                             body_html, content_id)
@@ -367,7 +367,7 @@ pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid,
     )
     .execute(&mut *db)
     .await?;
-    audience::unpin(&mut *db, tenant, id).await?;
+    ledger::audience::unpin(&mut *db, tenant, id).await?;
     sqlx::query!(
         "update campaigns
          set status = 'draft', scheduled_for = null, closes_at = null, paused = false, pause_reason = null, updated_at = now()
@@ -459,39 +459,6 @@ pub(crate) async fn pause(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused:
     .execute(db)
     .await
     .map(drop)
-}
-
-/// What became of failed sends that were to be tried again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Retried {
-    /// Back in the queue.
-    pub(crate) queued: i64,
-    /// Those of them that the quota has not counted yet: they failed before anything was handed over.
-    pub(crate) unmetered: i64,
-    /// Left failed: another attempt would fail, too.
-    pub(crate) skipped: i64,
-}
-
-/// Puts failed sends with these reasons back into the queue. The campaign is held.
-pub(crate) async fn retry_failed(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    campaign: Uuid,
-    reasons: &[&str],
-) -> sqlx::Result<Retried> {
-    // Batches before sends, in order: as everybody locks them. What is locked is read in the next statement.
-    let batches = sqlx::query_scalar!(
-        "select id from batches where tenant_id = $1 and campaign_id = $2 and failed + expired > 0 order by id for update",
-        tenant,
-        campaign
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
-    let months: Vec<_> = batches.iter().map(|batch| month_of(*batch)).collect();
-    sqlx::query_file_as!(Retried, "queries/retry_failed.sql", tenant, &batches, &last, &months, reasons as &[&str],)
-        .fetch_one(db)
-        .await
 }
 
 /// A campaign of which something is owed again is not sent any more.

@@ -1,4 +1,4 @@
-//! Erasure: what is known of the person goes at once, what others wrote of them in slices (`audience::request_erasure`). The ledger
+//! Erasure: what is known of the person goes at once, what others wrote of them in slices (`ledger::erasure::request_erasure`). The ledger
 //! keeps its numbers and a keyed hash, suppressions keep their address.
 
 use sqlx::PgConnection;
@@ -20,7 +20,7 @@ pub(super) async fn erase(
         .execute(&mut *db)
         .await?;
     take_back_requests(&mut *db, tenant, address).await?;
-    audience::request_erasure(&mut *db, tenant, contact, address).await?;
+    ledger::erasure::request_erasure(&mut *db, tenant, contact, address).await?;
     // The same address may have been erased before, created again and be erased again: the second one takes its id along.
     sqlx::query!(
         "update contacts set

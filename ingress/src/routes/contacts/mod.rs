@@ -158,7 +158,7 @@ async fn remove(act: &mut Act, body: Remove) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
     // Asked again, it says how far the erasure is.
     if body.erase
-        && let Some(complete) = audience::is_erased(act.db(), tenant, id).await?
+        && let Some(complete) = ledger::erasure::is_erased(act.db(), tenant, id).await?
     {
         return erased(id, complete);
     }

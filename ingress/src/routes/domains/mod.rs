@@ -129,7 +129,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     let already_existed = !store::insert(act.db(), tenant, &new).await?;
     let row = store::by_name(act.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
     if act.ingress.settings.warmup_new_domains && !already_existed {
-        delivery::warmup::begin(act.db(), tenant, row.id).await?;
+        ledger::warmup::begin(act.db(), tenant, row.id).await?;
     }
     created(act, &row, already_existed)
 }

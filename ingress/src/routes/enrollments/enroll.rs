@@ -2,8 +2,9 @@
 //! of HTTP.
 
 use chrono::{DateTime, Utc};
-use schemas::{Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason, gate};
-use sequencing::delay;
+use ledger::gate;
+use schemas::delay;
+use schemas::{Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason};
 use sqlx::PgConnection;
 use uuid::Uuid;
 

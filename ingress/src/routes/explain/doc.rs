@@ -46,7 +46,10 @@ pub(super) fn explain() -> Doc {
         required("contact_id", id().or_null()),
         required("verdict", one_of(VERDICTS).about("What would happen now: the first gate that stops, or else waits.")),
         required("decided_by", one_of(GATES).or_null()),
-        required("variant", one_of(audience::LETTERS).or_null().about("Of an A/B test; null in the remainder.")),
+        required(
+            "variant",
+            one_of(ledger::audience::LETTERS).or_null().about("Of an A/B test; null in the remainder."),
+        ),
         required("gates", array(gate)),
         required(
             "send",

@@ -1,11 +1,10 @@
 //! The gates, each as one pure decision over a row.
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
-use delivery::{quota::Room, warmup::Standing as WarmupStanding};
-use schemas::{
-    CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus,
-    gate::{Standing, judge},
-};
+use ledger::gate::{Standing, judge};
+use ledger::quota::Room;
+use ledger::warmup::Standing as WarmupStanding;
+use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -174,7 +173,7 @@ pub(super) fn domain(row: &SenderRow) -> Gate {
 /// Whether there is room in the quota, where mail of this kind is stopped by it.
 pub(super) fn quota(room: &Room, kind: MessageKind) -> Gate {
     let detail = room.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
-    let stops = room.remaining == Some(0) && delivery::quota::stops(kind);
+    let stops = room.remaining == Some(0) && ledger::quota::stops(kind);
     Gate { at: Some(room.resets_at), ..Gate::new("quota", stop_if(stops), detail) }
 }
 

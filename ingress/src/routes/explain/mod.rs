@@ -5,7 +5,7 @@ mod doc;
 mod gates;
 mod store;
 
-use delivery::quota::QuotaDefaults;
+use ledger::quota::QuotaDefaults;
 use schemas::{Address, Classification, MessageKind, receiver::Receiver};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::{
     routes::{
         campaigns::store::{self as campaigns, CampaignRow},
         enrollments::store as enrollments,
-        sends::{self, store as ledger},
+        sends::{self, store as stored_sends},
         sequences::store as sequences,
     },
 };
@@ -111,14 +111,14 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
     let tenant = asker.tenant;
     let row = campaigns::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
-    let month = ledger::campaign_month(&mut *asker.db, tenant, id).await?.flatten();
+    let month = stored_sends::campaign_month(&mut *asker.db, tenant, id).await?.flatten();
     if let Some(month) = month
-        && ledger::is_dropped(&mut *asker.db, month).await?
+        && stored_sends::is_dropped(&mut *asker.db, month).await?
     {
         return Err(ApiError::not_found("send").detail("the month of this campaign's mail is not kept any more"));
     }
     let send = match (&contact, month) {
-        (Some(contact), Some(month)) => ledger::to_contact(&mut *asker.db, tenant, month, id, contact.id).await?,
+        (Some(contact), Some(month)) => stored_sends::to_contact(&mut *asker.db, tenant, month, id, contact.id).await?,
         _ => None,
     };
     let mut gates = vec![match &contact {
@@ -136,7 +136,7 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
     }
     let (from, domain) = sender(asker, row.sender_profile_id, MessageKind::Campaign).await?;
     gates.extend(from);
-    let warmup = delivery::warmup::standing(&mut *asker.db, tenant, domain.domain_id).await?;
+    let warmup = ledger::warmup::standing(&mut *asker.db, tenant, domain.domain_id).await?;
     gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
     gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     gates.push(gates::window(&row));
@@ -162,7 +162,7 @@ async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<V
         None => None,
     };
     let send = match send_id {
-        Some(send) => ledger::get(&mut *asker.db, tenant, send).await?,
+        Some(send) => stored_sends::get(&mut *asker.db, tenant, send).await?,
         None => None,
     };
     let mut gates = vec![match &contact {
@@ -191,7 +191,7 @@ async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         Some(newest) => {
             let mail = enrollments::newest_send(&mut *asker.db, tenant, newest).await?;
             let send = match mail {
-                Some(mail) => ledger::get(&mut *asker.db, tenant, mail).await?,
+                Some(mail) => stored_sends::get(&mut *asker.db, tenant, mail).await?,
                 None => None,
             };
             (enrollments::get(&mut *asker.db, tenant, newest).await?, send)
@@ -218,9 +218,9 @@ async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
 async fn is_member(asker: &mut Asker<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
     let tenant = asker.tenant;
     let selector =
-        audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
+        ledger::audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
     let Some(selector) = selector else { return Ok(false) };
-    let found = audience::includes(&mut *asker.db, tenant, &selector, contact).await;
+    let found = ledger::audience::includes(&mut *asker.db, tenant, &selector, contact).await;
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
@@ -247,7 +247,7 @@ async fn sender(
 ) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
     let (tenant, defaults) = (asker.tenant, asker.quota);
     let row = store::sender(&mut *asker.db, tenant, sender).await?;
-    let room = delivery::quota::room(&mut *asker.db, tenant, &defaults).await?;
+    let room = ledger::quota::room(&mut *asker.db, tenant, &defaults).await?;
     let gates =
         vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room, kind)];
     Ok((gates, row))
@@ -258,7 +258,7 @@ async fn pace(
     asker: &mut Asker<'_>,
     sender: &store::SenderRow,
     address: &Address,
-    send: Option<&ledger::SendRow>,
+    send: Option<&stored_sends::SendRow>,
 ) -> Result<Gate, ApiError> {
     let tenant = asker.tenant;
     let receiver = Receiver::of(address.domain());
@@ -290,11 +290,15 @@ fn answer(kind: &str, id: Uuid, address: &Address, contact: Option<Uuid>, gates:
 }
 
 /// What became of it, where there is a send.
-async fn finish(asker: &mut Asker<'_>, mut answer: Value, send: Option<ledger::SendRow>) -> Result<Value, ApiError> {
+async fn finish(
+    asker: &mut Asker<'_>,
+    mut answer: Value,
+    send: Option<stored_sends::SendRow>,
+) -> Result<Value, ApiError> {
     let tenant = asker.tenant;
     answer["explanation"]["send"] = match send {
         Some(send) => {
-            let events = ledger::events(&mut *asker.db, tenant, send.id).await?;
+            let events = stored_sends::events(&mut *asker.db, tenant, send.id).await?;
             sends::record(&send, &events)
         }
         None => Value::Null,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engagement::inbound::SOURCE;
+use feedback::SOURCE;
 use schemas::{
     InboundAnnounced,
     messages::Message,

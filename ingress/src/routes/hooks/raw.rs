@@ -16,7 +16,7 @@ use crate::{act::body, error::ApiError};
 /// What is kept of a body; an event has no more.
 pub(super) const KEPT_MAX_BYTES: usize = 1024 * 1024;
 /// The longest mail with its attachments: Postmark passes on 35 MB.
-pub(super) const LETTER_MAX_BYTES: usize = 40 * 1024 * 1024;
+pub(super) const MAIL_MAX_BYTES: usize = 40 * 1024 * 1024;
 
 /// A body as received.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Raw {
     /// 413 `body_too_large`, 408, 400, 503 when other bodies hold the memory.
     pub async fn read(provider: &str, body: Body, headers: &HeaderMap, patience: Duration) -> Result<Self, ApiError> {
         // SES refers to what is long, and Resend never sends it.
-        let takes_letters = matches!(provider, "postmark" | "sendgrid" | "mailgun");
-        let most = if takes_letters { LETTER_MAX_BYTES } else { KEPT_MAX_BYTES };
+        let takes_mail = matches!(provider, "postmark" | "sendgrid" | "mailgun");
+        let most = if takes_mail { MAIL_MAX_BYTES } else { KEPT_MAX_BYTES };
         let (mut whole, mut stamped) = (Context::new(&SHA256), Context::new(&SHA256));
         stamped.update(single(headers, STAMP_HEADER).unwrap_or_default().as_bytes());
         let (mut kept, mut length) = (body::Gathered::default(), 0_usize);
@@ -52,7 +52,7 @@ impl Raw {
         .await?;
         let raw =
             Self { is_cut: length > kept.len(), kept: kept.into(), whole: whole.finish(), stamped: stamped.finish() };
-        if raw.is_cut && !engagement::inbound::is_letter(provider, &raw.kept) {
+        if raw.is_cut && !feedback::is_inbound_mail(provider, &raw.kept) {
             return Err(body::too_large(KEPT_MAX_BYTES));
         }
         Ok(raw)

@@ -17,11 +17,12 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use self::{apply::Outcome, copy::EncodedRows, reader::Report, row::Row};
-use super::{fields, suppressions::Reason};
+use super::fields;
 use crate::{
     act::{Act, Before, Faults, NoParameters, Reply, Routes, read, time, write_large},
     error::ApiError,
 };
+use ledger::suppressions::SuppressionReason;
 
 const NAME_MAX_CHARS: usize = 200;
 const SLUG_MAX_CHARS: usize = 50;
@@ -75,7 +76,7 @@ impl Operation {
     /// What a row means here beyond its cells: in a list of suppressions every row is one.
     fn complete(self, mut row: Row) -> Row {
         if self == Self::SuppressionImport {
-            let default = if row.unsubscribed { Reason::Unsubscribe } else { Reason::Import };
+            let default = if row.unsubscribed { SuppressionReason::Unsubscribe } else { SuppressionReason::Import };
             row.suppression_reason.get_or_insert(default);
         }
         row

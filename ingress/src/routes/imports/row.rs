@@ -1,6 +1,7 @@
 //! One row of an import: cells become a contact's values, or faults.
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
+use ledger::suppressions::SuppressionReason;
 use schemas::{Address, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -10,7 +11,6 @@ use crate::routes::{
     audiences,
     contacts::{AHEAD_MAX, is_locale, is_timezone},
     fields::parse_boolean,
-    suppressions::Reason,
 };
 
 const TEXT_MAX_CHARS: usize = 200;
@@ -63,7 +63,7 @@ pub struct Row {
     /// The row says the contact has left.
     pub unsubscribed: bool,
     /// The row says the address is suppressed.
-    pub suppression_reason: Option<Reason>,
+    pub suppression_reason: Option<SuppressionReason>,
     /// As in `contacts`.
     pub consent_basis: Option<String>,
     /// As in `contacts`.
@@ -115,7 +115,8 @@ impl Row {
             Column::List => self.list = Some(name(cell)?),
             Column::Unsubscribed => self.unsubscribed = parse_boolean(cell).ok_or("not_a_boolean")?,
             Column::SuppressionReason => {
-                self.suppression_reason = Some(Reason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
+                self.suppression_reason =
+                    Some(SuppressionReason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
             }
             Column::ConsentBasis => self.consent_basis = Some(short(cell, TEXT_MAX_CHARS)?),
             Column::ConsentAt => {
@@ -225,7 +226,10 @@ mod tests {
             (row.tags, row.list.as_deref(), row.unsubscribed),
             (vec!["a".into(), "b".into(), "c".into()], Some("news"), true)
         );
-        assert_eq!((row.suppression_reason, Value::Object(row.fields)), (Some(Reason::Manual), json!({"seats": 3})));
+        assert_eq!(
+            (row.suppression_reason, Value::Object(row.fields)),
+            (Some(SuppressionReason::Manual), json!({"seats": 3}))
+        );
         assert_eq!(row.consent_at.unwrap().to_rfc3339(), "2026-01-02T00:00:00+00:00");
         let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
         assert_eq!(bare, Row { number: 2, address: "ann@example.com".into(), ..Row::default() });

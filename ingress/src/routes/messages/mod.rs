@@ -12,8 +12,9 @@ mod draft;
 mod rate;
 pub(crate) mod store;
 
+use ledger::gate;
 use runtime::{Job, Publication, trace};
-use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, gate, subjects};
+use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, subjects};
 
 use self::{
     attachment::{Attachment, Upload},

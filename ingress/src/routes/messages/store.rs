@@ -2,11 +2,8 @@
 
 use std::collections::HashMap;
 
-use schemas::{
-    RequestKind, SendId,
-    gate::{MarketingStatus, Standing},
-    messages::MessagePayload,
-};
+use ledger::gate::{MarketingStatus, Standing};
+use schemas::{RequestKind, SendId, messages::MessagePayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 

@@ -1,6 +1,9 @@
 //! How `/v1/outcomes` is documented.
 
-use attribution::{EVENT_ID_MAX, PREMIUM_MAX, PREMIUM_UNITS, VALUE_CENTS_MAX};
+use ledger::outcomes::EVENT_ID_MAX;
+use ledger::outcomes::PREMIUM_MAX;
+use ledger::outcomes::PREMIUM_UNITS;
+use ledger::outcomes::VALUE_CENTS_MAX;
 use schemas::{AttributionModel, MessageKind, OutcomeType};
 use serde_json::{Value, json};
 

@@ -5,8 +5,12 @@ mod store;
 
 use std::sync::Arc;
 
-use attribution::{Fault, OutcomeRequest, Premium, Refusal, SHARE_WHOLE};
 use chrono::{DateTime, Utc};
+use ledger::outcomes::Fault;
+use ledger::outcomes::OutcomeRequest;
+use ledger::outcomes::Premium;
+use ledger::outcomes::Refusal;
+use ledger::outcomes::SHARE_WHOLE;
 use runtime::Publication;
 use schemas::{OutcomeType, RequestAnnounced, RequestKind, new_id, subjects};
 use serde::Deserialize;
@@ -31,7 +35,7 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
     let new = body.validate(Utc::now()).map_err(refused)?;
     let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
     let recorded =
-        attribution::record(act.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
+        ledger::outcomes::record(act.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
             Refusal::ContactConflict => ApiError::unprocessable("contact_conflict")
                 .detail("contact_email and dot_number belong to different contacts"),
             Refusal::Ledger(error) => error.into(),

@@ -1,4 +1,4 @@
-//! Outcomes as they are read. They are written by [`attribution::record`], their credits by the attribution stage.
+//! Outcomes as they are read. They are written by [`ledger::outcomes::record`], their credits by the attribution stage.
 
 use chrono::{DateTime, Utc};
 use schemas::{MessageKind, OutcomeType};

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use runtime::outbound::Rules;
+use schemas::action::{Action, CONTACT_FIELDS, Decode, UpdateField};
+use schemas::delay;
 use schemas::{Address, DelayUnit, StepType};
-use sequencing::{
-    action::{Action, CONTACT_FIELDS, Decode, UpdateField},
-    delay,
-};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;

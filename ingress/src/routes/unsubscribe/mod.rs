@@ -15,8 +15,9 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use engagement::{OptOut, preferences::Evidence};
 use http::HeaderMap;
+use ledger::OptOut;
+use ledger::preferences::Evidence;
 use runtime::{Counter, plans};
 use schemas::{
     SendId,
@@ -112,10 +113,10 @@ async fn opt_out(
     evidence: Evidence<'_>,
 ) -> sqlx::Result<OptOut> {
     plans::follow_keys(&mut *db).await?;
-    let found = engagement::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
+    let found = ledger::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
     // The ledger may not keep the send any more; the token names the contact.
     match (found, claims.contact()) {
-        (OptOut::UnknownSend, Some(contact)) => engagement::opt_out_contact(db, claims.tenant_id, contact).await,
+        (OptOut::UnknownSend, Some(contact)) => ledger::opt_out_contact(db, claims.tenant_id, contact).await,
         _ => Ok(found),
     }
 }

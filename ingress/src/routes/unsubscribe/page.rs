@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use axum::response::{IntoResponse, Response};
 use base64::{Engine, engine::general_purpose::STANDARD};
-use engagement::preferences::{Recipient, Topic};
 use http::{HeaderValue, StatusCode, header};
+use ledger::preferences::{Recipient, Topic};
 use sha2::{Digest, Sha256};
 
 use super::texts::{Message, Texts};

@@ -9,8 +9,8 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use engagement::preferences::{self, Evidence, Recipient, Topic};
 use http::HeaderMap;
+use ledger::preferences::{self, Evidence, Recipient, Topic};
 use schemas::{
     parse_id,
     token::{Purpose, TokenClaims},

@@ -3,9 +3,6 @@
 //! Ringing is harmless: a claim compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
 //! an operator who has looked into the relay's log may say what became of it.
 
-mod open;
-mod ring;
-
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
@@ -13,12 +10,12 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
-    decide::{self, Decision, Outcome},
     operator::{self, DatabaseArgs},
     progress, seek,
     who::Act,
 };
-use open::Scope;
+use ledger::decide::{self, Decision, Outcome};
+use ledger::requeue::{self, Scope};
 
 /// Rings again for work that does not move.
 #[derive(Debug, clap::Args)]
@@ -60,8 +57,8 @@ enum What {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let scope = find(&pool, args.what).await?;
-    let rung = ring::ring(&pool, &scope, args.now).await?;
-    let doubtful = open::in_doubt(&pool, &scope).await?;
+    let rung = requeue::ring(&pool, &scope, args.now).await?;
+    let doubtful = requeue::in_doubt(&pool, &scope).await?;
     let decided = match args.unknown_as {
         Some(outcome) if !doubtful.is_empty() => {
             let bar = progress::bar(doubtful.len() as u64, "deciding");

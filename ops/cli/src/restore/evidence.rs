@@ -13,11 +13,8 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{
-    decide::{self, Decision, Outcome},
-    operator, progress,
-    who::Act,
-};
+use crate::{operator, progress, who::Act};
+use ledger::decide::{self, Decision, Outcome};
 
 /// Everything that is not decided. After a restore nobody holds what the ledger says is claimed or fenced.
 const UNDECIDED: [&str; 5] = ["queued", "claimed", "fenced", "deferred", "unknown"];

@@ -1,8 +1,9 @@
 //! A tenant with people, mail to them, and what they did.
 #![allow(clippy::unwrap_used, dead_code)]
 
-use attribution::{OutcomeRequest, Policy};
+use attribution::Policy;
 use chrono::{DateTime, TimeDelta, Utc};
+use ledger::outcomes::OutcomeRequest;
 use schemas::{AttributionModel, SendId, month_of, new_id};
 use serde_json::{Value, json};
 use sqlx::Row;
@@ -190,7 +191,7 @@ impl Shop {
         }
         let new = serde_json::from_value::<OutcomeRequest>(body).unwrap().validate(Utc::now()).unwrap();
         let mut db = self.rig.pool.acquire().await.unwrap();
-        attribution::record(&mut db, tenant.id, "shop", &new).await.unwrap().outcome_id
+        ledger::outcomes::record(&mut db, tenant.id, "shop", &new).await.unwrap().outcome_id
     }
 
     /// Has the stage look at an outcome, as an announcement would.

@@ -13,7 +13,8 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::audit;
-use crate::{VariantResult, verdict};
+use ledger::variants;
+use ledger::variants::VariantResult;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -39,7 +40,7 @@ impl Decide {
         let Some(due) = lock_due(&mut tx).await? else { return Ok(false) };
         let variants = results(&mut tx, &due).await?;
         let all: Vec<VariantResult> = variants.iter().map(|(_, result)| *result).collect();
-        let (winner, reason) = verdict::decide(&all, due.metric);
+        let (winner, reason) = variants::decide(&all, due.metric);
         let Some((letter, _)) = variants.get(winner) else { return Ok(false) };
         sqlx::query!(
             "update campaigns set winner = $3, winner_reason = $4, decided_at = now(), updated_at = now()
@@ -51,10 +52,7 @@ impl Decide {
         )
         .execute(&mut *tx)
         .await?;
-        let released = sqlx::query_file!("queries/release_held.sql", due.tenant_id, due.id, letter)
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
+        let released = variants::release_held(&mut tx, due.tenant_id, due.id, letter).await?;
         let detail = json!({"winner": letter, "reason": reason, "batches": released});
         audit::write(&mut tx, due.tenant_id, "campaign.winner", due.id, detail).await?;
         tx.commit().await?;

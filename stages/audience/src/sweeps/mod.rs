@@ -2,14 +2,9 @@
 //! statement changes only what still is as it was found.
 
 mod audit;
-mod batches;
-mod close;
 mod complete;
 mod decide;
-mod hand_on;
 mod partitions;
-mod requests;
-mod wake;
 mod watch;
 
 use std::sync::Arc;
@@ -17,17 +12,28 @@ use std::sync::Arc;
 use runner::{Deps, Stage, Sweep};
 use tokio::sync::Notify;
 
-use crate::{Erasures, Settings, retention::Retention, stage::Audience};
+use ledger::{
+    close::Close,
+    dispatch::{AnnounceRequests, Dispatch, DispatchLimits, Reannounce, ResumeTenants},
+    erasure::Erasures,
+};
+
+use crate::{Settings, retention::Retention, stage::Audience};
 
 /// Starts all of them.
 pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
     let (pool, bus) = (&deps.pool, &deps.bus);
+    let limits = DispatchLimits {
+        backlog: settings.audience_backlog,
+        connection_backlog: settings.audience_connection_backlog,
+        reannounce: settings.audience_reannounce,
+    };
     let sweeps: [Arc<dyn Sweep>; 11] = [
-        Arc::new(hand_on::HandOn::new(pool.clone(), bus.clone(), settings, launched.clone())),
-        Arc::new(batches::Batches::new(pool.clone(), bus.clone(), settings)),
-        Arc::new(requests::Requests::new(pool.clone(), bus.clone())),
-        Arc::new(close::Close::new(pool.clone())),
-        Arc::new(wake::Wake::new(pool.clone())),
+        Arc::new(Dispatch::new(pool.clone(), bus.clone(), limits, launched.clone())),
+        Arc::new(Reannounce::new(pool.clone(), bus.clone(), settings.audience_reannounce)),
+        Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
+        Arc::new(Close::new(pool.clone())),
+        Arc::new(ResumeTenants::new(pool.clone())),
         Arc::new(watch::Watch::new(pool.clone())),
         Arc::new(decide::Decide::new(pool.clone())),
         Arc::new(complete::Complete::new(pool.clone())),

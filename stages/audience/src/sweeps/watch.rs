@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::audit;
-use crate::tripwire::{Limits, Tally, judge};
+use ledger::tripwire::{Limits, Tally, decide};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -55,7 +55,7 @@ impl Watch {
             let tally = Tally { decided: row.decided, bounced: row.bounced, complained: row.complained };
             let limits = Limits { bounce_percent: row.bounce_percent, complaint_percent: row.complaint_percent };
             let detail = json!({"decided": tally.decided, "bounced": tally.bounced, "complained": tally.complained});
-            judge(&tally, limits).map(|reason| Stop { tenant_id: row.tenant_id, id: row.id, reason, detail })
+            decide(&tally, limits).map(|reason| Stop { tenant_id: row.tenant_id, id: row.id, reason, detail })
         });
         Ok(stops.collect())
     }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use audience::{AudienceSelector, count};
+use ledger::audience::AudienceSelector;
+use ledger::audience::count;
+use ledger::gate::{self, MarketingStatus, Standing};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use schemas::{
-    Classification, MessageKind, SkipReason,
-    gate::{self, MarketingStatus, Standing},
-};
+use schemas::{Classification, MessageKind, SkipReason};
 use stage_rig::{Person, Rig, Tenant};
 use uuid::Uuid;
 

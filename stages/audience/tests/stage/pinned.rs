@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use audience::{AudienceSelector, count, pin};
+use ledger::audience::AudienceSelector;
+use ledger::audience::count;
+use ledger::audience::pin;
 use schemas::{Classification, RequestKind, new_id};
 use stage_rig::{Rig, until};
 use uuid::Uuid;

@@ -1,6 +1,10 @@
 //! Campaigns to segments: counted, pinned, launched.
 
-use audience::{AudienceSelector, count, includes, pin, some};
+use ledger::audience::AudienceSelector;
+use ledger::audience::count;
+use ledger::audience::includes;
+use ledger::audience::pin;
+use ledger::audience::some;
 use schemas::{Classification, SkipReason, new_id};
 use serde_json::{Value, json};
 use stage_rig::{Person, Rig, Tenant, until};

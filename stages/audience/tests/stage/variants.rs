@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use audience::Split;
+use ledger::audience::Split;
 use schemas::new_id;
 use sqlx::Row;
 use stage_rig::{Person, Rig, Tenant, until};
@@ -22,7 +22,7 @@ async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, wei
     .execute(&rig.pool)
     .await
     .unwrap();
-    for (letter, weight) in audience::LETTERS.iter().zip(weights) {
+    for (letter, weight) in ledger::audience::LETTERS.iter().zip(weights) {
         let content = new_id();
         sqlx::query(
             "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', $3, '<p>Hi</p>')",

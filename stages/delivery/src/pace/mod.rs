@@ -25,7 +25,7 @@ use self::{
     paths::{Paths, Start},
     rate::Held,
 };
-use crate::schedule::Patience;
+use ledger::schedule::Patience;
 
 pub(crate) use self::share::Share;
 pub use self::{

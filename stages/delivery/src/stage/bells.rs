@@ -10,7 +10,8 @@ use runtime::Bus;
 use schemas::{Rendered, messages::Decided};
 use uuid::Uuid;
 
-use super::{claim::Sendable, ledger::Recorded};
+use super::passage::Sendable;
+use ledger::fence::Recorded;
 
 /// The batches in hand that somebody waits for.
 pub(crate) struct Bells<'a> {

@@ -7,8 +7,6 @@
 
 mod attachments;
 mod bells;
-mod claim;
-mod ledger;
 mod outage;
 mod passage;
 mod ping;
@@ -17,7 +15,6 @@ mod return_path;
 mod sandbox;
 mod settings;
 mod sources;
-mod sweep;
 mod transmit;
 mod verdict;
 mod ways;
@@ -42,8 +39,7 @@ use uuid::Uuid;
 
 use self::{
     bells::Bells,
-    claim::{Claimed, Sendable},
-    ledger::{Ledger, Recorded},
+    passage::Sendable,
     sandbox::Capture,
     sources::Sources,
     transmit::Transmitter,
@@ -52,9 +48,14 @@ use self::{
 use crate::{
     pace::Share,
     provider::{Provider, SmtpProvider},
-    warmup::Places,
 };
 use dkim::SigningThreads;
+use ledger::{
+    claim::{Claimed, claim},
+    fence::{Ledger, Recorded},
+    leases::Leases,
+    warmup::Places,
+};
 use smtp::{Pool, PoolCounts, SettingsError};
 
 pub use return_path::return_path;
@@ -115,7 +116,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             intake(Lane::Bulk, settings.delivery_workers, 1),
         ],
     );
-    deps.runner.start_sweep(Delivery::NAME, Arc::new(sweep::Leases::new(deps.pool.clone())));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(Leases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
     tokio::spawn(show_connections(relay, deps.shutdown.clone()));
@@ -170,7 +171,8 @@ impl Delivery {
         let parts = self.sources.parts(inputs, ways).await?;
         let claims = if has_priority(inputs) { &self.priority_claims } else { &self.bulk_claims };
         let held = (token, self.claim_lease);
-        let Claimed { sendable, withheld } = claim::claim(claims, inputs, held, &self.warm).await?;
+        let Claimed { sendable, withheld } = claim(claims, inputs, held, &self.warm).await?;
+        let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
         let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {
@@ -188,7 +190,7 @@ impl Delivery {
 
     /// Puts back what a handler has claimed and not fenced that has panicked. Where Postgres is away for this, the lease does it.
     async fn release_claims(&self, inputs: &[Rendered], token: Uuid) {
-        match sweep::release_claims(&self.pool, inputs, token).await {
+        match ledger::leases::release_claims(&self.pool, inputs, token).await {
             Ok(sends) => {
                 tracing::warn!(stage = "delivery", sends, "what a handler had claimed that panicked is put back")
             }

@@ -3,15 +3,29 @@
 use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
 
-use super::{
-    claim::Sendable,
-    ledger::{Answer, Change, Held},
-};
-use crate::{
-    pace::{Feedback, PacePermit, Paces, Path, PutOff, Turn},
-    schedule::fraction,
-};
+use crate::pace::{Feedback, PacePermit, Paces, Path, PutOff, Turn};
+use ledger::claim::ClaimedSend;
+use ledger::fence::{Answer, Change, Held};
+use ledger::schedule::fraction;
 use smtp::classify::{Class, Decision, Outcome, Scope};
+
+/// A claimed send on its way, and where its parts are.
+#[derive(Debug)]
+pub(crate) struct Sendable {
+    pub send: Held,
+    /// Index of the message.
+    pub input: usize,
+    /// Index of the recipient in it.
+    pub recipient: usize,
+    /// The route it takes to its receiver. `None`: it is captured.
+    pub passage: Option<Passage>,
+}
+
+impl From<ClaimedSend> for Sendable {
+    fn from(ClaimedSend { send, input, recipient }: ClaimedSend) -> Self {
+        Self { send, input, recipient, passage: None }
+    }
+}
 
 /// A mail's path, and its permit if it has one already.
 #[derive(Debug)]

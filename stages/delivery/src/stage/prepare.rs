@@ -8,11 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attachments::Room,
-    claim::Sendable,
-    ledger::Held,
-    passage::Passage,
+    passage::{Passage, Sendable},
     sources::{Part, Sources},
 };
+use ledger::fence::Held;
 use smtp::Message;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.

@@ -13,8 +13,8 @@ use schemas::{
 };
 use uuid::Uuid;
 
-use super::ledger::{Answer, Held};
 use crate::provider::smtp_answer;
+use ledger::fence::{Answer, Held};
 use smtp::classify::{Decision, classify_reply};
 use smtp::{Message, Phase, Reply};
 

@@ -4,12 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{ledger::LedgerSettings, ways::Means};
+use super::ways::Means;
 use crate::{
     pace::{self, Paces},
     provider::{Guard, Reach},
-    quota::QuotaDefaults,
 };
+use ledger::{fence::LedgerSettings, quota::QuotaDefaults};
 use smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
 
 /// How mail leaves.

@@ -10,7 +10,6 @@ use schemas::{SendId, SendState, token::TokenKeys};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ledger::{Answer, Change, Fence, Held, Ledger, Recorded},
     passage,
     prepare::{Ready, Signed},
     return_path::return_path,
@@ -22,6 +21,7 @@ use crate::{
     pace::{Feedback, PacePermit, Paces},
     provider::{Handover, Opened, Parcel, Refused},
 };
+use ledger::fence::{Answer, Change, Fence, Held, Ledger, POISON, Recorded};
 use smtp::classify::{Class, Decision, Outcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
@@ -157,7 +157,7 @@ impl Transmitter {
                 }
                 let change = verdict::change(send, SendState::Fenced, decision, answer, address, SOON);
                 let change = change.by(sandbox::PROVIDER, None);
-                self.record(if is_taken { change.capturing(&signed.message) } else { change }).await
+                self.record(if is_taken { change.capturing(signed.message.as_bytes()) } else { change }).await
             }
             Fence::Refused => None,
             Fence::Failed => self.release_in_doubt(&send).await,
@@ -174,8 +174,7 @@ impl Transmitter {
         permit: &mut PacePermit,
     ) -> Option<Recorded> {
         let Refused { decision, answer, wait } = refused;
-        #[cfg(test)]
-        assert_ne!(answer.code, Some(super::ledger::POISON), "a poisonous answer");
+        debug_assert_ne!(answer.code, Some(POISON), "a poisonous answer");
         let class = class_of(decision);
         Counter::SmtpAnswersTotal
             .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);

@@ -5,11 +5,9 @@ use std::time::Duration;
 use chrono::Utc;
 use schemas::SendState;
 
-use super::{
-    claim::patience,
-    ledger::{Answer, Change, Held},
-};
-use crate::schedule::{Patience, elapsed_before, next_attempt};
+use ledger::claim::patience;
+use ledger::fence::{Answer, Change, Held};
+use ledger::schedule::{Patience, elapsed_before, next_attempt};
 use smtp::classify::{Decision, Outcome, Scope};
 
 /// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the

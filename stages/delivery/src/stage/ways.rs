@@ -19,7 +19,7 @@ use sqlx::PgPool;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use super::{claim, outage::Outage};
+use super::outage::Outage;
 use crate::provider::{
     Broken, Connection, ConnectionSettings, Guard, PROVIDER_PURPOSE, Provider, ProviderKind, Reach, SmtpProvider,
 };
@@ -141,7 +141,7 @@ impl Ways {
             }
         }
         for (wait, inputs) in &resting {
-            claim::postpone(&self.pool, inputs, *wait).await?;
+            ledger::claim::postpone(&self.pool, inputs, *wait).await?;
         }
         let inputs = match resting.is_empty() {
             true => Cow::Borrowed(inputs),

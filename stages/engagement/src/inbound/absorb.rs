@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Item, count_facts, months};
-use crate::fold::{self, Evidence};
+use ledger::facts::{self, Evidence};
 
 /// What became of a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[Item], shard: i16) ->
             message_id: item.message_id.clone(),
         }));
     }
-    let recorded = fold::record(db, &signals, &evidence, shard).await?;
+    let recorded = facts::record(db, &signals, &evidence, shard).await?;
     let fate = |(item, send): (&Item, &Option<Uuid>)| match send.map(|send| (item.tenant_id, send)) {
         None => Fate::Unknown,
         Some(send) if recorded.unknown.contains(&send) => Fate::Unknown,

@@ -6,7 +6,6 @@
 //! event, and is set aside after some starts. The message on the bus says "look now" and no more; a sweep looks by itself.
 
 mod absorb;
-pub mod form;
 mod park;
 mod sweeps;
 
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
-use runtime::{Budget, Counter, Publication, plans};
+use runtime::{Counter, Publication, plans};
 use schemas::{InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -25,10 +24,8 @@ pub(crate) use self::{
     park::park_unknown,
     sweeps::{Overdue, Parked},
 };
-use crate::{
-    provider::{self, PROVIDERS, Told, What},
-    reading,
-};
+use crate::reading;
+use feedback::provider::{PROVIDERS, Told, What};
 
 /// Raw events of one transaction, and the bytes they may have in all: one alone may have more.
 const EVENTS: i64 = 500;
@@ -312,7 +309,7 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16) {
         lane: schemas::Lane::Bulk,
         stream: schemas::subjects::stream::SIGNALS,
         durable: "engagement-bulk".to_owned(),
-        subjects: vec![schemas::subjects::signal(SOURCE)],
+        subjects: vec![schemas::subjects::signal(feedback::SOURCE)],
         workers: 1,
         coalesce: 100,
     };
@@ -320,14 +317,3 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16) {
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Overdue(inbound)));
     deps.runner.start_sweep(Inbound::NAME, Arc::new(Parked { pool: deps.pool.clone(), shard }));
 }
-
-/// Whether a raw event is a mail that the provider took in. It may have broken off in the middle of what it carries.
-#[must_use]
-pub fn is_letter(provider: &str, raw: &[u8]) -> bool {
-    let budget = Budget::new(provider::LIMITS);
-    budget.take_input(raw.len()).is_ok()
-        && provider::letter(provider, raw, &budget).is_ok_and(|letter| letter.is_some())
-}
-
-/// The source in the subject.
-pub const SOURCE: &str = "inbound";

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Fate, Item};
-use crate::fold::SendKey;
+use ledger::facts::SendKey;
 
 /// Waits for a send that is not there.
 pub(super) const UNKNOWN: &str = "unknown_send";

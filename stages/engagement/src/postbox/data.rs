@@ -1,6 +1,6 @@
 //! The mail itself: up to the lonely dot, unstuffed, its head kept.
 
-use crate::report::HEAD_BYTES;
+use feedback::report::HEAD_BYTES;
 
 /// How the mail goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

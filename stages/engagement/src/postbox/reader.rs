@@ -13,11 +13,9 @@ use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{
-    fold::{self, Evidence},
-    reading,
-    report::{Note, Reading, Road},
-};
+use crate::reading;
+use feedback::report::{Arrival, Note, Reading};
+use ledger::facts::{self, Evidence};
 
 /// Mails one transaction records at most.
 const AT_ONCE: i64 = 50;
@@ -108,7 +106,7 @@ impl ReadMails {
         let signals: Vec<Signal> = read.iter().filter_map(Read::signal).collect();
         let evidence: Vec<Evidence> = read.iter().filter_map(Read::evidence).collect();
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let recorded = fold::record(&mut tx, &signals, &evidence, self.shard).await?;
+        let recorded = facts::record(&mut tx, &signals, &evidence, self.shard).await?;
         let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
         let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
         let outcomes: Vec<String> = read.iter().map(|read| read.reading.label().to_owned()).collect();
@@ -143,7 +141,7 @@ impl ReadMails {
         let Some(head) = mail.head.take() else {
             return Ok(Read { mail, reading: Reading::Noted(Note::Unreadable) });
         };
-        match reading::mail(&self.reader, &head, Road::parse(&mail.road), mail.null_sender).await {
+        match reading::mail(&self.reader, &head, Arrival::parse(&mail.road), mail.null_sender).await {
             Ok(report) => Ok(Read { mail, reading: report.reading }),
             Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {

@@ -8,10 +8,9 @@ use schemas::{SendId, SignalKind, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{
-    fold, former, reading,
-    report::{Reading, Road},
-};
+use crate::reading;
+use feedback::report::{Arrival, Reading};
+use ledger::facts;
 
 /// Where a mail goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,12 +72,12 @@ impl Store {
 
     /// Commits a mail for all it is addressed to. A repetition changes nothing.
     pub(super) async fn keep(&self, targets: &[Target], mail: Arrived) -> Result<(), StoreFault> {
-        let mut sends: Vec<(Uuid, Uuid, Road)> = Vec::with_capacity(targets.len());
+        let mut sends: Vec<(Uuid, Uuid, Arrival)> = Vec::with_capacity(targets.len());
         for target in targets {
             match target {
-                Target::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Road::ReturnPath)),
+                Target::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Arrival::ReturnPath)),
                 Target::Feedback => match self.reported(&mail).await? {
-                    Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, Road::Feedback)),
+                    Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, Arrival::Feedback)),
                     Some(Reported::Contact { tenant_id, contact_id, reading }) => {
                         self.heed(tenant_id, contact_id, &reading).await.map_err(|error| away(&error))?;
                         Counter::InboundMailsTotal.add(1, [("outcome", reading.label())]);
@@ -93,7 +92,7 @@ impl Store {
         }
         let tenants: Vec<Uuid> = sends.iter().map(|(tenant, ..)| *tenant).collect();
         let ids: Vec<Uuid> = sends.iter().map(|(_, send, _)| Uuid::new_v5(send, &mail.head)).collect();
-        let roads: Vec<String> = sends.iter().map(|(.., road)| road.as_str().to_owned()).collect();
+        let arrivals: Vec<String> = sends.iter().map(|(.., arrival)| arrival.as_str().to_owned()).collect();
         let sends: Vec<Uuid> = sends.into_iter().map(|(_, send, _)| send).collect();
         sqlx::query!(
             "insert into inbound_mails (tenant_id, id, send_id, road, null_sender, size, head)
@@ -103,7 +102,7 @@ impl Store {
             &tenants,
             &ids,
             &sends,
-            &roads,
+            &arrivals,
             mail.null_sender,
             mail.size,
             mail.head,
@@ -116,7 +115,7 @@ impl Store {
 
     /// What a report of a complaint proves to be about.
     async fn reported(&self, mail: &Arrived) -> Result<Option<Reported>, StoreFault> {
-        let report = match reading::mail(&self.reader, &mail.head, Road::Feedback, mail.null_sender).await {
+        let report = match reading::mail(&self.reader, &mail.head, Arrival::Feedback, mail.null_sender).await {
             Ok(report) => report,
             // The sender comes again.
             Err(error) if error.is_transient() => return Err(StoreFault::Away),
@@ -138,10 +137,10 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         match reading {
             Reading::Told(SignalKind::Unsubscribed { .. }) => {
-                former::opt_out_contact(&mut tx, tenant, contact).await?;
+                ledger::opt_out_contact(&mut tx, tenant, contact).await?;
             }
-            Reading::Told(kind) if fold::is_complaint(kind) => {
-                former::complaint_of_contact(&mut tx, tenant, contact).await?;
+            Reading::Told(kind) if facts::is_complaint(kind) => {
+                ledger::complaint_of_contact(&mut tx, tenant, contact).await?;
             }
             Reading::Told(_) | Reading::Noted(_) => {}
         }

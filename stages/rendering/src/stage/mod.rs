@@ -2,7 +2,6 @@
 
 mod content;
 mod cut;
-mod failures;
 mod links;
 mod one_off;
 mod people;
@@ -21,7 +20,7 @@ use uuid::Uuid;
 
 use crate::Settings;
 use content::{Content, Contents};
-use failures::Failure;
+use ledger::render_failures::{self, RenderFailure};
 use links::SendLinks;
 use people::Owed;
 use renditions::{OwnSkeleton, Rendition};
@@ -63,7 +62,7 @@ pub struct Rendering {
 #[derive(Default)]
 struct Outcome {
     rendered: Vec<(Owed, Rendition)>,
-    failures: Vec<Failure>,
+    failures: Vec<RenderFailure>,
     /// Skeletons that are to be stored with what was rendered.
     skeletons: Vec<OwnSkeleton>,
 }
@@ -161,7 +160,9 @@ impl Rendering {
                 };
                 match rendered {
                     Ok(rendition) => outcome.rendered.push((send, rendition)),
-                    Err(code) => outcome.failures.push((send, code)),
+                    Err(code) => {
+                        outcome.failures.push(RenderFailure { input: send.input, send_id: send.send_id, code })
+                    }
                 }
             }
             outcome
@@ -236,7 +237,7 @@ impl Stage for Rendering {
             self.plans.put_back(db);
         }
         if !outcome.failures.is_empty() {
-            failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
+            render_failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
             self.facts.ring();
         }
         all.extend(to_keep);

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Effect, Item, MALFORMED, Taken};
-use crate::action::Action;
+use schemas::action::Action;
 
 /// A contact and an audience of its tenant.
 pub(super) type Membership = (Uuid, Uuid, Uuid);

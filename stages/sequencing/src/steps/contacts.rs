@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
-use crate::action::{Action, CONTACT_FIELDS};
+use schemas::action::{Action, CONTACT_FIELDS};
 
 /// Locks the items' contacts as everybody locks contacts, and answers whose could be had. One that an import holds for seconds must
 /// not hold up the others of the group.

@@ -16,10 +16,10 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::{
-    action::Action,
     due::{Due, Person},
     sequence::{Sequence, Step},
 };
+use schemas::action::Action;
 
 /// An enrollment with the step it is to take.
 #[derive(Debug, Clone, Copy)]

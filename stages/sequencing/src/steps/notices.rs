@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
-use crate::action::Action;
+use schemas::action::Action;
 
 /// What the product is told, as the event's own data.
 fn told(item: &Item<'_>) -> Option<(EventType, Value)> {

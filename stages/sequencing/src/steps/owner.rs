@@ -15,7 +15,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Announcements, Effect, Item, MALFORMED, Outcome, Taken};
-use crate::action::{Action, NotifyOwner};
+use schemas::action::{Action, NotifyOwner};
 
 /// A message to be.
 struct Message<'a> {

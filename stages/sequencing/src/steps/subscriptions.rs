@@ -12,7 +12,7 @@ use super::{
     column,
     contacts::{is_held, lock},
 };
-use crate::action::{Action, Subscribed, UpdateSubscription};
+use schemas::action::{Action, Subscribed, UpdateSubscription};
 
 fn asked(item: &Item<'_>) -> Option<UpdateSubscription> {
     match &item.step.action {

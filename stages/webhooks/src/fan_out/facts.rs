@@ -8,10 +8,9 @@ use schemas::{EventData, EventType, MessageKind, SendId, events::MailData};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{
-    notes::{EventKeys, Keys},
-    particulars,
-};
+use ledger::outbox::{EventKeys, Keys};
+
+use super::particulars;
 
 /// Something to tell, before it is said to whom.
 #[derive(Debug, Clone, PartialEq)]

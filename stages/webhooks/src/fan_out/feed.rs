@@ -21,12 +21,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{
-    compose,
-    hearers::Hearers,
-    notes::{self, Noted},
-    read,
-};
+use ledger::outbox::{self, Noted};
+
+use super::{compose, hearers::Hearers, read};
 
 /// Groups that wait in memory: each has some thousand events at most.
 const IN_MEMORY: usize = 8;
@@ -54,7 +51,7 @@ pub(super) async fn note(
     if publications.is_empty() {
         return Ok(None);
     }
-    let notes = notes::copy_for_feed(db, noted, tenants).await?;
+    let notes = outbox::copy_for_feed(db, noted, tenants).await?;
     Ok(Some(Feed { notes, publications }))
 }
 
@@ -134,7 +131,7 @@ impl Sweep for LeftOver {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let noted = notes::take_for_feed(&mut tx, FACTS_MAX, OLD).await?;
+        let noted = outbox::take_for_feed(&mut tx, FACTS_MAX, OLD).await?;
         if noted.taken.notes == 0 {
             return Ok(0);
         }

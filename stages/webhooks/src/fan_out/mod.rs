@@ -6,7 +6,6 @@ mod compose;
 mod facts;
 mod feed;
 mod hearers;
-mod notes;
 mod particulars;
 mod store;
 
@@ -20,10 +19,11 @@ use uuid::Uuid;
 
 pub(crate) use facts::Told;
 pub(crate) use feed::{Feed, FeedDoor, LeftOver};
-pub(crate) use notes::{EventKeys, Keys, Taken};
+pub(crate) use ledger::outbox::{EventKeys, Keys, Taken};
 pub(crate) use store::Fresh;
 
 use hearers::Hearers;
+use ledger::outbox;
 
 /// Makes events.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl FanOut {
 async fn tell(db: &mut PgConnection) -> Result<Done, StageError> {
     let started = Instant::now();
     let mut tx = db.begin().await?;
-    let noted = notes::take(&mut tx).await?;
+    let noted = outbox::take(&mut tx).await?;
     if noted.taken.notes == 0 {
         tx.rollback().await?;
         return Ok(Done::default());

@@ -3,7 +3,7 @@
 
 use aws_lc_rs::hmac;
 use chrono::{DateTime, TimeDelta, Utc};
-use engagement::inbound::form;
+use feedback::form;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -26,7 +26,7 @@ struct Signature {
 }
 
 pub(super) fn check(secrets: &[SecretString], raw: &[u8], now: DateTime<Utc>) -> Result<Proof, Refusal> {
-    let signature = of_event(raw).or_else(|| of_letter(raw)).ok_or(Refusal::Forged)?;
+    let signature = of_event(raw).or_else(|| of_mail(raw)).ok_or(Refusal::Forged)?;
     let timestamp = match &signature.timestamp {
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Number(number) => number.to_string(),
@@ -51,7 +51,7 @@ fn of_event(raw: &[u8]) -> Option<Signature> {
 }
 
 /// Of a form, whose fields are texts.
-fn of_letter(raw: &[u8]) -> Option<Signature> {
+fn of_mail(raw: &[u8]) -> Option<Signature> {
     let mut fields = form::fields(raw, &["timestamp", "token", "signature"], &form::budget()).ok()?;
     let mut field = |name| fields.remove(name);
     Some(Signature { timestamp: field("timestamp")?.into(), token: field("token")?, signature: field("signature")? })

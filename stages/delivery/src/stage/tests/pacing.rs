@@ -5,10 +5,8 @@ use sink::{Match, Outcome, Reply, Rule, Stage as At};
 use uuid::Uuid;
 
 use super::world::{Batch, Handle, World, row, within_a_day};
-use crate::{
-    pace::{FLOOR, Path, Share, Turn},
-    warmup,
-};
+use crate::pace::{FLOOR, Path, Share, Turn};
+use ledger::warmup;
 
 const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by reason), '') from sends where tenant_id = $1 and state = 'deferred'";
 

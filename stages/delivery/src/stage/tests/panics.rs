@@ -6,15 +6,13 @@ use schemas::SendState;
 use stage_rig::until;
 use uuid::Uuid;
 
-use super::{
-    super::{
-        claim,
-        ledger::{Answer, Change, Fence, Held, Ledger, LedgerSettings, POISON},
-        sweep,
-    },
-    world::{Batch, Handle, World, row},
+use ledger::{
+    claim,
+    fence::{Answer, Change, Fence, Held, Ledger, LedgerSettings, POISON},
+    warmup::Places,
 };
-use crate::warmup::Places;
+
+use super::world::{Batch, Handle, World, row};
 
 /// Claims all sends of these batches under the ledger's session.
 async fn claim_all(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<Held> {
@@ -120,7 +118,8 @@ async fn only_unfenced_claims_of_the_handlers_own_token_are_put_back() {
         .unwrap();
     }
     world.run("update batches set queued = 1, claimed = 2, fenced = 1, lease_until = now() + interval '5 minutes' where tenant_id = $1").await;
-    let released = sweep::release_claims(&world.pool, std::slice::from_ref(&batch.rendered), own).await.unwrap();
+    let released =
+        ledger::leases::release_claims(&world.pool, std::slice::from_ref(&batch.rendered), own).await.unwrap();
     assert_eq!((released, world.states(&batch).await.join(" ")), (1, "queued fenced claimed queued".to_owned()));
     world.assert_counters_are_right().await;
 }

@@ -4,7 +4,7 @@ use schemas::{Lane, MessageKind, SendId};
 use uuid::Uuid;
 
 use super::world::{Handle, World, row, within_a_day};
-use crate::quota::{QuotaDefaults, Room, room};
+use ledger::quota::{QuotaDefaults, Room, room};
 
 const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
 /// What counts, by the definition: sends with a fence.

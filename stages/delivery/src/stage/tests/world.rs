@@ -22,9 +22,10 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::super::{Delivery, Settings, sweep::Leases};
+use super::super::{Delivery, Settings};
 use crate::provider::PROVIDER_PURPOSE;
 use dkim::DkimKey;
+use ledger::leases::Leases;
 
 pub const DOMAIN: &str = "acme.example";
 

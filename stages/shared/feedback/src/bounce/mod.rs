@@ -1,0 +1,90 @@
+//! What a bounce says about the address: hard, soft or block. By the rules of [`schemas::answers`], which delivery judges
+//! answers by that are given at once: the enhanced status code first, except for words of servers that use it loosely, then
+//! other words, then the reply code.
+
+use schemas::{
+    BounceClass,
+    answers::{Class, EnhancedCode, by_reply_code, meaning},
+};
+
+/// A report that a message was not delivered, as far as the rules look at it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Report<'a> {
+    /// The reply code, if the report names it beside the words.
+    pub smtp_code: Option<u16>,
+    /// The enhanced status code, if the report names it beside the words.
+    pub enhanced_code: Option<&'a str>,
+    /// The server's words; codes may stand among them.
+    pub text: &'a str,
+    /// What the reporter itself takes it for: decides where codes and words say nothing.
+    pub hint: Option<BounceClass>,
+}
+
+/// The rule's name where nothing but the reporter's own opinion was to be had.
+const HINT: &str = "reporter";
+/// The rule's name where nothing at all was.
+const NOTHING: &str = "nothing_known";
+
+/// What a report says, and the name of the rule that says so.
+#[must_use]
+pub fn classify(report: &Report<'_>) -> (BounceClass, &'static str) {
+    let codes = Codes::of(report);
+    let known = meaning(codes.enhanced, report.text);
+    let (class, rule) = match (known, report.hint, codes.reply) {
+        (Some(meaning), ..) => (meaning.class, meaning.rule),
+        (None, Some(hint), _) => return (hint, HINT),
+        (None, None, Some(code)) => (by_reply_code(code).class, by_reply_code(code).rule),
+        (None, None, None) if codes.is_temporary() => (Class::Temporary, NOTHING),
+        (None, None, None) => (Class::Policy, NOTHING),
+    };
+    // "No such user" as a temporary answer is a directory that is away, or a grey one: not a fact about the address.
+    let class = if codes.is_temporary() && class == Class::Hard { Class::Temporary } else { class };
+    (class.bounce(), rule)
+}
+
+/// The codes of a report: those it names, else those among its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Codes {
+    pub(crate) reply: Option<u16>,
+    pub(crate) enhanced: Option<EnhancedCode>,
+}
+
+impl Codes {
+    pub(crate) fn of(report: &Report<'_>) -> Self {
+        let (reply, enhanced) = among(report.text);
+        let named = report.enhanced_code.and_then(|code| EnhancedCode::at_start(code.trim())).map(|(code, _)| code);
+        // Relays write 5.0.0 where they do not know; what the server itself said stands in its words.
+        let enhanced = match (named, enhanced) {
+            (Some(named), Some(said)) if named.says_nothing() => Some(said),
+            (named, said) => named.or(said),
+        };
+        Self { reply: report.smtp_code.or(reply), enhanced }
+    }
+
+    fn is_temporary(self) -> bool {
+        match (self.enhanced, self.reply) {
+            (Some(code), _) => code.class == 4,
+            (None, Some(code)) => (400..500).contains(&code),
+            (None, None) => false,
+        }
+    }
+}
+
+/// The first reply code and the first enhanced code among words: `smtp; 550-5.1.1 …`, `(#5.1.1)`, `Remote host said: 550 …`.
+fn among(text: &str) -> (Option<u16>, Option<EnhancedCode>) {
+    let between = |character: char| !(character.is_ascii_alphanumeric() || character == '.' || character == '@');
+    let mut codes = (None, None);
+    for word in text.split(between).map(|word| word.trim_end_matches('.')) {
+        if codes.0.is_none() && codes.1.is_none() && word.len() == 3 && word.starts_with(['4', '5']) {
+            codes.0 = word.parse().ok();
+        }
+        if codes.1.is_none() {
+            codes.1 =
+                EnhancedCode::at_start(word).map(|(code, _)| code).filter(|code| code.class != 2 && code.subject <= 7);
+        }
+    }
+    codes
+}
+
+#[cfg(test)]
+mod tests;

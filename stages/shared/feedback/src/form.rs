@@ -1,0 +1,166 @@
+//! Forms as providers post mail they took in: `multipart/form-data` or `application/x-www-form-urlencoded`, perhaps broken off where
+//! the attachments begin. Only the fields asked for are kept.
+
+use std::collections::BTreeMap;
+
+use runtime::{Budget, Spent};
+
+/// Parts that are looked at; a mail's own fields come before its files.
+const PARTS_MAX: usize = 200;
+/// The longest name of a field, encoded.
+const NAME_MAX: usize = 256;
+/// The longest head of a part.
+const HEAD_MAX: usize = 4_096;
+
+/// The fields of these names that are whole, each the first of its name.
+///
+/// # Errors
+/// When the budget is spent.
+pub fn fields<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
+    if raw.starts_with(b"--") { of_parts(raw, names, budget) } else { of_pairs(raw, names, budget) }
+}
+
+/// A budget for one raw event.
+#[must_use]
+pub fn budget() -> Budget {
+    Budget::new(crate::provider::LIMITS)
+}
+
+/// Whether it begins like a form, and not like JSON.
+pub fn is_form(raw: &[u8]) -> bool {
+    !matches!(raw.iter().find(|byte| !byte.is_ascii_whitespace()), None | Some(b'{' | b'['))
+}
+
+fn of_pairs<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
+    let mut found = BTreeMap::new();
+    for pair in raw.split(|byte| *byte == b'&') {
+        budget.take_steps(pair.len() as u64 + 1)?;
+        let (name, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len()));
+        if name.len() > NAME_MAX {
+            continue;
+        }
+        let name = decoded(name);
+        let Some(name) = names.iter().find(|known| name == **known) else { continue };
+        if !found.contains_key(name) {
+            budget.hold(value.len())?;
+            found.insert(*name, decoded(value.get(1..).unwrap_or_default()));
+        }
+    }
+    Ok(found)
+}
+
+/// Percent-decoded, `+` for a space.
+fn decoded(text: &[u8]) -> String {
+    let hex = |at: usize| text.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let escaped = (*byte == b'%').then(|| Some(hex(at + 1)? * 16 + hex(at + 2)?)).flatten();
+        match escaped.and_then(|code| u8::try_from(code).ok()) {
+            Some(code) => {
+                bytes.push(code);
+                at += 2;
+            }
+            None => bytes.push(if *byte == b'+' { b' ' } else { *byte }),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The boundary is the first line (RFC 2046 §5.1.1; nobody writes a preamble into a form).
+fn of_parts<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
+    let mut found = BTreeMap::new();
+    let Some(boundary) = find(raw, b"\r\n", budget)?.filter(|end| (3..=80).contains(end)).map(|end| &raw[..end]) else {
+        return Ok(found);
+    };
+    let delimiter = [b"\r\n", boundary].concat();
+    let mut rest = &raw[boundary.len()..];
+    for _ in 0..PARTS_MAX {
+        let Some(head_end) = find(&rest[..rest.len().min(HEAD_MAX)], b"\r\n\r\n", budget)? else { break };
+        let (head, body) = (String::from_utf8_lossy(&rest[..head_end]).into_owned(), &rest[head_end + 4..]);
+        let Some(end) = find(body, &delimiter, budget)? else { break };
+        if let Some(name) = names.iter().find(|known| named(&head) == Some(**known))
+            && !found.contains_key(name)
+        {
+            budget.hold(end)?;
+            found.insert(*name, String::from_utf8_lossy(&body[..end]).into_owned());
+        }
+        rest = &body[end + delimiter.len()..];
+    }
+    Ok(found)
+}
+
+/// The field's name; `None` for a file.
+fn named(head: &str) -> Option<&str> {
+    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with("content-disposition:"))?;
+    if line.to_ascii_lowercase().contains("filename") {
+        return None;
+    }
+    let (_, rest) = line.split_once("name=")?;
+    let rest = rest.trim();
+    Some(match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next().unwrap_or_default(),
+        None => rest.split(';').next().unwrap_or_default().trim(),
+    })
+}
+
+/// Where one text begins in another. The wanted one begins with a carriage return and has no other where it is compared far.
+fn find(text: &[u8], wanted: &[u8], budget: &Budget) -> Result<Option<usize>, Spent> {
+    let Some(first) = wanted.first() else { return Ok(None) };
+    let mut at = 0;
+    loop {
+        let Some(ahead) = text[at..].iter().position(|byte| byte == first) else {
+            budget.take_steps((text.len() - at) as u64)?;
+            return Ok(None);
+        };
+        at += ahead;
+        budget.take_steps(ahead as u64 + 1)?;
+        if text[at..].starts_with(wanted) {
+            return Ok(Some(at));
+        }
+        at += 1;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fields<'a>(raw: &[u8], names: &[&'a str]) -> BTreeMap<&'a str, String> {
+        super::fields(raw, names, &Budget::new(crate::provider::LIMITS)).unwrap()
+    }
+
+    const PARTS: &str = "--xYzZY\r\nContent-Disposition: form-data; name=\"headers\"\r\n\r\nIn-Reply-To: <a@b>\r\nX: 1\r\n\r\n\
+        --xYzZY\r\nContent-Disposition: form-data; name=\"attachment1\"; filename=\"name=headers\"\r\n\r\nno\r\n\
+        --xYzZY\r\ncontent-disposition: form-data; name=to\r\nContent-Type: text/plain\r\n\r\nx@y\r\n--xYzZY--\r\n";
+
+    #[test]
+    fn fields_are_read_and_files_are_not() {
+        let found = fields(PARTS.as_bytes(), &["headers", "to", "attachment1"]);
+        assert_eq!(found["headers"], "In-Reply-To: <a@b>\r\nX: 1\r\n");
+        assert_eq!((found["to"].as_str(), found.len()), ("x@y", 2));
+        let found = fields(b"to=x%40y&subject=a+b%zz&to=again&%74oken=1", &["to", "subject", "token", "none"]);
+        assert_eq!((found["to"].as_str(), found["subject"].as_str(), found["token"].as_str()), ("x@y", "a b%zz", "1"));
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn what_broke_off_keeps_what_was_whole() {
+        let cut = &PARTS.as_bytes()[..PARTS.len() - 20];
+        assert_eq!(fields(cut, &["headers", "to"]).into_keys().collect::<Vec<_>>(), ["headers"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), at in 0..=PARTS.len()) {
+            let mut broken = PARTS.as_bytes().to_vec();
+            broken.splice(at..at, bytes.iter().copied());
+            for raw in [bytes.as_slice(), &broken] {
+                let _ = fields(raw, &["headers", "to"]);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Resend: one event a request. It has no id of its own but that of the request; type, mail and time make it unique.
+//!
+//! Of mail it took in (`email.received`) it tells sender, recipients and subject, and neither `In-Reply-To` nor `References`
+//! (<https://resend.com/docs/webhooks/emails/received>), so it cannot be said what is answered: only what came to a return path of ours
+//! is an answer, all else is taken and ignored.
+
+use runtime::Budget;
+use schemas::{BounceClass, SignalKind};
+use serde_json::Value;
+
+use super::{
+    InboundMail, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time,
+    withheld,
+};
+
+pub(super) fn read(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
+    let kind = text(&event["type"]).ok_or(Malformed("no_type"))?;
+    let data = &event["data"];
+    let id = text(&data["email_id"]);
+    if kind == "email.received" {
+        return received(event, budget);
+    }
+    let named = Mail::of(tag(&data["tags"]), id);
+    let at = &event["created_at"];
+    let unique = format!("{kind} {} {}", id.unwrap_or_default(), text(at).unwrap_or_default());
+    let what = match kind {
+        "email.sent" | "email.delivery_delayed" => What::Taken,
+        "email.delivered" => What::Fact(SignalKind::Delivered),
+        "email.bounced" => bounce(&data["bounce"]),
+        "email.suppressed" => {
+            withheld(SUPPRESSED, text(&data["suppressed"]["message"]).unwrap_or("on the account's suppression list"))
+        }
+        "email.failed" => withheld(REFUSED, text(&data["failed"]["reason"]).unwrap_or_default()),
+        "email.complained" => complained("abuse"),
+        "email.opened" => What::Fact(SignalKind::Opened),
+        "email.clicked" => clicked(&data["click"]["link"]),
+        _ => What::Nothing,
+    };
+    let touch = match kind {
+        "email.opened" => &data["open"],
+        "email.clicked" => &data["click"],
+        _ => return named.told(unique, time(at), what),
+    };
+    let link = text(&touch["link"]).unwrap_or_default();
+    let when = time(&touch["timestamp"]).or_else(|| time(at));
+    Ok(named.told(format!("{unique} {link}"), when, what)?.by(&touch["ipAddress"], &touch["userAgent"]))
+}
+
+fn received(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
+    let data = &event["data"];
+    let recipients = ["to", "received_for"].into_iter().filter_map(|field| data[field].as_array()).flatten();
+    let mail = InboundMail {
+        id: text(&data["email_id"]).unwrap_or_default().to_owned(),
+        at: time(&event["created_at"]),
+        headers: vec![("Subject".to_owned(), text(&data["subject"]).unwrap_or_default().to_owned())],
+        recipients: recipients.filter_map(|address| Some(address.as_str()?.to_owned())).collect(),
+    };
+    mail.read(budget)
+}
+
+/// Tags come as an object, or as the list they were sent as.
+fn tag(tags: &Value) -> &Value {
+    let listed = tags.as_array().into_iter().flatten().find(|tag| tag["name"] == SEND);
+    listed.map_or(&tags[SEND], |tag| &tag["value"])
+}
+
+fn bounce(bounce: &Value) -> What {
+    let words = text(&bounce["message"]).unwrap_or_default();
+    let hint = match (text(&bounce["type"]).unwrap_or_default(), text(&bounce["subType"]).unwrap_or_default()) {
+        (_, "Suppressed" | "OnAccountSuppressionList") => return withheld(SUPPRESSED, words),
+        (_, "ContentRejected" | "AttachmentRejected" | "MessageTooLarge") => BounceClass::Block,
+        ("Permanent", _) => BounceClass::Hard,
+        _ => BounceClass::Soft,
+    };
+    bounced(None, None, words, hint)
+}

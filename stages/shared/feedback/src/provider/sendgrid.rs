@@ -1,0 +1,83 @@
+//! SendGrid: an array of events a request; mail that its Inbound Parse took in comes as a form, with its header as it was in `headers`,
+//! or whole in `email`.
+
+use runtime::Budget;
+use schemas::{BounceClass, SignalKind};
+use serde_json::Value;
+
+use super::{
+    InboundMail, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json,
+    reply::header_fields, seconds, text, unsubscribed, withheld,
+};
+use crate::form;
+
+/// A mail that Inbound Parse took in.
+/// <https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/setting-up-the-inbound-parse-webhook>
+pub(super) fn inbound_mail(raw: &[u8], budget: &Budget) -> Result<Option<InboundMail>, Malformed> {
+    let fields = form::fields(raw, &["headers", "email", "envelope"], budget)?;
+    let Some(header) = fields.get("headers").or_else(|| fields.get("email")) else { return Ok(None) };
+    let headers = header_fields(header, budget)?;
+    let envelope = fields.get("envelope").map(|text| json::read(text.as_bytes(), budget)).transpose();
+    let envelope = match envelope {
+        Err(fault) if fault != json::NOT_JSON => return Err(fault),
+        read => read.ok().flatten().unwrap_or_default(),
+    };
+    let recipients = envelope["to"].as_array().into_iter().flatten().filter_map(|to| Some(to.as_str()?.to_owned()));
+    Ok(Some(InboundMail { id: String::new(), at: None, headers, recipients: recipients.collect() }))
+}
+
+pub(super) fn read(events: &Value) -> Result<Vec<Told>, Malformed> {
+    let events = events.as_array().ok_or(Malformed("not_an_array"))?;
+    events.iter().map(one).collect()
+}
+
+fn one(event: &Value) -> Result<Told, Malformed> {
+    let kind = text(&event["event"]).ok_or(Malformed("no_type"))?;
+    let named = Mail::of(&event[SEND], text(&event["sg_message_id"]).map(handed_over));
+    let at = &event["timestamp"];
+    let what = match kind {
+        "processed" | "deferred" => What::Taken,
+        "delivered" => What::Fact(SignalKind::Delivered),
+        "bounce" => bounce(event),
+        "dropped" => dropped(event),
+        "open" => What::Fact(SignalKind::Opened),
+        "click" => clicked(&event["url"]),
+        "spamreport" => complained("abuse"),
+        "unsubscribe" | "group_unsubscribe" => unsubscribed(),
+        _ => What::Nothing,
+    };
+    // Mail that was not ours, sent through the same account.
+    let is_nobodys = named.send_id.is_none() && named.message_id.is_none();
+    let what = if is_nobodys { What::Nothing } else { what };
+    let unique = match text(&event["sg_event_id"]) {
+        Some(id) => id.to_owned(),
+        None => format!("{kind} {} {at}", named.message_id.clone().unwrap_or_default()),
+    };
+    let told = named.told(unique, seconds(at), what)?;
+    let is_touch = matches!(told.what, What::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
+    Ok(if is_touch { told.by(&event["ip"], &event["useragent"]) } else { told })
+}
+
+/// The id the handover was answered with: events add the machine and the recipient to it.
+fn handed_over(id: &str) -> &str {
+    let end = [".filter", ".recvd"].into_iter().filter_map(|mark| id.find(mark)).min();
+    end.and_then(|end| id.get(..end)).unwrap_or(id)
+}
+
+fn bounce(event: &Value) -> What {
+    let words = text(&event["reason"]).unwrap_or_default();
+    let hint = match (text(&event["type"]), text(&event["bounce_classification"])) {
+        (Some("blocked"), _) | (_, Some("Reputation" | "Content" | "Technical")) => BounceClass::Block,
+        (_, Some("Mailbox Unavailable" | "Frequency or Volume Too High" | "Unclassified")) => BounceClass::Soft,
+        _ => BounceClass::Hard,
+    };
+    bounced(None, text(&event["status"]), words, hint)
+}
+
+fn dropped(event: &Value) -> What {
+    let words = text(&event["reason"]).unwrap_or_default();
+    let is_listed = ["Bounced Address", "Spam Reporting Address", "Unsubscribed Address", "Invalid", "Recipient List"]
+        .iter()
+        .any(|start| words.starts_with(start));
+    withheld(if is_listed { SUPPRESSED } else { REFUSED }, words)
+}

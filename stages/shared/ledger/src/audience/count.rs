@@ -1,0 +1,234 @@
+//! How many an audience is, and how many of them would be mailed: what a launch is answered with.
+
+use std::collections::BTreeMap;
+
+use crate::gate::{self, MarketingStatus, Standing};
+use runtime::plans;
+use schemas::{Classification, MessageKind, SkipReason};
+use sqlx::{Arguments, PgConnection, postgres::PgArguments};
+use uuid::Uuid;
+
+use super::{AudienceSelector, Split, lookup};
+use segments::Compiled;
+
+/// An audience at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AudienceCount {
+    /// Active contacts in it.
+    pub total: i64,
+    /// Those that would be mailed.
+    pub queued: i64,
+    /// Those that would be withheld, by reason; no zeros, each reason once, in order.
+    pub skipped: Vec<(SkipReason, i64)>,
+    /// Changes when a contact joins or leaves the audience, or the verdict on one changes; 32 hex digits.
+    pub digest: String,
+    /// Who they are, whatever the verdict on them.
+    pub members: Members,
+    /// Those that would be mailed of each variant's part; empty without variants.
+    pub variants: Vec<i64>,
+}
+
+/// A set of contacts, as far as two sets can be told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Members {
+    /// How many they are.
+    pub contacts: i64,
+    /// Equal for equal sets, and hardly for others.
+    pub fingerprint: i64,
+}
+
+/// Contacts that stand alike.
+struct Alike {
+    standing: Standing,
+    /// Of the split.
+    part: i32,
+    contacts: i64,
+    fingerprint: i64,
+}
+
+/// Counts an audience as the compliance gate would judge it now: the same rules ([`gate::judge`]) over the same facts.
+///
+/// Takes under a second for a million contacts. Works in either role. Call it inside a
+/// transaction: it sets planner options for itself, which outside of one do not take hold.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn count(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    selector: &AudienceSelector,
+    classification: Classification,
+) -> sqlx::Result<AudienceCount> {
+    count_split(db, tenant, selector, classification, Uuid::nil(), &Split::default()).await
+}
+
+/// As [`count()`], and how many of each variant's part would be mailed.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn count_split(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    selector: &AudienceSelector,
+    classification: Classification,
+    campaign: Uuid,
+    split: &Split,
+) -> sqlx::Result<AudienceCount> {
+    let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
+    plans::many_rows(&mut *db).await?;
+    let rows = match &segment {
+        None => {
+            sqlx::query_file_as!(
+                Row,
+                "queries/audience/count.sql",
+                tenant,
+                selector.audiences(),
+                campaign,
+                split.thresholds()
+            )
+            .fetch_all(&mut *db)
+            .await?
+        }
+        Some(segment) => count_segment(&mut *db, tenant, segment, campaign, split).await?,
+    };
+    plans::few_rows(db).await?;
+    let alike = rows.into_iter().map(|row| Alike {
+        standing: standing_of(row.standing, &row.marketing_status),
+        part: row.part,
+        contacts: row.contacts,
+        fingerprint: row.fingerprint,
+    });
+    Ok(judge_all(alike, classification, split.variants()))
+}
+
+/// A row of `count.sql`.
+struct Row {
+    standing: i32,
+    marketing_status: String,
+    part: i32,
+    contacts: i64,
+    fingerprint: i64,
+}
+
+async fn count_segment(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    segment: &Compiled,
+    campaign: Uuid,
+    split: &Split,
+) -> sqlx::Result<Vec<Row>> {
+    let sql = include_str!("../../queries/audience/count.sql");
+    let bind = |arguments: &mut PgArguments| {
+        arguments.add(campaign)?;
+        arguments.add(split.thresholds())
+    };
+    let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
+    let rows: Vec<(i32, String, i32, i64, i64)> = query.build_query_as().fetch_all(db).await?;
+    let row = |(standing, marketing_status, part, contacts, fingerprint)| Row {
+        standing,
+        marketing_status,
+        part,
+        contacts,
+        fingerprint,
+    };
+    Ok(rows.into_iter().map(row).collect())
+}
+
+fn standing_of(bits: i32, marketing_status: &str) -> Standing {
+    Standing {
+        contact_active: true,
+        marketing: MarketingStatus::from_column(marketing_status),
+        hard_bounced: bits & 1 != 0,
+        complained: bits & 2 != 0,
+        invalid: bits & 4 != 0,
+        unsubscribed: bits & 8 != 0,
+        suppressed_all: bits & 16 != 0,
+        suppressed_marketing: bits & 32 != 0,
+    }
+}
+
+fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification, variants: usize) -> AudienceCount {
+    let mut verdicts: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
+    let mut members = Members::default();
+    let mut queued_of = vec![0; variants];
+    for group in alike {
+        let verdict = gate::judge(&group.standing, MessageKind::Campaign, classification);
+        let (contacts, fingerprint) = verdicts.entry(verdict).or_default();
+        *contacts += group.contacts;
+        *fingerprint ^= group.fingerprint;
+        members.contacts += group.contacts;
+        members.fingerprint ^= group.fingerprint;
+        // The remainder is no variant's.
+        let queued = usize::try_from(group.part).ok().and_then(|part| queued_of.get_mut(part));
+        if let (None, Some(queued)) = (verdict, queued) {
+            *queued += group.contacts;
+        }
+    }
+    let mut words = String::new();
+    for (verdict, (contacts, fingerprint)) in &verdicts {
+        words.push_str(verdict.map_or("mail", SkipReason::as_str));
+        words.push_str(&format!(" {contacts} {fingerprint:016x}\n"));
+    }
+    let queued = verdicts.get(&None).map_or(0, |(contacts, _)| *contacts);
+    let skipped: Vec<_> =
+        verdicts.iter().filter_map(|(verdict, (contacts, _))| verdict.map(|reason| (reason, *contacts))).collect();
+    AudienceCount {
+        total: queued + skipped.iter().map(|(_, contacts)| contacts).sum::<i64>(),
+        queued,
+        skipped,
+        digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, words.as_bytes()).simple().to_string(),
+        members,
+        variants: queued_of,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn groups() -> impl Strategy<Value = Vec<(i32, &'static str, i64, i64)>> {
+        let status = prop_oneof![Just("subscribed"), Just("unsubscribed"), Just("pending")];
+        proptest::collection::vec((0..64_i32, status, 1..1_000_i64, any::<i64>()), 0..20)
+    }
+
+    fn counted(groups: &[(i32, &'static str, i64, i64)], classification: Classification) -> AudienceCount {
+        let alike = groups.iter().map(|&(bits, status, contacts, fingerprint)| Alike {
+            standing: standing_of(bits, status),
+            part: 0,
+            contacts,
+            fingerprint,
+        });
+        judge_all(alike, classification, 1)
+    }
+
+    proptest! {
+        #[test]
+        fn every_contact_is_counted_once(groups in groups(), which in 0..3_usize) {
+            let count = counted(&groups, Classification::ALL[which]);
+            let all: i64 = groups.iter().map(|group| group.2).sum();
+            prop_assert_eq!(count.total, all);
+            prop_assert_eq!((count.members.contacts, count.variants.as_slice()), (all, &[count.queued][..]));
+            prop_assert_eq!(count.queued + count.skipped.iter().map(|(_, n)| n).sum::<i64>(), all);
+        }
+
+        #[test]
+        fn the_order_of_rows_does_not_change_the_digest(groups in groups()) {
+            let reversed: Vec<_> = groups.iter().rev().copied().collect();
+            prop_assert_eq!(
+                counted(&groups, Classification::Marketing),
+                counted(&reversed, Classification::Marketing)
+            );
+        }
+
+        #[test]
+        fn another_contact_changes_the_digest(groups in groups(), fingerprint in 1..i64::MAX) {
+            let mut more = groups.clone();
+            more.push((0, "subscribed", 1, fingerprint));
+            prop_assert_ne!(
+                counted(&groups, Classification::Marketing).digest,
+                counted(&more, Classification::Marketing).digest
+            );
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Who an audience is: selected, counted, looked up, pinned for a launch, split for an A/B test.
+
+mod count;
+mod lookup;
+mod pin;
+mod selector;
+mod split;
+
+pub use count::{AudienceCount, Members, count, count_split};
+pub use lookup::{includes, is_known, some};
+pub use pin::{pin, unpin};
+pub use selector::AudienceSelector;
+pub use split::{LETTERS, Split};

@@ -1,0 +1,225 @@
+//! Claiming: one transaction per message, set-based.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use chrono::{NaiveDate, Utc};
+use runner::StageError;
+use runtime::{db::BEGIN_UNHURRIED, plans::KeptPlans};
+use schemas::{
+    CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
+};
+use sqlx::{Connection, PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::fence::{
+    Answer, BatchContext, BatchStanding, Change, Held, PUT_OFF, Ring, Verdict,
+    sql::{self, BatchKey, Booking},
+    until_tomorrow,
+};
+use crate::schedule::Patience;
+use crate::warmup::{self, DomainKey, Places, Standing};
+
+/// When a send comes again that found all places in its domain's day taken by others.
+const PLACE_WAIT: Duration = Duration::from_secs(5);
+
+/// A claimed send and where its slots are.
+#[derive(Debug)]
+pub struct ClaimedSend {
+    /// The send.
+    pub send: Held,
+    /// Index of the message.
+    pub input: usize,
+    /// Index of the recipient in it.
+    pub recipient: usize,
+}
+
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Claimed, in the order of their batches.
+    pub sendable: Vec<ClaimedSend>,
+    /// Claimed and not to be sent: their changes, to be recorded.
+    pub withheld: Vec<Change>,
+}
+
+/// A batch as the claim found it.
+struct Found {
+    context: Arc<BatchContext>,
+    standing: BatchStanding,
+}
+
+/// Claims what is to do in these messages, under this token and lease. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
+/// go back to waiting, those of paused tenants are rung for again and put aside by compliance.
+///
+/// # Errors
+/// Rejects messages of batches that do not exist; otherwise the ledger's own.
+pub async fn claim(
+    plans: &KeptPlans,
+    inputs: &[Rendered],
+    (token, lease): (Uuid, Duration),
+    warm: &Places,
+) -> Result<Claimed, StageError> {
+    let mut connection = plans.take().await?;
+    // The claim may be lost in a crash of Postgres: nothing was sent under it then.
+    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
+    let batches = find_batches(&mut tx, inputs).await?;
+    let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
+    let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
+    let mut places: HashMap<Uuid, (usize, usize)> = HashMap::new();
+    for (number, input) in inputs.iter().enumerate() {
+        let found = batches
+            .get(&(input.tenant_id, input.batch_id))
+            .ok_or_else(|| StageError::rejected("unknown_batch", input.batch_id))?;
+        match found.standing.verdict() {
+            Verdict::Cancel => continue,
+            Verdict::Hold => {
+                bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::Hold);
+                continue;
+            }
+            Verdict::Rest => {
+                bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::After(PUT_OFF));
+                continue;
+            }
+            Verdict::Pass | Verdict::Skip(_) => {}
+        }
+        for (position, recipient) in input.recipients.iter().enumerate() {
+            let id = SendId::of(input.batch_id, recipient.ordinal).0;
+            places.insert(id, (number, position));
+            asked.entry(found.context.month).or_default().push((input.tenant_id, id));
+        }
+    }
+    let warmups = find_warmups(&mut tx, &batches).await?;
+    let mut claimed = Claimed::default();
+    for (month, mut sends) in asked {
+        sends.sort_unstable_by_key(|(_, id)| *id);
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.into_iter().unzip();
+        let rows = sqlx::query_file!("queries/claim/claim.sql", &tenants, &ids, month, token, lease.as_secs_f64())
+            .fetch_all(&mut *tx)
+            .await?;
+        for row in rows {
+            let Some(&(input, recipient)) = places.get(&row.id) else { continue };
+            let key = (inputs[input].tenant_id, inputs[input].batch_id);
+            let Some(found) = batches.get(&key) else { continue };
+            let booking = bookings.entry(key).or_default();
+            booking.moved(if row.was_deferred { SendState::Deferred } else { SendState::Queued }, SendState::Claimed);
+            booking.lease(lease.as_secs_f64());
+            let send = Held {
+                id: row.id,
+                contact_id: row.contact_id,
+                token,
+                attempt: row.attempts,
+                doubtful: row.doubtful,
+                metered_on: row.metered_on,
+                was_deferred: row.was_deferred,
+                _place: None,
+                batch: found.context.clone(),
+            };
+            let standing = send.warming().and_then(|domain| warmups.get(&domain));
+            let withheld = withheld(&send, &found.standing).map(Box::new);
+            match withheld.map_or_else(|| warming(send, standing, warm), Err) {
+                Ok(send) => claimed.sendable.push(ClaimedSend { send, input, recipient }),
+                Err(change) => claimed.withheld.push(*change),
+            }
+        }
+    }
+    sql::settle(&mut tx, &bookings).await?;
+    tx.commit().await?;
+    plans.put_back(connection);
+    // In the order of the batch: contacts that stand together are locked together.
+    claimed.sendable.sort_by_key(|sendable| sendable.send.id);
+    Ok(claimed)
+}
+
+/// The warm-ups of the batches' domains, as they stand. Looked at without a lock: the fence is what holds.
+async fn find_warmups(
+    db: &mut PgConnection,
+    batches: &HashMap<BatchKey, Found>,
+) -> sqlx::Result<HashMap<DomainKey, Standing>> {
+    let domains: BTreeSet<DomainKey> =
+        batches.values().filter_map(|found| Some((found.context.tenant_id, found.context.warming?))).collect();
+    if domains.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let standings = warmup::standings(db, &domains.into_iter().collect::<Vec<_>>()).await?;
+    Ok(standings.into_iter().map(|standing| ((standing.tenant_id, standing.domain_id), standing)).collect())
+}
+
+/// A campaign's send of a domain that is warmed up gets a place in what is left for today, or waits: until tomorrow when nothing
+/// is left, else for a moment, because those who have the places may not need them.
+fn warming(send: Held, standing: Option<&Standing>, places: &Places) -> Result<Held, Box<Change>> {
+    let counts = send.batch.kind == MessageKind::Campaign && send.metered_on.is_none();
+    let room = standing.filter(|_| counts).and_then(|standing| Some((standing.today, standing.room()?)));
+    let (Some((today, room)), Some(domain)) = (room, send.warming()) else { return Ok(send) };
+    match places.take(domain, room) {
+        Some(place) => Ok(Held { _place: Some(Arc::new(place)), ..send }),
+        None if room == 0 => Err(Box::new(until_tomorrow(send, today))),
+        None => Err(Box::new(Change::waiting(send, "warmup", PLACE_WAIT))),
+    }
+}
+
+/// Why a claimed send is not sent at all.
+fn withheld(send: &Held, standing: &BatchStanding) -> Option<Change> {
+    if let Verdict::Skip(reason) = standing.verdict() {
+        return Some(Change::skipped(send.clone(), reason));
+    }
+    let age = (Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
+    let patience = patience(send.batch.kind);
+    // A password reset of yesterday only confuses. Campaigns may rest for days, paused; their own time counts in attempts.
+    (patience == Patience::Prompt && age >= patience.limit())
+        .then(|| Change::expired(send.clone(), SendState::Claimed, "expired", Answer::default()))
+}
+
+/// How long a kind of message is worth trying.
+pub fn patience(kind: MessageKind) -> Patience {
+    match kind {
+        MessageKind::Campaign => Patience::Bulk,
+        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff => Patience::Prompt,
+    }
+}
+
+async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Result<HashMap<BatchKey, Found>> {
+    let (tenants, ids) = distinct_batches(inputs.iter());
+    let rows = sqlx::query_file!("queries/claim/claim_batches.sql", &tenants, &ids).fetch_all(db).await?;
+    let found = rows.into_iter().map(|row| {
+        let context = BatchContext {
+            tenant_id: row.tenant_id,
+            batch_id: row.id,
+            month: row.month,
+            kind: row.kind,
+            lane: row.lane,
+            classification: row.classification,
+            sandbox: row.environment == Environment::Sandbox,
+            warming: row.warming.filter(|_| row.environment == Environment::Production),
+            created_at: row.created_at,
+        };
+        let standing = BatchStanding {
+            campaign: row.campaign_status,
+            paused: row.paused,
+            missed: row.missed,
+            tenant_active: row.tenant_status == "active",
+            tenant_paused: row.tenant_paused,
+            sender_active: row.sender_status == "active",
+            domain: row.domain_status,
+        };
+        ((row.tenant_id, row.id), Found { context: Arc::new(context), standing })
+    });
+    Ok(found.collect())
+}
+
+fn distinct_batches<'a>(inputs: impl Iterator<Item = &'a Rendered>) -> (Vec<Uuid>, Vec<Uuid>) {
+    let mut keys: Vec<BatchKey> = inputs.map(|input| (input.tenant_id, input.batch_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().unzip()
+}
+
+/// Their way rests: the batches are announced again when it may serve, and nothing is claimed.
+pub async fn postpone(pool: &PgPool, inputs: &[&Rendered], wait: Duration) -> Result<(), StageError> {
+    let (tenants, ids) = distinct_batches(inputs.iter().copied());
+    sqlx::query_file!("queries/claim/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Keeps what analytics read small: logs folded into totals, shards of past hours merged.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use sqlx::PgPool;
+
+/// Rows of a log folded at a time; a sweep that found so many runs again at once.
+const AT_ONCE: i64 = 5_000;
+
+/// Folds the logs of suppressions and contents. Several processes may: each takes rows that no other holds.
+pub struct Logs(pub PgPool);
+
+#[async_trait]
+impl Sweep for Logs {
+    fn name(&self) -> &'static str {
+        "fold_logs"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    fn rests(&self) -> bool {
+        false
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let suppressions =
+            sqlx::query_file_scalar!("queries/compact/compact_suppressions.sql", AT_ONCE).fetch_one(&self.0).await?;
+        let contents =
+            sqlx::query_file_scalar!("queries/compact/compact_contents.sql", AT_ONCE).fetch_one(&self.0).await?;
+        // Below the limit everything there was is folded: nothing to hurry for.
+        let full = suppressions.max(contents) >= AT_ONCE;
+        Ok(if full { u64::try_from(suppressions + contents).unwrap_or(0) } else { 0 })
+    }
+}
+
+/// Merges the shards of past hours.
+pub struct PastHours(pub PgPool);
+
+#[async_trait]
+impl Sweep for PastHours {
+    fn name(&self) -> &'static str {
+        "merge_hours"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(300)
+    }
+
+    fn rests(&self) -> bool {
+        false
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let saved = sqlx::query_file_scalar!("queries/compact/compact_hours.sql", AT_ONCE).fetch_one(&self.0).await?;
+        Ok(u64::try_from(saved).unwrap_or(0))
+    }
+}

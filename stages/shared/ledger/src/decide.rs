@@ -1,0 +1,99 @@
+//! Deciding sends by an operator's evidence: what left, and what did not. Never back into the queue: what may have left is not sent
+//! again.
+
+use std::collections::BTreeSet;
+
+use schemas::SendId;
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+/// Sends decided in one transaction.
+pub const AT_ONCE: usize = 500;
+/// The reason of a send of which an operator says that it did not leave. Not among those that are tried again.
+const IN_DOUBT: &str = "in_doubt";
+
+/// What an operator says happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Outcome {
+    /// It left: the recipient has it.
+    Sent,
+    /// It did not leave, and is given up: it is not sent again.
+    Failed,
+}
+
+impl Outcome {
+    /// The state.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// From where sends are decided.
+#[derive(Debug, Clone, Copy)]
+pub struct Decision<'a> {
+    /// What happened.
+    pub outcome: Outcome,
+    /// Only those in these states.
+    pub from: &'a [&'a str],
+    /// By whose word, such as `operator` or `relay_log`.
+    pub evidence: &'a str,
+}
+
+/// Decides these sends, by tenant; answers how many it did. In chunks, each committed, so that an interruption leaves whole steps.
+pub async fn decide(
+    pool: &PgPool,
+    sends: &[(Uuid, Uuid)],
+    decision: Decision<'_>,
+    mut progress: impl FnMut(usize),
+) -> sqlx::Result<u64> {
+    let mut decided = 0;
+    for chunk in sends.chunks(AT_ONCE) {
+        let mut tx = pool.begin_with(runtime::plans::BEGIN_BY_KEY).await?;
+        decided += decide_some(&mut tx, chunk, decision).await?;
+        tx.commit().await?;
+        progress(chunk.len());
+    }
+    Ok(decided)
+}
+
+async fn decide_some(db: &mut PgConnection, sends: &[(Uuid, Uuid)], decision: Decision<'_>) -> sqlx::Result<u64> {
+    let sends: BTreeSet<(Uuid, Uuid)> = sends.iter().copied().collect();
+    let batches: BTreeSet<(Uuid, Uuid)> = sends.iter().map(|(tenant, id)| (*tenant, SendId(*id).batch())).collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = batches.into_iter().unzip();
+    // Batches before sends, in their order: as everybody locks them.
+    sqlx::query!(
+        "select b.id
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         cross join lateral (
+             select b.id from batches b where b.tenant_id = w.tenant_id and b.id = w.id offset 0 for no key update
+         ) b",
+        &tenants,
+        &ids,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let from: Vec<String> = decision.from.iter().map(|state| (*state).to_owned()).collect();
+    let reason = (decision.outcome == Outcome::Failed).then_some(IN_DOUBT);
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.iter().copied().unzip();
+    let months: Vec<_> = ids.iter().map(|id| SendId(*id).month()).collect();
+    let batches: Vec<Uuid> = ids.iter().map(|id| SendId(*id).batch()).collect();
+    let decided = sqlx::query_file!(
+        "queries/operator/decide.sql",
+        &tenants,
+        &ids,
+        &months,
+        &batches,
+        decision.outcome.as_str(),
+        &from,
+        reason,
+        json!({"evidence": decision.evidence, "reason": reason}),
+        0_i16,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(decided.len() as u64)
+}

@@ -1,0 +1,148 @@
+//! Ringing for what stands in the ledger. The ledger says first that it was announced; only then is it.
+
+use std::collections::BTreeMap;
+
+use runner::StageError;
+use runtime::{Bus, Publication, trace};
+use schemas::{Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId, ids::PROMPT_BATCH_MAX, subjects};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::traced::Announced;
+
+/// A batch whose announcement is committed.
+#[derive(Debug, Clone)]
+pub struct AnnouncedBatch {
+    /// Whose.
+    pub tenant_id: Uuid,
+    /// The batch.
+    pub batch_id: Uuid,
+    /// Its lane.
+    pub lane: Lane,
+    /// How often it was announced, this time included.
+    pub announcement: i32,
+}
+
+impl AnnouncedBatch {
+    /// Its announcement, to be published.
+    ///
+    /// # Errors
+    /// When it cannot be encoded.
+    pub fn publication(&self) -> Result<Publication, StageError> {
+        self.publication_telling(None)
+    }
+
+    /// The announcement of a batch whose outcome somebody waits for.
+    pub fn publication_telling(&self, notify: Option<String>) -> Result<Publication, StageError> {
+        let message = Resolved {
+            tenant_id: self.tenant_id,
+            batch_id: self.batch_id,
+            lane: self.lane,
+            announcement: self.announcement,
+            notify,
+        };
+        Ok(Publication::json(subjects::resolved(self.lane), message.message_id(), &message)?)
+    }
+}
+
+/// A request whose announcement is committed.
+#[derive(Debug, Clone)]
+pub struct AnnouncedRequest {
+    /// Whose.
+    pub tenant_id: Uuid,
+    /// The request.
+    pub request_id: Uuid,
+    /// Who asked.
+    pub product: String,
+    /// Where.
+    pub environment: Environment,
+    /// What is asked for.
+    pub kind: RequestKind,
+    /// How often it was announced, this time included.
+    pub announcements: i32,
+}
+
+/// The announcement of requests that are handled together: of one, or of transactional ones that will be one batch.
+struct Announcement<'a> {
+    first: &'a AnnouncedRequest,
+    count: usize,
+}
+
+impl<'a> Announcement<'a> {
+    /// One for each batch to be, and for each request of another kind.
+    fn of(announced: &'a [AnnouncedRequest]) -> Vec<Self> {
+        let mut announcements: BTreeMap<(Uuid, Uuid), Self> = BTreeMap::new();
+        for request in announced {
+            let work = match request.kind {
+                RequestKind::Transactional => SendId(request.request_id).batch(),
+                _ => request.request_id,
+            };
+            announcements
+                .entry((request.tenant_id, work))
+                .or_insert(Announcement { first: request, count: 0 })
+                .count += 1;
+        }
+        announcements.into_values().collect()
+    }
+
+    fn publication(&self) -> Result<Publication, StageError> {
+        let AnnouncedRequest { tenant_id, request_id, product, environment, kind, announcements } = self.first;
+        let message = RequestAnnounced {
+            count: u32::try_from(self.count).ok().filter(|count| *count > 1),
+            ..RequestAnnounced::of(*tenant_id, *request_id, *kind)
+        };
+        let subject = if self.count > PROMPT_BATCH_MAX {
+            subjects::accepted_array(product, *environment)
+        } else {
+            subjects::accepted(product, *environment, *kind)
+        };
+        Ok(Publication::json(subject, format!("request-{}-{announcements}", request_id.simple()), &message)?)
+    }
+}
+
+/// Publishes announcements of batches. When the bus does not take them, the ledger forgets them: a bus that is away for an hour
+/// must not push the next announcement half an hour further.
+pub async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> Result<(), StageError> {
+    let traced = Announced::batches(pool, announced).await;
+    let publication = |batch: &AnnouncedBatch| trace::scope(traced.of_batch(batch), || batch.publication());
+    let publications = announced.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
+    let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
+    let tenants: Vec<_> = announced.iter().map(|batch| batch.tenant_id).collect();
+    let ids: Vec<_> = announced.iter().map(|batch| batch.batch_id).collect();
+    let announcements: Vec<_> = announced.iter().map(|batch| batch.announcement).collect();
+    sqlx::query!(
+        "update batches b set announcement = b.announcement - 1, announce_after = now() + interval '2 seconds'
+         from unnest($1::uuid[], $2::uuid[], $3::integer[]) as w (tenant_id, id, announcement)
+         where b.tenant_id = w.tenant_id and b.id = w.id and b.announcement = w.announcement and b.state = 'announced'",
+        &tenants,
+        &ids,
+        &announcements,
+    )
+    .execute(pool)
+    .await?;
+    Err(refused.into())
+}
+
+/// Publishes announcements of requests, and forgets them like those of batches when the bus does not take them.
+pub async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedRequest]) -> Result<(), StageError> {
+    let traced = Announced::requests(pool, announced).await;
+    let publication = |announcement: &Announcement<'_>| {
+        trace::scope(traced.of_request(announcement.first), || announcement.publication())
+    };
+    let publications = Announcement::of(announced).iter().map(publication).collect::<Result<Vec<_>, _>>()?;
+    let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
+    let tenants: Vec<_> = announced.iter().map(|request| request.tenant_id).collect();
+    let ids: Vec<_> = announced.iter().map(|request| request.request_id).collect();
+    let announcements: Vec<_> = announced.iter().map(|request| request.announcements).collect();
+    sqlx::query!(
+        "update requests r set announcements = r.announcements - 1, announce_after = now() + interval '2 seconds'
+         from unnest($1::uuid[], $2::uuid[], $3::integer[]) as w (tenant_id, id, announcements)
+         where r.tenant_id = w.tenant_id and r.id = w.id and r.announcements = w.announcements and r.state = 'accepted'",
+        &tenants,
+        &ids,
+        &announcements,
+    )
+    .execute(pool)
+    .await?;
+    Err(refused.into())
+}

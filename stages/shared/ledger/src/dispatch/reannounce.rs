@@ -1,0 +1,60 @@
+//! Rings again for batches that were handed on and are still open, and for resting ones whose deferred sends are due.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use runtime::Bus;
+use schemas::Lane;
+use sqlx::PgPool;
+
+use super::announce::{self, AnnouncedBatch};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Batches rung for at a time.
+const AT_ONCE: i64 = 256;
+
+/// Announces batches again that are still open.
+pub struct Reannounce {
+    pool: PgPool,
+    bus: Bus,
+    reannounce: Duration,
+}
+
+impl Reannounce {
+    /// `reannounce`: the first pause; it doubles each time, up to 30 times this.
+    #[must_use]
+    pub fn new(pool: PgPool, bus: Bus, reannounce: Duration) -> Self {
+        Self { pool, bus, reannounce }
+    }
+}
+
+#[async_trait]
+impl Sweep for Reannounce {
+    fn name(&self) -> &'static str {
+        "batches"
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let rows = sqlx::query_file!("queries/dispatch/ring_batches.sql", AT_ONCE, self.reannounce.as_secs_f64())
+            .fetch_all(&self.pool)
+            .await?;
+        let found = rows.len() as u64;
+        let rung: Vec<_> = rows
+            .into_iter()
+            .filter(|row| row.state == "announced")
+            .map(|row| AnnouncedBatch {
+                tenant_id: row.tenant_id,
+                batch_id: row.id,
+                lane: row.lane,
+                announcement: row.announcement,
+            })
+            .collect();
+        announce::batches(&self.pool, &self.bus, &rung).await?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,77 @@
+//! Rings again for requests that were accepted and not handled. This also starts scheduled campaigns: their request is due when
+//! they are.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use runtime::Bus;
+use schemas::{Environment, RequestKind};
+use sqlx::PgPool;
+
+use super::announce::{self, AnnouncedRequest};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Requests rung for at a time.
+const AT_ONCE: i64 = 500;
+
+/// Announces requests again that were accepted and not handled.
+pub struct AnnounceRequests {
+    pool: PgPool,
+    bus: Bus,
+}
+
+impl AnnounceRequests {
+    /// On this bus.
+    #[must_use]
+    pub fn new(pool: PgPool, bus: Bus) -> Self {
+        Self { pool, bus }
+    }
+}
+
+#[async_trait]
+impl Sweep for AnnounceRequests {
+    fn name(&self) -> &'static str {
+        "requests"
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        // 30 s, doubling to ten minutes.
+        let rows = sqlx::query!(
+            r#"with due as (
+                   select tenant_id, id from requests
+                   where announce_after <= now() and state = 'accepted'
+                   order by announce_after
+                   limit $1
+                   for update skip locked
+               )
+               update requests r
+               set announcements = r.announcements + 1,
+                   announce_after = now() + make_interval(secs => least(30 * power(2, least(r.announcements, 5)), 600))
+               from due d
+               where r.tenant_id = d.tenant_id and r.id = d.id
+               returning r.tenant_id, r.id, r.product, r.environment as "environment: Environment",
+                         r.kind as "kind: RequestKind", r.announcements"#,
+            AT_ONCE,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let rung: Vec<_> = rows
+            .into_iter()
+            .map(|row| AnnouncedRequest {
+                tenant_id: row.tenant_id,
+                request_id: row.id,
+                product: row.product,
+                environment: row.environment,
+                kind: row.kind,
+                announcements: row.announcements,
+            })
+            .collect();
+        announce::requests(&self.pool, &self.bus, &rung).await?;
+        Ok(rung.len() as u64)
+    }
+}

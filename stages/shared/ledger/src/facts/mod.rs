@@ -1,0 +1,384 @@
+//! Signals into the ledger: one transaction for all that came together.
+
+mod each;
+pub mod rescore;
+mod settle;
+mod suppress;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{SendId, Signal};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use self::each::{Each, Fact};
+pub use self::{each::is_complaint, settle::Evidence};
+use crate::{
+    hours::{BatchKey, Hours, hour_of, moves},
+    machine::{self, Click},
+};
+
+/// Rows an hour's total is spread over.
+const SHARDS: u128 = 16;
+
+/// A shard for this process, so that two processes seldom wait for each other's totals.
+pub fn random_shard() -> i16 {
+    i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0)
+}
+
+/// What became of signals.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// How many were new, by fact.
+    pub fresh: Fresh,
+    /// How many sends in doubt have left, as it turned out.
+    pub settled: u64,
+    /// Sends that do not exist: what is told of them is not recorded.
+    pub unknown: BTreeSet<SendKey>,
+    /// Sends of which there is evidence that they left, while we do not know what became of them ourselves: they are in hand, or
+    /// wait for an attempt. It may be needed yet.
+    pub undecided: BTreeSet<SendKey>,
+}
+
+/// How many signals were new, by fact.
+#[derive(Debug, Default)]
+pub struct Fresh(BTreeMap<&'static str, u64>);
+
+impl Fresh {
+    /// All of them.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Each fact's name and how many there were.
+    pub fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(kind, count)| (*kind, *count))
+    }
+}
+
+/// A send: tenant and id.
+pub type SendKey = (Uuid, Uuid);
+/// When a fact happened, if it did.
+type Time = Option<DateTime<Utc>>;
+
+/// What is told of a send.
+#[derive(Debug, Default, Clone, Copy)]
+struct Told {
+    /// The earliest time of each fact, as far as it is told now.
+    times: Each<Time>,
+    /// Its clicks were gone through anew: the time of the first that is a person's is the last word.
+    recounted: bool,
+    /// The same of its opens.
+    reopened: bool,
+}
+
+impl Told {
+    fn earliest(&mut self, fact: Fact, at: DateTime<Utc>) {
+        let time = &mut self.times[fact as usize];
+        *time = Some(time.map_or(at, |earliest| earliest.min(at)));
+    }
+}
+
+fn batch_of((tenant, send): SendKey) -> BatchKey {
+    (tenant, SendId(send).batch())
+}
+
+/// A signal, and why it is a machine's.
+#[derive(Debug, Clone, Copy)]
+struct Marked<'a> {
+    signal: &'a Signal,
+    machine: Option<&'static str>,
+}
+
+/// How far a send is.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    /// When the server took it, or was about to.
+    accepted_at: Time,
+    /// Nobody knows whether it left, or it is about to be tried once more because nobody did.
+    is_doubted: bool,
+    /// What becomes of it is open.
+    is_open: bool,
+}
+
+/// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the hours, and the
+/// suppressions that follow. And settles sends in doubt of which there is evidence. Takes effect when the caller commits.
+///
+/// Locks in the order of the whole ledger: batches, contacts, sends, rollups. The transaction was begun with
+/// [`runtime::plans::BEGIN_BY_KEY`], or has called [`runtime::plans::follow_keys`].
+pub async fn record(
+    db: &mut PgConnection,
+    inputs: &[Signal],
+    evidence: &[Evidence],
+    shard: i16,
+) -> sqlx::Result<Recorded> {
+    let named: BTreeSet<SendKey> = inputs.iter().map(send_of).chain(evidence.iter().map(Evidence::send)).collect();
+    lock_batches(db, &named).await?;
+    let known = look_at_sends(db, &named).await?;
+    let inputs: Vec<&Signal> = inputs.iter().filter(|input| known.contains_key(&send_of(input))).collect();
+    let is = |told: &Evidence, rule: fn(&Look) -> bool| known.get(&told.send()).is_some_and(rule);
+    let doubted: Vec<&Evidence> = evidence.iter().filter(|told| is(told, |look| look.is_doubted)).collect();
+    let mut hours = Hours::default();
+    let mut recorded = Recorded {
+        unknown: named.into_iter().filter(|send| !known.contains_key(send)).collect(),
+        undecided: evidence
+            .iter()
+            .filter(|told| is(told, |look| look.is_open && !look.is_doubted))
+            .map(Evidence::send)
+            .collect(),
+        ..Recorded::default()
+    };
+    if !doubted.is_empty() {
+        recorded.settled = settle::settle(db, &doubted, &mut hours).await?;
+    }
+    let new = insert_events(db, &inputs, &known).await?;
+    if !new.is_empty() {
+        let mut told = tell(&new, &mut recorded.fresh, &mut hours);
+        let signals: Vec<&Signal> = new.iter().map(|new| new.signal).collect();
+        suppress::suppress(db, &signals).await?;
+        recount_clicks(db, &mut told).await?;
+        let changes = fold_sends(db, &told, &mut hours).await?;
+        count(db, &changes).await?;
+    }
+    hours.write(db, shard).await?;
+    Ok(recorded)
+}
+
+fn send_of(signal: &Signal) -> SendKey {
+    (signal.tenant_id, signal.send_id)
+}
+
+/// What new signals tell, by send.
+fn tell(new: &[Marked<'_>], fresh: &mut Fresh, hours: &mut Hours) -> BTreeMap<SendKey, Told> {
+    let mut told: BTreeMap<SendKey, Told> = BTreeMap::new();
+    for Marked { signal, machine } in new {
+        let send = (signal.tenant_id, signal.send_id);
+        *fresh.0.entry(signal.kind.label()).or_default() += 1;
+        let Some(fact) = Fact::of(&signal.kind) else { continue };
+        let told = told.entry(send).or_default();
+        told.earliest(fact, signal.occurred_at);
+        if fact == Fact::Opened && machine.is_none() {
+            told.earliest(Fact::OpenedHuman, signal.occurred_at);
+        }
+        if let Some(total) = each::total(&signal.kind) {
+            hours.add(batch_of(send), total, hour_of(signal.occurred_at), 1);
+        }
+    }
+    told
+}
+
+/// Three arrays that name sends: tenants, ids, months.
+fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>) {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.copied().unzip();
+    let months = ids.iter().map(|id| SendId(*id).month()).collect();
+    (tenants, ids, months)
+}
+
+/// Locks the batches of sends, in id order: they come before contacts and sends, in the whole ledger.
+pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
+    let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
+    sqlx::query!(
+        "select 1 as one from batches b
+         join unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id) on b.tenant_id = w.tenant_id and b.id = w.id
+         order by b.tenant_id, b.id for no key update of b",
+        &tenants,
+        &ids
+    )
+    .fetch_all(db)
+    .await
+    .map(drop)
+}
+
+/// The sends that there are, with how far they are.
+async fn look_at_sends(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<BTreeMap<SendKey, Look>> {
+    let (tenants, ids, months) = columns(sends.iter());
+    let rows = sqlx::query_file!("queries/facts/look_at_sends.sql", &tenants, &ids, &months).fetch_all(db).await?;
+    let look = |accepted_at, is_doubted, is_open| Look { accepted_at, is_doubted, is_open };
+    Ok(rows
+        .into_iter()
+        .map(|row| ((row.tenant_id, row.id), look(row.accepted_at, row.is_doubted, row.is_open)))
+        .collect())
+}
+
+/// Stores the facts, marked, and answers those that were not stored before.
+async fn insert_events<'a>(
+    db: &mut PgConnection,
+    inputs: &[&'a Signal],
+    known: &BTreeMap<SendKey, Look>,
+) -> sqlx::Result<Vec<Marked<'a>>> {
+    if inputs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mark = |signal: &'a Signal| {
+        let accepted_at = known.get(&send_of(signal)).and_then(|look| look.accepted_at);
+        Marked { signal, machine: each::machine_reason(signal, accepted_at) }
+    };
+    // One id twice in one group is one fact; the order is that of the key, for everybody.
+    let signals: BTreeMap<(Uuid, Uuid, Uuid), Marked<'_>> =
+        inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), mark(signal))).collect();
+    let tenants: Vec<Uuid> = signals.keys().map(|(tenant, ..)| *tenant).collect();
+    let sends: Vec<Uuid> = signals.keys().map(|(_, send, _)| *send).collect();
+    let ids: Vec<Uuid> = signals.keys().map(|(.., id)| *id).collect();
+    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
+    let types: Vec<String> = signals.values().map(|new| each::event_type(&new.signal.kind).to_owned()).collect();
+    let at: Vec<DateTime<Utc>> = signals.values().map(|new| new.signal.occurred_at).collect();
+    let details: Vec<Value> = signals.values().map(|new| each::detail_of(new.signal, new.machine)).collect();
+    let rows = sqlx::query!(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::timestamptz[], $7::jsonb[])
+         on conflict do nothing
+         returning tenant_id, send_id, id",
+        &tenants,
+        &sends,
+        &ids,
+        &months,
+        &types,
+        &at,
+        &details
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().filter_map(|row| signals.get(&(row.tenant_id, row.send_id, row.id)).copied()).collect())
+}
+
+/// Goes through all clicks of the sends that were clicked now: whether one is a person's depends on its neighbours, also on
+/// those that are told of later.
+async fn recount_clicks(db: &mut PgConnection, told: &mut BTreeMap<SendKey, Told>) -> sqlx::Result<()> {
+    let clicked = told.iter().filter(|(_, told)| told.times[Fact::Clicked as usize].is_some()).map(|(send, _)| send);
+    let (tenants, ids, months) = columns(clicked);
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let rows = sqlx::query_file!("queries/facts/clicks.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
+    let mut clicks: BTreeMap<SendKey, Vec<Click>> = BTreeMap::new();
+    for row in rows {
+        let click = Click { id: row.id, at: row.occurred_at, link: row.link, machine: row.machine };
+        clicks.entry((row.tenant_id, row.send_id)).or_default().push(click);
+    }
+    let mut marks: Vec<(SendKey, Uuid)> = Vec::new();
+    let mut reason = "";
+    for (send, clicks) in &mut clicks {
+        let (marked, why) = machine::bursts(clicks);
+        reason = why;
+        marks.extend(marked.into_iter().map(|id| (*send, id)));
+        if let Some(told) = told.get_mut(send) {
+            told.recounted = true;
+            told.times[Fact::ClickedHuman as usize] =
+                clicks.iter().filter(|click| !click.machine).map(|click| click.at).min();
+        }
+    }
+    mark_events(db, &marks, reason).await
+}
+
+/// Marks events that were taken for a person's.
+async fn mark_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &str) -> sqlx::Result<()> {
+    if marks.is_empty() {
+        return Ok(());
+    }
+    let (tenants, sends, months) = columns(marks.iter().map(|(send, _)| send));
+    let ids: Vec<Uuid> = marks.iter().map(|(_, id)| *id).collect();
+    sqlx::query!(
+        "update events e set detail = e.detail || jsonb_build_object('is_machine', true, 'machine_reason', $5::text)
+         from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as w (tenant_id, send_id, month, id)
+         where e.tenant_id = w.tenant_id and e.send_id = w.send_id and e.id = w.id and e.month = w.month and e.month = any ($3::date[])",
+        &tenants,
+        &sends,
+        &months,
+        &ids,
+        reason
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Sets the first times on the sends, and answers for each batch how many sends more, or fewer, have a fact.
+async fn fold_sends(
+    db: &mut PgConnection,
+    told: &BTreeMap<SendKey, Told>,
+    hours: &mut Hours,
+) -> sqlx::Result<BTreeMap<BatchKey, Each<i32>>> {
+    let (tenants, sends, months) = columns(told.keys());
+    let column = |fact: Fact| told.values().map(|told| told.times[fact as usize]).collect::<Vec<Time>>();
+    let recounted: Vec<bool> = told.values().map(|told| told.recounted).collect();
+    let reopened: Vec<bool> = told.values().map(|told| told.reopened).collect();
+    let rows = sqlx::query_file!(
+        "queries/facts/fold.sql",
+        &tenants,
+        &sends,
+        &months,
+        &column(Fact::Delivered) as &[Time],
+        &column(Fact::Complained) as &[Time],
+        &column(Fact::Opened) as &[Time],
+        &column(Fact::Clicked) as &[Time],
+        &column(Fact::Unsubscribed) as &[Time],
+        &column(Fact::OpenedHuman) as &[Time],
+        &recounted,
+        &column(Fact::ClickedHuman) as &[Time],
+        &column(Fact::Bounced) as &[Time],
+        &column(Fact::Replied) as &[Time],
+        &reopened,
+    )
+    .fetch_all(db)
+    .await?;
+    let mut changes: BTreeMap<BatchKey, Each<i32>> = BTreeMap::new();
+    for row in rows {
+        let batch = batch_of((row.tenant_id, row.send_id));
+        let change = changes.entry(batch).or_default();
+        for fact in Fact::ALL {
+            let time = |times: &[Time]| times.get(fact as usize).copied().flatten();
+            let (before, after) = (time(&row.before), time(&row.after));
+            change[fact as usize] += i32::from(after.is_some()) - i32::from(before.is_some());
+            for (hour, by) in moves(before, after).into_iter().flatten() {
+                hours.add(batch, fact.word(), hour, by);
+            }
+        }
+    }
+    changes.retain(|_, change| change.iter().any(|by| *by != 0));
+    Ok(changes)
+}
+
+/// Counts the facts on their batches, which are locked.
+async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -> sqlx::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = changes.keys().copied().unzip();
+    let column = |fact: Fact| changes.values().map(|change| change[fact as usize]).collect::<Vec<i32>>();
+    sqlx::query!(
+        "update batches b
+         set delivered = b.delivered + d.delivered, complained = b.complained + d.complained, opened = b.opened + d.opened,
+             clicked = b.clicked + d.clicked, unsubscribed = b.unsubscribed + d.unsubscribed,
+             opened_human = b.opened_human + d.opened_human, clicked_human = b.clicked_human + d.clicked_human,
+             bounced = b.bounced + d.bounced, replied = b.replied + d.replied, confirmed = b.confirmed + d.confirmed
+         from unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[],
+              $11::int[], $12::int[])
+              as d (tenant_id, id, delivered, complained, opened, clicked, unsubscribed, opened_human, clicked_human, bounced, replied,
+                    confirmed)
+         where b.tenant_id = d.tenant_id and b.id = d.id",
+        &tenants,
+        &batches,
+        &column(Fact::Delivered),
+        &column(Fact::Complained),
+        &column(Fact::Opened),
+        &column(Fact::Clicked),
+        &column(Fact::Unsubscribed),
+        &column(Fact::OpenedHuman),
+        &column(Fact::ClickedHuman),
+        &column(Fact::Bounced),
+        &column(Fact::Replied),
+        &column(Fact::Confirmed)
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+#[cfg(test)]
+mod measure;
+#[cfg(test)]
+mod permutations;

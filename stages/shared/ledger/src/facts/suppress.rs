@@ -1,0 +1,61 @@
+//! Signals after which a recipient gets no more mail.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{BounceClass, SendId, Signal, SignalKind};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::each::is_complaint;
+use crate::suppressions::{self, NewSuppression, SuppressionReason};
+
+/// Suppresses the recipients of new opt-outs and complaints, and addresses that do not exist. A soft bounce, or one that is about us,
+/// suppresses nobody here. An opt-out by a page of ours is committed with its fact ([`crate::opt_out`]); this holds for
+/// what providers and reports tell. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
+pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Result<()> {
+    let leaving: Vec<&Signal> =
+        new.iter().copied().filter(|signal| matches!(signal.kind, SignalKind::Unsubscribed { .. })).collect();
+    let complaining: Vec<&Signal> = new.iter().copied().filter(|signal| is_complaint(&signal.kind)).collect();
+    let gone: Vec<&Signal> = new
+        .iter()
+        .copied()
+        .filter(|signal| matches!(signal.kind, SignalKind::Bounced { class: BounceClass::Hard, .. }))
+        .collect();
+    if leaving.is_empty() && complaining.is_empty() && gone.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids, months) = keys(leaving.iter().chain(&complaining).chain(&gone).copied());
+    let rows =
+        sqlx::query_file!("queries/facts/lock_recipients.sql", &tenants, &ids, &months).fetch_all(&mut *db).await?;
+    let addresses: HashMap<(Uuid, Uuid), String> =
+        rows.into_iter().map(|row| ((row.tenant_id, row.send_id), row.address)).collect();
+    let suppressed = |signal: &&Signal, reason, source| {
+        let address = addresses.get(&(signal.tenant_id, signal.send_id))?.clone();
+        Some(NewSuppression::new(signal.tenant_id, address, reason, source).because_of(signal.send_id))
+    };
+    let mut new: Vec<NewSuppression> = Vec::new();
+    if !leaving.is_empty() {
+        let (tenants, ids, months) = keys(leaving.iter().copied());
+        let at: Vec<DateTime<Utc>> = leaving.iter().map(|signal| signal.occurred_at).collect();
+        let left =
+            sqlx::query_file!("queries/facts/leave.sql", &tenants, &ids, &months, &at).fetch_all(&mut *db).await?;
+        new.extend(left.into_iter().map(|row| {
+            let new = NewSuppression::new(row.tenant_id, row.address, SuppressionReason::Unsubscribe, "recipient");
+            new.because_of(row.send_id)
+        }));
+    }
+    new.extend(complaining.iter().filter_map(|one| suppressed(one, SuppressionReason::Complaint, "recipient")));
+    new.extend(gone.iter().filter_map(|one| suppressed(one, SuppressionReason::HardBounce, "provider")));
+    suppressions::suppress(db, new).await.map(drop)
+}
+
+fn keys<'a>(signals: impl Iterator<Item = &'a Signal>) -> (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>) {
+    let mut keys = (Vec::new(), Vec::new(), Vec::new());
+    for signal in signals {
+        keys.0.push(signal.tenant_id);
+        keys.1.push(signal.send_id);
+        keys.2.push(SendId(signal.send_id).month());
+    }
+    keys
+}

@@ -1,0 +1,325 @@
+//! One group commit.
+//!
+//! Locks in the order everybody keeps: batches, contacts, sends, rollups. The contacts of the fences and the gates of their tenants are
+//! locked first and looked at in a later statement, so that a suppression, a cancel, a pause or a suspension that was answered before is
+//! always seen. A fence whose contact somebody else holds, or whose gate is being closed, is not decided: it comes again with the next
+//! group, and nobody waits for it.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Instant,
+};
+
+use crate::gate::Standing;
+use chrono::NaiveDate;
+use runtime::{Counter, Histogram, plans::KeptPlans};
+use schemas::SendState;
+use sqlx::{Connection, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{
+    Change, Fence, Held, LedgerSettings, Verdict,
+    meter::Meter,
+    sql::{self, BatchKey, BatchLook, Booking, Moved, Totals},
+    warming::Warming,
+};
+use crate::gate;
+use crate::quota::QuotaDefaults;
+
+/// How many shards a total has.
+const SHARDS: u8 = 16;
+
+/// Commits groups, one after the other.
+pub(super) struct Commits {
+    connections: KeptPlans,
+    fence_lease_seconds: f64,
+    quota: QuotaDefaults,
+    shard: i16,
+}
+
+/// A shard for this process, so that two processes seldom wait for each other's totals.
+pub(super) fn random_shard() -> u8 {
+    rand::random::<u8>() % SHARDS
+}
+
+/// The shard of one of its writers: each has another.
+pub(super) fn shard_of(first: u8, number: usize) -> i16 {
+    i16::try_from((usize::from(first) + number) % usize::from(SHARDS)).unwrap_or(0)
+}
+
+/// What became of a group.
+#[derive(Debug, Default)]
+pub(super) struct Committed {
+    /// The answer to each fence; none where somebody else holds the recipient.
+    pub fences: Vec<Option<Fence>>,
+    /// The recipients who are to be suppressed and whom somebody else holds: their changes are not written.
+    pub held: HashSet<Uuid>,
+}
+
+impl Committed {
+    /// Whether this change is still to be written.
+    pub fn leaves_out(&self, change: &Change) -> bool {
+        change.suppress.is_some() && self.held.contains(&change.send.contact_id)
+    }
+}
+
+impl Commits {
+    /// Connects like `pool`. Every statement here touches a bounded number of rows by primary key.
+    pub fn new(pool: &PgPool, settings: LedgerSettings, shard: i16) -> Self {
+        let fence_lease_seconds = settings.fence_lease.as_secs_f64();
+        Self { connections: KeptPlans::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
+    }
+
+    /// Commits fences and changes together, as far as nobody else holds their recipients; `wait` for those who are to be suppressed. On
+    /// an error nothing is known to be written.
+    pub async fn commit(&self, fences: &[Held], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
+        let mut connection = self.connections.take().await?;
+        let committed = self.commit_on(&mut connection, fences, changes, wait).await?;
+        self.connections.put_back(connection);
+        Ok(committed)
+    }
+
+    async fn commit_on(
+        &self,
+        connection: &mut PgConnection,
+        fences: &[Held],
+        changes: &[Change],
+        wait: bool,
+    ) -> sqlx::Result<Committed> {
+        let started = Instant::now();
+        let mut tx = connection.begin().await?;
+        let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
+        sql::lock_batches(&mut tx, &keys).await?;
+        let held = hold_suppressed(&mut tx, changes, wait).await?;
+        let committed = Committed { fences: Vec::new(), held };
+        let changes: Vec<&Change> = changes.iter().filter(|change| !committed.leaves_out(change)).collect();
+        let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
+        let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
+        let all: Vec<&Change> = gated.iter().flatten().chain(changes.iter().copied()).collect();
+        let (moved, late) = self.apply(&mut tx, &all).await?;
+        debug_assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
+        let all_moved = || all.iter().copied().filter(|change| moved.has_left(change.send.id, change.from));
+        sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
+        sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
+        sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
+        sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
+        if !suppressing.is_empty() {
+            sql::suppress(&mut tx, &suppressing).await?;
+        }
+        let captured: Vec<&Change> = all_moved().filter(|change| change.captured.is_some()).collect();
+        if !captured.is_empty() {
+            sql::capture(&mut tx, &captured).await?;
+        }
+        let committing = Instant::now();
+        tx.commit().await?;
+        Histogram::LedgerCommitSeconds.record(started.elapsed().as_secs_f64(), [("kind", kind(fences, &changes))]);
+        count(all_moved());
+        let passed = Fence::Passed { at: committing, metered_on: meter.today() };
+        let has_passed =
+            |change: &Change| change.to == SendState::Fenced && moved.has_left(change.send.id, change.from);
+        let answer = |change: &Change| if has_passed(change) { passed } else { Fence::Refused };
+        Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(answer)).collect(), ..committed })
+    }
+
+    /// Decides each fence whose recipient nobody else holds: the change it leads to. The meter has let through what is to pass, and no
+    /// more than the quotas leave; the warm-up of new domains comes before it, since what waits uses up nothing.
+    async fn gate(
+        &self,
+        db: &mut PgConnection,
+        fences: &[Held],
+    ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
+        if fences.is_empty() {
+            return Ok((Vec::new(), Meter::default(), Warming::default()));
+        }
+        let (tenants, contacts) = contact_keys(fences.iter());
+        let locked = sql::lock_for_fence(db, &tenants, &contacts).await?;
+        let standings = sql::look_at_contacts(db, &tenants, &contacts).await?;
+        let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
+        let departed = sql::look_at_departures(db, &on_topics(fences, &batches)).await?;
+        let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
+        let mut warming = Warming::open(db, fences).await?;
+        let decide = |send: &Held| {
+            let standing = standings.get(&send.contact_id);
+            if standing.is_some() && !locked.contains(&send.contact_id) {
+                return None;
+            }
+            let batch = batches.get(&send.batch.batch_id);
+            let has_left =
+                batch.and_then(|batch| batch.topic).is_some_and(|topic| departed.contains(&(topic, send.contact_id)));
+            Some(meter.admit(warming.admit(gated(send, batch, standing, has_left))))
+        };
+        let changes = fences.iter().map(decide).collect();
+        Ok((changes, meter, warming))
+    }
+
+    /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
+    /// send is looked for where the sweep may have put it, and the second set answers which of them moved from there.
+    async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
+        let (mut moved, mut late) = (Moved::default(), Moved::default());
+        for (month, changes) in by_month(all) {
+            let now = sql::apply(db, month, &changes, self.fence_lease_seconds).await?;
+            let evidence: Vec<Change> = changes
+                .iter()
+                .filter(|change| !now.has_left(change.send.id, change.from))
+                .flat_map(|change| settled_by(change).iter().map(|from| Change { from: *from, ..(**change).clone() }))
+                .collect();
+            if !evidence.is_empty() {
+                let refs: Vec<&Change> = evidence.iter().collect();
+                late.extend(sql::apply(db, month, &refs, self.fence_lease_seconds).await?);
+            }
+            moved.extend(now);
+        }
+        Ok((moved, late))
+    }
+
+    fn bookings(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, Booking> {
+        let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
+        for change in all {
+            let Some(from) = came_from(change, moved, late) else { continue };
+            let booking = bookings.entry((change.send.batch.tenant_id, change.send.batch.batch_id)).or_default();
+            booking.moved(from, change.to);
+            booking.ring(change.ring);
+            if change.is_bounce() {
+                booking.bounced();
+            }
+            if is_delivered(change, moved, late) {
+                booking.delivered();
+            }
+            if change.to == SendState::Fenced {
+                booking.lease(self.fence_lease_seconds);
+            }
+        }
+        bookings
+    }
+}
+
+/// Locks the recipients who are to be suppressed; answers those whom somebody else holds, unless it is to wait for them.
+async fn hold_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) -> sqlx::Result<HashSet<Uuid>> {
+    let suppressing: Vec<&Held> =
+        changes.iter().filter(|change| change.suppress.is_some()).map(|change| &change.send).collect();
+    if suppressing.is_empty() {
+        return Ok(HashSet::new());
+    }
+    // In the order of all. Those of the fences are never waited for, so no two writers wait for each other.
+    let (tenants, contacts) = contact_keys(suppressing.into_iter());
+    if wait {
+        sql::lock_for_suppression(db, &tenants, &contacts).await?;
+        return Ok(HashSet::new());
+    }
+    let locked = sql::try_lock_for_suppression(db, &tenants, &contacts).await?;
+    Ok(contacts.into_iter().filter(|contact| !locked.contains(contact)).collect())
+}
+
+/// The sends of campaigns to a topic: tenant, topic, contact.
+fn on_topics(fences: &[Held], batches: &HashMap<Uuid, BatchLook>) -> Vec<(Uuid, Uuid, Uuid)> {
+    let topic = |send: &Held| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
+    fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
+}
+
+/// The change a fence leads to. Who has left the topic has left this campaign.
+fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&Standing>, has_left: bool) -> Change {
+    let send = send.clone();
+    let standing = standing.map(|known| Standing { unsubscribed: known.unsubscribed || has_left, ..*known });
+    let mail = (send.batch.kind, send.batch.classification);
+    match gate::verdict(batch.map(|batch| &batch.standing), standing.as_ref(), mail) {
+        Verdict::Pass => Change::fenced(send),
+        Verdict::Skip(reason) => Change::skipped(send, reason),
+        Verdict::Cancel => Change::cancelled(send),
+        Verdict::Hold => Change::held_back(send),
+        Verdict::Rest => Change::put_off(send),
+    }
+}
+
+/// The states in which a send may be that a definite answer to its fence still settles. A refusal settles what is unknown for good; an
+/// acceptance also what is to be tried once more: its second attempt is not made.
+fn settled_by(change: &Change) -> &'static [SendState] {
+    match (change.from, change.to) {
+        (SendState::Fenced, SendState::Sent) => {
+            &[SendState::Unknown, SendState::Queued, SendState::Claimed, SendState::Deferred]
+        }
+        (SendState::Fenced, SendState::Failed) => &[SendState::Unknown],
+        _ => &[],
+    }
+}
+
+/// The state a change really came from, if it took place.
+fn came_from(change: &Change, moved: &Moved, late: &Moved) -> Option<SendState> {
+    if moved.has_left(change.send.id, change.from) {
+        return Some(change.from);
+    }
+    settled_by(change).iter().copied().find(|from| late.has_left(change.send.id, *from))
+}
+
+/// True if this change took place and the send counts as delivered by it.
+fn is_delivered(change: &Change, moved: &Moved, late: &Moved) -> bool {
+    change.to == SendState::Sent && (moved.has_delivered(change.send.id) || late.has_delivered(change.send.id))
+}
+
+fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
+    let mut totals = Totals::new();
+    for change in all.iter().filter(|change| came_from(change, moved, late).is_some()) {
+        let delivered = is_delivered(change, moved, late).then_some("delivered");
+        for event in change.rollups().chain(delivered) {
+            *totals.entry((change.send.batch.tenant_id, change.send.batch.kind.as_str(), event)).or_default() += 1;
+        }
+        if let Some(reason) = change.failure() {
+            *totals.entry((change.send.batch.tenant_id, "failure", reason)).or_default() += 1;
+        }
+    }
+    totals
+}
+
+fn batch_keys<'a>(sends: impl Iterator<Item = &'a Held>) -> Vec<BatchKey> {
+    let mut keys: Vec<BatchKey> = sends.map(|send| (send.batch.tenant_id, send.batch.batch_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn contact_keys<'a>(sends: impl Iterator<Item = &'a Held>) -> (Vec<Uuid>, Vec<Uuid>) {
+    let mut keys: Vec<(Uuid, Uuid)> = sends.map(|send| (send.contact_id, send.batch.tenant_id)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().map(|(contact, tenant)| (tenant, contact)).unzip()
+}
+
+fn by_month<'a>(all: &[&'a Change]) -> BTreeMap<NaiveDate, Vec<&'a Change>> {
+    let mut months: BTreeMap<NaiveDate, Vec<&Change>> = BTreeMap::new();
+    for change in all {
+        months.entry(change.send.batch.month).or_default().push(change);
+    }
+    for changes in months.values_mut() {
+        changes.sort_by_key(|change| change.send.id);
+    }
+    months
+}
+
+fn kind(fences: &[Held], changes: &[&Change]) -> &'static str {
+    match (fences.is_empty(), changes.is_empty()) {
+        (false, true) => "fence",
+        (true, _) => "result",
+        (false, false) => "both",
+    }
+}
+
+/// Counts what was committed, by lane and state; skips also by reason.
+fn count<'a>(moved: impl Iterator<Item = &'a Change>) {
+    let mut states: HashMap<(&'static str, &'static str), u64> = HashMap::new();
+    for change in moved.filter(|change| !matches!(change.to, SendState::Fenced | SendState::Queued)) {
+        // Nobody has deferred it.
+        if change.is_put_off() {
+            continue;
+        }
+        *states.entry((change.send.batch.lane.as_str(), change.to.as_str())).or_default() += 1;
+        if let (SendState::Skipped, Some(reason)) = (change.to, change.reason) {
+            Counter::SendsWithheldTotal.add(1, [("stage", "delivery"), ("reason", reason)]);
+        }
+        if let (SendState::Failed, Some(class)) = (change.to, change.reason) {
+            let lane = change.send.batch.lane.as_str();
+            Counter::SendsFailedTotal.add(1, [("lane", lane), ("class", class)]);
+        }
+    }
+    for ((lane, state), count) in states {
+        Counter::SendsTotal.add(count, [("lane", lane), ("state", state)]);
+    }
+}

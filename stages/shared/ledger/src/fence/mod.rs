@@ -1,0 +1,329 @@
+//! The ledger writers: each collects fences and results of all connections and commits them together.
+//!
+//! A batch always has the same writer, so two of them never wait for each other's rows, and while one waits for its disk the other
+//! makes its next group. Each has a thread, a small runtime and a connection of its own: a commit is a dozen round trips, and
+//! each would else queue behind whatever the process's reactor is busy with (measured at the start of a campaign: 100 ms of
+//! held locks for a group).
+//!
+//! Under load, which is when a group has several entries, the next is what arrived while it was committed, plus a short window; where
+//! mails come one by one each is committed at once: its result, too, which comes a moment after its fence. Results are never given up:
+//! the mail has left, so they are written again until Postgres takes them, and a repetition finds its rows moved already. Fences are never
+//! repeated: whoever waited for one abandons his connection.
+
+mod answer;
+mod change;
+mod commit;
+mod meter;
+pub mod session;
+pub mod sql;
+mod warming;
+
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ::runtime::panics::{Panicked, caught, supervise};
+use chrono::NaiveDate;
+use runner::StageError;
+use sqlx::PgPool;
+use tokio::{
+    runtime,
+    sync::{mpsc, oneshot},
+};
+use uuid::Uuid;
+
+pub use crate::gate::{BatchStanding, Verdict};
+pub use answer::Answer;
+pub use change::{BatchContext, Change, Held, PUT_OFF, Ring, is_tried_again};
+pub use warming::until_tomorrow;
+
+use commit::{Commits, Committed};
+use session::Session;
+
+use crate::quota::QuotaDefaults;
+
+/// What a panic of the writers is counted under.
+const TASK: &str = "ledger_writer";
+/// The most entries of one commit. Above every sensible number of connections.
+const GROUP_MAX: usize = 512;
+/// A group of so many says that there is load.
+const BUSY: usize = 3;
+/// Entries waiting for the writer; more wait their turn.
+const QUEUE: usize = 4_096;
+/// Pause before results are written again.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const RETRY_LONGEST: Duration = Duration::from_secs(5);
+
+/// How long a fence is asked again whose recipient somebody else holds. Then its mail is put back, and its connection is free.
+const UNDECIDED_MAX: Duration = Duration::from_secs(1);
+/// How long a result is put off whose recipient is to be suppressed and is held by somebody else. Then it is waited for.
+const UNWRITTEN_MAX: Duration = Duration::from_secs(30);
+/// Pause before either is tried again, unless others are to be written sooner.
+const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
+
+/// A reply code no server gives: debug builds panic on it, which is how tests see what a panic costs.
+pub const POISON: i16 = 599;
+
+/// The answer to a fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// Committed. The body may leave.
+    Passed {
+        /// At the latest at this time.
+        at: Instant,
+        /// The day it counts on against the quota, if it did not count before.
+        metered_on: NaiveDate,
+    },
+    /// Not passed, and the ledger says why. The body must not leave.
+    Refused,
+    /// Nobody knows whether it was committed, or it was not decided in time. The body must not leave; the send is to be released.
+    Failed,
+}
+
+enum Entry {
+    /// With the time at which it was asked for.
+    Fence(Held, Instant, oneshot::Sender<Fence>),
+    Change(Box<Change>, Instant, oneshot::Sender<()>),
+}
+
+/// Hands entries to the writers. Cheap to clone; they end when the last one is gone and all is written.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    writers: Arc<[mpsc::Sender<Entry>]>,
+    session: Session,
+}
+
+/// What the writers are started with.
+#[derive(Debug, Clone, Copy)]
+pub struct LedgerSettings {
+    /// Writers, each with a thread and a connection.
+    pub writers: usize,
+    /// How long a busy writer gathers.
+    pub window: Duration,
+    /// How long a fence waits for its result before its send is in doubt.
+    pub fence_lease: Duration,
+    /// Limits of tenants that have none of their own.
+    pub quota: QuotaDefaults,
+}
+
+/// A change on its way: await it to know that it is committed.
+#[derive(Debug)]
+pub struct Recorded(Option<oneshot::Receiver<()>>);
+
+impl Recorded {
+    /// A change that was not taken.
+    pub fn lost() -> Self {
+        Self(None)
+    }
+}
+
+impl std::future::IntoFuture for Recorded {
+    type Output = Result<(), StageError>;
+    type IntoFuture = futures::future::BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let lost = StageError::Deferred { reason: "not_recorded" };
+            match self.0 {
+                Some(receiver) => receiver.await.map_err(|_| lost),
+                None => Err(lost),
+            }
+        })
+    }
+}
+
+impl Ledger {
+    /// Starts the writers.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(pool: &PgPool, settings: LedgerSettings) -> io::Result<Self> {
+        let first_shard = commit::random_shard();
+        let session = Session::new();
+        let writers = (0..settings.writers.max(1)).map(|number| {
+            let (entries, queue) = mpsc::channel(QUEUE);
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            let pool = pool.clone();
+            let shard = commit::shard_of(first_shard, number);
+            thread::Builder::new().name(format!("ledger-{number}")).spawn(move || {
+                runtime.block_on(async {
+                    if number == 0 {
+                        let pool = pool.clone();
+                        tokio::spawn(supervise("delivery", "task", move || session.keep_alive(pool.clone())));
+                    }
+                    write(queue, Commits::new(&pool, settings, shard), settings.window).await;
+                });
+            })?;
+            Ok(entries)
+        });
+        Ok(Self { writers: writers.collect::<io::Result<_>>()?, session })
+    }
+
+    /// The session its claims are made in. It lives as long as its first writer.
+    pub fn session(&self) -> Session {
+        self.session
+    }
+
+    /// The writer of a batch. Batches that are sent at the same time mostly follow each other.
+    fn writer_of(&self, batch: Uuid) -> &mpsc::Sender<Entry> {
+        let number = batch.as_u128() >> schemas::ids::BATCH_MAX.next_power_of_two().trailing_zeros();
+        &self.writers[(number % self.writers.len() as u128) as usize]
+    }
+
+    /// Asks for the last gate; answers when the commit is done.
+    pub async fn fence(&self, send: Held) -> Fence {
+        let (answer, receiver) = oneshot::channel();
+        let writer = self.writer_of(send.batch.batch_id);
+        if writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
+            return Fence::Failed;
+        }
+        receiver.await.unwrap_or(Fence::Failed)
+    }
+
+    /// Hands a change over; it will be written even if nobody awaits it.
+    pub async fn record(&self, change: Change) -> Recorded {
+        let (done, receiver) = oneshot::channel();
+        let writer = self.writer_of(change.send.batch.batch_id);
+        let handed_over = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
+        Recorded(handed_over.then_some(receiver))
+    }
+}
+
+async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
+    let mut group = Vec::with_capacity(GROUP_MAX);
+    let mut busy_until = Instant::now();
+    while receive(&mut queue, &mut group).await {
+        if Instant::now() < busy_until {
+            gather(&mut queue, &mut group, window).await;
+        }
+        let is_busy = group.len() >= BUSY;
+        // What could not be decided begins the next group.
+        let turn = Box::pin(commit_group(&mut commits, std::mem::take(&mut group)));
+        let committed = caught("delivery", TASK, turn).await;
+        group = committed.unwrap_or_default();
+        if is_busy {
+            busy_until = Instant::now() + window;
+        }
+    }
+}
+
+/// Adds what there is to a group, and waits for it if the group is empty. `false`: there is nothing, and nothing will come.
+async fn receive(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>) -> bool {
+    if group.is_empty() {
+        return queue.recv_many(group, GROUP_MAX).await > 0;
+    }
+    let room = GROUP_MAX.saturating_sub(group.len()).max(1);
+    let end = tokio::time::Instant::now() + UNDECIDED_PAUSE;
+    if let Ok(0) = tokio::time::timeout_at(end, queue.recv_many(group, room)).await {
+        tokio::time::sleep_until(end).await;
+    }
+    true
+}
+
+/// Collects for one window more: under load the connections that were just answered come back within it.
+async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, window: Duration) {
+    let end = tokio::time::Instant::now() + window;
+    while group.len() < GROUP_MAX {
+        match tokio::time::timeout_at(end, queue.recv_many(group, GROUP_MAX - group.len())).await {
+            Ok(received) if received > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+/// Answers what is to be asked again: somebody else holds the recipients.
+async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
+    let (mut fences, mut asked, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut undecided = Vec::new();
+    for entry in group {
+        match entry {
+            Entry::Fence(send, at, answer) => {
+                fences.push(send);
+                asked.push((at, answer));
+            }
+            Entry::Change(change, at, receiver) => {
+                changes.push(*change);
+                done.push((at, receiver));
+            }
+        }
+    }
+    let wait = done.iter().any(|(at, _)| at.elapsed() >= UNWRITTEN_MAX);
+    let (committed, written) = match caught("delivery", TASK, commits.commit(&fences, &changes, wait)).await {
+        Ok(Ok(committed)) => (committed, vec![true; changes.len()]),
+        failed => {
+            let error = describe_failure(&failed);
+            tracing::warn!(
+                stage = "delivery",
+                fences = fences.len(),
+                results = changes.len(),
+                error,
+                "ledger commit failed"
+            );
+            // At once: writing the results may take as long as Postgres is away, and they hold connections meanwhile.
+            for (_, receiver) in asked.drain(..) {
+                let _ = receiver.send(Fence::Failed);
+            }
+            let written = write_until_taken(commits, &changes).await;
+            (Committed::default(), written)
+        }
+    };
+    for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
+        match answer {
+            None if at.elapsed() < UNDECIDED_MAX => undecided.push(Entry::Fence(send, at, receiver)),
+            // Nobody waiting means that the worker is gone: the lease will tell.
+            answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
+        }
+    }
+    for ((change, (at, receiver)), is_written) in changes.into_iter().zip(done).zip(written) {
+        if committed.leaves_out(&change) {
+            undecided.push(Entry::Change(Box::new(change), at, receiver));
+        } else if is_written {
+            let _ = receiver.send(());
+        }
+        // A receiver that is dropped without an answer is an error to the caller that awaits the result.
+    }
+    undecided
+}
+
+/// Why a group was not committed, without data.
+fn describe_failure(failed: &Result<sqlx::Result<Committed>, Panicked>) -> String {
+    match failed {
+        Ok(Ok(_)) => String::new(),
+        Ok(Err(error)) => ::runtime::db::describe(error),
+        Err(panicked) => panicked.to_string(),
+    }
+}
+
+/// Writes results again until Postgres takes them; answers for each whether it is written. If Postgres refuses the group itself, or the
+/// group panics, each is written alone, and one that is refused alone is left to its lease, which turns it into `unknown`: one poisonous
+/// result costs itself only.
+async fn write_until_taken(commits: &mut Commits, changes: &[Change]) -> Vec<bool> {
+    let mut pause = RETRY_FIRST;
+    while !changes.is_empty() {
+        match caught("delivery", TASK, commits.commit(&[], changes, true)).await {
+            Ok(Ok(_)) => return vec![true; changes.len()],
+            Ok(Err(error)) if ::runtime::db::is_transient(&error) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_LONGEST);
+            }
+            refused if changes.len() == 1 => {
+                let send_id = changes[0].send.id;
+                let error = describe_failure(&refused);
+                tracing::error!(stage = "delivery", %send_id, error, "the ledger refuses this result; its lease will end it");
+                return vec![false];
+            }
+            _ => {
+                let mut written = Vec::with_capacity(changes.len());
+                for change in changes {
+                    written.extend(Box::pin(write_until_taken(commits, std::slice::from_ref(change))).await);
+                }
+                return written;
+            }
+        }
+    }
+    Vec::new()
+}

@@ -1,0 +1,428 @@
+//! The statements of one commit. Arrays in, a few rows out; nothing per send.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use crate::gate::{MarketingStatus, Standing};
+use crate::suppressions::{self, NewSuppression, SuppressionReason};
+use chrono::NaiveDate;
+use schemas::{CampaignStatus, DomainStatus, OnMiss, SendId, SendState};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::change::{Change, Ring};
+use crate::gate::BatchStanding;
+
+/// A batch's key. Sorted, it is the order batches are locked in.
+pub type BatchKey = (Uuid, Uuid);
+
+/// What is booked on a batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Booking {
+    counts: [i32; 10],
+    bounced: i32,
+    delivered: i32,
+    ring: Option<f64>,
+    hold: bool,
+    lease_seconds: f64,
+}
+
+impl Booking {
+    /// One send went from one state to another.
+    pub fn moved(&mut self, from: SendState, to: SendState) {
+        self.counts[index(from)] -= 1;
+        self.counts[index(to)] += 1;
+    }
+
+    /// A hard bounce.
+    pub fn bounced(&mut self) {
+        self.bounced += 1;
+    }
+
+    /// One send counts as delivered.
+    pub fn delivered(&mut self) {
+        self.delivered += 1;
+    }
+
+    /// The earliest wish for another announcement wins, and a hold beats all.
+    pub fn ring(&mut self, ring: Ring) {
+        match ring {
+            Ring::AsPlanned => {}
+            Ring::After(wait) => {
+                let wait = wait.as_secs_f64();
+                self.ring = Some(self.ring.map_or(wait, |other| other.min(wait)));
+            }
+            Ring::Hold => self.hold = true,
+        }
+    }
+
+    /// Sends are held until this far ahead.
+    pub fn lease(&mut self, seconds: f64) {
+        self.lease_seconds = self.lease_seconds.max(seconds);
+    }
+}
+
+/// Where a state stands in a booking: the order of `settle.sql`.
+fn index(state: SendState) -> usize {
+    match state {
+        SendState::Queued => 0,
+        SendState::Claimed => 1,
+        SendState::Fenced => 2,
+        SendState::Deferred => 3,
+        SendState::Sent => 4,
+        SendState::Failed => 5,
+        SendState::Unknown => 6,
+        SendState::Skipped => 7,
+        SendState::Cancelled => 8,
+        SendState::Expired => 9,
+    }
+}
+
+/// Locks batches, in the order of their keys: batches come before sends and contacts.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn lock_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<()> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    sqlx::query_file!("queries/fence/lock_batches.sql", &tenants, &ids).fetch_all(db).await.map(drop)
+}
+
+pub(super) async fn lock_for_suppression(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/fence/lock_contacts_for_suppression.sql", tenants, contacts)
+        .fetch_all(db)
+        .await
+        .map(drop)
+}
+
+/// The same of the contacts that nobody else holds; answers which they are.
+pub(super) async fn try_lock_for_suppression(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashSet<Uuid>> {
+    let rows =
+        sqlx::query_file!("queries/fence/try_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// Locks the contacts that nobody else holds, and answers which they are.
+pub(super) async fn lock_for_fence(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashSet<Uuid>> {
+    let rows = sqlx::query_file!("queries/fence/lock_contacts_for_fence.sql", tenants, contacts).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// What is known of the contacts, by contact.
+pub(super) async fn look_at_contacts(
+    db: &mut PgConnection,
+    tenants: &[Uuid],
+    contacts: &[Uuid],
+) -> sqlx::Result<HashMap<Uuid, Standing>> {
+    let rows = sqlx::query_file!("queries/fence/look_at_contacts.sql", tenants, contacts).fetch_all(db).await?;
+    let standing = rows.into_iter().map(|row| {
+        let standing = Standing {
+            contact_active: row.contact_active,
+            marketing: MarketingStatus::from_column(&row.marketing_status),
+            hard_bounced: row.hard_bounced,
+            complained: row.complained,
+            unsubscribed: row.unsubscribed,
+            invalid: row.invalid,
+            suppressed_all: row.suppressed_all,
+            suppressed_marketing: row.suppressed_marketing,
+        };
+        (row.contact_id, standing)
+    });
+    Ok(standing.collect())
+}
+
+/// What a fence looks at in its batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchLook {
+    pub tenant_id: Uuid,
+    pub standing: BatchStanding,
+    /// The topic whose members the campaign is for.
+    pub topic: Option<Uuid>,
+    /// The tenant's own send limits, as set.
+    pub monthly: Option<i64>,
+    pub daily: Option<i64>,
+    /// The UTC day of this transaction.
+    pub today: NaiveDate,
+}
+
+/// What may have stopped the batches, and how much their tenants may send, by batch.
+pub(super) async fn look_at_batches(
+    db: &mut PgConnection,
+    keys: &[BatchKey],
+) -> sqlx::Result<HashMap<Uuid, BatchLook>> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    let rows = sqlx::query_file!("queries/fence/look_at_batches.sql", &tenants, &ids).fetch_all(db).await?;
+    let looks = rows.into_iter().map(|row| {
+        let standing = BatchStanding {
+            campaign: row.campaign_status,
+            paused: row.paused,
+            missed: row.missed,
+            tenant_active: row.tenant_status == "active",
+            tenant_paused: row.tenant_paused,
+            sender_active: row.sender_status == "active",
+            domain: row.domain_status,
+        };
+        let (monthly, daily, today) = (row.monthly, row.daily, row.today);
+        (row.id, BatchLook { tenant_id: row.tenant_id, standing, topic: row.topic_id, monthly, daily, today })
+    });
+    Ok(looks.collect())
+}
+
+/// Who of these, by tenant, topic and contact, has left the topic by an act of his own. In a statement after the locks.
+pub(super) async fn look_at_departures(
+    db: &mut PgConnection,
+    members: &[(Uuid, Uuid, Uuid)],
+) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
+    if members.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let tenants: Vec<Uuid> = members.iter().map(|(tenant, ..)| *tenant).collect();
+    let topics: Vec<Uuid> = members.iter().map(|(_, topic, _)| *topic).collect();
+    let contacts: Vec<Uuid> = members.iter().map(|(.., contact)| *contact).collect();
+    let rows = sqlx::query!(
+        "select d.audience_id, d.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, topic_id, contact_id)
+         join topic_departures d
+           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.topic_id",
+        &tenants,
+        &topics,
+        &contacts
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.audience_id, row.contact_id)).collect())
+}
+
+/// Which sends moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    from: HashSet<(Uuid, SendState)>,
+    delivered: HashSet<Uuid>,
+}
+
+impl Moved {
+    /// True if this send left this state.
+    pub fn has_left(&self, send: Uuid, state: SendState) -> bool {
+        self.from.contains(&(send, state))
+    }
+
+    /// True if this send has moved and counts as delivered by it.
+    pub fn has_delivered(&self, send: Uuid) -> bool {
+        self.delivered.contains(&send)
+    }
+
+    pub fn extend(&mut self, other: Self) {
+        self.from.extend(other.from);
+        self.delivered.extend(other.delivered);
+    }
+}
+
+/// Moves the sends and writes their facts; answers which moved. The changes must be of one month, in order of send id.
+pub(super) async fn apply(
+    db: &mut PgConnection,
+    month: NaiveDate,
+    changes: &[&Change],
+    fence_lease_seconds: f64,
+) -> sqlx::Result<Moved> {
+    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
+    let words = |value: fn(&Change) -> Option<&'static str>| {
+        changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
+    };
+    let tenants = each(|change| change.send.batch.tenant_id);
+    let ids = each(|change| change.send.id);
+    let tokens = each(|change| change.send.token);
+    let event_ids = each(Change::event_id);
+    let from: Vec<SendState> = changes.iter().map(|change| change.from).collect();
+    let to: Vec<SendState> = changes.iter().map(|change| change.to).collect();
+    let reasons = words(|change| change.reason);
+    let events = words(|change| change.event);
+    let codes: Vec<Option<i16>> = changes.iter().map(|change| change.answer.code).collect();
+    let enhanced: Vec<Option<String>> = changes.iter().map(|change| change.answer.enhanced.clone()).collect();
+    let texts: Vec<Option<String>> = changes.iter().map(|change| change.answer.text.clone()).collect();
+    let waits: Vec<Option<f64>> = changes.iter().map(|change| change.wait.map(|wait| wait.as_secs_f64())).collect();
+    let attempts: Vec<i16> = changes.iter().map(|change| -i16::from(change.uncounted)).collect();
+    let doubtful: Vec<i16> = changes.iter().map(|change| i16::from(change.doubted)).collect();
+    let bounced: Vec<bool> = changes.iter().map(|change| change.is_bounce()).collect();
+    let providers = words(|change| change.provider);
+    let provider_ids: Vec<Option<String>> = changes.iter().map(|change| change.provider_message_id.clone()).collect();
+    let moved = sqlx::query_file!(
+        "queries/fence/apply.sql",
+        &tenants,
+        &ids,
+        &tokens,
+        &from as &[SendState],
+        &to as &[SendState],
+        &reasons as &[Option<String>],
+        &codes as &[Option<i16>],
+        &enhanced as &[Option<String>],
+        &texts as &[Option<String>],
+        &waits as &[Option<f64>],
+        &attempts,
+        &doubtful,
+        &bounced,
+        &events as &[Option<String>],
+        &event_ids,
+        month,
+        fence_lease_seconds,
+        &providers as &[Option<String>],
+        &provider_ids as &[Option<String>]
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(Moved {
+        delivered: moved.iter().filter(|row| row.delivered).map(|row| row.id).collect(),
+        from: moved.into_iter().map(|row| (row.id, row.from_state)).collect(),
+    })
+}
+
+/// Books on the batches, which must be locked.
+pub async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, Booking>) -> sqlx::Result<()> {
+    if bookings.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = bookings.keys().copied().unzip();
+    let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
+    let count = |state| bookings.values().map(|booking| booking.counts[index(state)]).collect::<Vec<i32>>();
+    let bounced: Vec<i32> = bookings.values().map(|booking| booking.bounced).collect();
+    let delivered: Vec<i32> = bookings.values().map(|booking| booking.delivered).collect();
+    let rings: Vec<Option<f64>> = bookings.values().map(|booking| booking.ring).collect();
+    let holds: Vec<bool> = bookings.values().map(|booking| booking.hold).collect();
+    let leases: Vec<f64> = bookings.values().map(|booking| booking.lease_seconds).collect();
+    sqlx::query_file!(
+        "queries/fence/settle.sql",
+        &tenants,
+        &ids,
+        &count(SendState::Queued),
+        &count(SendState::Claimed),
+        &count(SendState::Fenced),
+        &count(SendState::Deferred),
+        &count(SendState::Sent),
+        &count(SendState::Failed),
+        &count(SendState::Unknown),
+        &count(SendState::Skipped),
+        &count(SendState::Cancelled),
+        &count(SendState::Expired),
+        &bounced,
+        &rings as &[Option<f64>],
+        &holds,
+        &leases,
+        &last,
+        &delivered
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Totals to add, by tenant, kind and event: sorted, the order rows are locked in.
+pub type Totals = BTreeMap<(Uuid, &'static str, &'static str), i64>;
+
+/// Adds to the hour's totals.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn add_rollups(db: &mut PgConnection, totals: &Totals, shard: i16) -> sqlx::Result<()> {
+    if totals.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = totals.keys().map(|key| key.0).collect();
+    let kinds: Vec<String> = totals.keys().map(|key| key.1.to_owned()).collect();
+    let events: Vec<String> = totals.keys().map(|key| key.2.to_owned()).collect();
+    let counts: Vec<i64> = totals.values().copied().collect();
+    sqlx::query_file!("queries/fence/rollups.sql", &tenants, &kinds, &events, &counts, shard)
+        .execute(db)
+        .await
+        .map(drop)
+}
+
+pub(super) async fn lock_quotas(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query_file!("queries/fence/lock_quotas.sql", tenants).fetch_all(db).await.map(drop)
+}
+
+/// Quota used, by tenant, day (`None`: today) and shard: sorted, the order rows are locked in.
+pub(super) type UsageTotals = BTreeMap<(Uuid, Option<NaiveDate>, i16), i64>;
+
+pub(super) async fn add_usage(db: &mut PgConnection, usage: &UsageTotals) -> sqlx::Result<()> {
+    if usage.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
+    let days: Vec<Option<NaiveDate>> = usage.keys().map(|key| key.1).collect();
+    let shards: Vec<i16> = usage.keys().map(|key| key.2).collect();
+    let counts: Vec<i64> = usage.values().copied().collect();
+    sqlx::query_file!("queries/fence/add_usage.sql", &tenants, &days as &[Option<NaiveDate>], &shards, &counts)
+        .execute(db)
+        .await
+        .map(drop)
+}
+
+/// What domains that are warmed up use and give back, by tenant, domain and day: sorted, the order rows are locked in.
+pub(super) type WarmupTotals = BTreeMap<(Uuid, Uuid, NaiveDate), i64>;
+
+pub(super) async fn add_warmup_usage(db: &mut PgConnection, usage: &WarmupTotals) -> sqlx::Result<()> {
+    if usage.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<Uuid> = usage.keys().map(|key| key.0).collect();
+    let domains: Vec<Uuid> = usage.keys().map(|key| key.1).collect();
+    let days: Vec<NaiveDate> = usage.keys().map(|key| key.2).collect();
+    let counts: Vec<i64> = usage.values().copied().collect();
+    sqlx::query_file!("queries/fence/add_warmup_usage.sql", &tenants, &domains, &days, &counts)
+        .execute(db)
+        .await
+        .map(drop)
+}
+
+/// Addresses that certainly do not exist. The contacts are locked.
+pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
+    let new = changes.iter().filter_map(|change| {
+        let (tenant, address) = (change.send.batch.tenant_id, change.suppress.clone()?);
+        let new = NewSuppression::new(tenant, address, SuppressionReason::HardBounce, "delivery");
+        Some(new.because_of(change.send.id))
+    });
+    suppressions::suppress(db, new.collect()).await.map(drop)
+}
+
+/// Keeps what was captured: of each tenant the newest.
+pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
+    let kept: Vec<_> = changes.iter().filter_map(|change| Some((&change.send, change.captured.as_ref()?))).collect();
+    let tenants: Vec<Uuid> = kept.iter().map(|(send, _)| send.batch.tenant_id).collect();
+    let ids: Vec<Uuid> = kept.iter().map(|(send, _)| send.id).collect();
+    let sources: Vec<Vec<u8>> = kept.iter().map(|(_, captured)| captured.source.clone()).collect();
+    let cut: Vec<bool> = kept.iter().map(|(_, captured)| captured.is_cut).collect();
+    sqlx::query_file!("queries/fence/capture.sql", &tenants, &ids, &sources, &cut).execute(&mut *db).await?;
+    let tenants: Vec<Uuid> = tenants.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    sqlx::query_file!("queries/fence/trim_captures.sql", &tenants, CAPTURES_KEPT).execute(db).await.map(drop)
+}
+
+/// How many captured mails of one tenant are kept.
+const CAPTURES_KEPT: i64 = 500;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use runtime::plans;
+    use sqlx::Connection;
+
+    #[tokio::test]
+    async fn the_ledger_keeps_no_plan_that_was_made_for_an_empty_partition() {
+        let database = servers::TestDatabase::create().await.unwrap();
+        let url = secrecy::SecretString::from(database.url());
+        runtime::Database::migrate(&url).await.unwrap();
+        let pool = runtime::Database::pool(&url, runtime::Role::Stages, 1).unwrap();
+        let mut connection = pool.acquire().await.unwrap();
+        let mut tx = connection.begin_with(plans::BEGIN_BY_KEY).await.unwrap();
+        let mode: String = sqlx::query_scalar("show plan_cache_mode").fetch_one(&mut *tx).await.unwrap();
+        assert_eq!(mode, "force_custom_plan");
+    }
+}

@@ -1,0 +1,83 @@
+//! The warm-up of new sending domains at the fence: as many pass as the day's cap leaves; campaigns wait for the next day.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use chrono::{Days, NaiveDate, NaiveTime, Utc};
+use schemas::{MessageKind, SendState};
+use sqlx::PgConnection;
+
+use super::{Change, Held, sql::WarmupTotals};
+use crate::schedule::fraction;
+use crate::warmup::{self, DomainKey};
+
+/// A new day's mail does not begin all at once: batches come within this time of midnight.
+const DAWN: Duration = Duration::from_secs(30 * 60);
+
+/// The domains of one commit that are warmed up. They stay locked until the commit is done.
+#[derive(Debug, Default)]
+pub(super) struct Warming {
+    today: NaiveDate,
+    /// What is left for today; `None`: the plan is over.
+    left: HashMap<DomainKey, Option<i64>>,
+}
+
+impl Warming {
+    /// Locks the domains of these fences that are warmed up, and reads what is left.
+    pub async fn open(db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<Self> {
+        let domains: Vec<DomainKey> =
+            fences.iter().filter_map(Held::warming).collect::<BTreeSet<_>>().into_iter().collect();
+        let mut warming = Self::default();
+        if domains.is_empty() {
+            return Ok(warming);
+        }
+        warmup::lock(db, &domains).await?;
+        // A statement of its own after the lock: it sees what the one before us has committed.
+        for standing in warmup::standings(db, &domains).await? {
+            warming.today = standing.today;
+            if standing.is_on {
+                warming.left.insert((standing.tenant_id, standing.domain_id), standing.room());
+            }
+        }
+        Ok(warming)
+    }
+
+    /// Lets a fence pass, or puts a campaign's mail off to the next day. A send that counts already always passes.
+    pub fn admit(&mut self, change: Change) -> Change {
+        if change.to != SendState::Fenced || change.metered() == 0 {
+            return change;
+        }
+        let Some(Some(left)) = change.send.warming().and_then(|domain| self.left.get_mut(&domain)) else {
+            return change;
+        };
+        if *left > 0 {
+            *left -= 1;
+        } else if change.send.batch.kind == MessageKind::Campaign {
+            return until_tomorrow(change.send, self.today);
+        }
+        change
+    }
+
+    /// What the changes that took place use up and give back.
+    pub fn usage<'a>(&self, moved: impl Iterator<Item = &'a Change>, today: NaiveDate) -> WarmupTotals {
+        let mut usage = WarmupTotals::new();
+        for change in moved {
+            let (count, Some(domain)) = (change.metered(), change.send.warming()) else { continue };
+            let day = if count < 0 { change.send.metered_on } else { self.left.contains_key(&domain).then_some(today) };
+            if let Some(day) = day.filter(|_| count != 0) {
+                *usage.entry((domain.0, domain.1, day)).or_default() += count;
+            }
+        }
+        usage.retain(|_, count| *count != 0);
+        usage
+    }
+}
+
+/// The day's cap is reached.
+pub fn until_tomorrow(send: Held, today: NaiveDate) -> Change {
+    let midnight = today.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc();
+    let wait = (midnight - Utc::now()).to_std().unwrap_or_default() + DAWN.mul_f64(fraction(send.seed(), 0));
+    Change::waiting(send, "warmup", wait)
+}

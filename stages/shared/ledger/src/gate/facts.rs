@@ -1,0 +1,242 @@
+//! What the verdicts rest on, read set-based: a statement for all batches in hand, one for their sends, one per tenant for
+//! the recipients' standings.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::gate::{MarketingStatus, Standing, judge_sender};
+use schemas::{Classification, DomainStatus, Lane, MessageKind, Resolved, SendId, SkipReason, month_of};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// A batch, and what decides about it as a whole.
+#[derive(Debug, Clone)]
+pub struct BatchFacts {
+    pub tenant_id: Uuid,
+    pub batch_id: Uuid,
+    pub lane: Lane,
+    pub kind: MessageKind,
+    pub classification: Classification,
+    pub campaign_id: Option<Uuid>,
+    /// The topic a campaign is about: the list it goes to, if people can leave that one.
+    pub topic_id: Option<Uuid>,
+    pub content_id: Uuid,
+    pub sender_id: Uuid,
+    pub is_done: bool,
+    pub campaign_sending: bool,
+    pub campaign_paused: bool,
+    pub tenant_paused: bool,
+    pub tenant_active: bool,
+    pub sender_active: bool,
+    pub domain_status: DomainStatus,
+}
+
+/// Which way a batch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Road {
+    /// Its recipients are judged one by one.
+    Open,
+    /// Its tenant or its sender may not send: every recipient is withheld, for this reason.
+    Withheld(SkipReason),
+    /// Its campaign is paused: back to waiting.
+    Paused,
+    /// Its tenant is paused: put aside.
+    Aside,
+    /// Nothing is owed, or the cancel sweep has it.
+    Over,
+}
+
+impl BatchFacts {
+    pub fn road(&self) -> Road {
+        if self.is_done || !self.campaign_sending {
+            Road::Over
+        } else if self.campaign_paused {
+            Road::Paused
+        } else if self.tenant_paused && self.tenant_active {
+            Road::Aside
+        } else if !self.tenant_active {
+            Road::Withheld(SkipReason::TenantSuspended)
+        } else {
+            judge_sender(self.sender_active, self.domain_status).map_or(Road::Open, Road::Withheld)
+        }
+    }
+}
+
+/// A send that is to do: queued, or deferred and due.
+#[derive(Debug, Clone, Copy)]
+pub struct OwedSend {
+    pub send_id: Uuid,
+    pub contact_id: Uuid,
+    /// None of a contact that was erased.
+    pub standing: Option<Standing>,
+}
+
+/// The batches of these messages, from key to key (`offset 0`): looking for the best order of six tables takes the planner 4 ms
+/// (measured), looking the rows up 0.2. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
+pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
+    let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
+    let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
+    let rows = sqlx::query!(
+        r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind",
+                  b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
+                  b.sender_id as "sender_id!", b.state = 'done' as "is_done!",
+                  coalesce(c.status = 'sending', true) as "campaign_sending!", coalesce(c.paused, false) as "campaign_paused!",
+                  t.paused_at is not null as "tenant_paused!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
+                  s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
+           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+           cross join lateral (
+               select b.tenant_id, b.id, b.lane, b.kind, b.classification, b.campaign_id, b.content_id, b.sender_id, b.state
+               from batches b where b.tenant_id = w.tenant_id and b.id = w.id offset 0
+           ) b
+           cross join lateral (select t.status, t.paused_at from tenants t where t.id = b.tenant_id offset 0) t
+           cross join lateral (
+               select s.status, s.domain_id from senders s where s.tenant_id = b.tenant_id and s.id = b.sender_id offset 0
+           ) s
+           cross join lateral (
+               select d.status from domains d where d.tenant_id = b.tenant_id and d.id = s.domain_id offset 0
+           ) d
+           left join lateral (
+               select c.status, c.paused, case c.audience_mode when 'list' then c.list_id end as list_id
+               from campaigns c where c.tenant_id = b.tenant_id and c.id = b.campaign_id offset 0
+           ) c on true
+           left join lateral (
+               select a.id from audiences a
+               where a.tenant_id = b.tenant_id and a.id = c.list_id and a.public_name is not null offset 0
+           ) a on true"#,
+        &tenants,
+        &ids
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let facts = rows.into_iter().map(|row| BatchFacts {
+        tenant_id: row.tenant_id,
+        batch_id: row.id,
+        lane: row.lane,
+        kind: row.kind,
+        classification: row.classification,
+        campaign_id: row.campaign_id,
+        topic_id: row.topic_id,
+        content_id: row.content_id,
+        sender_id: row.sender_id,
+        is_done: row.is_done,
+        campaign_sending: row.campaign_sending,
+        campaign_paused: row.campaign_paused,
+        tenant_paused: row.tenant_paused,
+        tenant_active: row.tenant_active,
+        sender_active: row.sender_active,
+        domain_status: row.domain_status,
+    });
+    Ok(facts.collect())
+}
+
+/// The sends to do of these batches with their recipients' standings, by tenant and batch.
+pub async fn owed_sends(
+    db: &mut PgConnection,
+    batches: &[&BatchFacts],
+) -> sqlx::Result<HashMap<(Uuid, Uuid), Vec<OwedSend>>> {
+    let mut owed: HashMap<(Uuid, Uuid), Vec<OwedSend>> = HashMap::with_capacity(batches.len());
+    if batches.is_empty() {
+        return Ok(owed);
+    }
+    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
+    let first: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    let last: Vec<Uuid> = first.iter().map(|batch| SendId::last_of(*batch)).collect();
+    let months: Vec<_> = first.iter().map(|batch| month_of(*batch)).collect();
+    let sends = sqlx::query!(
+        "select s.tenant_id, s.id, s.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[]) as w (tenant_id, first, last, month)
+         join sends s on s.tenant_id = w.tenant_id and s.id between w.first and w.last and s.month = w.month
+         where s.state = 'queued' or (s.state = 'deferred' and s.next_attempt_at <= now())
+         order by s.tenant_id, s.id",
+        &tenants,
+        &first,
+        &last,
+        &months
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let mut contacts: HashMap<Uuid, Vec<Uuid>> = HashMap::new();
+    for send in &sends {
+        contacts.entry(send.tenant_id).or_default().push(send.contact_id);
+    }
+    let mut standings = HashMap::with_capacity(sends.len());
+    for (tenant, contacts) in contacts {
+        standings.extend(standings_of(db, tenant, &contacts).await?);
+    }
+    let topics: HashMap<(Uuid, Uuid), Uuid> =
+        batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
+    let on_topics = sends.iter().filter_map(|send| {
+        let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()))?;
+        Some((send.tenant_id, *topic, send.contact_id))
+    });
+    let departed = departed(db, on_topics.collect()).await?;
+    for send in sends {
+        let mut standing = standings.get(&(send.tenant_id, send.contact_id)).copied();
+        // Who has left the topic since the campaign was launched has left this campaign.
+        let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()));
+        if let (Some(standing), Some(topic)) = (&mut standing, topic) {
+            standing.unsubscribed |= departed.contains(&(send.tenant_id, *topic, send.contact_id));
+        }
+        owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
+            send_id: send.id,
+            contact_id: send.contact_id,
+            standing,
+        });
+    }
+    Ok(owed)
+}
+
+/// Who of these, by tenant, list and contact, has left the list by an act of his own.
+async fn departed(
+    db: &mut PgConnection,
+    members: Vec<(Uuid, Uuid, Uuid)>,
+) -> sqlx::Result<HashSet<(Uuid, Uuid, Uuid)>> {
+    if members.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let tenants: Vec<Uuid> = members.iter().map(|(tenant, ..)| *tenant).collect();
+    let lists: Vec<Uuid> = members.iter().map(|(_, list, _)| *list).collect();
+    let contacts: Vec<Uuid> = members.iter().map(|(.., contact)| *contact).collect();
+    let rows = sqlx::query!(
+        "select d.tenant_id, d.audience_id, d.contact_id
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
+         join topic_departures d
+           on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
+        &tenants,
+        &lists,
+        &contacts
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
+}
+
+async fn standings_of(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contacts: &[Uuid],
+) -> sqlx::Result<Vec<((Uuid, Uuid), Standing)>> {
+    let rows = sqlx::query!(
+        r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
+                  hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
+                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
+           from standings($1, $2)"#,
+        tenant,
+        contacts
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let standings = rows.into_iter().map(|row| {
+        let standing = Standing {
+            contact_active: row.contact_active,
+            marketing: MarketingStatus::from_column(&row.marketing_status),
+            hard_bounced: row.hard_bounced,
+            complained: row.complained,
+            unsubscribed: row.unsubscribed,
+            invalid: row.invalid,
+            suppressed_all: row.suppressed_all,
+            suppressed_marketing: row.suppressed_marketing,
+        };
+        ((tenant, row.contact_id), standing)
+    });
+    Ok(standings.collect())
+}

@@ -1,0 +1,79 @@
+//! Totals of hours: what signals add to them.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// A batch: tenant and id.
+pub(crate) type BatchKey = (Uuid, Uuid);
+
+/// What is to be added to the totals of hours.
+#[derive(Debug, Default)]
+pub(crate) struct Hours(BTreeMap<(BatchKey, &'static str, DateTime<Utc>), i64>);
+
+impl Hours {
+    /// Adds to an hour's total of an event, for mail of the batch's kind.
+    pub(crate) fn add(&mut self, batch: BatchKey, event: &'static str, hour: DateTime<Utc>, by: i64) {
+        *self.0.entry((batch, event, hour)).or_default() += by;
+    }
+
+    /// Adds it in the ledger.
+    pub(crate) async fn write(&self, db: &mut PgConnection, shard: i16) -> sqlx::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let tenants: Vec<Uuid> = self.0.keys().map(|((tenant, _), ..)| *tenant).collect();
+        let batches: Vec<Uuid> = self.0.keys().map(|((_, batch), ..)| *batch).collect();
+        let events: Vec<String> = self.0.keys().map(|(_, event, _)| (*event).to_owned()).collect();
+        let hours: Vec<DateTime<Utc>> = self.0.keys().map(|(.., hour)| *hour).collect();
+        let counts: Vec<i64> = self.0.values().copied().collect();
+        sqlx::query_file!("queries/facts/rollups.sql", &tenants, &batches, &events, &hours, &counts, shard)
+            .execute(db)
+            .await
+            .map(drop)
+    }
+}
+
+/// The hour a moment belongs to.
+pub(crate) fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
+    at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at)
+}
+
+/// How the totals of hours change when the first time of a fact was `before` and now is `after`. A unique fact belongs to the
+/// hour it first happened in, in whatever order that is told, and to none when it turns out not to have happened.
+pub(crate) fn moves(before: Option<DateTime<Utc>>, after: Option<DateTime<Utc>>) -> [Option<(DateTime<Utc>, i64)>; 2] {
+    let (before, after) = (before.map(hour_of), after.map(hour_of));
+    if before == after {
+        return [None, None];
+    }
+    [before.map(|hour| (hour, -1)), after.map(|hour| (hour, 1))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn in_whatever_order_it_is_told_a_unique_fact_counts_in_the_hour_it_first_happened(
+            minutes in proptest::collection::vec(0_i64..60 * 30, 1..8),
+        ) {
+            let at = |minute: i64| DateTime::<Utc>::UNIX_EPOCH + TimeDelta::minutes(minute);
+            let mut hours: BTreeMap<DateTime<Utc>, i64> = BTreeMap::new();
+            let mut known: Option<DateTime<Utc>> = None;
+            for told in minutes.iter().map(|minute| at(*minute)) {
+                let after = Some(known.map_or(told, |known| known.min(told)));
+                for (hour, by) in moves(known, after).into_iter().flatten() {
+                    *hours.entry(hour).or_default() += by;
+                }
+                known = after;
+            }
+            hours.retain(|_, count| *count != 0);
+            let first = minutes.iter().min().map(|minute| (hour_of(at(*minute)), 1));
+            prop_assert_eq!(hours.into_iter().next(), first);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A campaign's audience into the ledger: sends and batches, in a few set-based statements. Nothing of the audience passes
+//! through this process.
+
+use runner::StageError;
+use runtime::plans;
+use schemas::{LaunchId, ids::BATCH_MAX};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::audience::AudienceSelector;
+use crate::audience::Split;
+use crate::audience::unpin;
+
+/// What of a campaign decides how its audience is cut.
+#[derive(Debug)]
+pub struct Plan {
+    /// Which.
+    pub campaign: Uuid,
+    /// Its audience.
+    pub selector: AudienceSelector,
+    /// Who it is was written down at the launch.
+    pub is_pinned: bool,
+    /// The A/B test's; without variants all is one part.
+    pub split: Split,
+    /// Its pace, if it has one.
+    pub max_per_minute: Option<i32>,
+}
+
+/// The parts of a split: arrays, as the statement takes them.
+#[derive(Debug, Default)]
+struct Parts {
+    first_batches: Vec<i64>,
+    sends: Vec<i64>,
+    variants: Vec<Option<&'static str>>,
+    held: Vec<bool>,
+}
+
+impl Parts {
+    fn add(&mut self, first_batch: i64, sends: i64, variant: Option<&'static str>, held: bool) {
+        self.first_batches.push(first_batch);
+        self.sends.push(sends);
+        self.variants.push(variant);
+        self.held.push(held);
+    }
+}
+
+/// How many sends a batch holds: all that fit, or what a paced campaign may send in a second, so that its mail flows evenly.
+fn batch_size(max_per_minute: Option<i32>) -> i64 {
+    let most = BATCH_MAX as i64;
+    max_per_minute.map_or(most, |pace| (i64::from(pace) / 60).clamp(1, most))
+}
+
+/// Writes the sends, the batches and the campaign's new state; answers how many sends there are.
+pub async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Result<i64, StageError> {
+    let launch = LaunchId::fresh();
+    let (prefix, month, size) = (launch.prefix(), launch.month(), batch_size(plan.max_per_minute));
+    plans::many_rows(&mut *db).await?;
+    let parts = write_sends(&mut *db, tenant, plan, &launch, size).await?;
+    plans::few_rows(&mut *db).await?;
+    sqlx::query_file!(
+        "queries/launch/materialize_batches.sql",
+        tenant,
+        plan.campaign,
+        prefix,
+        month,
+        size,
+        &parts.first_batches,
+        &parts.sends,
+        &parts.variants as &[Option<&str>],
+        &parts.held,
+    )
+    .execute(&mut *db)
+    .await?;
+    if plan.is_pinned {
+        unpin(&mut *db, tenant, plan.campaign).await?;
+    }
+    if plan.max_per_minute.is_some() {
+        sqlx::query!(
+            "insert into campaign_paces (tenant_id, campaign_id) values ($1, $2) on conflict do nothing",
+            tenant,
+            plan.campaign
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    // Nobody to mail: the completing sweep finds no open batch and sets it to sent, with zero counts.
+    sqlx::query!(
+        "update campaigns
+         set status = 'sending', launch_prefix = $3, month = $4, materialized_at = now(),
+             launched_at = coalesce(launched_at, now()), updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        plan.campaign,
+        prefix,
+        month,
+    )
+    .execute(db)
+    .await?;
+    Ok(parts.sends.iter().sum())
+}
+
+async fn write_sends(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    plan: &Plan,
+    launch: &LaunchId,
+    size: i64,
+) -> sqlx::Result<Parts> {
+    let mut parts = Parts::default();
+    if plan.split.variants() == 0 {
+        let inserted = sqlx::query_file!(
+            "queries/launch/materialize_sends.sql",
+            tenant,
+            plan.selector.audiences(),
+            launch.prefix(),
+            launch.month(),
+            plan.campaign,
+            size,
+            plan.is_pinned,
+        )
+        .execute(db)
+        .await?;
+        parts.add(0, i64::try_from(inserted.rows_affected()).unwrap_or(i64::MAX), None, false);
+        return Ok(parts);
+    }
+    let rows = sqlx::query_file!(
+        "queries/launch/materialize_variants.sql",
+        tenant,
+        plan.selector.audiences(),
+        launch.prefix(),
+        launch.month(),
+        plan.campaign,
+        size,
+        plan.is_pinned,
+        plan.split.thresholds(),
+    )
+    .fetch_all(db)
+    .await?;
+    for row in rows {
+        let variant = plan.split.letter(row.part);
+        parts.add(row.first_batch, row.sends, variant, variant.is_none());
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(None, 500)]
+    #[case(Some(1), 1)]
+    #[case(Some(59), 1)]
+    #[case(Some(600), 10)]
+    #[case(Some(30_000), 500)]
+    #[case(Some(1_000_000), 500)]
+    fn a_paced_campaigns_batch_is_a_second_of_its_mail(#[case] pace: Option<i32>, #[case] size: i64) {
+        assert_eq!(batch_size(pace), size);
+    }
+}

@@ -1,0 +1,37 @@
+//! The ledger: who may be mailed, what is owed, and what happened. The only writer of its tables.
+//!
+//! A stage is input, calls of this crate, outputs. Each module owns one rule, with its SQL in `queries/`.
+
+pub mod audience;
+pub mod claim;
+pub mod close;
+pub mod compact;
+pub mod decide;
+pub mod dispatch;
+pub mod erasure;
+pub mod facts;
+pub mod fence;
+pub mod gate;
+pub mod hours;
+pub mod launch;
+pub mod leases;
+pub mod machine;
+mod opt_out;
+pub mod outbox;
+pub mod outcomes;
+pub mod preferences;
+pub mod quota;
+pub mod render_failures;
+pub mod requeue;
+pub mod resolve;
+pub mod retry;
+pub mod schedule;
+pub mod sequence_sends;
+pub mod soft_bounces;
+pub mod suppressions;
+pub mod tripwire;
+pub mod variants;
+pub mod warmup;
+pub mod withhold;
+
+pub use opt_out::{OptOut, complaint_of_contact, opt_out, opt_out_contact};

@@ -1,0 +1,145 @@
+//! A recipient leaves, or complains about mail so old that only the contact is known.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use schemas::{SendId, Signal, SignalKind};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    facts,
+    preferences::Evidence,
+    suppressions::{self, NewSuppression, SuppressionReason},
+};
+
+/// What an opt-out found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptOut {
+    /// The recipient is opted out from now on, at once and for good.
+    Recorded,
+    /// He was already; nothing changed but that this mail may have been the occasion as well.
+    Already,
+    /// There is no such send.
+    UnknownSend,
+}
+
+/// Opts the recipient of a send out of marketing: the contact, a suppression that outlives it, and the fact about the send with all
+/// that follows from it (event, counters, totals, what products are told). Harmless to repeat: one fact for each send, until the
+/// recipient opts in again. `method`: `one_click`, `page` or `preferences`.
+///
+/// Takes effect when the caller commits, all of it or nothing. The locks come in the order of the whole ledger: the batch, then the
+/// contact, as a fence does. A fence that commits before this was mailed before the opt-out was answered, and one that comes later
+/// sees it. The transaction has called [`runtime::plans::follow_keys`].
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn opt_out(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    send_id: Uuid,
+    method: &str,
+    evidence: Evidence<'_>,
+) -> sqlx::Result<OptOut> {
+    let Some(contact_id) = sqlx::query_scalar!(
+        "select contact_id from sends where tenant_id = $1 and id = $2 and month = $3",
+        tenant,
+        send_id,
+        SendId(send_id).month(),
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    else {
+        return Ok(OptOut::UnknownSend);
+    };
+    facts::lock_batches(&mut *db, &BTreeSet::from([(tenant, send_id)])).await?;
+    let Some(recipient) = lock_recipient(&mut *db, tenant, contact_id).await? else {
+        return Ok(OptOut::UnknownSend);
+    };
+    let outcome = leave(&mut *db, tenant, contact_id, &recipient, Some(send_id)).await?;
+    // One fact, however often it is asked for; another one when the recipient has come back meanwhile.
+    let since = recipient.opted_in_at.map_or(0, |at| at.timestamp_micros());
+    let fact = Signal {
+        signal_id: Uuid::new_v5(&send_id, format!("unsubscribed {since}").as_bytes()),
+        tenant_id: tenant,
+        send_id,
+        occurred_at: Utc::now(),
+        kind: SignalKind::Unsubscribed { method: method.to_owned() },
+        ip: evidence.ip.map(str::to_owned),
+        user_agent: evidence.user_agent.map(str::to_owned),
+    };
+    facts::record(db, &[fact], &[], facts::random_shard()).await?;
+    Ok(outcome)
+}
+
+/// Opts a contact out of marketing whose mail is so old that the ledger does not keep its month any more: there is no send to keep a fact
+/// about. Harmless to repeat. Takes effect when the caller commits.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn opt_out_contact(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<OptOut> {
+    match lock_recipient(&mut *db, tenant, contact).await? {
+        Some(recipient) if !recipient.is_erased => leave(db, tenant, contact, &recipient, None).await,
+        _ => Ok(OptOut::UnknownSend),
+    }
+}
+
+/// Suppresses a contact entirely that has reported a mail as spam whose month the ledger does not keep any more. Harmless to repeat. Takes
+/// effect when the caller commits.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn complaint_of_contact(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
+    let recipient = lock_recipient(&mut *db, tenant, contact).await?;
+    let Some(recipient) = recipient.filter(|recipient| !recipient.is_erased) else { return Ok(()) };
+    let new = NewSuppression::new(tenant, recipient.address, SuppressionReason::Complaint, "recipient");
+    suppressions::suppress(db, vec![new]).await.map(drop)
+}
+
+struct Recipient {
+    address: String,
+    opted_in_at: Option<DateTime<Utc>>,
+    is_erased: bool,
+    /// By an own act, for good.
+    has_left: bool,
+}
+
+/// Locks a contact, as a fence and every writer of suppressions do.
+async fn lock_recipient(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<Recipient>> {
+    sqlx::query_as!(
+        Recipient,
+        r#"select c.address, c.opted_in_at, c.status = 'erased' as "is_erased!", exists (
+               select from suppressions s
+               where s.tenant_id = c.tenant_id and s.address = c.address and s.reason = 'unsubscribe'
+                 and s.source = 'recipient' and s.expires_at is null) as "has_left!"
+           from contacts c where c.tenant_id = $1 and c.id = $2 for no key update of c"#,
+        tenant,
+        contact,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// The contact, and a suppression that outlives it. An opt-out noted by somebody else, or one that runs out, becomes the recipient's own:
+/// only the recipient can lift it.
+async fn leave(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contact: Uuid,
+    recipient: &Recipient,
+    send_id: Option<Uuid>,
+) -> sqlx::Result<OptOut> {
+    let changed = sqlx::query!(
+        "update contacts set marketing_status = 'unsubscribed', updated_at = now()
+         where tenant_id = $1 and id = $2 and marketing_status <> 'unsubscribed'",
+        tenant,
+        contact,
+    )
+    .execute(&mut *db)
+    .await?
+    .rows_affected();
+    let address = recipient.address.clone();
+    let new = NewSuppression::new(tenant, address, SuppressionReason::Unsubscribe, "recipient");
+    suppressions::suppress(db, vec![NewSuppression { send_id, ..new }]).await?;
+    Ok(if changed > 0 || !recipient.has_left { OptOut::Recorded } else { OptOut::Already })
+}

@@ -1,0 +1,209 @@
+//! Notes of facts to tell: taken out of `outbox` in the transaction that makes events of them.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use chrono::NaiveDate;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// About so many facts are told in one transaction.
+const FACTS_MAX: i64 = 2_000;
+/// The most notes taken in one transaction.
+const NOTES_MAX: i64 = 256;
+/// A note of more facts than this is told in parts.
+const NOTE_MAX: usize = 4_000;
+
+/// Where a fact stands: tenant and id, for facts about sends also the send and its month.
+#[derive(Debug, Default)]
+pub struct Noted {
+    /// Facts about sends.
+    pub events: EventKeys,
+    /// Notices of tenants.
+    pub notices: Keys,
+    /// Facts about contacts.
+    pub contacts: Keys,
+    /// How many rows that was.
+    pub taken: Taken,
+}
+
+/// How many notes one transaction took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Taken {
+    /// None: there were none, or others have them.
+    pub notes: usize,
+    /// As many as one transaction takes: there may be more. What comes later than these has a bell of its own.
+    pub is_full: bool,
+}
+
+impl Taken {
+    /// Notes of so many facts each, taken until there were `facts_max`.
+    fn of(facts: impl ExactSizeIterator<Item = usize>, facts_max: i64) -> Self {
+        let notes = facts.len();
+        Self { notes, is_full: notes as i64 >= NOTES_MAX || facts.sum::<usize>() as i64 >= facts_max }
+    }
+}
+
+/// Rows by tenant and id, as parallel arrays.
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// Whose.
+    pub tenants: Vec<Uuid>,
+    /// Which.
+    pub ids: Vec<Uuid>,
+}
+
+/// Facts about sends, as parallel arrays.
+#[derive(Debug, Default)]
+pub struct EventKeys {
+    /// Whose.
+    pub tenants: Vec<Uuid>,
+    /// About which send.
+    pub sends: Vec<Uuid>,
+    /// Which.
+    pub ids: Vec<Uuid>,
+    /// The send's month.
+    pub months: Vec<NaiveDate>,
+}
+
+impl Keys {
+    /// Adds one.
+    pub fn push(&mut self, tenant: Uuid, id: Uuid) {
+        self.tenants.push(tenant);
+        self.ids.push(id);
+    }
+}
+
+impl EventKeys {
+    /// Adds one.
+    pub fn push(&mut self, tenant: Uuid, send: Uuid, id: Uuid, month: NaiveDate) {
+        self.tenants.push(tenant);
+        self.sends.push(send);
+        self.ids.push(id);
+        self.months.push(month);
+    }
+}
+
+struct Note {
+    tenant_id: Uuid,
+    source: String,
+    month: Option<NaiveDate>,
+    sends: Vec<Uuid>,
+    ids: Vec<Uuid>,
+}
+
+/// Takes the oldest notes that nobody else has in hand.
+pub async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
+    let rows = sqlx::query_file!("queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX).fetch_all(&mut *db).await?;
+    let taken = Taken::of(rows.iter().map(|row| row.ids.len()), FACTS_MAX);
+    let mut noted = Noted { taken, ..Noted::default() };
+    for row in rows {
+        let note = Note {
+            tenant_id: row.tenant_id,
+            source: row.source,
+            month: row.month,
+            sends: row.sends.unwrap_or_default(),
+            ids: row.ids,
+        };
+        noted.add(split(db, note).await?);
+    }
+    Ok(noted)
+}
+
+/// Puts what is too much for one transaction back, as a note of its own.
+async fn split(db: &mut PgConnection, mut note: Note) -> sqlx::Result<Note> {
+    if note.ids.len() <= NOTE_MAX {
+        return Ok(note);
+    }
+    let ids = note.ids.split_off(NOTE_MAX);
+    let sends = (!note.sends.is_empty()).then(|| note.sends.split_off(NOTE_MAX));
+    sqlx::query!(
+        "insert into outbox (tenant_id, source, month, sends, ids) values ($1, $2, $3, $4, $5)",
+        note.tenant_id,
+        note.source,
+        note.month,
+        sends.as_deref(),
+        &ids
+    )
+    .execute(db)
+    .await?;
+    Ok(note)
+}
+
+/// Copies the notes of these tenants, for their feeds: one for each tenant, source and month. Answers their numbers.
+pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTreeSet<Uuid>) -> sqlx::Result<Vec<i64>> {
+    let mut facts = Facts::default();
+    let events = &noted.events;
+    for (place, tenant) in events.tenants.iter().enumerate().filter(|(_, tenant)| tenants.contains(tenant)) {
+        facts.push(*tenant, "events", Some(events.months[place]), Some(events.sends[place]), events.ids[place]);
+    }
+    for (source, keys) in [("notices", &noted.notices), ("contacts", &noted.contacts)] {
+        for (tenant, id) in keys.tenants.iter().zip(&keys.ids).filter(|(tenant, _)| tenants.contains(tenant)) {
+            facts.push(*tenant, source, None, None, *id);
+        }
+    }
+    sqlx::query_file_scalar!(
+        "queries/outbox/copy_notes.sql",
+        &facts.tenants,
+        &facts.sources as &[&str],
+        &facts.months as &[Option<NaiveDate>],
+        &facts.sends as &[Option<Uuid>],
+        &facts.ids
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Takes the oldest notes of feeds that nobody else has in hand, none younger than this.
+pub async fn take_for_feed(db: &mut PgConnection, facts: i64, age: Duration) -> sqlx::Result<Noted> {
+    let rows = sqlx::query_file!("queries/outbox/take_feed_notes.sql", facts, age.as_secs_f64(), NOTES_MAX)
+        .fetch_all(db)
+        .await?;
+    let taken = Taken::of(rows.iter().map(|row| row.ids.len()), facts);
+    let mut noted = Noted { taken, ..Noted::default() };
+    for row in rows {
+        noted.add(Note {
+            tenant_id: row.tenant_id,
+            source: row.source,
+            month: row.month,
+            sends: row.sends.unwrap_or_default(),
+            ids: row.ids,
+        });
+    }
+    Ok(noted)
+}
+
+/// Facts of all sources, as parallel arrays.
+#[derive(Default)]
+struct Facts<'a> {
+    tenants: Vec<Uuid>,
+    sources: Vec<&'a str>,
+    months: Vec<Option<NaiveDate>>,
+    sends: Vec<Option<Uuid>>,
+    ids: Vec<Uuid>,
+}
+
+impl<'a> Facts<'a> {
+    fn push(&mut self, tenant: Uuid, source: &'a str, month: Option<NaiveDate>, send: Option<Uuid>, id: Uuid) {
+        self.tenants.push(tenant);
+        self.sources.push(source);
+        self.months.push(month);
+        self.sends.push(send);
+        self.ids.push(id);
+    }
+}
+
+impl Noted {
+    fn add(&mut self, note: Note) {
+        match (note.source.as_str(), note.month) {
+            ("events", Some(month)) => {
+                for (send, id) in note.sends.into_iter().zip(note.ids) {
+                    self.events.push(note.tenant_id, send, id, month);
+                }
+            }
+            ("notices", _) => note.ids.into_iter().for_each(|id| self.notices.push(note.tenant_id, id)),
+            ("contacts", _) => note.ids.into_iter().for_each(|id| self.contacts.push(note.tenant_id, id)),
+            // The table's check allows no other; a fact of a send always has its month.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Whom an outcome is about.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// The keys an outcome names its contact by.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'a> {
+    /// Whose.
+    pub tenant: Uuid,
+    /// Its address, canonical.
+    pub email: Option<&'a str>,
+    /// Its company's number.
+    pub dot_number: Option<i64>,
+}
+
+/// The contacts that keys lead to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The one with the address.
+    pub by_email: Option<Uuid>,
+    /// Those with the number: a company's people share one. Active and older ones first.
+    pub by_dot_number: Vec<Uuid>,
+}
+
+impl Found {
+    /// Whether the address leads to one contact and the number to others.
+    pub fn is_conflict(&self) -> bool {
+        self.by_email.is_some_and(|contact| !self.by_dot_number.is_empty() && !self.by_dot_number.contains(&contact))
+    }
+
+    /// Everybody it may be about, and by which key: the address goes before the number.
+    pub fn candidates(&self) -> (&[Uuid], &'static str) {
+        match &self.by_email {
+            Some(contact) => (std::slice::from_ref(contact), "email"),
+            None => (&self.by_dot_number, "dot_number"),
+        }
+    }
+}
+
+/// Finds the contacts of all keys, in their order.
+pub async fn find(db: &mut PgConnection, keys: &[Keys<'_>]) -> sqlx::Result<Vec<Found>> {
+    let mut found = vec![Found::default(); keys.len()];
+    let places: Vec<i32> = (0..).take(keys.len()).collect();
+    let tenants: Vec<Uuid> = keys.iter().map(|keys| keys.tenant).collect();
+    let emails: Vec<Option<&str>> = keys.iter().map(|keys| keys.email).collect();
+    let numbers: Vec<Option<i64>> = keys.iter().map(|keys| keys.dot_number).collect();
+    let rows = sqlx::query_file!(
+        "queries/outcomes/candidates.sql",
+        &places,
+        &tenants,
+        &emails as &[Option<&str>],
+        &numbers as &[Option<i64>],
+    )
+    .fetch_all(db)
+    .await?;
+    for row in rows {
+        let Some(found) = usize::try_from(row.place).ok().and_then(|place| found.get_mut(place)) else { continue };
+        if row.by_email {
+            found.by_email = Some(row.contact_id);
+        } else {
+            found.by_dot_number.push(row.contact_id);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_conflict_when_they_lead_to_different_contacts() {
+        let (ann, bob) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let found = |by_email, by_dot_number: &[Uuid]| Found { by_email, by_dot_number: by_dot_number.to_vec() };
+        assert!(found(Some(ann), &[bob]).is_conflict());
+        assert!(!found(Some(ann), &[bob, ann]).is_conflict() && !found(Some(ann), &[]).is_conflict());
+        assert!(!found(None, &[bob]).is_conflict());
+        assert_eq!(found(Some(ann), &[ann, bob]).candidates(), ([ann].as_slice(), "email"));
+        assert_eq!(found(None, &[bob, ann]).candidates(), ([bob, ann].as_slice(), "dot_number"));
+    }
+}

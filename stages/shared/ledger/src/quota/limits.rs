@@ -1,0 +1,121 @@
+//! Limits, usage and what is left: pure.
+
+use chrono::{DateTime, Datelike, Days, Months, NaiveDate, NaiveTime, Utc};
+
+/// The limits in force for a tenant. `None`: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Mails in a UTC month.
+    pub monthly: Option<i64>,
+    /// Mails in a UTC day.
+    pub daily: Option<i64>,
+}
+
+/// What a tenant has handed over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// In this UTC month.
+    pub month: i64,
+    /// On this UTC day.
+    pub day: i64,
+}
+
+/// How much a tenant may still hand over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Mails left; `None`: there is no limit. Never negative.
+    pub remaining: Option<i64>,
+    /// When the limit that binds starts anew (midnight UTC); without a limit, the start of the next month.
+    pub resets_at: DateTime<Utc>,
+}
+
+impl Limits {
+    /// Whether there is a limit at all.
+    #[must_use]
+    pub fn bind(&self) -> bool {
+        self.monthly.is_some() || self.daily.is_some()
+    }
+
+    /// What is left on `today`. Where both limits leave the same, the one that lasts longer is named.
+    pub fn room(&self, usage: Usage, today: NaiveDate) -> Room {
+        let left = |limit: Option<i64>, used: i64| limit.map(|limit| limit.saturating_sub(used).max(0));
+        let (month, day) = (left(self.monthly, usage.month), left(self.daily, usage.day));
+        let resets = Resets::after(today);
+        match (month, day) {
+            (Some(month), Some(day)) if day < month => Room { remaining: Some(day), resets_at: resets.day },
+            (None, Some(day)) => Room { remaining: Some(day), resets_at: resets.day },
+            (month, _) => Room { remaining: month, resets_at: resets.month },
+        }
+    }
+}
+
+/// When the periods of a day start anew, midnight UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resets {
+    /// The first of the next month.
+    pub month: DateTime<Utc>,
+    /// The next day.
+    pub day: DateTime<Utc>,
+}
+
+impl Resets {
+    /// After this day.
+    #[must_use]
+    pub fn after(today: NaiveDate) -> Self {
+        Self {
+            month: midnight(today.with_day(1).and_then(|first| first.checked_add_months(Months::new(1)))),
+            day: midnight(today.checked_add_days(Days::new(1))),
+        }
+    }
+}
+
+fn midnight(day: Option<NaiveDate>) -> DateTime<Utc> {
+    // Only the last day that can be written has no next one.
+    day.unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::quota::QuotaDefaults;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::no_limit(None, None, 5, 5, None, "2027-01-01")]
+    #[case::month(Some(10), None, 4, 4, Some(6), "2027-01-01")]
+    #[case::day(None, Some(10), 400, 4, Some(6), "2026-12-31")]
+    #[case::day_binds(Some(100), Some(10), 50, 4, Some(6), "2026-12-31")]
+    #[case::month_binds(Some(52), Some(10), 50, 4, Some(2), "2027-01-01")]
+    #[case::both_used_up(Some(50), Some(10), 50, 10, Some(0), "2027-01-01")]
+    #[case::lowered_below_usage(Some(10), None, 50, 1, Some(0), "2027-01-01")]
+    fn what_is_left_is_what_the_tighter_limit_leaves(
+        #[case] monthly: Option<i64>,
+        #[case] daily: Option<i64>,
+        #[case] month: i64,
+        #[case] day: i64,
+        #[case] remaining: Option<i64>,
+        #[case] resets_on: &str,
+    ) {
+        let today = NaiveDate::from_ymd_opt(2026, 12, 30).unwrap();
+        let room = Limits { monthly, daily }.room(Usage { month, day }, today);
+        assert_eq!(room.remaining, remaining);
+        assert_eq!(room.resets_at.to_rfc3339(), format!("{resets_on}T00:00:00+00:00"));
+    }
+
+    #[rstest]
+    #[case::both_from_the_settings(None, None, Some(1_000), Some(100))]
+    #[case::own(Some(5), Some(6), Some(5), Some(6))]
+    #[case::lifted(Some(0), Some(0), None, None)]
+    fn a_tenants_own_limit_stands_before_the_setting_and_zero_is_no_limit(
+        #[case] monthly: Option<i64>,
+        #[case] daily: Option<i64>,
+        #[case] expected_monthly: Option<i64>,
+        #[case] expected_daily: Option<i64>,
+    ) {
+        let defaults = QuotaDefaults { send_quota_monthly: 1_000, send_quota_daily: 100 };
+        let limits = defaults.limits(monthly, daily);
+        assert_eq!(limits, Limits { monthly: expected_monthly, daily: expected_daily });
+        assert!(!QuotaDefaults::default().limits(None, None).bind());
+    }
+}

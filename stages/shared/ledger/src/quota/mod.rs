@@ -1,0 +1,147 @@
+//! The send quota: how many mails a tenant may hand over in a UTC month and a UTC day.
+//!
+//! Metered at the fence, in the ledger writer's commit: a send counts when it passes its first fence, further attempts of the
+//! same send do not, and a fence after which nothing left gives back. What counts is therefore what a recount finds: sends with
+//! a fence (`sends.fenced_at`). A tenant with a limit is exact over any number of delivery processes: its row in `tenants` is
+//! locked, in tenant order, before its usage is read. A tenant without one is metered in shards, and nobody waits for anybody.
+//!
+//! It stops campaigns and one-off messages. Transactional mail and sequences count against it and always leave.
+//!
+//! The gate at launch and at `POST /v1/messages` asks [`room`] and locks nothing: it keeps a caller from queueing what cannot
+//! be sent. The fence is what holds.
+
+mod limits;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::MessageKind;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+pub use limits::Usage;
+pub use limits::{Limits, Resets, Room};
+
+/// How many mails a tenant may hand over, unless `postrider quota set` says otherwise for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Send quota")]
+#[group(skip)]
+pub struct QuotaDefaults {
+    /// Mails a tenant may send in a month (UTC) before its campaigns and one-off messages are refused. 0: no limit.
+    #[arg(long, env = "POSTRIDER_SEND_QUOTA_MONTHLY", default_value_t = 0)]
+    pub send_quota_monthly: u64,
+    /// Mails a tenant may send in a day (UTC) before its campaigns and one-off messages are refused. 0: no limit.
+    #[arg(long, env = "POSTRIDER_SEND_QUOTA_DAILY", default_value_t = 0)]
+    pub send_quota_daily: u64,
+}
+
+impl QuotaDefaults {
+    /// The limits of a tenant for which `monthly` and `daily` are set (null: not set; 0: no limit).
+    #[must_use]
+    pub fn limits(&self, monthly: Option<i64>, daily: Option<i64>) -> Limits {
+        let effective = |set: Option<i64>, default: u64| {
+            let limit = set.unwrap_or_else(|| i64::try_from(default).unwrap_or(i64::MAX));
+            (limit > 0).then_some(limit)
+        };
+        Limits { monthly: effective(monthly, self.send_quota_monthly), daily: effective(daily, self.send_quota_daily) }
+    }
+}
+
+/// Whether a quota that is used up stops mail of this kind.
+#[must_use]
+pub fn stops(kind: MessageKind) -> bool {
+    match kind {
+        MessageKind::Campaign | MessageKind::OneOff => true,
+        MessageKind::Transactional | MessageKind::Sequence => false,
+    }
+}
+
+/// A tenant's quota as it stands: limits, usage, room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// What is set for the tenant itself: null takes the default, 0 is no limit.
+    pub set_monthly: Option<i64>,
+    /// As `set_monthly`, for a day.
+    pub set_daily: Option<i64>,
+    /// The limits in force.
+    pub limits: Limits,
+    /// Mails handed over this month.
+    pub used_month: i64,
+    /// Mails handed over today.
+    pub used_day: i64,
+    /// What is left.
+    pub room: Room,
+    today: NaiveDate,
+}
+
+impl Standing {
+    /// When each period starts anew.
+    #[must_use]
+    pub fn resets(&self) -> Resets {
+        Resets::after(self.today)
+    }
+}
+
+/// How much a tenant may still hand over. Locks nothing; in the ingress's role the transaction must be confined to the tenant.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn room(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<Room> {
+    standing(db, tenant, defaults).await.map(|standing| standing.room)
+}
+
+/// A tenant's limits, usage and room.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn standing(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<Standing> {
+    let row = sqlx::query_file!("queries/quota/quota_usage.sql", &[tenant]).fetch_one(db).await?;
+    let limits = defaults.limits(row.monthly, row.daily);
+    let usage = Usage { month: row.used_month, day: row.used_day };
+    Ok(Standing {
+        set_monthly: row.monthly,
+        set_daily: row.daily,
+        limits,
+        used_month: usage.month,
+        used_day: usage.day,
+        room: limits.room(usage, row.today),
+        today: row.today,
+    })
+}
+
+/// What is used by these tenants, which must be locked for it to be exact.
+pub async fn usage(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<Vec<(Uuid, Usage)>> {
+    let rows = sqlx::query_file!("queries/quota/quota_usage.sql", tenants).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, Usage { month: row.used_month, day: row.used_day })).collect())
+}
+
+/// Sets a tenant's own limits. `None` leaves a limit as it is, `Some(None)` goes back to the default, `Some(Some(0))` is no limit.
+///
+/// # Errors
+/// When Postgres is away, or there is no such tenant (a foreign key violation).
+pub async fn set(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    monthly: Option<Option<i64>>,
+    daily: Option<Option<i64>>,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "insert into send_limits (tenant_id, monthly, daily) values ($1, $2, $3)
+         on conflict (tenant_id) do update
+         set monthly = case when $4 then excluded.monthly else send_limits.monthly end,
+             daily = case when $5 then excluded.daily else send_limits.daily end,
+             updated_at = now()",
+        tenant,
+        monthly.flatten(),
+        daily.flatten(),
+        monthly.is_some(),
+        daily.is_some()
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Seconds until a time, at least one: for `Retry-After`.
+#[must_use]
+pub fn seconds_until(at: DateTime<Utc>) -> u64 {
+    u64::try_from((at - Utc::now()).num_seconds()).unwrap_or(0).max(1)
+}

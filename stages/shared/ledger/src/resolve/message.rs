@@ -1,0 +1,116 @@
+//! One-off messages: a batch of up to 50 sends each, for as many requests as are waiting together.
+//!
+//! Contacts, content and recipients stand in the ledger already: the ingress wrote them with the request.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use runner::StageError;
+use runtime::{Publication, db::BEGIN_UNHURRIED, plans::KeptPlans};
+use schemas::{RequestAnnounced, month_of};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::transactional::first_announcement;
+
+/// A tenant's message.
+type MessageKey = (Uuid, Uuid);
+
+/// Resolves messages to sends and says what to announce. A message that was handled before is announced once more while its
+/// batch has not moved: the process may have died between commit and publication.
+pub async fn resolve(
+    plans: &KeptPlans,
+    inputs: &[&RequestAnnounced],
+    reannounce: Duration,
+) -> Result<Vec<Publication>, StageError> {
+    let mut asked: BTreeMap<MessageKey, Option<&String>> = BTreeMap::new();
+    for input in inputs {
+        // Of several rings for a message, the one with somebody waiting counts.
+        let notify = asked.entry((input.tenant_id, input.request_id)).or_default();
+        *notify = notify.or(input.notify.as_ref());
+    }
+    // Should a crash of Postgres take it back, the message is accepted still, and is rung for again.
+    let mut connection = plans.take().await?;
+    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
+    let states = lock(&mut tx, &asked).await?;
+    let accepted: Vec<MessageKey> = in_state(&states, "accepted");
+    let handled: Vec<MessageKey> = in_state(&states, "handled");
+    let mut rung = accepted.clone();
+    if !accepted.is_empty() {
+        write(&mut tx, &accepted, reannounce).await?;
+    }
+    if !handled.is_empty() {
+        rung.extend(unmoved(&mut tx, &handled).await?);
+    }
+    tx.commit().await?;
+    plans.put_back(connection);
+    rung.iter()
+        .map(|key| {
+            let notify = asked.get(key).copied().flatten().cloned();
+            first_announcement(key.0, key.1).publication_telling(notify)
+        })
+        .collect()
+}
+
+fn in_state(states: &HashMap<MessageKey, String>, wanted: &str) -> Vec<MessageKey> {
+    let mut keys: Vec<MessageKey> = states.iter().filter(|(_, state)| *state == wanted).map(|(key, _)| *key).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Takes the requests for this transaction, and answers the state of each.
+async fn lock(
+    db: &mut PgConnection,
+    asked: &BTreeMap<MessageKey, Option<&String>>,
+) -> Result<HashMap<MessageKey, String>, StageError> {
+    let (tenants, ids) = columns(asked.keys().copied());
+    let rows = sqlx::query!(
+        "select r.tenant_id, r.id, r.state
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         join requests r on r.tenant_id = w.tenant_id and r.id = w.id
+         join messages m on m.tenant_id = r.tenant_id and m.id = r.id
+         where r.kind = 'message'
+         order by r.tenant_id, r.id
+         for update of r",
+        &tenants,
+        &ids,
+    )
+    .fetch_all(db)
+    .await?;
+    if rows.len() < asked.len() {
+        return Err(StageError::rejected("unknown_request", "no such message in the ledger"));
+    }
+    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.state)).collect())
+}
+
+/// Writes batch and sends of each message, and that it is handled.
+async fn write(db: &mut PgConnection, accepted: &[MessageKey], reannounce: Duration) -> Result<(), StageError> {
+    let (tenants, ids) = columns(accepted.iter().copied());
+    let months: Vec<_> = ids.iter().map(|id| month_of(*id)).collect();
+    sqlx::query_file!("queries/resolve/resolve_messages.sql", &tenants, &ids, &months, reannounce.as_secs_f64())
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Of handled messages, those whose batch nobody has touched since its first announcement.
+async fn unmoved(db: &mut PgConnection, handled: &[MessageKey]) -> Result<Vec<MessageKey>, StageError> {
+    let (tenants, ids) = columns(handled.iter().copied());
+    let rows = sqlx::query!(
+        "select b.tenant_id, b.id
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+         where b.state = 'announced' and b.announcement = 1 and b.queued = b.size",
+        &tenants,
+        &ids,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
+}
+
+fn columns(keys: impl Iterator<Item = MessageKey>) -> (Vec<Uuid>, Vec<Uuid>) {
+    keys.unzip()
+}

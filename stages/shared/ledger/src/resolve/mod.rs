@@ -1,0 +1,4 @@
+//! Accepted requests become sends.
+
+pub mod message;
+pub mod transactional;

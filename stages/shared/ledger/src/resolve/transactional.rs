@@ -1,0 +1,365 @@
+//! Transactional requests: one contact and one send each, for as many requests as are waiting together. Requests that were accepted
+//! together, with one content and sender, are one batch: the batch is in the send's id, and all of them are handled in one transaction.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use runner::StageError;
+use runtime::{Publication, db::BEGIN_UNHURRIED, plans::KeptPlans};
+use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload, month_of};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::dispatch::announce::AnnouncedBatch;
+
+/// Requests handled in one transaction, about: a bound on how long its rows are held.
+const AT_ONCE: usize = 1_000;
+
+/// An accepted request, with what it asks for.
+struct Accepted {
+    tenant_id: Uuid,
+    request_id: Uuid,
+    payload: TransactionalPayload,
+}
+
+impl Accepted {
+    fn batch(&self) -> BatchKey {
+        (self.tenant_id, SendId(self.payload.send_id).batch())
+    }
+}
+
+/// A tenant's batch.
+type BatchKey = (Uuid, Uuid);
+
+/// A tenant's address: what a contact is found by.
+type ContactKey = (Uuid, String);
+
+/// What requests say of a person beside the address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Details {
+    first_name: Option<String>,
+    last_name: Option<String>,
+    title: Option<String>,
+    phone: Option<String>,
+}
+
+/// Resolves requests to sends and says what to announce. A request that was handled before is announced once more while its
+/// batch has not moved: the process may have died between commit and publication.
+pub async fn resolve(
+    plans: &KeptPlans,
+    inputs: &[&RequestAnnounced],
+    reannounce: Duration,
+) -> Result<Vec<Publication>, StageError> {
+    let mut publications = Vec::new();
+    for asked in portions(inputs) {
+        let rung = resolve_portion(plans, &asked, reannounce).await?;
+        for batch in &rung {
+            publications.push(batch.publication()?);
+        }
+    }
+    Ok(publications)
+}
+
+/// The batches that are asked for, each once, in portions of about [`AT_ONCE`] requests.
+fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
+    let (mut portions, mut held) = (vec![BTreeSet::new()], 0);
+    for input in inputs {
+        let count = input.count();
+        if held > 0 && held + count > AT_ONCE {
+            portions.push(BTreeSet::new());
+            held = 0;
+        }
+        held += count;
+        if let Some(portion) = portions.last_mut() {
+            portion.extend(input.requests().map(|request| (input.tenant_id, SendId(request).batch())));
+        }
+    }
+    portions
+}
+
+async fn resolve_portion(
+    plans: &KeptPlans,
+    asked: &BTreeSet<BatchKey>,
+    reannounce: Duration,
+) -> Result<Vec<AnnouncedBatch>, StageError> {
+    // Should a crash of Postgres take it back, the requests are accepted still, and are rung for again.
+    let mut connection = plans.take().await?;
+    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
+    let (accepted, handled) = lock(&mut tx, asked).await?;
+    let mut rung = Vec::with_capacity(asked.len());
+    if !accepted.is_empty() {
+        let contacts = find_or_create(&mut tx, &wanted_contacts(&accepted)).await?;
+        write(&mut tx, &accepted, &contacts, reannounce).await?;
+        let mut sizes: BTreeMap<BatchKey, usize> = BTreeMap::new();
+        for request in &accepted {
+            *sizes.entry(request.batch()).or_default() += 1;
+        }
+        let prompt = sizes.into_iter().filter(|(_, size)| *size <= PROMPT_BATCH_MAX);
+        rung.extend(prompt.map(|((tenant, batch), _)| first_announcement(tenant, batch)));
+    }
+    if !handled.is_empty() {
+        rung.extend(unmoved(&mut tx, &handled).await?);
+    }
+    tx.commit().await?;
+    plans.put_back(connection);
+    Ok(rung)
+}
+
+/// The first announcement of a priority batch.
+///
+pub fn first_announcement(tenant_id: Uuid, batch_id: Uuid) -> AnnouncedBatch {
+    AnnouncedBatch { tenant_id, batch_id, lane: Lane::Priority, announcement: 1 }
+}
+
+/// Takes the requests of these batches for this transaction: those to handle, and the batches of those handled before.
+async fn lock(
+    db: &mut PgConnection,
+    asked: &BTreeSet<BatchKey>,
+) -> Result<(Vec<Accepted>, BTreeSet<BatchKey>), StageError> {
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
+    let ends: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
+    // Batch by batch in the order asked, which is that of tenants and ids; each by its range of the primary key.
+    let rows = sqlx::query!(
+        r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!"
+           from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
+           cross join lateral (
+               select q.tenant_id, q.id, q.state, q.payload::text as payload
+               from requests q
+               where q.tenant_id = w.tenant_id and q.id between w.first and w.last and q.kind = 'transactional'
+               order by q.id
+               for update
+           ) r"#,
+        &tenants,
+        &batches,
+        &ends,
+    )
+    .fetch_all(db)
+    .await?;
+    let (mut accepted, mut handled, mut found) = (Vec::with_capacity(rows.len()), BTreeSet::new(), BTreeSet::new());
+    for row in rows {
+        let batch = (row.tenant_id, SendId(row.id).batch());
+        found.insert(batch);
+        match row.state.as_str() {
+            "accepted" => {
+                let payload = serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
+                accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload });
+            }
+            "handled" => {
+                handled.insert(batch);
+            }
+            _ => {}
+        }
+    }
+    if found.len() < asked.len() {
+        return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
+    }
+    Ok((accepted, handled))
+}
+
+/// Each person once; what an earlier request says stands before what a later one says.
+fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
+    let mut wanted: HashMap<ContactKey, Details> = HashMap::with_capacity(accepted.len());
+    for Accepted { tenant_id, payload, .. } in accepted {
+        let details = wanted.entry((*tenant_id, payload.address.as_str().to_owned())).or_default();
+        let fill = |field: &mut Option<String>, given: &Option<String>| {
+            if field.is_none() {
+                field.clone_from(given);
+            }
+        };
+        fill(&mut details.first_name, &payload.first_name);
+        fill(&mut details.last_name, &payload.last_name);
+        fill(&mut details.title, &payload.title);
+        fill(&mut details.phone, &payload.phone);
+    }
+    wanted
+}
+
+/// Finds the contacts, makes those that are missing, and fills what is empty in those that are there.
+async fn find_or_create(
+    db: &mut PgConnection,
+    wanted: &HashMap<ContactKey, Details>,
+) -> Result<HashMap<ContactKey, Uuid>, StageError> {
+    let mut found = find(db, wanted).await?;
+    let missing: Vec<_> = wanted.iter().filter(|(key, _)| !found.contains_key(*key)).collect();
+    if !missing.is_empty() {
+        create(db, &missing).await?;
+        // Looked up again, in a statement of its own: somebody else may have made one at the same moment.
+        found = find(db, wanted).await?;
+    }
+    Ok(found)
+}
+
+/// The contacts there are. Fills their empty fields on the way, when a request knows better.
+async fn find(
+    db: &mut PgConnection,
+    wanted: &HashMap<ContactKey, Details>,
+) -> Result<HashMap<ContactKey, Uuid>, StageError> {
+    let tenants: Vec<Uuid> = wanted.keys().map(|(tenant, _)| *tenant).collect();
+    let addresses: Vec<String> = wanted.keys().map(|(_, address)| address.clone()).collect();
+    let rows = sqlx::query!(
+        r#"select c.tenant_id, c.id, c.address, c.first_name is null as "no_first_name!", c.last_name is null as "no_last_name!",
+                  c.title is null as "no_title!", c.phone is null as "no_phone!"
+           from unnest($1::uuid[], $2::text[]) as w (tenant_id, address)
+           join contacts c on c.tenant_id = w.tenant_id and c.address = w.address"#,
+        &tenants,
+        &addresses,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let mut contacts = HashMap::with_capacity(rows.len());
+    let mut to_fill = Vec::new();
+    for row in rows {
+        let key = (row.tenant_id, row.address);
+        if let Some(details) = wanted.get(&key) {
+            let known = [
+                (row.no_first_name, &details.first_name),
+                (row.no_last_name, &details.last_name),
+                (row.no_title, &details.title),
+                (row.no_phone, &details.phone),
+            ];
+            if known.iter().any(|(empty, given)| *empty && given.is_some()) {
+                to_fill.push((row.tenant_id, row.id, details));
+            }
+        }
+        contacts.insert(key, row.id);
+    }
+    if !to_fill.is_empty() {
+        fill(db, &to_fill).await?;
+    }
+    Ok(contacts)
+}
+
+/// The details of many contacts as the columns of an `unnest`.
+#[derive(Default)]
+struct Columns {
+    first_names: Vec<Option<String>>,
+    last_names: Vec<Option<String>>,
+    titles: Vec<Option<String>>,
+    phones: Vec<Option<String>>,
+}
+
+impl<'a> FromIterator<&'a Details> for Columns {
+    fn from_iter<I: IntoIterator<Item = &'a Details>>(all: I) -> Self {
+        let mut columns = Self::default();
+        for details in all {
+            columns.first_names.push(details.first_name.clone());
+            columns.last_names.push(details.last_name.clone());
+            columns.titles.push(details.title.clone());
+            columns.phones.push(details.phone.clone());
+        }
+        columns
+    }
+}
+
+async fn fill(db: &mut PgConnection, to_fill: &[(Uuid, Uuid, &Details)]) -> Result<(), StageError> {
+    let tenants: Vec<Uuid> = to_fill.iter().map(|(tenant, ..)| *tenant).collect();
+    let ids: Vec<Uuid> = to_fill.iter().map(|(_, id, _)| *id).collect();
+    let columns: Columns = to_fill.iter().map(|(.., details)| *details).collect();
+    sqlx::query_file!(
+        "queries/resolve/fill_contacts.sql",
+        &tenants,
+        &ids,
+        &columns.first_names as &[Option<String>],
+        &columns.last_names as &[Option<String>],
+        &columns.titles as &[Option<String>],
+        &columns.phones as &[Option<String>],
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Makes contacts. They have asked for this mail, not for marketing: their consent is pending.
+async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> Result<(), StageError> {
+    let tenants: Vec<Uuid> = missing.iter().map(|((tenant, _), _)| *tenant).collect();
+    let ids: Vec<Uuid> = missing.iter().map(|_| schemas::new_id()).collect();
+    let addresses: Vec<String> = missing.iter().map(|((_, address), _)| address.clone()).collect();
+    let columns: Columns = missing.iter().map(|(_, details)| *details).collect();
+    // In the order of the unique key, so that two processes with the same new people do not wait for each other in a circle.
+    sqlx::query!(
+        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
+         select w.tenant_id, w.id, w.address, w.first_name, w.last_name, w.title, w.phone, 'pending', 'transactional'
+         from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+             as w (tenant_id, id, address, first_name, last_name, title, phone)
+         order by w.tenant_id, w.address
+         on conflict (tenant_id, address) do nothing",
+        &tenants,
+        &ids,
+        &addresses,
+        &columns.first_names as &[Option<String>],
+        &columns.last_names as &[Option<String>],
+        &columns.titles as &[Option<String>],
+        &columns.phones as &[Option<String>],
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Writes batch and send of each request, and that it is handled.
+async fn write(
+    db: &mut PgConnection,
+    accepted: &[Accepted],
+    contacts: &HashMap<ContactKey, Uuid>,
+    reannounce: Duration,
+) -> Result<(), StageError> {
+    let mut contact_ids = Vec::with_capacity(accepted.len());
+    for request in accepted {
+        let key = (request.tenant_id, request.payload.address.as_str().to_owned());
+        let contact = contacts.get(&key).ok_or(StageError::Deferred { reason: "contact_vanished" })?;
+        contact_ids.push(*contact);
+    }
+    let column = |of: fn(&Accepted) -> Uuid| accepted.iter().map(of).collect::<Vec<Uuid>>();
+    let months: Vec<_> = accepted.iter().map(|request| month_of(request.payload.send_id)).collect();
+    sqlx::query_file!(
+        "queries/resolve/resolve_transactional.sql",
+        &column(|request| request.tenant_id),
+        &column(|request| request.request_id),
+        &column(|request| request.batch().1),
+        &months,
+        &contact_ids,
+        &column(|request| request.payload.content_id),
+        &column(|request| request.payload.sender_id),
+        reannounce.as_secs_f64(),
+        PROMPT_BATCH_MAX as i64,
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Of the batches of handled requests, those that nobody has touched since their first announcement.
+async fn unmoved(db: &mut PgConnection, handled: &BTreeSet<BatchKey>) -> Result<Vec<AnnouncedBatch>, StageError> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = handled.iter().copied().unzip();
+    let rows = sqlx::query!(
+        "select b.tenant_id, b.id
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+         where b.state = 'announced' and b.announcement = 1 and b.lane = 'priority' and b.queued = b.size",
+        &tenants,
+        &ids,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| first_announcement(row.tenant_id, row.id)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemas::RequestKind;
+
+    #[test]
+    fn arrays_are_handled_in_portions_and_a_batch_named_twice_once() {
+        let (tenant, batch) = (schemas::new_id(), schemas::new_batch_id());
+        let request = |id, count| RequestAnnounced {
+            count: Some(count),
+            ..RequestAnnounced::of(tenant, id, RequestKind::Transactional)
+        };
+        let inputs = [request(batch, 500), request(SendId::of(batch, 9).0, 500), request(schemas::new_batch_id(), 500)];
+        let portions = portions(&inputs.iter().collect::<Vec<_>>());
+        assert_eq!(portions.iter().map(BTreeSet::len).collect::<Vec<_>>(), [1, 1]);
+    }
+}

@@ -1,0 +1,87 @@
+//! Mailboxes that fail again and again: no marketing mail for a while, and then a new try.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use schemas::action::SuppressionScope;
+use sqlx::PgPool;
+
+use crate::suppressions::{self, NewSuppression, SuppressionReason};
+
+/// When a mailbox is left alone, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// So many soft bounces; 0: never.
+    pub count: u32,
+    /// Within so long.
+    pub window: Duration,
+    /// For so long.
+    pub pause: Duration,
+}
+
+/// Contacts judged in one transaction.
+const AT_ONCE: i64 = 500;
+
+/// Judges the mailboxes that bounced softly since the last look. Any number of processes may: each takes other rows.
+pub struct SoftBounces {
+    /// In the stages' role.
+    pub pool: PgPool,
+    /// From the settings.
+    pub limits: Limits,
+}
+
+#[async_trait]
+impl Sweep for SoftBounces {
+    fn name(&self) -> &'static str {
+        "judge_soft_bounces"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let window = self.limits.window.as_secs_f64();
+        let mut tx = self.pool.begin().await?;
+        let who = sqlx::query_file!("queries/suppressions/judge_soft_bounces.sql", AT_ONCE).fetch_all(&mut *tx).await?;
+        let judged = who.len();
+        if judged > 0 && self.limits.count > 0 {
+            let (tenants, contacts): (Vec<_>, Vec<_>) =
+                who.into_iter().map(|row| (row.tenant_id, row.contact_id)).unzip();
+            // The contacts first, as every writer of suppressions does; what is known of them in a later statement.
+            sqlx::query_file!("queries/suppressions/lock_contacts.sql", &tenants, &contacts)
+                .fetch_all(&mut *tx)
+                .await?;
+            let failing = sqlx::query_file!(
+                "queries/suppressions/soft_bounced.sql",
+                &tenants,
+                &contacts,
+                i64::from(self.limits.count),
+                window,
+                self.limits.pause.as_secs_f64(),
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let new = failing.into_iter().map(|row| NewSuppression {
+                scope: SuppressionScope::Marketing,
+                note: Some(format!("mailbox failed {} times", row.times)),
+                expires_at: Some(row.until),
+                ..NewSuppression::new(row.tenant_id, row.address, SuppressionReason::Invalid, "engagement")
+                    .because_of(row.send_id)
+            });
+            suppressions::suppress(&mut tx, new.collect()).await?;
+        }
+        tx.commit().await?;
+        sqlx::query!(
+            "delete from soft_bounces where ctid = any(array(
+                 select ctid from soft_bounces where occurred_at < now() - make_interval(secs => $1) and judged
+                 order by occurred_at limit $2))",
+            window,
+            10 * AT_ONCE
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(judged as u64)
+    }
+}

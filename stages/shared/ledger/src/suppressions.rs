@@ -1,0 +1,196 @@
+//! Suppressions: addresses that must not be mailed. One statement writes them, whoever asks.
+
+use chrono::{DateTime, Utc};
+use schemas::{action::SuppressionScope, new_id};
+use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Why an address is suppressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuppressionReason {
+    /// The address does not exist.
+    HardBounce,
+    /// The recipient reported a message as spam.
+    Complaint,
+    /// The recipient left.
+    Unsubscribe,
+    /// The tenant wants it so.
+    Manual,
+    /// Not an address that works.
+    Invalid,
+    /// Came with an imported list.
+    Import,
+}
+
+impl SuppressionReason {
+    /// The word, everywhere.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HardBounce => "hard_bounce",
+            Self::Complaint => "complaint",
+            Self::Unsubscribe => "unsubscribe",
+            Self::Manual => "manual",
+            Self::Invalid => "invalid",
+            Self::Import => "import",
+        }
+    }
+
+    /// The reason with this word.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::HardBounce, Self::Complaint, Self::Unsubscribe, Self::Manual, Self::Invalid, Self::Import]
+            .into_iter()
+            .find(|reason| reason.as_str() == text)
+    }
+
+    /// What it withholds, where the caller does not choose: leaving is about marketing, facts about an address are about all mail.
+    #[must_use]
+    pub fn scope(self) -> SuppressionScope {
+        match self {
+            Self::Unsubscribe => SuppressionScope::Marketing,
+            Self::HardBounce | Self::Complaint | Self::Manual | Self::Invalid | Self::Import => SuppressionScope::All,
+        }
+    }
+
+    /// Whether the tenant chooses the scope.
+    #[must_use]
+    pub fn has_a_choice(self) -> bool {
+        matches!(self, Self::Manual | Self::Import)
+    }
+
+    /// Whether lifting it needs the tenant's word that it is meant.
+    #[must_use]
+    pub fn needs_confirmation(self) -> bool {
+        matches!(self, Self::HardBounce | Self::Complaint)
+    }
+}
+
+/// A suppression to write.
+#[derive(Debug, Clone)]
+pub struct NewSuppression {
+    /// Whose.
+    pub tenant_id: Uuid,
+    /// The canonical address.
+    pub address: String,
+    /// Why.
+    pub reason: SuppressionReason,
+    /// Which mail is withheld.
+    pub scope: SuppressionScope,
+    /// Who says so: `recipient`, `provider`, `delivery`, `engagement`, `api`, `sequence` or `import`.
+    pub source: &'static str,
+    /// In the tenant's words.
+    pub note: Option<String>,
+    /// The mail it came of.
+    pub send_id: Option<Uuid>,
+    /// `None`: for good.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl NewSuppression {
+    /// One for good, with the scope its reason has by itself.
+    #[must_use]
+    pub fn new(tenant_id: Uuid, address: String, reason: SuppressionReason, source: &'static str) -> Self {
+        let scope = reason.scope();
+        Self { tenant_id, address, reason, scope, source, note: None, send_id: None, expires_at: None }
+    }
+
+    /// The same, because of this mail.
+    #[must_use]
+    pub fn because_of(self, send_id: Uuid) -> Self {
+        Self { send_id: Some(send_id), ..self }
+    }
+}
+
+/// A suppression as it stands now.
+#[derive(Debug, Clone)]
+pub struct Suppressed {
+    /// Whose.
+    pub tenant_id: Uuid,
+    /// Its id.
+    pub id: Uuid,
+    /// The canonical address.
+    pub address: String,
+    /// Why: a [`SuppressionReason`].
+    pub reason: String,
+    /// It stood there before.
+    pub already_existed: bool,
+}
+
+/// Writes suppressions; of several with one key the first counts. One in force is never weakened. Takes effect when the caller commits.
+///
+/// The contacts of the addresses are locked by then ([`lock_addresses`], or by id): the fence locks the same rows, so a
+/// suppression that was answered and a message that is sent afterwards cannot pass each other.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn suppress(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Result<Vec<Suppressed>> {
+    if new.is_empty() {
+        return Ok(Vec::new());
+    }
+    let key = |new: &NewSuppression| (new.tenant_id, new.address.clone(), new.reason.as_str());
+    new.sort_by_cached_key(key);
+    new.dedup_by(|later, kept| {
+        (later.tenant_id, later.reason) == (kept.tenant_id, kept.reason) && later.address == kept.address
+    });
+    let ids: Vec<Uuid> = new.iter().map(|_| new_id()).collect();
+    let tenants: Vec<Uuid> = new.iter().map(|new| new.tenant_id).collect();
+    let addresses: Vec<&str> = new.iter().map(|new| new.address.as_str()).collect();
+    let reasons: Vec<&str> = new.iter().map(|new| new.reason.as_str()).collect();
+    let scopes: Vec<&str> = new.iter().map(|new| new.scope.as_str()).collect();
+    let sources: Vec<&str> = new.iter().map(|new| new.source).collect();
+    let notes: Vec<Option<&str>> = new.iter().map(|new| new.note.as_deref()).collect();
+    let sends: Vec<Option<Uuid>> = new.iter().map(|new| new.send_id).collect();
+    let ends: Vec<Option<DateTime<Utc>>> = new.iter().map(|new| new.expires_at).collect();
+    let rows = sqlx::query_file!(
+        "queries/suppressions/suppress.sql",
+        &tenants,
+        &ids,
+        &addresses as &[&str],
+        &reasons as &[&str],
+        &scopes as &[&str],
+        &sources as &[&str],
+        &notes as &[Option<&str>],
+        &sends as &[Option<Uuid>],
+        &ends as &[Option<DateTime<Utc>>],
+    )
+    .fetch_all(db)
+    .await?;
+    let fresh: std::collections::HashSet<Uuid> = ids.into_iter().collect();
+    let suppressed = rows.into_iter().map(|row| Suppressed {
+        already_existed: !fresh.contains(&row.id),
+        tenant_id: row.tenant_id,
+        id: row.id,
+        address: row.address,
+        reason: row.reason,
+    });
+    Ok(suppressed.collect())
+}
+
+/// Locks the contacts of a tenant's addresses, in id order, before their suppressions change.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn lock_addresses(db: &mut PgConnection, tenant: Uuid, addresses: &[&str]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "select from contacts where tenant_id = $1 and address = any ($2) order by id for no key update",
+        tenant,
+        addresses as &[&str],
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Lifts suppressions by id. Whether they may be lifted the caller has decided, with the rows locked.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn lift(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query!("delete from suppressions where tenant_id = $1 and id = any ($2)", tenant, ids)
+        .execute(db)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,70 @@
+//! Places of this process in a day's cap: what one worker has claimed and not yet handed over, another must not claim as well.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::DomainKey;
+
+/// The places taken, by domain.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    taken: Arc<Mutex<HashMap<DomainKey, i64>>>,
+}
+
+impl Places {
+    /// A place in what is left, if there is one.
+    pub fn take(&self, domain: DomainKey, room: i64) -> Option<Place> {
+        let mut taken = self.lock();
+        let count = taken.entry(domain).or_default();
+        if *count >= room {
+            return None;
+        }
+        *count += 1;
+        drop(taken);
+        Some(Place { places: self.clone(), domain })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DomainKey, i64>> {
+        // The lock is held for map operations only.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place, given back when dropped: when the send's result is committed, or it was given up.
+#[derive(Debug)]
+pub struct Place {
+    places: Places,
+    domain: DomainKey,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        if let Some(count) = taken.get_mut(&self.domain) {
+            *count -= 1;
+            if *count <= 0 {
+                taken.remove(&self.domain);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn no_more_places_are_taken_than_there_is_room_and_what_ends_gives_back() {
+        let (places, domain) = (Places::default(), (Uuid::nil(), Uuid::nil()));
+        let first = places.take(domain, 2).unwrap();
+        let _second = places.take(domain, 2).unwrap();
+        assert!(places.take(domain, 2).is_none());
+        assert!(places.take((Uuid::nil(), Uuid::max()), 1).is_some());
+        drop(first);
+        assert!(places.take(domain, 2).is_some());
+    }
+}

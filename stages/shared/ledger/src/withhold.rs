@@ -1,0 +1,111 @@
+//! Writing verdicts: a withheld recipient has its reason in the ledger, and the batch's counters say so in the same transaction.
+
+use runtime::Counter;
+use schemas::{SendId, SkipReason, month_of};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::gate::BatchFacts;
+
+/// Skips these sends, unless somebody else has them by now.
+pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
+    let ids: Vec<Uuid> = withheld.iter().map(|(id, _)| *id).collect();
+    let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
+    let mut tx = pool.begin().await?;
+    // Batch before sends: the lock order of the whole ledger.
+    sqlx::query!(
+        "select 1 as one from batches where tenant_id = $1 and id = $2 for update",
+        batch.tenant_id,
+        batch.batch_id
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let skipped = sqlx::query_file!(
+        "queries/gate/withhold.sql",
+        batch.tenant_id,
+        batch.batch_id,
+        SendId::last_of(batch.batch_id),
+        month_of(batch.batch_id),
+        &ids,
+        &reasons
+    )
+    .fetch_one(&mut *tx)
+    .await?
+    .skipped;
+    if skipped > 0 {
+        sqlx::query!(
+            "insert into rollups (tenant_id, hour, kind, event, shard, count)
+             values ($1, date_trunc('hour', now(), 'UTC'), $2, 'skipped', $3, $4)
+             on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
+            batch.tenant_id,
+            batch.kind.as_str(),
+            shard_of(batch.batch_id),
+            skipped
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    tx.commit().await?;
+    for (_, reason) in withheld.iter().take(usize::try_from(skipped).unwrap_or(0)) {
+        Counter::SendsWithheldTotal.add(1, [("stage", "compliance"), ("reason", reason.as_str())]);
+    }
+    Ok(())
+}
+
+/// Batches that follow each other write to different rows of the hour's totals, so their workers do not wait for each other.
+fn shard_of(batch: Uuid) -> i16 {
+    const SHARDS: u128 = 16;
+    i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
+}
+
+/// A paused campaign's batches wait to be handed on again. One of which only deferred sends are open is due at once when the
+/// campaign is resumed; one of which somebody holds a send is left to him.
+pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
+    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    sqlx::query!(
+        "with held as (
+             select b.tenant_id, b.id
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+             join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+             where b.state = 'announced' and b.claimed + b.fenced = 0
+             order by b.tenant_id, b.id
+             for update of b
+         )
+         update batches b
+         set state = case when b.queued > 0 then 'waiting' else b.state end,
+             quiet_at = case when b.queued > 0 then now() else b.quiet_at end,
+             announce_after = case when b.queued = 0 then now() end
+         from held h where b.tenant_id = h.tenant_id and b.id = h.id",
+        &tenants,
+        &ids
+    )
+    .execute(pool)
+    .await
+    .map(drop)
+}
+
+/// A paused tenant's batches wait until it is resumed: campaigns' to be handed on again, the others to be woken. In this order: the
+/// batches, the tenants, and then the look whether they are paused still. Whoever resumes a tenant waits for us or is seen by us, so
+/// nothing is put aside that nobody would bring back. What somebody holds is left to him: he gives it back, and it comes by again.
+pub async fn put_aside(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
+    let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
+    let mut tx = pool.begin().await?;
+    sqlx::query!(
+        "select b.id
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         join batches b on b.tenant_id = w.tenant_id and b.id = w.id
+         order by b.tenant_id, b.id
+         for update of b",
+        &tenants,
+        &ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    sqlx::query!("select id from tenants where id = any($1) order by id for share", &tenants)
+        .fetch_all(&mut *tx)
+        .await?;
+    sqlx::query_file!("queries/gate/put_aside.sql", &tenants, &ids).execute(&mut *tx).await?;
+    tx.commit().await
+}

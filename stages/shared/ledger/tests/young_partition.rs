@@ -1,0 +1,138 @@
+//! A partition without statistics: the first campaign of a month, and of an installation.
+#![allow(clippy::unwrap_used)]
+
+use chrono::NaiveDate;
+use serde_json::Value;
+use servers::TestDatabase;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use uuid::Uuid;
+
+const CLAIM: &str = include_str!("../queries/claim/claim.sql");
+const APPLY: &str = include_str!("../queries/fence/apply.sql");
+const SETTLE: &str = include_str!("../queries/fence/settle.sql");
+const LOCK_BATCHES: &str = include_str!("../queries/fence/lock_batches.sql");
+const LOCK_CONTACTS: &str = include_str!("../queries/fence/lock_contacts_for_fence.sql");
+const LOOK_AT_BATCHES: &str = include_str!("../queries/fence/look_at_batches.sql");
+const LOOK_AT_CONTACTS: &str = include_str!("../queries/fence/look_at_contacts.sql");
+const TENANT: Uuid = Uuid::from_u128(1);
+
+/// How many rows a plan's nodes looked at in vain, loops included.
+fn rows_in_vain(plan: &Value) -> f64 {
+    let number = |name: &str| plan.get(name).and_then(Value::as_f64).unwrap_or(0.0);
+    let in_vain = number("Rows Removed by Join Filter") + number("Rows Removed by Filter");
+    let own = in_vain * number("Actual Loops").max(1.0);
+    let below = plan.get("Plans").and_then(Value::as_array).map_or(0.0, |plans| plans.iter().map(rows_in_vain).sum());
+    own + below
+}
+
+#[tokio::test]
+async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let mut db = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::raw_sql(
+        "insert into sends (tenant_id, id, month, campaign_id, contact_id)
+         select '00000000-0000-0000-0000-000000000001', gen_random_uuid(), date_trunc('month', now() at time zone 'utc'),
+                '00000000-0000-0000-0000-000000000002', gen_random_uuid()
+         from generate_series(1, 10000);",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    let mut db = db.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
+    let some = "select id, month from sends order by id limit 500";
+    let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut *db).await.unwrap();
+    let (ids, months): (Vec<Uuid>, Vec<NaiveDate>) = sends.into_iter().unzip();
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{CLAIM}")))
+        .bind(vec![TENANT; ids.len()])
+        .bind(&ids)
+        .bind(months[0])
+        .bind(Uuid::from_u128(3))
+        .bind(300_f64)
+        .fetch_one(&mut *db)
+        .await
+        .unwrap();
+    let in_vain = rows_in_vain(&plan[0]["Plan"]);
+    assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain: {plan:#}");
+}
+
+/// A statement of the ledger writer: its name, its text, and its arguments for these sends.
+struct Prepared {
+    name: &'static str,
+    sql: &'static str,
+    arguments: String,
+}
+
+/// `'{…}'::type[]`, the same value for each.
+fn column(value: &str, of: &str, count: usize) -> String {
+    format!("'{{{}}}'::{of}[]", vec![value; count].join(","))
+}
+
+fn uuids(ids: &[Uuid]) -> String {
+    let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
+    format!("'{{{}}}'::uuid[]", ids.join(","))
+}
+
+fn statements(ids: &[Uuid]) -> Vec<Prepared> {
+    let (many, ids) = (ids.len(), uuids(ids));
+    let tenants = column(&TENANT.to_string(), "uuid", many);
+    let each = |value: &str, of: &str| column(value, of, many);
+    let keys = format!("{tenants}, {ids}");
+    let month = "date_trunc('month', now() at time zone 'utc')::date";
+    let apply = [
+        keys.clone(),
+        each(&TENANT.to_string(), "uuid"),
+        [each("claimed", "text"), each("fenced", "text"), each("null", "text"), each("null", "int2")].join(", "),
+        [each("null", "text"), each("null", "text"), each("null", "float8"), each("0", "int2")].join(", "),
+        [each("0", "int2"), each("f", "bool"), each("null", "text"), ids.clone(), month.to_owned()].join(", "),
+        ["60".to_owned(), each("null", "text"), each("null", "text")].join(", "),
+    ];
+    let counts = vec![each("0", "int4"); 11].join(", ");
+    let settle = [
+        [keys.clone(), counts].join(", "),
+        [each("null", "float8"), each("f", "bool"), each("0", "float8"), ids.clone(), each("0", "int4")].join(", "),
+    ];
+    vec![
+        Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
+        Prepared { name: "settle", sql: SETTLE, arguments: settle.join(", ") },
+        Prepared { name: "lock_batches", sql: LOCK_BATCHES, arguments: keys.clone() },
+        Prepared { name: "lock_contacts", sql: LOCK_CONTACTS, arguments: keys.clone() },
+        Prepared { name: "look_at_batches", sql: LOOK_AT_BATCHES, arguments: keys.clone() },
+        Prepared { name: "look_at_contacts", sql: LOOK_AT_CONTACTS, arguments: keys },
+    ]
+}
+
+#[tokio::test]
+async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = PgPool::connect_lazy(&database.url()).unwrap();
+    // Each of them planned anew here: what is judged is the plan that the rows below call for.
+    let pool = runtime::plans::pool_by_kept_key(&pool, 1, &[("plan_cache_mode", "force_custom_plan")]);
+    let mut db = pool.acquire().await.unwrap();
+    for statement in statements(&[TENANT]) {
+        let Prepared { name, sql, arguments } = statement;
+        for sql in [format!("prepare {name} as {sql}"), format!("execute {name}({arguments})")] {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *db).await.unwrap();
+        }
+    }
+    // As rows would be after a first import and the launch of a first campaign: nobody has analysed them yet.
+    let mut filler = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::raw_sql(
+        "insert into tenants (id, environment, owner_email)
+         values ('00000000-0000-0000-0000-000000000001', 'production', 'owner@example.com');
+         insert into contacts (tenant_id, id, address)
+         select '00000000-0000-0000-0000-000000000001', gen_random_uuid(), n || '@example.com' from generate_series(1, 10000) n;
+         insert into sends (tenant_id, id, month, campaign_id, contact_id)
+         select tenant_id, id, date_trunc('month', now() at time zone 'utc'), '00000000-0000-0000-0000-000000000002', id from contacts;",
+    )
+    .execute(&mut filler)
+    .await
+    .unwrap();
+    let ids: Vec<Uuid> =
+        sqlx::query_scalar("select id from sends order by id limit 100").fetch_all(&mut filler).await.unwrap();
+    for Prepared { name, arguments, .. } in statements(&ids) {
+        let explain = format!("explain (analyze, format json) execute {name}({arguments})");
+        let plan: Value = sqlx::query_scalar(AssertSqlSafe(explain)).fetch_one(&mut *db).await.unwrap();
+        let in_vain = rows_in_vain(&plan[0]["Plan"]);
+        assert!(in_vain < 1_000.0, "{name}: {in_vain} rows were looked at in vain: {plan:#}");
+    }
+}
