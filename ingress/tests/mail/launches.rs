@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use ledger::gate::{MarketingStatus, Standing, judge};
+use ledger::gate::{MarketingStatus, RecipientEligibility, decide_recipient};
 use rstest::rstest;
 use schemas::{Classification, MessageKind, subjects::stream};
 use serde_json::{Value, json};
@@ -326,7 +326,7 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
     .unwrap();
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
     for row in &rows {
-        let standing = Standing {
+        let standing = RecipientEligibility {
             contact_active: true,
             marketing: MarketingStatus::from_column(row.get("marketing_status")),
             hard_bounced: row.get("hard_bounced"),
@@ -336,8 +336,8 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
             suppressed_all: row.get("suppressed_all"),
             suppressed_marketing: row.get("suppressed_marketing"),
         };
-        let verdict =
-            judge(&standing, MessageKind::Campaign, classification).map_or("queued", |reason| reason.as_str());
+        let verdict = decide_recipient(&standing, MessageKind::Campaign, classification)
+            .map_or("queued", |reason| reason.as_str());
         *expected.entry(verdict.to_owned()).or_default() += 1;
     }
     let id = ready.campaign(json!({"message_purpose": purpose, "audience_reason": "They asked"})).await;

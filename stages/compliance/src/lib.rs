@@ -1,13 +1,13 @@
 //! Compliance: resolved → cleared. Who must not be mailed is withheld, with the reason in the ledger; the rest goes on.
 //!
-//! The verdict is `ledger::gate::judge`, the same that the claim and the fence pass again later. Here most withheld
+//! The verdict is `ledger::gate::decide_recipient`, the same that the claim and the fence pass again later. Here most withheld
 //! recipients are found, set-based and before any rendering is paid for.
 
 use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use ledger::{
-    gate::{self, BatchFacts, OwedSend, Road},
+    gate::{self, BatchFacts, GateDecision, OwedSend},
     withhold,
 };
 use runner::{Deps, Intake, Stage, StageError};
@@ -62,29 +62,35 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 #[async_trait]
 impl Stage for Compliance {
     const NAME: &'static str = "compliance";
-    const SPAN: &'static str = "compliance judge";
+    const SPAN: &'static str = "compliance decide_recipient";
     type Input = Resolved;
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
         let mut db = self.plans.take().await?;
         let batches = gate::batches(&mut db, inputs).await?;
-        let resting: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Paused).collect();
-        if !resting.is_empty() {
-            withhold::put_back(&self.pool, &resting).await?;
+        let (mut paused, mut aside, mut moving) = (Vec::new(), Vec::new(), Vec::new());
+        for batch in batches.iter().filter(|batch| !batch.is_done) {
+            match batch.eligibility.decide() {
+                GateDecision::Pass | GateDecision::Skip(_) => moving.push(batch),
+                GateDecision::Paused => paused.push(batch),
+                GateDecision::TenantPaused => aside.push(batch),
+                // The sweep that ends cancelled campaigns has it.
+                GateDecision::Cancel => {}
+            }
         }
-        let aside: Vec<&BatchFacts> = batches.iter().filter(|batch| batch.road() == Road::Aside).collect();
+        if !paused.is_empty() {
+            withhold::put_back(&self.pool, &paused).await?;
+        }
         if !aside.is_empty() {
             withhold::put_aside(&self.pool, &aside).await?;
         }
-        let moving: Vec<&BatchFacts> =
-            batches.iter().filter(|batch| matches!(batch.road(), Road::Open | Road::Withheld(_))).collect();
         let owed = gate::owed_sends(&mut db, &moving).await?;
         self.plans.put_back(db);
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {
             let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
-            let (cleared, withheld) = judge_batch(batch, sends);
+            let (cleared, withheld) = split_batch(batch, sends);
             if !withheld.is_empty() {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
                 self.facts.ring();
@@ -116,18 +122,15 @@ impl Compliance {
 }
 
 /// Splits a batch's owed sends into those that may be mailed and those that are withheld.
-fn judge_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>, Vec<(Uuid, SkipReason)>) {
+fn split_batch(batch: &BatchFacts, sends: &[OwedSend]) -> (Vec<ClearedRecipient>, Vec<(Uuid, SkipReason)>) {
     let mut cleared = Vec::with_capacity(sends.len());
     let mut withheld = Vec::new();
     for send in sends {
-        let verdict = match (batch.road(), &send.standing) {
-            (Road::Withheld(reason), _) => Some(reason),
-            (_, None) => Some(SkipReason::ContactArchived),
-            (_, Some(standing)) => gate::judge(standing, batch.kind, batch.classification),
-        };
-        match verdict {
-            Some(reason) => withheld.push((send.send_id, reason)),
-            None => {
+        let mail = (batch.kind, batch.classification);
+        let decision = gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail);
+        match decision {
+            GateDecision::Skip(reason) => withheld.push((send.send_id, reason)),
+            _ => {
                 cleared.push(ClearedRecipient { ordinal: SendId(send.send_id).ordinal(), contact_id: send.contact_id })
             }
         }

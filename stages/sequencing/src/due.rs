@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use ledger::gate::{MarketingStatus, Standing};
+use ledger::gate::{MarketingStatus, RecipientEligibility};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub(crate) struct Person {
     pub(crate) first_name: Option<String>,
     pub(crate) last_name: Option<String>,
     pub(crate) timezone: Option<String>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: RecipientEligibility,
     /// He answered a mail of this very enrollment.
     pub(crate) replied: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<V
     .await?;
     let mut people = vec![None; due.len()];
     for row in rows {
-        let standing = Standing {
+        let standing = RecipientEligibility {
             contact_active: row.contact_active,
             marketing: MarketingStatus::from_column(&row.marketing_status),
             hard_bounced: row.hard_bounced,

@@ -1,7 +1,7 @@
 //! When an enrollment ends before its last step: one pure decision, for the step that is about to act and for the look between
 //! steps.
 
-use ledger::gate::{MarketingStatus, Standing};
+use ledger::gate::{MarketingStatus, RecipientEligibility};
 use schemas::ExitReason;
 
 /// What a sequence says about leaving it.
@@ -16,7 +16,7 @@ pub(crate) struct ExitRules {
 
 /// Why the enrollment of a contact of this standing ends now, the gravest reason first. A contact whose consent is pending stays:
 /// its mail is withheld by the gate, the other steps are taken.
-pub(crate) fn exit_reason(standing: &Standing, rules: &ExitRules) -> Option<ExitReason> {
+pub(crate) fn exit_reason(standing: &RecipientEligibility, rules: &ExitRules) -> Option<ExitReason> {
     let left = standing.unsubscribed || standing.marketing == MarketingStatus::Unsubscribed;
     let suppressed = standing.suppressed_all || standing.suppressed_marketing || standing.invalid;
     let reasons = [
@@ -34,22 +34,22 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    const C: Standing = Standing::CLEAN;
+    const C: RecipientEligibility = RecipientEligibility::CLEAN;
 
     #[rstest]
     #[case(C, None, None, None)]
-    #[case(Standing { marketing: MarketingStatus::Pending, ..C }, None, None, None)]
-    #[case(Standing { unsubscribed: true, ..C }, Some(ExitReason::Unsubscribed), None, None)]
-    #[case(Standing { marketing: MarketingStatus::Unsubscribed, ..C }, Some(ExitReason::Unsubscribed), None, None)]
-    #[case(Standing { hard_bounced: true, ..C }, Some(ExitReason::Bounced), None, Some(ExitReason::Bounced))]
-    #[case(Standing { complained: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
-    #[case(Standing { suppressed_all: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
-    #[case(Standing { suppressed_marketing: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
-    #[case(Standing { invalid: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
-    #[case(Standing { contact_active: false, ..C }, Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived))]
-    #[case(Standing { complained: true, hard_bounced: true, unsubscribed: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
+    #[case(RecipientEligibility { marketing: MarketingStatus::Pending, ..C }, None, None, None)]
+    #[case(RecipientEligibility { unsubscribed: true, ..C }, Some(ExitReason::Unsubscribed), None, None)]
+    #[case(RecipientEligibility { marketing: MarketingStatus::Unsubscribed, ..C }, Some(ExitReason::Unsubscribed), None, None)]
+    #[case(RecipientEligibility { hard_bounced: true, ..C }, Some(ExitReason::Bounced), None, Some(ExitReason::Bounced))]
+    #[case(RecipientEligibility { complained: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
+    #[case(RecipientEligibility { suppressed_all: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
+    #[case(RecipientEligibility { suppressed_marketing: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
+    #[case(RecipientEligibility { invalid: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
+    #[case(RecipientEligibility { contact_active: false, ..C }, Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived))]
+    #[case(RecipientEligibility { complained: true, hard_bounced: true, unsubscribed: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
     fn who_must_leave_leaves(
-        #[case] standing: Standing,
+        #[case] standing: RecipientEligibility,
         #[case] with_flags: Option<ExitReason>,
         #[case] without: Option<ExitReason>,
         #[case] opted_out_by_step: Option<ExitReason>,

@@ -65,8 +65,9 @@ pub(crate) async fn enroll(
         .await?;
     let standing = standings(db, tenant, &[contact.id]).await?;
     // The mail of sequences is marketing.
-    let withheld =
-        standing.first().and_then(|standing| gate::judge(standing, MessageKind::Sequence, Classification::Marketing));
+    let withheld = standing
+        .first()
+        .and_then(|standing| gate::decide_recipient(standing, MessageKind::Sequence, Classification::Marketing));
     Ok(Enrolled { enrollment_id: id, contact_id: contact.id, next_action_at, withheld })
 }
 

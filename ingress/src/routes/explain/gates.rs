@@ -1,7 +1,7 @@
 //! The gates, each as one pure decision over a row.
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
-use ledger::gate::{Standing, judge};
+use ledger::gate::{RecipientEligibility, decide_recipient};
 use ledger::quota::Room;
 use ledger::warmup::Standing as WarmupStanding;
 use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus};
@@ -120,8 +120,8 @@ pub(super) fn sequence(row: &SequenceRow) -> Gate {
 
 /// Whether the contact is active, where that counts: one that is archived gets no marketing and no campaign.
 pub(super) fn contact(row: &ContactRow, kind: MessageKind, classification: Classification) -> Gate {
-    let standing = Standing { contact_active: row.status == "active", ..Standing::CLEAN };
-    let stops = judge(&standing, kind, classification).is_some();
+    let standing = RecipientEligibility { contact_active: row.status == "active", ..RecipientEligibility::CLEAN };
+    let stops = decide_recipient(&standing, kind, classification).is_some();
     Gate::new("contact", stop_if(stops), row.status.clone()).row("contact", row.id, Some(row.updated_at))
 }
 

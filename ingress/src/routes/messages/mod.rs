@@ -82,7 +82,7 @@ async fn send(act: &mut Act, prepared: Prepared) -> Result<Reply, ApiError> {
     let standings = store::standings(act.db(), tenant, &contacts).await?;
     let open = standings
         .iter()
-        .filter(|standing| gate::judge(standing, MessageKind::OneOff, CLASSIFICATION).is_none())
+        .filter(|standing| gate::decide_recipient(standing, MessageKind::OneOff, CLASSIFICATION).is_none())
         .count();
     if open == 0 {
         return Err(all_suppressed());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ledger::gate::{MarketingStatus, Standing};
+use ledger::gate::{MarketingStatus, RecipientEligibility};
 use schemas::{RequestKind, SendId, messages::MessagePayload};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
@@ -92,7 +92,11 @@ async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid],
 }
 
 /// What is known of these contacts.
-pub(crate) async fn standings(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid]) -> sqlx::Result<Vec<Standing>> {
+pub(crate) async fn standings(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contacts: &[Uuid],
+) -> sqlx::Result<Vec<RecipientEligibility>> {
     let rows = sqlx::query!(
         r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
@@ -103,7 +107,7 @@ pub(crate) async fn standings(db: &mut PgConnection, tenant: Uuid, contacts: &[U
     )
     .fetch_all(db)
     .await?;
-    let standings = rows.into_iter().map(|row| Standing {
+    let standings = rows.into_iter().map(|row| RecipientEligibility {
         contact_active: row.contact_active,
         marketing: MarketingStatus::from_column(&row.marketing_status),
         hard_bounced: row.hard_bounced,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ledger::audience::AudienceSelector;
 use ledger::audience::count;
-use ledger::gate::{self, MarketingStatus, Standing};
+use ledger::gate::{self, MarketingStatus, RecipientEligibility};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use schemas::{Classification, MessageKind, SkipReason};
 use stage_rig::{Person, Rig, Tenant};
@@ -74,7 +74,7 @@ async fn judged(
     .unwrap();
     let mut verdicts = BTreeMap::new();
     for row in rows {
-        let standing = Standing {
+        let standing = RecipientEligibility {
             contact_active: row.0,
             marketing: MarketingStatus::from_column(&row.1),
             hard_bounced: row.2,
@@ -84,7 +84,7 @@ async fn judged(
             suppressed_all: row.6,
             suppressed_marketing: row.7,
         };
-        *verdicts.entry(gate::judge(&standing, MessageKind::Campaign, class)).or_default() += 1;
+        *verdicts.entry(gate::decide_recipient(&standing, MessageKind::Campaign, class)).or_default() += 1;
     }
     verdicts
 }

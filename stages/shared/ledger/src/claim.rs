@@ -16,7 +16,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{
-    Answer, BatchContext, BatchStanding, Change, Held, PUT_OFF, Ring, Verdict,
+    Answer, BatchContext, BatchEligibility, Change, GateDecision, Held, PUT_OFF, Ring,
     sql::{self, BatchKey, Booking},
     until_tomorrow,
 };
@@ -49,7 +49,7 @@ pub struct Claimed {
 /// A batch as the claim found it.
 struct Found {
     context: Arc<BatchContext>,
-    standing: BatchStanding,
+    standing: BatchEligibility,
 }
 
 /// Claims what is to do in these messages, under this token and lease. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
@@ -74,17 +74,17 @@ pub async fn claim(
         let found = batches
             .get(&(input.tenant_id, input.batch_id))
             .ok_or_else(|| StageError::rejected("unknown_batch", input.batch_id))?;
-        match found.standing.verdict() {
-            Verdict::Cancel => continue,
-            Verdict::Hold => {
+        match found.standing.decide() {
+            GateDecision::Cancel => continue,
+            GateDecision::Paused => {
                 bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::Hold);
                 continue;
             }
-            Verdict::Rest => {
+            GateDecision::TenantPaused => {
                 bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::After(PUT_OFF));
                 continue;
             }
-            Verdict::Pass | Verdict::Skip(_) => {}
+            GateDecision::Pass | GateDecision::Skip(_) => {}
         }
         for (position, recipient) in input.recipients.iter().enumerate() {
             let id = SendId::of(input.batch_id, recipient.ordinal).0;
@@ -162,8 +162,8 @@ fn warming(send: Held, standing: Option<&Standing>, places: &Places) -> Result<H
 }
 
 /// Why a claimed send is not sent at all.
-fn withheld(send: &Held, standing: &BatchStanding) -> Option<Change> {
-    if let Verdict::Skip(reason) = standing.verdict() {
+fn withheld(send: &Held, standing: &BatchEligibility) -> Option<Change> {
+    if let GateDecision::Skip(reason) = standing.decide() {
         return Some(Change::skipped(send.clone(), reason));
     }
     let age = (Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
@@ -196,7 +196,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             warming: row.warming.filter(|_| row.environment == Environment::Production),
             created_at: row.created_at,
         };
-        let standing = BatchStanding {
+        let standing = BatchEligibility {
             campaign: row.campaign_status,
             paused: row.paused,
             missed: row.missed,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::gate::{self, MarketingStatus, Standing};
+use crate::gate::{self, MarketingStatus, RecipientEligibility};
 use runtime::plans;
 use schemas::{Classification, MessageKind, SkipReason};
 use sqlx::{Arguments, PgConnection, postgres::PgArguments};
@@ -39,14 +39,14 @@ pub struct Members {
 
 /// Contacts that stand alike.
 struct Alike {
-    standing: Standing,
+    standing: RecipientEligibility,
     /// Of the split.
     part: i32,
     contacts: i64,
     fingerprint: i64,
 }
 
-/// Counts an audience as the compliance gate would judge it now: the same rules ([`gate::judge`]) over the same facts.
+/// Counts an audience as the compliance gate would judge it now: the same rules ([`gate::decide_recipient`]) over the same facts.
 ///
 /// Takes under a second for a million contacts. Works in either role. Call it inside a
 /// transaction: it sets planner options for itself, which outside of one do not take hold.
@@ -134,8 +134,8 @@ async fn count_segment(
     Ok(rows.into_iter().map(row).collect())
 }
 
-fn standing_of(bits: i32, marketing_status: &str) -> Standing {
-    Standing {
+fn standing_of(bits: i32, marketing_status: &str) -> RecipientEligibility {
+    RecipientEligibility {
         contact_active: true,
         marketing: MarketingStatus::from_column(marketing_status),
         hard_bounced: bits & 1 != 0,
@@ -152,7 +152,7 @@ fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification,
     let mut members = Members::default();
     let mut queued_of = vec![0; variants];
     for group in alike {
-        let verdict = gate::judge(&group.standing, MessageKind::Campaign, classification);
+        let verdict = gate::decide_recipient(&group.standing, MessageKind::Campaign, classification);
         let (contacts, fingerprint) = verdicts.entry(verdict).or_default();
         *contacts += group.contacts;
         *fingerprint ^= group.fingerprint;

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use crate::gate::Standing;
+use crate::gate::RecipientEligibility;
 use chrono::NaiveDate;
 use runtime::{Counter, Histogram, plans::KeptPlans};
 use schemas::SendState;
@@ -18,7 +18,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, Held, LedgerSettings, Verdict,
+    Change, Fence, GateDecision, Held, LedgerSettings,
     meter::Meter,
     sql::{self, BatchKey, BatchLook, Booking, Moved, Totals},
     warming::Warming,
@@ -217,16 +217,17 @@ fn on_topics(fences: &[Held], batches: &HashMap<Uuid, BatchLook>) -> Vec<(Uuid, 
 }
 
 /// The change a fence leads to. Who has left the topic has left this campaign.
-fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&Standing>, has_left: bool) -> Change {
+fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&RecipientEligibility>, has_left: bool) -> Change {
     let send = send.clone();
-    let standing = standing.map(|known| Standing { unsubscribed: known.unsubscribed || has_left, ..*known });
+    let standing =
+        standing.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
-    match gate::verdict(batch.map(|batch| &batch.standing), standing.as_ref(), mail) {
-        Verdict::Pass => Change::fenced(send),
-        Verdict::Skip(reason) => Change::skipped(send, reason),
-        Verdict::Cancel => Change::cancelled(send),
-        Verdict::Hold => Change::held_back(send),
-        Verdict::Rest => Change::put_off(send),
+    match gate::decide_send(batch.map(|batch| &batch.standing), standing.as_ref(), mail) {
+        GateDecision::Pass => Change::fenced(send),
+        GateDecision::Skip(reason) => Change::skipped(send, reason),
+        GateDecision::Cancel => Change::cancelled(send),
+        GateDecision::Paused => Change::held_back(send),
+        GateDecision::TenantPaused => Change::put_off(send),
     }
 }
 

@@ -35,7 +35,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-pub use crate::gate::{BatchStanding, Verdict};
+pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
 pub use change::{BatchContext, Change, Held, PUT_OFF, Ring, is_tried_again};
 pub use warming::until_tomorrow;

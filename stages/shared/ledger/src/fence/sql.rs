@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::gate::{MarketingStatus, Standing};
+use crate::gate::{MarketingStatus, RecipientEligibility};
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 use chrono::NaiveDate;
 use schemas::{CampaignStatus, DomainStatus, OnMiss, SendId, SendState};
@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::change::{Change, Ring};
-use crate::gate::BatchStanding;
+use crate::gate::BatchEligibility;
 
 /// A batch's key. Sorted, it is the order batches are locked in.
 pub type BatchKey = (Uuid, Uuid);
@@ -123,10 +123,10 @@ pub(super) async fn look_at_contacts(
     db: &mut PgConnection,
     tenants: &[Uuid],
     contacts: &[Uuid],
-) -> sqlx::Result<HashMap<Uuid, Standing>> {
+) -> sqlx::Result<HashMap<Uuid, RecipientEligibility>> {
     let rows = sqlx::query_file!("queries/fence/look_at_contacts.sql", tenants, contacts).fetch_all(db).await?;
     let standing = rows.into_iter().map(|row| {
-        let standing = Standing {
+        let standing = RecipientEligibility {
             contact_active: row.contact_active,
             marketing: MarketingStatus::from_column(&row.marketing_status),
             hard_bounced: row.hard_bounced,
@@ -145,7 +145,7 @@ pub(super) async fn look_at_contacts(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchLook {
     pub tenant_id: Uuid,
-    pub standing: BatchStanding,
+    pub standing: BatchEligibility,
     /// The topic whose members the campaign is for.
     pub topic: Option<Uuid>,
     /// The tenant's own send limits, as set.
@@ -163,7 +163,7 @@ pub(super) async fn look_at_batches(
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     let rows = sqlx::query_file!("queries/fence/look_at_batches.sql", &tenants, &ids).fetch_all(db).await?;
     let looks = rows.into_iter().map(|row| {
-        let standing = BatchStanding {
+        let standing = BatchEligibility {
             campaign: row.campaign_status,
             paused: row.paused,
             missed: row.missed,

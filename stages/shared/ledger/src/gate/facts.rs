@@ -1,77 +1,56 @@
-//! What the verdicts rest on, read set-based: a statement for all batches in hand, one for their sends, one per tenant for
+//! What the gate decides by, read set-based: a statement for all batches in hand, one for their sends, one per tenant for
 //! the recipients' standings.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::gate::{MarketingStatus, Standing, judge_sender};
-use schemas::{Classification, DomainStatus, Lane, MessageKind, Resolved, SendId, SkipReason, month_of};
+use crate::gate::{BatchEligibility, MarketingStatus, RecipientEligibility};
+use schemas::{CampaignStatus, Classification, DomainStatus, Lane, MessageKind, OnMiss, Resolved, SendId, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// A batch, and what decides about it as a whole.
 #[derive(Debug, Clone)]
 pub struct BatchFacts {
+    /// Whose.
     pub tenant_id: Uuid,
+    /// Which.
     pub batch_id: Uuid,
+    /// Its lane.
     pub lane: Lane,
+    /// What kind of mail it is.
     pub kind: MessageKind,
+    /// Marketing or not.
     pub classification: Classification,
+    /// Its campaign.
     pub campaign_id: Option<Uuid>,
     /// The topic a campaign is about: the list it goes to, if people can leave that one.
     pub topic_id: Option<Uuid>,
+    /// What is said.
     pub content_id: Uuid,
+    /// In whose name.
     pub sender_id: Uuid,
+    /// Nothing of it is owed any more.
     pub is_done: bool,
-    pub campaign_sending: bool,
-    pub campaign_paused: bool,
-    pub tenant_paused: bool,
-    pub tenant_active: bool,
-    pub sender_active: bool,
-    pub domain_status: DomainStatus,
-}
-
-/// Which way a batch goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Road {
-    /// Its recipients are judged one by one.
-    Open,
-    /// Its tenant or its sender may not send: every recipient is withheld, for this reason.
-    Withheld(SkipReason),
-    /// Its campaign is paused: back to waiting.
-    Paused,
-    /// Its tenant is paused: put aside.
-    Aside,
-    /// Nothing is owed, or the cancel sweep has it.
-    Over,
-}
-
-impl BatchFacts {
-    pub fn road(&self) -> Road {
-        if self.is_done || !self.campaign_sending {
-            Road::Over
-        } else if self.campaign_paused {
-            Road::Paused
-        } else if self.tenant_paused && self.tenant_active {
-            Road::Aside
-        } else if !self.tenant_active {
-            Road::Withheld(SkipReason::TenantSuspended)
-        } else {
-            judge_sender(self.sender_active, self.domain_status).map_or(Road::Open, Road::Withheld)
-        }
-    }
+    /// What decides about it as a whole.
+    pub eligibility: BatchEligibility,
 }
 
 /// A send that is to do: queued, or deferred and due.
 #[derive(Debug, Clone, Copy)]
 pub struct OwedSend {
+    /// Which.
     pub send_id: Uuid,
+    /// To whom.
     pub contact_id: Uuid,
-    /// None of a contact that was erased.
-    pub standing: Option<Standing>,
+    /// `None`: the contact was erased.
+    pub eligibility: Option<RecipientEligibility>,
 }
 
 /// The batches of these messages, from key to key (`offset 0`): looking for the best order of six tables takes the planner 4 ms
 /// (measured), looking the rows up 0.2. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
+///
+/// # Errors
+/// When Postgres is away.
 pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
     let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
     let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
@@ -79,7 +58,8 @@ pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result
         r#"select distinct b.tenant_id as "tenant_id!", b.id as "id!", b.lane as "lane!: Lane", b.kind as "kind!: MessageKind",
                   b.classification as "classification!: Classification", b.campaign_id, b.content_id as "content_id!",
                   b.sender_id as "sender_id!", b.state = 'done' as "is_done!",
-                  coalesce(c.status = 'sending', true) as "campaign_sending!", coalesce(c.paused, false) as "campaign_paused!",
+                  c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "campaign_paused!",
+                  case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
                   t.paused_at is not null as "tenant_paused!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
                   s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
@@ -95,7 +75,7 @@ pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result
                select d.status from domains d where d.tenant_id = b.tenant_id and d.id = s.domain_id offset 0
            ) d
            left join lateral (
-               select c.status, c.paused, case c.audience_mode when 'list' then c.list_id end as list_id
+               select c.status, c.paused, c.closes_at, c.on_miss, case c.audience_mode when 'list' then c.list_id end as list_id
                from campaigns c where c.tenant_id = b.tenant_id and c.id = b.campaign_id offset 0
            ) c on true
            left join lateral (
@@ -118,17 +98,23 @@ pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result
         content_id: row.content_id,
         sender_id: row.sender_id,
         is_done: row.is_done,
-        campaign_sending: row.campaign_sending,
-        campaign_paused: row.campaign_paused,
-        tenant_paused: row.tenant_paused,
-        tenant_active: row.tenant_active,
-        sender_active: row.sender_active,
-        domain_status: row.domain_status,
+        eligibility: BatchEligibility {
+            campaign: row.campaign_status,
+            paused: row.campaign_paused,
+            missed: row.missed,
+            tenant_active: row.tenant_active,
+            tenant_paused: row.tenant_paused,
+            sender_active: row.sender_active,
+            domain: row.domain_status,
+        },
     });
     Ok(facts.collect())
 }
 
 /// The sends to do of these batches with their recipients' standings, by tenant and batch.
+///
+/// # Errors
+/// When Postgres is away.
 pub async fn owed_sends(
     db: &mut PgConnection,
     batches: &[&BatchFacts],
@@ -179,7 +165,7 @@ pub async fn owed_sends(
         owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
             send_id: send.id,
             contact_id: send.contact_id,
-            standing,
+            eligibility: standing,
         });
     }
     Ok(owed)
@@ -214,7 +200,7 @@ async fn standings_of(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],
-) -> sqlx::Result<Vec<((Uuid, Uuid), Standing)>> {
+) -> sqlx::Result<Vec<((Uuid, Uuid), RecipientEligibility)>> {
     let rows = sqlx::query!(
         r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
@@ -226,7 +212,7 @@ async fn standings_of(
     .fetch_all(&mut *db)
     .await?;
     let standings = rows.into_iter().map(|row| {
-        let standing = Standing {
+        let standing = RecipientEligibility {
             contact_active: row.contact_active,
             marketing: MarketingStatus::from_column(&row.marketing_status),
             hard_bounced: row.hard_bounced,

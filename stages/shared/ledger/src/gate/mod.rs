@@ -4,6 +4,6 @@ mod batch;
 mod facts;
 mod recipient;
 
-pub use batch::{BatchStanding, Verdict, verdict};
-pub use facts::{BatchFacts, OwedSend, Road, batches, owed_sends};
-pub use recipient::{MarketingStatus, Standing, judge, judge_sender};
+pub use batch::{BatchEligibility, GateDecision, decide_send};
+pub use facts::{BatchFacts, OwedSend, batches, owed_sends};
+pub use recipient::{MarketingStatus, RecipientEligibility, decide_recipient, decide_sender};

@@ -1,6 +1,6 @@
-//! The compliance gate as one pure decision, so that the compliance stage, the claim and the fence cannot disagree.
+//! Whether a recipient may be mailed: one pure decision for launch count, dry run, explanation, compliance and fence.
 //!
-//! Facts are read set-based (SQL function `standings`), the verdict is decided here, row by row.
+//! Facts are read set-based (SQL function `standings`), decided here, row by row.
 
 use schemas::{Classification, DomainStatus, MessageKind, SkipReason};
 
@@ -29,7 +29,7 @@ impl MarketingStatus {
 
 /// What is known of one recipient at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct RecipientEligibility {
     /// The contact is not archived. (One that was erased has no standing at all, and is not mailed.)
     pub contact_active: bool,
     /// Marketing consent.
@@ -48,7 +48,7 @@ pub struct Standing {
     pub suppressed_marketing: bool,
 }
 
-impl Standing {
+impl RecipientEligibility {
     /// A contact nothing is held against.
     pub const CLEAN: Self = Self {
         contact_active: true,
@@ -68,20 +68,24 @@ impl Standing {
 /// Marketing opt-outs hold for marketing only. The archive holds for marketing and for campaigns, whose audiences have no archived
 /// contacts; a receipt or a message to this very person still reaches one.
 #[must_use]
-pub fn judge(standing: &Standing, kind: MessageKind, classification: Classification) -> Option<SkipReason> {
+pub fn decide_recipient(
+    recipient: &RecipientEligibility,
+    kind: MessageKind,
+    classification: Classification,
+) -> Option<SkipReason> {
     let is_marketing = classification == Classification::Marketing;
     let hard = [
-        (standing.hard_bounced, SkipReason::HardBounced),
-        (standing.complained, SkipReason::Complained),
-        (standing.invalid, SkipReason::InvalidAddress),
-        (standing.suppressed_all, SkipReason::Suppressed),
-        (!standing.contact_active && (is_marketing || kind == MessageKind::Campaign), SkipReason::ContactArchived),
+        (recipient.hard_bounced, SkipReason::HardBounced),
+        (recipient.complained, SkipReason::Complained),
+        (recipient.invalid, SkipReason::InvalidAddress),
+        (recipient.suppressed_all, SkipReason::Suppressed),
+        (!recipient.contact_active && (is_marketing || kind == MessageKind::Campaign), SkipReason::ContactArchived),
     ];
     let marketing = [
-        (standing.unsubscribed, SkipReason::Unsubscribed),
-        (standing.marketing == MarketingStatus::Unsubscribed, SkipReason::Unsubscribed),
-        (standing.suppressed_marketing, SkipReason::Suppressed),
-        (standing.marketing == MarketingStatus::Pending, SkipReason::NoConsent),
+        (recipient.unsubscribed, SkipReason::Unsubscribed),
+        (recipient.marketing == MarketingStatus::Unsubscribed, SkipReason::Unsubscribed),
+        (recipient.suppressed_marketing, SkipReason::Suppressed),
+        (recipient.marketing == MarketingStatus::Pending, SkipReason::NoConsent),
     ];
     let first = |rules: &[(bool, SkipReason)]| rules.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason);
     first(&hard).or_else(|| first(&marketing).filter(|_| is_marketing))
@@ -89,7 +93,7 @@ pub fn judge(standing: &Standing, kind: MessageKind, classification: Classificat
 
 /// May mail leave in a sender's name? `None`: yes. `Some`: every recipient is withheld, for this reason.
 #[must_use]
-pub fn judge_sender(is_active: bool, domain: DomainStatus) -> Option<SkipReason> {
+pub fn decide_sender(is_active: bool, domain: DomainStatus) -> Option<SkipReason> {
     if !is_active {
         return Some(SkipReason::SenderDisabled);
     }
@@ -114,31 +118,31 @@ mod tests {
         #[case] domain: DomainStatus,
         #[case] expected: Option<SkipReason>,
     ) {
-        assert_eq!(judge_sender(is_active, domain), expected);
+        assert_eq!(decide_sender(is_active, domain), expected);
     }
 
-    const C: Standing = Standing::CLEAN;
+    const C: RecipientEligibility = RecipientEligibility::CLEAN;
 
     #[rstest]
     #[case(C, None, None)]
-    #[case(Standing { hard_bounced: true, ..C }, Some(SkipReason::HardBounced), Some(SkipReason::HardBounced))]
-    #[case(Standing { complained: true, ..C }, Some(SkipReason::Complained), Some(SkipReason::Complained))]
-    #[case(Standing { invalid: true, ..C }, Some(SkipReason::InvalidAddress), Some(SkipReason::InvalidAddress))]
-    #[case(Standing { suppressed_all: true, ..C }, Some(SkipReason::Suppressed), Some(SkipReason::Suppressed))]
-    #[case(Standing { unsubscribed: true, ..C }, Some(SkipReason::Unsubscribed), None)]
-    #[case(Standing { marketing: MarketingStatus::Unsubscribed, ..C }, Some(SkipReason::Unsubscribed), None)]
-    #[case(Standing { marketing: MarketingStatus::Pending, ..C }, Some(SkipReason::NoConsent), None)]
-    #[case(Standing { suppressed_marketing: true, ..C }, Some(SkipReason::Suppressed), None)]
-    #[case(Standing { unsubscribed: true, hard_bounced: true, ..C }, Some(SkipReason::HardBounced), Some(SkipReason::HardBounced))]
+    #[case(RecipientEligibility { hard_bounced: true, ..C }, Some(SkipReason::HardBounced), Some(SkipReason::HardBounced))]
+    #[case(RecipientEligibility { complained: true, ..C }, Some(SkipReason::Complained), Some(SkipReason::Complained))]
+    #[case(RecipientEligibility { invalid: true, ..C }, Some(SkipReason::InvalidAddress), Some(SkipReason::InvalidAddress))]
+    #[case(RecipientEligibility { suppressed_all: true, ..C }, Some(SkipReason::Suppressed), Some(SkipReason::Suppressed))]
+    #[case(RecipientEligibility { unsubscribed: true, ..C }, Some(SkipReason::Unsubscribed), None)]
+    #[case(RecipientEligibility { marketing: MarketingStatus::Unsubscribed, ..C }, Some(SkipReason::Unsubscribed), None)]
+    #[case(RecipientEligibility { marketing: MarketingStatus::Pending, ..C }, Some(SkipReason::NoConsent), None)]
+    #[case(RecipientEligibility { suppressed_marketing: true, ..C }, Some(SkipReason::Suppressed), None)]
+    #[case(RecipientEligibility { unsubscribed: true, hard_bounced: true, ..C }, Some(SkipReason::HardBounced), Some(SkipReason::HardBounced))]
     fn opt_outs_bind_marketing_and_hard_suppressions_bind_all(
-        #[case] standing: Standing,
+        #[case] recipient: RecipientEligibility,
         #[case] marketing: Option<SkipReason>,
         #[case] other: Option<SkipReason>,
     ) {
         for kind in MessageKind::ALL {
-            assert_eq!(judge(&standing, *kind, Classification::Marketing), marketing);
-            assert_eq!(judge(&standing, *kind, Classification::Operational), other);
-            assert_eq!(judge(&standing, *kind, Classification::Transactional), other);
+            assert_eq!(decide_recipient(&recipient, *kind, Classification::Marketing), marketing);
+            assert_eq!(decide_recipient(&recipient, *kind, Classification::Operational), other);
+            assert_eq!(decide_recipient(&recipient, *kind, Classification::Transactional), other);
         }
     }
 
@@ -154,9 +158,12 @@ mod tests {
         #[case] classification: Classification,
         #[case] is_mailed: bool,
     ) {
-        let archived = Standing { contact_active: false, ..C };
-        assert_eq!(judge(&archived, kind, classification), (!is_mailed).then_some(SkipReason::ContactArchived));
-        let gone = Standing { hard_bounced: true, ..archived };
-        assert_eq!(judge(&gone, kind, classification), Some(SkipReason::HardBounced));
+        let archived = RecipientEligibility { contact_active: false, ..C };
+        assert_eq!(
+            decide_recipient(&archived, kind, classification),
+            (!is_mailed).then_some(SkipReason::ContactArchived)
+        );
+        let gone = RecipientEligibility { hard_bounced: true, ..archived };
+        assert_eq!(decide_recipient(&gone, kind, classification), Some(SkipReason::HardBounced));
     }
 }
