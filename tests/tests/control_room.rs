@@ -279,3 +279,58 @@ fn every_path_of_the_api_is_in_its_document() {
         assert!(text.contains(&format!("`{short}`")), "{path}");
     }
 }
+
+/// The stages: what is in `stages` but for what they share.
+fn stages() -> Vec<String> {
+    let names = files("stages").into_iter().filter_map(|path| path.strip_prefix("stages/").map(str::to_owned));
+    names.filter(|name| root().join(format!("stages/{name}/Cargo.toml")).is_file()).collect()
+}
+
+/// Every source file below a directory with one of these endings, but for tests.
+fn sources(directory: &str, endings: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for path in files(directory) {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if root().join(&path).is_dir() {
+            if !["tests", "target", "ledger"].contains(&name) {
+                found.extend(sources(&path, endings));
+            }
+        } else if endings.iter().any(|ending| name.ends_with(ending)) && name != "tests.rs" {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn only_the_ledger_writes_its_tables() {
+    const TABLES: &[&str] = &["sends", "batches", "rollups", "suppressions", "outbox"];
+    for path in
+        ["ingress", "ops/cli", "ops/runtime", "schemas", "stages"].iter().flat_map(|dir| sources(dir, &[".rs", ".sql"]))
+    {
+        let words: Vec<String> = text(&path).to_lowercase().split_whitespace().map(str::to_owned).collect();
+        for three in words.windows(3) {
+            let table = match [three[0].as_str(), three[1].as_str(), three[2].as_str()] {
+                [.., "into" | "from", table] if three[0].ends_with("insert") || three[0].ends_with("delete") => table,
+                [verb, table, _] if verb.trim_matches(['"', '(', '`']) == "update" => table,
+                _ => continue,
+            };
+            let table = table.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
+            assert!(!TABLES.contains(&table), "{path} writes {table}: only stages/shared/ledger does");
+        }
+    }
+}
+
+#[test]
+fn no_stage_is_imported_but_by_the_program() {
+    let mut crates = files("stages/shared");
+    crates.extend(["ingress", "ingress/mcp", "ops/runtime"].map(str::to_owned));
+    crates.extend(stages().iter().map(|name| format!("stages/{name}")));
+    for path in crates {
+        let manifest = text(&format!("{path}/Cargo.toml"));
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+        for stage in stages() {
+            assert!(!dependencies.contains(&format!("\n{stage}.workspace")), "{path} imports the stage {stage}");
+        }
+    }
+}

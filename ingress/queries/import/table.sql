@@ -3,7 +3,6 @@ create temporary table import_rows (
     number bigint not null,                     -- of the row in the file
     address text not null,
     new_id uuid not null,
-    suppression_id uuid,
     first_name text,
     last_name text,
     title text,

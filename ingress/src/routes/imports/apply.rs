@@ -1,5 +1,6 @@
 //! The rows into Postgres: one COPY, then set-based statements, in the transaction of the act.
 
+use ledger::suppressions::{self, NewSuppression, SuppressionReason};
 use runtime::plans;
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
 use uuid::Uuid;
@@ -21,7 +22,11 @@ const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
 const UPDATE: &str = include_str!("../../../queries/import/update.sql");
 const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
 const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
-const SUPPRESS: &str = include_str!("../../../queries/import/suppress.sql");
+/// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other.
+const SUPPRESSED: &str = "select address, suppression_reason from import_rows
+    where suppression_reason is not null and address > $1 order by address limit $2";
+/// Suppressions written by one statement.
+const SUPPRESSIONS_AT_ONCE: usize = 20_000;
 const OUTCOME: &str = include_str!("../../../queries/import/outcome.sql");
 
 /// Under which terms.
@@ -171,8 +176,24 @@ async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> s
     Ok(())
 }
 
+/// Writes the suppressions of the rows; answers how many there were not before. The contacts are locked: they were found or written.
 async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
-    sqlx::query_scalar(SUPPRESS).persistent(false).bind(tenant).fetch_one(db).await
+    let (mut created, mut last) = (0, String::new());
+    loop {
+        let limit = i64::try_from(SUPPRESSIONS_AT_ONCE).unwrap_or(i64::MAX);
+        let rows: Vec<(String, String)> =
+            sqlx::query_as(SUPPRESSED).persistent(false).bind(&last).bind(limit).fetch_all(&mut *db).await?;
+        let is_last = rows.len() < SUPPRESSIONS_AT_ONCE;
+        last = rows.last().map(|(address, _)| address.clone()).unwrap_or_default();
+        let new = rows.into_iter().filter_map(|(address, reason)| {
+            Some(NewSuppression::new(tenant, address, SuppressionReason::parse(&reason)?, "import"))
+        });
+        let written = suppressions::suppress(&mut *db, new.collect()).await?;
+        created += written.iter().filter(|row| !row.already_existed).count();
+        if is_last {
+            return Ok(i64::try_from(created).unwrap_or(i64::MAX));
+        }
+    }
 }
 
 async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Outcome> {
