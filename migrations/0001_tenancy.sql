@@ -1,9 +1,9 @@
--- Tenancy, credentials and what the ingress needs before it knows the tenant.
+-- Tenants, who may act for them, and what the ingress needs before it knows the tenant. Also the roles and row-level security.
 --
--- Roles: processes connect with any login and `SET ROLE` to one of these two.
---   postrider_ingress  serves callers; row security confines every transaction to `app.tenant`
+-- Processes connect with any login and `SET ROLE` to one of these two roles:
+--   postrider_ingress  serves callers; row-level security confines every transaction to the tenant in `app.tenant`
 --   postrider_stages   the stages and the command line; works for all tenants
--- Neither owns a table, so row security binds both (the stages by an explicit policy).
+-- Neither role owns a table, so row-level security binds both (the stages by an explicit policy).
 do $$
 begin
     if not exists (select from pg_roles where rolname = 'postrider_ingress') then
@@ -18,6 +18,41 @@ begin
     end if;
 exception when duplicate_object or unique_violation then null;
 end $$;
+-- The migrating login may take either role, so that one login can serve a small installation.
+do $$
+begin
+    if not pg_has_role(current_user, 'postrider_ingress', 'member') then
+        execute format('grant postrider_ingress, postrider_stages to %I', current_user);
+    end if;
+end $$;
+
+-- The tenant of the transaction. `current_setting` answers '' after a transaction-local value has ended, hence the nullif: without
+-- a tenant the ingress sees no row.
+create function app_tenant() returns uuid
+language sql stable parallel safe
+as $$ select nullif(current_setting('app.tenant', true), '')::uuid $$;
+grant execute on function app_tenant() to postrider_ingress, postrider_stages;
+
+-- Row-level security for a table with a `tenant_id`: the ingress sees the rows of `app.tenant` only, the stages see all rows. Both
+-- roles may read and write; a table revokes below its definition what a role does not need.
+-- FORCE binds the owner too, so the owner has a policy: migrations and security-definer functions run as the owner.
+create function wall_off(tenant_table regclass) returns void
+language plpgsql
+as $$
+begin
+    execute format('alter table %s enable row level security', tenant_table);
+    execute format('alter table %s force row level security', tenant_table);
+    execute format(
+        'create policy tenant_wall on %s to postrider_ingress using (tenant_id = (select app_tenant())) with check (tenant_id = (select app_tenant()))',
+        tenant_table);
+    execute format('create policy all_tenants on %s to postrider_stages using (true) with check (true)', tenant_table);
+    execute format('create policy owner_migrates on %s to %I using (true) with check (true)', tenant_table, current_user);
+    execute format('grant select, insert, update, delete on %s to postrider_ingress, postrider_stages', tenant_table);
+end $$;
+revoke execute on function wall_off(regclass) from public;
+
+-- Tenants and their links, keys, nonces, rate counts and idempotency keys are looked up before the tenant is known. They have no
+-- row-level security; the ingress has the least privileges instead.
 
 create table tenants (
     id uuid primary key,
@@ -26,12 +61,24 @@ create table tenants (
     owner_email text not null,
     physical_address text,
     timezone text not null default 'UTC',
+    tracking_domain_id uuid,                    -- whose tracking host (`link.<domain>`) links and pixels use; null: the sending domain's
     status text not null default 'active' check (status in ('active', 'suspended')),
+    -- Paused: requests are accepted, but no mail passes the fence until the tenant is resumed. The work of a paused tenant waits;
+    -- the work of a suspended tenant is skipped.
+    paused_at timestamptz,
+    pause_actor text,
+    pause_reason text,
+    wakes boolean not null default false,       -- resumed; some of its batches were set aside and are not yet dispatched again
     created_at timestamptz not null default now(),
-    updated_at timestamptz not null default now()
+    updated_at timestamptz not null default now(),
+    constraint tenants_wake_when_resumed check (not wakes or paused_at is null)
 );
+create index tenants_paused on tenants (paused_at) where paused_at is not null;
+create index tenants_waking on tenants (id) where wakes;
+grant select, insert, update on tenants to postrider_ingress;
+grant select, insert, update, delete on tenants to postrider_stages;
 
--- One link per (product, environment, the product's own tenant id); several products may share an engine tenant.
+-- One link per (product, environment, the product's own tenant id). Several products may share one tenant.
 create table tenant_links (
     product text not null,
     environment text not null check (environment in ('production', 'sandbox')),
@@ -45,6 +92,8 @@ create table tenant_links (
     primary key (product, environment, product_tenant_id)
 );
 create index tenant_links_by_tenant on tenant_links (tenant_id);
+grant select, insert, update on tenant_links to postrider_ingress;
+grant select, insert, update, delete on tenant_links to postrider_stages;
 
 create table api_keys (
     id uuid primary key,
@@ -60,23 +109,42 @@ create table api_keys (
     revoked_at timestamptz,
     last_used_on date
 );
+grant select on api_keys to postrider_ingress;
+grant update (last_used_on) on api_keys to postrider_ingress;
+grant select, insert, update, delete on api_keys to postrider_stages;
 
--- A nonce is burnt once per key. Kept for over ten minutes: twice the timestamp window. Swept.
+-- A nonce is accepted once per key. Rows are kept for more than ten minutes, twice the timestamp window, and then swept.
 create table nonces (
     key_id uuid not null,
     nonce text not null,
     seen_at timestamptz not null default now(),
     primary key (key_id, nonce)
 );
-create index nonces_by_age on nonces (seen_at);
+-- Nonces come in the order of their time and are swept by it: a summary per block is enough, and costs an insert nothing.
+create index nonces_by_age on nonces using brin (seen_at) with (pages_per_range = 16, autosummarize = on);
+grant select, insert, update, delete on nonces to postrider_ingress, postrider_stages;
 
--- Fixed one-minute windows per key; holds over several ingress processes. Unlogged: a crash of Postgres forgives a minute.
+-- The rate limit of an API key is a sliding minute: requests are counted in buckets of two seconds, and the buckets of the last
+-- minute are added up. One row per key, so that concurrent counters wait for each other and miss nothing. Unlogged: a crash of
+-- Postgres forgives a minute.
+create unlogged table rate_counts (
+    key_id uuid primary key,
+    bucket bigint not null,                     -- the two seconds of the first count: seconds since 1970, halved
+    counts integer[] not null,                  -- admitted in the last 31 buckets, the newest first
+    allowed integer not null,                   -- per minute, as the last group of requests had it
+    was integer not null default 0              -- the sum before the last group
+) with (fillfactor = 50);
+grant select, insert, update, delete on rate_counts to postrider_ingress, postrider_stages;
+
+-- The rate limit of an assistant approval is a fixed minute (`key_id` is the approval's id). It holds over several ingress
+-- processes. Unlogged: a crash of Postgres forgives a minute.
 create unlogged table rate_windows (
     key_id uuid not null,
     window_start timestamptz not null,
     used integer not null,
     primary key (key_id, window_start)
 );
+grant select, insert, update, delete on rate_windows to postrider_ingress, postrider_stages;
 
 -- The row is inserted first and completed in the transaction of the effect.
 create table idempotency_keys (
@@ -85,12 +153,17 @@ create table idempotency_keys (
     fingerprint bytea not null check (octet_length(fingerprint) = 32),
     status smallint,                            -- null: still running
     body bytea,                                 -- encrypted when it holds a secret
+    -- Set when the answer waits for something outside the transaction: the id of what it waits for. The row has no status until
+    -- the outcome is known; `locked_until` is the lease of the process that waits.
+    waits_for uuid,
     created_at timestamptz not null default now(),
     locked_until timestamptz not null,
     primary key (key_id, idempotency_key)
 );
 create index idempotency_keys_by_age on idempotency_keys (created_at);
+grant select, insert, update, delete on idempotency_keys to postrider_ingress, postrider_stages;
 
+-- What callers, operators and the engine itself changed.
 create table audit_log (
     id uuid primary key,
     tenant_id uuid,
@@ -98,6 +171,59 @@ create table audit_log (
     action text not null,
     subject text not null,
     detail jsonb not null default '{}',
+    -- An operator's reason and what came of the action. Not in `detail`, which for some actions becomes an event for the tenant.
+    reason text,
+    outcome text,
     at timestamptz not null default now()
 );
 create index audit_log_by_tenant on audit_log (tenant_id, at desc);
+create index audit_log_newest on audit_log (at desc, id desc);
+grant insert on audit_log to postrider_ingress;
+grant select, insert, delete on audit_log to postrider_stages;
+
+-- The assistant endpoint: which assistants may ask, and what they proposed.
+
+-- One approval binds one user and one client of an authorization server to one workspace: a tenant in its environment. It is
+-- looked up before the tenant is known; the ingress may only read it.
+create table assistant_approvals (
+    id uuid primary key,
+    issuer text not null,
+    subject text not null,                      -- the user, as the issuer's tokens name it (`sub`)
+    client_id text not null,
+    tenant_id uuid not null references tenants (id),
+    environment text not null check (environment in ('production', 'sandbox')),
+    may_draft boolean not null default false,   -- the separate consent that saving draft proposals needs
+    label text,
+    created_at timestamptz not null default now(),
+    expires_at timestamptz,
+    revoked_at timestamptz
+);
+-- A user and a client stand for one workspace at a time: a token never has to choose.
+create unique index assistant_approvals_live on assistant_approvals (issuer, subject, client_id) where revoked_at is null;
+create index assistant_approvals_by_tenant on assistant_approvals (tenant_id, created_at desc);
+grant select on assistant_approvals to postrider_ingress;
+grant select, insert, update, delete on assistant_approvals to postrider_stages;
+
+-- What an assistant proposed, for a person to read. Nothing executes a row of this table: no campaign or template points here.
+create table draft_proposals (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,
+    approval_id uuid not null references assistant_approvals (id),
+    title text not null,
+    campaign_goal text,
+    subject text,
+    preheader text,
+    body text,
+    audience text,                              -- the intended recipients, in words
+    notes text,
+    status text not null default 'open' check (status in ('open', 'closed')),
+    created_at timestamptz not null default now(),
+    closed_at timestamptz,
+    primary key (tenant_id, id)
+);
+create index draft_proposals_newest on draft_proposals (tenant_id, created_at desc, id desc);
+create index draft_proposals_open on draft_proposals (tenant_id) where status = 'open';
+select wall_off('draft_proposals');
+-- The ingress adds proposals and counts the open ones; it neither reads nor changes their text.
+revoke select, update, delete on draft_proposals from postrider_ingress;
+grant select (tenant_id, status) on draft_proposals to postrider_ingress;

@@ -1,4 +1,4 @@
--- Contacts, lists, tags, fields, suppressions, imports.
+-- Contacts, lists and tags, segments, imports, suppressions, erasures.
 
 create table contacts (
     tenant_id uuid not null references tenants (id),
@@ -21,6 +21,9 @@ create table contacts (
     consent_at timestamptz,
     consent_source text,
     consent_description text,
+    -- When the recipients opted in themselves, on their preferences page. Only that outweighs an opt-out: consent that the tenant
+    -- states (`consent_at`, by API or import) does not.
+    opted_in_at timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
@@ -28,32 +31,11 @@ create table contacts (
 );
 create index contacts_newest on contacts (tenant_id, created_at desc, id desc);
 create index contacts_by_dot_number on contacts (tenant_id, dot_number) where dot_number is not null;
+-- The few archived contacts of many, newest first.
+create index contacts_archived on contacts (tenant_id, created_at desc, id desc) where status = 'archived';
+select wall_off('contacts');
 
--- Static audiences: lists and tags.
-create table audiences (
-    tenant_id uuid not null references tenants (id),
-    id uuid not null,
-    kind text not null check (kind in ('list', 'tag')),
-    name text not null,
-    description text,
-    created_at timestamptz not null default now(),
-    updated_at timestamptz not null default now(),
-    primary key (tenant_id, id),
-    unique (tenant_id, kind, name)
-);
-create index audiences_newest on audiences (tenant_id, created_at desc, id desc);
-
-create table audience_members (
-    tenant_id uuid not null,
-    audience_id uuid not null,
-    contact_id uuid not null,
-    added_at timestamptz not null default now(),
-    primary key (tenant_id, audience_id, contact_id),
-    foreign key (tenant_id, audience_id) references audiences (tenant_id, id),
-    foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
-);
-create index audience_members_by_contact on audience_members (tenant_id, contact_id);
-
+-- Custom fields of contacts.
 create table fields (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
@@ -66,9 +48,138 @@ create table fields (
     primary key (tenant_id, id),
     unique (tenant_id, key)
 );
+select wall_off('fields');
 
--- Outlives the contact: keyed by the canonical address. Several reasons may hold at once; each is lifted on its own.
--- Writers lock the address's contact row first (see fence in delivery): a fence and a suppression cannot pass each other.
+-- Lists and tags -------------------------------------------------------------------------------------------------------------
+
+-- Static audiences. A list with a public name is a topic: its members see it on their preferences page, and leave and join it
+-- there.
+create table audiences (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,
+    kind text not null check (kind in ('list', 'tag')),
+    name text not null,
+    description text,
+    public_name text,
+    public_description text,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    primary key (tenant_id, id),
+    unique (tenant_id, kind, name),
+    constraint audiences_topics_are_lists check (public_name is null or kind = 'list'),
+    constraint audiences_described_topics check (public_description is null or public_name is not null)
+);
+create index audiences_newest on audiences (tenant_id, created_at desc, id desc);
+select wall_off('audiences');
+
+create table audience_members (
+    tenant_id uuid not null,
+    audience_id uuid not null,
+    contact_id uuid not null,
+    added_at timestamptz not null default now(),
+    primary key (tenant_id, audience_id, contact_id),
+    foreign key (tenant_id, audience_id) references audiences (tenant_id, id),
+    foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
+);
+create index audience_members_by_contact on audience_members (tenant_id, contact_id);
+select wall_off('audience_members');
+
+-- Contacts that left a topic themselves. Only they can join it again: an import or an API call that adds them has no effect.
+create table topic_departures (
+    tenant_id uuid not null,
+    audience_id uuid not null,
+    contact_id uuid not null,
+    send_id uuid not null,                      -- the mail whose link was followed
+    left_at timestamptz not null default now(),
+    primary key (tenant_id, contact_id, audience_id),
+    foreign key (tenant_id, audience_id) references audiences (tenant_id, id),
+    foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
+);
+select wall_off('topic_departures');
+
+create function keep_departed_out() returns trigger
+language plpgsql
+as $$
+begin
+    delete from audience_members m
+    using joined j, topic_departures d
+    where d.tenant_id = j.tenant_id and d.contact_id = j.contact_id and d.audience_id = j.audience_id
+      and m.tenant_id = j.tenant_id and m.contact_id = j.contact_id and m.audience_id = j.audience_id;
+    return null;
+end $$;
+create trigger audience_members_joined after insert on audience_members
+    referencing new table as joined for each statement execute function keep_departed_out();
+
+-- Segments -------------------------------------------------------------------------------------------------------------------
+
+-- Audiences by rule.
+create table segments (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,
+    name text not null,
+    description text,
+    rule jsonb not null,                        -- as its author wrote it, checked; read again whenever it is evaluated
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    deleted_at timestamptz,                     -- campaigns of the past keep their reference
+    primary key (tenant_id, id)
+);
+create unique index segments_by_name on segments (tenant_id, name) where deleted_at is null;
+create index segments_newest on segments (tenant_id, created_at desc, id desc) where deleted_at is null;
+select wall_off('segments');
+
+-- Which segments a segment's rule names (`in_segment`).
+create table segment_uses (
+    tenant_id uuid not null,
+    segment_id uuid not null,
+    uses uuid not null,
+    primary key (tenant_id, segment_id, uses),
+    foreign key (tenant_id, segment_id) references segments (tenant_id, id),
+    foreign key (tenant_id, uses) references segments (tenant_id, id)
+);
+create index segment_uses_by_used on segment_uses (tenant_id, uses);
+select wall_off('segment_uses');
+
+-- Imports and erasures -------------------------------------------------------------------------------------------------------
+
+create table imports (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,
+    name text,
+    operation text not null,
+    status text not null check (status in ('completed', 'completed_with_errors', 'failed')),
+    source_slug text not null,
+    summary jsonb not null,                     -- counts, ignored columns, first errors
+    duration_ms integer not null,
+    created_at timestamptz not null default now(),
+    primary key (tenant_id, id)
+);
+create index imports_newest on imports (tenant_id, created_at desc, id desc);
+select wall_off('imports');
+
+-- Erasures under way. The contact's own row is erased at once; what other tables hold about the person is erased in slices by the
+-- audience stage, which continues after a restart where it stopped.
+create table erasures (
+    tenant_id uuid not null references tenants (id),
+    contact_id uuid not null,
+    address text,                               -- what is searched for; null once the search is over
+    step text not null default 'requests',      -- `audience::erasure` has the steps, in order
+    cursor_id uuid not null default '00000000-0000-0000-0000-000000000000',
+    cursor_text text not null default '',
+    due_at timestamptz not null default now(),
+    asked_at timestamptz not null default now(),
+    completed_at timestamptz,                   -- everything there was at the time is erased
+    finished_at timestamptz,                    -- and so is what came in later about mail that was under way
+    primary key (tenant_id, contact_id)
+);
+create index erasures_due on erasures (due_at) where finished_at is null;
+select wall_off('erasures');
+revoke update, delete on erasures from postrider_ingress;
+
+-- Suppressions ---------------------------------------------------------------------------------------------------------------
+
+-- A suppression outlives the contact: it is keyed by the canonical address. Several reasons may hold at once; each is lifted on
+-- its own. Writers lock the contact row of the address first, as the fence does: a fence and a suppression cannot pass each other.
 create table suppressions (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
@@ -84,22 +195,65 @@ create table suppressions (
     unique (tenant_id, id)
 );
 create index suppressions_newest on suppressions (tenant_id, created_at desc, id desc);
+-- Few suppressions expire. Those that have expired are subtracted from `suppression_totals`.
+create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
+select wall_off('suppressions');
 
-create table imports (
+-- How many suppressions a tenant has, by reason. Suppressions have many writers, so triggers count: each statement appends one
+-- row per reason to a log, which locks nothing and cannot deadlock; the engagement stage folds the log into the totals. A reader
+-- adds the log to the totals.
+create table suppression_changes (
     tenant_id uuid not null references tenants (id),
-    id uuid not null,
-    name text,
-    operation text not null,
-    status text not null check (status in ('completed', 'completed_with_errors', 'failed')),
-    source_slug text not null,
-    summary jsonb not null,                     -- counts, ignored columns, first errors
-    duration_ms integer not null,
-    created_at timestamptz not null default now(),
-    primary key (tenant_id, id)
+    hour timestamptz not null,
+    reason text not null,
+    added bigint not null,
+    removed bigint not null
 );
-create index imports_newest on imports (tenant_id, created_at desc, id desc);
+create index suppression_changes_by_tenant on suppression_changes (tenant_id);
+select wall_off('suppression_changes');
 
--- What is known of these contacts, for the compliance gate. One definition for compliance, claim and fence.
+create table suppression_totals (
+    tenant_id uuid not null references tenants (id),
+    reason text not null,
+    count bigint not null,
+    primary key (tenant_id, reason)
+);
+select wall_off('suppression_totals');
+
+create function note_added_suppressions() returns trigger
+language plpgsql
+as $$
+begin
+    insert into suppression_changes (tenant_id, hour, reason, added, removed)
+    select tenant_id, date_trunc('hour', now(), 'UTC'), reason, count(*), 0 from changed group by tenant_id, reason;
+    return null;
+end $$;
+create trigger suppressions_added after insert on suppressions
+    referencing new table as changed for each statement execute function note_added_suppressions();
+
+create function note_removed_suppressions() returns trigger
+language plpgsql
+as $$
+begin
+    insert into suppression_changes (tenant_id, hour, reason, added, removed)
+    select tenant_id, date_trunc('hour', now(), 'UTC'), reason, 0, count(*) from changed group by tenant_id, reason;
+    return null;
+end $$;
+create trigger suppressions_removed after delete on suppressions
+    referencing old table as changed for each statement execute function note_removed_suppressions();
+
+-- Addresses of the sandbox that are suppressed whatever the table says (the magic recipients): one rule for the gate, the count of
+-- a launch and explain.
+create function is_suppressed_by_name(address text, of_environment text) returns boolean
+language sql immutable parallel safe
+as $$
+    select address like 'suppressed%@sandbox.test' and substr(address, 11, 1) in ('@', '+') and of_environment = 'sandbox'
+$$;
+
+-- The facts about these contacts that the gate decides by: one definition for compliance, claim and fence.
+-- Erased contacts are left out: there is no address to mail. An archived contact is included: mail it asked for still reaches it.
+-- An `invalid` suppression for marketing stays for marketing only: it is how a full mailbox gets no marketing mail for a while, and
+-- it must not keep a password reset from the mailbox's owner.
 -- Run it in a statement of its own after locking: READ COMMITTED takes its snapshot when the statement starts.
 -- Written so that the only plan is two look-ups by primary key per contact (`offset 0` keeps the planner from turning them
 -- into joins). With statistics missing, as after a first import, the planner would read all contacts of the tenant for each
@@ -112,19 +266,21 @@ returns table (
 language sql stable parallel safe
 as $$
     select c.id, c.address, c.status = 'active', c.marketing_status,
-           s.held & 1 <> 0, s.held & 2 <> 0, s.held & 8 <> 0, s.held & 4 <> 0, s.held & 16 <> 0, s.held & 32 <> 0
+           s.held & 1 <> 0, s.held & 2 <> 0, s.held & 8 <> 0, s.held & 4 <> 0,
+           s.held & 16 <> 0 or is_suppressed_by_name(c.address, (select t.environment from tenants t where t.id = of_tenant)),
+           s.held & 32 <> 0
     from unnest(of_contacts) as w (id)
     cross join lateral (
         select c.id, c.address, c.status, c.marketing_status
         from contacts c
-        where c.tenant_id = of_tenant and c.id = w.id
+        where c.tenant_id = of_tenant and c.id = w.id and c.status <> 'erased'
         offset 0
     ) c
     cross join lateral (
         select coalesce(bit_or(case s.reason
                       when 'hard_bounce' then 1
                       when 'complaint' then 2
-                      when 'invalid' then 4
+                      when 'invalid' then case s.scope when 'all' then 4 else 32 end
                       when 'unsubscribe' then 8
                       else case s.scope when 'all' then 16 else 32 end
                   end), 0) as held
@@ -132,3 +288,4 @@ as $$
         where s.tenant_id = of_tenant and s.address = c.address and (s.expires_at is null or s.expires_at > now())
     ) s
 $$;
+grant execute on function standings(uuid, uuid[]) to postrider_ingress, postrider_stages;

@@ -6,23 +6,88 @@ create table domains (
     environment text not null default 'production' check (environment in ('production', 'sandbox')), -- of its tenant
     domain text not null,                       -- canonical, A-labels
     status text not null default 'pending' check (status in ('pending', 'verified', 'degraded', 'failed', 'suspended')),
+    -- What a suspended domain was before, and is again when the operator releases it.
+    suspended_from text check (suspended_from in ('pending', 'verified', 'degraded', 'failed')),
     selector text not null,
     dkim_private bytea not null,                -- PKCS#8, encrypted under the master key
     dkim_public text not null,                  -- base64, for the TXT record
+    -- A second DKIM key: Ed25519 (RFC 8463) beside RSA, under a selector of its own. Advised, not required: mail is signed with it
+    -- too once the last check has found it published, so that no receiver looks for a key that is not there.
+    second_selector text,
+    second_private bytea,                       -- PKCS#8, encrypted as dkim_private is
+    second_public text,
+    second_published boolean not null default false,
     ownership_token text not null,
     records jsonb not null default '[]',        -- what the last check saw, per record
     verified_at timestamptz,
     last_checked_at timestamptz,
+    next_check_at timestamptz default now() + interval '1 hour', -- null: never (the sandbox, a claim given up long ago)
     degraded_since timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (tenant_id, id),
-    unique (tenant_id, domain)
+    unique (tenant_id, domain),
+    constraint domains_second_key_is_whole check (num_nulls(second_selector, second_private, second_public) in (0, 3)),
+    constraint domains_published_second_key check (not second_published or second_selector is not null),
+    constraint domains_suspended_from_a_status check (suspended_from is null or status = 'suspended')
 );
 -- A pending claim does not lock the name; a proven one does. In the sandbox nothing is proven, so nothing is locked.
 create unique index domains_proven_once on domains (domain)
     where status in ('verified', 'degraded', 'suspended') and environment = 'production';
 create index domains_newest on domains (tenant_id, created_at desc, id desc);
+create index domains_to_check on domains (next_check_at) where next_check_at is not null;
+select wall_off('domains');
+
+alter table tenants add constraint tenants_tracking_domain
+    foreign key (id, tracking_domain_id) references domains (tenant_id, id);
+
+-- A domain's environment is that of its tenant, whatever the writer says: a sandbox tenant must never lock a name in production.
+create function domain_takes_its_tenants_environment() returns trigger
+language plpgsql
+as $$
+begin
+    select environment into strict new.environment from tenants where id = new.tenant_id;
+    if new.environment = 'sandbox' then
+        new.next_check_at := null;
+    end if;
+    return new;
+end $$;
+create trigger domain_environment before insert on domains
+    for each row execute function domain_takes_its_tenants_environment();
+
+-- Whether a name belongs to another tenant: another tenant has proven it or a domain above it. Mail of a name below a proven
+-- domain would pass for its owner's. A security definer, because it must look past row-level security.
+create function domain_proven_elsewhere(name text, asking uuid) returns boolean
+language sql stable security definer set search_path from current
+as $$
+    select exists (
+        select from generate_series(1, cardinality(string_to_array(name, '.')) - 1) as above (skipped)
+        cross join lateral (
+            select d.tenant_id from domains d
+            where d.domain = array_to_string((string_to_array(name, '.'))[above.skipped:], '.') and d.environment = 'production'
+              and d.status in ('verified', 'degraded', 'suspended')
+            offset 0
+        ) d
+        where d.tenant_id <> asking
+          and exists (select from tenants t where t.id = asking and t.environment = 'production'))
+$$;
+revoke execute on function domain_proven_elsewhere(text, uuid) from public;
+grant execute on function domain_proven_elsewhere(text, uuid) to postrider_ingress, postrider_stages;
+
+-- Takes domains whose records are due to be checked again, each for ten minutes: several ingress processes share the work, and a
+-- process that dies loses none. It looks past row-level security and answers ids only; the check itself runs as the tenant.
+create function take_domains_to_check(at_most integer) returns table (tenant_id uuid, id uuid)
+language sql security definer set search_path from current
+as $$
+    update domains d set next_check_at = now() + interval '10 minutes'
+    from (select e.tenant_id, e.id from domains e
+          where e.next_check_at <= now()
+          order by e.next_check_at limit at_most for update skip locked) as due
+    where d.tenant_id = due.tenant_id and d.id = due.id
+    returning d.tenant_id, d.id
+$$;
+revoke execute on function take_domains_to_check(integer) from public;
+grant execute on function take_domains_to_check(integer) to postrider_ingress;
 
 create table senders (
     tenant_id uuid not null references tenants (id),
@@ -42,12 +107,15 @@ create table senders (
 );
 create unique index senders_one_default on senders (tenant_id) where is_default;
 create index senders_newest on senders (tenant_id, created_at desc, id desc);
+select wall_off('senders');
 
--- What is rendered. Never changed: a template version, a campaign's own body, each is one row; batches pin it.
+-- What is rendered. A template version, a campaign's own body and a one-off message are one row each; batches pin it. A row is never
+-- changed, except that the retention sweep empties old one-off bodies.
 create table contents (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
-    kind text not null check (kind in ('marketing', 'transactional', 'sequence')),
+    -- one_off: a body that was written for one message; rendered as it stands, without Liquid.
+    kind text not null check (kind in ('marketing', 'transactional', 'sequence', 'one_off')),
     subject text not null,
     preheader text,
     body_html text not null,
@@ -56,6 +124,8 @@ create table contents (
     created_at timestamptz not null default now(),
     primary key (tenant_id, id)
 );
+create index contents_to_empty on contents (tenant_id, id) where kind = 'one_off' and body_html <> '';
+select wall_off('contents');
 
 create table templates (
     tenant_id uuid not null references tenants (id),
@@ -71,6 +141,7 @@ create table templates (
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
 create index templates_newest on templates (tenant_id, created_at desc, id desc);
+select wall_off('templates');
 
 create table template_versions (
     tenant_id uuid not null,
@@ -82,6 +153,9 @@ create table template_versions (
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
+-- Which template version a content is: for the record of a send.
+create index template_versions_by_content on template_versions (tenant_id, content_id);
+select wall_off('template_versions');
 
 -- Compiled messages by content hash; written by rendering, cached by delivery.
 create table skeletons (
@@ -91,3 +165,4 @@ create table skeletons (
     created_at timestamptz not null default now(),
     primary key (tenant_id, id)
 );
+select wall_off('skeletons');

@@ -103,7 +103,7 @@ impl Stage for Engagement {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
         Counter::SignalsTotal.add(
-            (inputs.len() as u64).saturating_sub(fresh.len() + parked),
+            (inputs.len() as u64).saturating_sub(fresh.total() + parked),
             [("kind", "any"), ("outcome", "repeated")],
         );
         Counter::SignalsTotal.add(parked, [("kind", "any"), ("outcome", "parked")]);

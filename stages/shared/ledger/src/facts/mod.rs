@@ -49,7 +49,7 @@ pub struct Fresh(BTreeMap<&'static str, u64>);
 impl Fresh {
     /// All of them.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 

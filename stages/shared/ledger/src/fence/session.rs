@@ -30,6 +30,8 @@ pub struct Session {
 
 impl Session {
     /// A session nobody else has.
+    #[allow(clippy::new_without_default, reason = "each is another one")]
+    #[must_use]
     pub fn new() -> Self {
         Self { number: rand::random() }
     }

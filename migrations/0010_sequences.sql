@@ -13,8 +13,8 @@ create table sequences (
     exit_on_bounce boolean not null default true,
     exit_on_complaint boolean not null default true,
     status text not null check (status in ('draft', 'active', 'paused', 'archived')),
-    -- Set when a sequence is resumed or archived: its enrollments have yet to follow, which the sequencing stage sees to.
-    -- Pausing needs nothing: who is due meanwhile is parked when he is found.
+    -- Set when a sequence is resumed or archived: the sequencing stage has yet to change its enrollments.
+    -- Pausing needs nothing: an enrollment that comes due meanwhile is paused when it is found.
     settle_since timestamptz,
     activated_at timestamptz,
     archived_at timestamptz,
@@ -27,7 +27,7 @@ create index sequences_newest on sequences (tenant_id, created_at desc, id desc)
 create index sequences_to_settle on sequences (settle_since) where settle_since is not null;
 select wall_off('sequences');
 
--- Never changed: an enrollment's cursor counts on it.
+-- Never changed: an enrollment's `next_step` counts on it.
 create table sequence_steps (
     tenant_id uuid not null,
     id uuid not null,
@@ -48,24 +48,47 @@ create table sequence_steps (
 );
 select wall_off('sequence_steps');
 
--- A contact on its way through a sequence. What callers see as `paused` is that of the sequence; here it says that the
+-- How often the secret of a product's calls (`call_product_webhook`) was rotated. The secret itself is derived: from the master key,
+-- the tenant, the product and this number. No row: never.
+create table call_secrets (
+    tenant_id uuid not null references tenants (id),
+    product text not null,
+    generation integer not null default 0 check (generation >= 0),
+    rotated_at timestamptz not null default now(),
+    primary key (tenant_id, product)
+);
+select wall_off('call_secrets');
+
+-- Whether a tenant's sequence may write to an address as to the owner: the owner's own, or one on a domain that the tenant has proven.
+create function is_owners_address(of_tenant uuid, asked text) returns boolean
+language sql stable
+as $$
+    select exists (select from tenants t where t.id = of_tenant and lower(t.owner_email) = asked)
+        or exists (select from tenant_links l where l.tenant_id = of_tenant and lower(l.owner_email) = asked)
+        or exists (select from domains d
+                   where d.tenant_id = of_tenant and d.domain = split_part(asked, '@', 2) and d.status in ('verified', 'degraded'))
+$$;
+
+-- Enrollments ----------------------------------------------------------------------------------------------------------------
+
+-- A contact on its way through a sequence. What callers see as `paused` is the status of the sequence; here it says that the
 -- enrollment came due meanwhile and was taken out of the due ones.
 create table enrollments (
     tenant_id uuid not null,
     id uuid not null,
     sequence_id uuid not null,
     contact_id uuid not null,
-    product text not null,                      -- who enrolled: tasks and opportunities are its
+    product text not null,                      -- the product that enrolled: tasks and opportunities are its own
     status text not null default 'active' check (status in ('active', 'paused', 'completed', 'exited', 'failed')),
     exit_reason text,
     next_step smallint not null default 1,      -- the step_order to take next
     next_action_at timestamptz,                 -- when; null when it is over
     attempts smallint not null default 0,       -- at this step, so far without success
     last_error text,                            -- a code of ours
-    claim_token uuid,                           -- while a call to a product is out: whose it is, until next_action_at
+    claim_token uuid,                           -- of the worker whose call to a product is out, until next_action_at
     -- Its own step suppressed or unsubscribed the contact: that does not end it.
     opted_out_by_step boolean not null default false,
-    steps_today smallint not null default 0,    -- the loop guard's; goes over to the contact's next enrollment in the sequence
+    steps_today smallint not null default 0,    -- the loop guard's; carried over to the contact's next enrollment in the sequence
     steps_day date,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
@@ -76,14 +99,46 @@ create table enrollments (
     constraint enrollments_live_ones_are_due check ((status in ('active', 'paused')) = (next_action_at is not null))
 ) with (fillfactor = 80);
 create unique index enrollments_one_live on enrollments (tenant_id, sequence_id, contact_id) where status in ('active', 'paused');
--- Due work: by time while it all fits into one go, by tenant in turn when it does not.
+-- Due work: by time while it all fits into one run, by tenant in turn when it does not.
 create index enrollments_due on enrollments (next_action_at) where status = 'active';
 create index enrollments_due_by_tenant on enrollments (tenant_id, next_action_at) where status = 'active';
 create index enrollments_parked on enrollments (tenant_id, sequence_id) where status = 'paused';
 create index enrollments_newest on enrollments (tenant_id, created_at desc, id desc);
 create index enrollments_by_sequence on enrollments (tenant_id, sequence_id, created_at desc, id desc);
 create index enrollments_by_contact on enrollments (tenant_id, contact_id, created_at desc, id desc);
+-- Enrollments of a sequence by how they ended. A row enters this index once.
+create index enrollments_over on enrollments (tenant_id, sequence_id, status, created_at desc, id desc)
+    where status in ('completed', 'exited', 'failed');
+-- A row is written to this index with every step, as it is to `enrollments_due`: a list of the few that are live, among a million
+-- that were, is worth that.
+create index enrollments_live on enrollments (tenant_id, sequence_id, created_at desc, id desc)
+    where status in ('active', 'paused');
 select wall_off('enrollments');
+
+-- An enrollment that ends makes one notice, by trigger, in the transaction that ends it. After the last step and after an
+-- `end_sequence` step the sequence is completed; every other end before the last step is an exit, and a step that cannot be taken a
+-- failure.
+create function notice_ended_enrollments() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    insert into notices (tenant_id, id, type, contact_id, subject_id, data)
+    select n.tenant_id, gen_random_uuid(),
+           case when n.status = 'failed' then 'enrollment.failed'
+                when n.status = 'completed' or n.exit_reason = 'end_step' then 'sequence.completed'
+                else 'enrollment.exited' end,
+           n.contact_id, n.id,
+           jsonb_build_object('sequence_id', n.sequence_id)
+               || case when n.status = 'failed' then jsonb_build_object('step_order', n.next_step, 'error', n.last_error)
+                       when n.status = 'completed' or n.exit_reason = 'end_step' then '{}'
+                       else jsonb_build_object('exit_reason', n.exit_reason) end
+    from ended n
+    join live o on o.tenant_id = n.tenant_id and o.id = n.id
+    where n.status in ('completed', 'exited', 'failed') and o.status in ('active', 'paused');
+    return null;
+end $$;
+create trigger enrollments_ended after update on enrollments
+    referencing old table as live new table as ended for each statement execute function notice_ended_enrollments();
 
 -- What each step did for an enrollment.
 create table enrollment_steps (
@@ -101,7 +156,7 @@ create table enrollment_steps (
 );
 select wall_off('enrollment_steps');
 
--- Which step a mail is of. Written with the send; the second key is what makes a step's mail one.
+-- Which step a mail is of. Written with the send; the second key makes sure that a step sends one mail.
 create table sequence_sends (
     tenant_id uuid not null,
     send_id uuid not null,
@@ -113,8 +168,10 @@ create table sequence_sends (
 );
 select wall_off('sequence_sends');
 
--- Whose enrollments may have to end, noted by whoever wrote the fact, by trigger: an opt-out, a bounce, a complaint, an archived
--- contact, an answer. A step looks for itself before it acts; this is for the time until the next step.
+-- Exits ----------------------------------------------------------------------------------------------------------------------
+
+-- Contacts whose enrollments may have to end, written by the writer of the fact, by trigger: an opt-out, a bounce, a complaint, an
+-- archived contact, an answer. A step checks for itself before it acts; this is for the time until the next step.
 create table enrollment_checks (
     id bigint generated always as identity primary key,
     tenant_id uuid not null,
@@ -163,6 +220,7 @@ create trigger contacts_end_enrollments after update of status, marketing_status
                        or (new.marketing_status = 'unsubscribed' and old.marketing_status <> 'unsubscribed'))
     execute function check_left_enrollments();
 
+-- Only a person's answer ends an enrollment, not one that a program wrote (RFC 3834).
 create function check_answered_enrollments() returns trigger
 language plpgsql security definer set search_path from current
 as $$
@@ -175,4 +233,5 @@ begin
     return null;
 end $$;
 create trigger events_end_enrollments after insert on events
-    for each row when (new.type = 'replied') execute function check_answered_enrollments();
+    for each row when (new.type = 'replied' and not coalesce((new.detail ->> 'automatic')::boolean, false))
+    execute function check_answered_enrollments();

@@ -1,4 +1,4 @@
--- Outcomes, the mails they are credited to, and what that makes of campaigns.
+-- Attribution: outcomes, the mails they are credited to, and the totals of campaigns and hours.
 --
 -- Amounts are whole numbers, so that nothing is ever rounded: premiums in ten-thousandths of a dollar, values in cents. Shares are
 -- millionths of an outcome; those of one outcome add up to exactly a million.
@@ -6,11 +6,11 @@
 create table outcomes (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
-    source_system text not null,                -- the product that told it
-    source_event_id text,                       -- its own id of the event; without one every telling is another outcome
-    contact_email text,                         -- canonical, as told; erased with the contact
-    dot_number bigint,                          -- as told; erased with the contact
-    contact_id uuid,                            -- whom it is about, once there is such a contact
+    source_system text not null,                -- the product that reported it
+    source_event_id text,                       -- the product's own id of the event; without one every report is another outcome
+    contact_email text,                         -- canonical, as reported; erased with the contact
+    dot_number bigint,                          -- as reported; erased with the contact
+    contact_id uuid,                            -- the contact it is about, once there is such a contact
     contact_key text check (contact_key in ('email', 'dot_number')),    -- by which the contact was found
     outcome_type text not null check (outcome_type in ('quote', 'submission', 'bind', 'premium')),
     premium bigint check (premium >= 0),        -- ten-thousandths of a dollar
@@ -21,16 +21,17 @@ create table outcomes (
     -- The work list of the attribution stage: when the outcome is to be looked at, and why. Late facts set it to now; without any
     -- it is looked at again a few times all the same, ever later. Null: its credit stands.
     credit_due timestamptz default now(),
-    credit_reason text not null default 'first' check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model')),
+    credit_reason text not null default 'first'
+        check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model', 'rescored')),
     looks smallint not null default 0,
-    -- How its credit stands; null before the first look.
+    -- Its credit; null before the first look.
     revision integer not null default 0,        -- how often the credit was set
     model text check (model in ('last_touch', 'first_touch', 'linear')),
     click_days integer,
     delivery_days integer,
-    rule text check (rule in ('human_click', 'delivered')),             -- null: nothing led to it
+    rule text check (rule in ('human_click', 'delivered')),             -- null: no mail led to it
     credited_at timestamptz,
-    -- What the totals below hold for it; null before the first look.
+    -- What the totals below contain of it; null before the first look.
     booked_type text,
     booked_hour timestamptz,
     booked_premium bigint,
@@ -46,7 +47,7 @@ create index outcomes_by_dot_number on outcomes (tenant_id, dot_number) where do
 create index outcomes_due on outcomes (credit_due) where credit_due is not null;
 select wall_off('outcomes');
 
--- The mails an outcome is credited to, as it stands.
+-- The mails an outcome is credited to now.
 create table outcome_credits (
     tenant_id uuid not null,
     outcome_id uuid not null,
@@ -80,6 +81,8 @@ create table outcome_restatements (
     primary key (tenant_id, outcome_id, revision),
     foreign key (tenant_id, outcome_id) references outcomes (tenant_id, id)
 );
+-- Retention.
+create index outcome_restatements_by_age on outcome_restatements (tenant_id, restated_at);
 select wall_off('outcome_restatements');
 
 -- How a tenant's outcomes are credited. No row: the defaults.
@@ -92,6 +95,8 @@ create table attribution_settings (
 );
 select wall_off('attribution_settings');
 revoke insert, update, delete on attribution_settings from postrider_ingress;
+
+-- Totals ---------------------------------------------------------------------------------------------------------------------
 
 -- Totals for reports, kept in the transaction that sets a credit: by campaign …
 create table campaign_outcomes (
@@ -106,7 +111,7 @@ create table campaign_outcomes (
 ) with (fillfactor = 50);
 select wall_off('campaign_outcomes');
 
--- … and by the hour (UTC) the outcomes happened in. `kind` is that of the credited mail, or 'recorded': all there are, whole.
+-- … and by the hour (UTC) the outcomes happened in. `kind` is that of the credited mail, or 'recorded': all outcomes, whole.
 create table outcome_hours (
     tenant_id uuid not null,
     hour timestamptz not null,
@@ -120,13 +125,15 @@ create table outcome_hours (
 ) with (fillfactor = 50);
 select wall_off('outcome_hours');
 
--- What may change a credit and came late: clicks and bounces of mails, and contacts that are new or have another number. Noted by
--- triggers for tenants that have outcomes, taken out by the attribution stage within a second. Append-only, so that writers of
--- facts wait for nobody.
+-- Late facts -----------------------------------------------------------------------------------------------------------------
+
+-- What may change a credit and came late: clicks and bounces of mails, clicks that were scored again (`postrider rescore`), and
+-- contacts that are new or have another number. Written by triggers for tenants that have outcomes, taken out by the attribution
+-- stage within a second. Append-only, so that writers of facts do not wait for each other.
 create table late_facts (
     id bigint generated always as identity primary key,
     tenant_id uuid not null,
-    source text not null check (source in ('events', 'contacts')),
+    source text not null check (source in ('events', 'contacts', 'rescored')),
     ids uuid[] not null                         -- sends, or contacts
 );
 grant select, insert, update, delete on late_facts to postrider_stages;
@@ -173,46 +180,3 @@ end $$;
 create trigger contacts_have_another_number after update of dot_number on contacts
     for each row when (new.dot_number is not null and new.dot_number is distinct from old.dot_number)
     execute function note_new_number();
-
--- "Which mail was the contact sent within these days?" Clicks stand in `contact_facts`; campaign mail is found by the campaigns of
--- the time and `sends_once_per_campaign`; all other mail by this index, which campaigns do not pay for.
-create index contact_facts_human_clicks on contact_facts (tenant_id, contact_id, human_at)
-    where fact = 'clicked' and human_at is not null;
-create index sends_by_contact on sends (tenant_id, contact_id, id) where campaign_id is null;
-create index campaigns_by_end on campaigns (tenant_id, (coalesce(completed_at, 'infinity'::timestamptz))) where launched_at is not null;
-
--- Mail of sequences is counted by template and sequence, as transactional mail is by template: what reports show of sequences by
--- trigger, and among the top messages. `sequence_id` is nil for mail that is no sequence's.
-alter table content_changes
-    add column sequence_id uuid not null default '00000000-0000-0000-0000-000000000000',
-    add column replied integer not null default 0;
-alter table content_totals
-    add column sequence_id uuid not null default '00000000-0000-0000-0000-000000000000',
-    add column replied bigint not null default 0,
-    drop constraint content_totals_pkey,
-    add primary key (tenant_id, hour, content_id, sequence_id);
-
--- As in 0011, with sequences: a batch of theirs is one step's, and its first send says whose.
-create or replace function note_content_changes() returns trigger
-language plpgsql
-as $$
-begin
-    insert into content_changes (tenant_id, hour, content_id, sequence_id, sent, bounced, complained, opened, opened_human, clicked,
-                                 clicked_human, unsubscribed, replied)
-    select n.tenant_id, date_trunc('hour', now(), 'UTC'), n.content_id,
-           coalesce(s.sequence_id, '00000000-0000-0000-0000-000000000000'), sum(n.sent - o.sent), sum(n.bounced - o.bounced),
-           sum(n.complained - o.complained), sum(n.opened - o.opened), sum(n.opened_human - o.opened_human),
-           sum(n.clicked - o.clicked), sum(n.clicked_human - o.clicked_human), sum(n.unsubscribed - o.unsubscribed),
-           sum(n.replied - o.replied)
-    from after_it n
-    join before_it o on o.tenant_id = n.tenant_id and o.id = n.id
-    left join lateral (
-        select q.sequence_id from sequence_sends q where n.kind = 'sequence' and q.tenant_id = n.tenant_id and q.send_id = n.id
-        offset 0
-    ) s on true
-    where n.kind in ('transactional', 'sequence')
-      and (n.sent, n.bounced, n.complained, n.opened, n.opened_human, n.clicked, n.clicked_human, n.unsubscribed, n.replied)
-          <> (o.sent, o.bounced, o.complained, o.opened, o.opened_human, o.clicked, o.clicked_human, o.unsubscribed, o.replied)
-    group by n.tenant_id, n.content_id, s.sequence_id;
-    return null;
-end $$;

@@ -1,0 +1,437 @@
+-- The ledger: requests, batches, sends and events, their month partitions, and the gate.
+
+-- Accepted commands. A row is committed before anything is announced on the bus.
+create table requests (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,
+    product text not null,
+    environment text not null,
+    kind text not null check (kind in ('campaign-launch', 'transactional', 'message', 'enrollment', 'outcome')),
+    payload jsonb not null,
+    state text not null default 'accepted' check (state in ('accepted', 'handled', 'rejected')),
+    outcome text,                               -- why rejected, or what became of it
+    announce_after timestamptz,                 -- when a sweep announces it again; null once handled
+    announcements integer not null default 0,
+    received_at timestamptz not null default now(),
+    handled_at timestamptz,
+    primary key (tenant_id, id)
+);
+create index requests_due on requests (announce_after) where announce_after is not null;
+-- Erasing a person holds the contact's row: the requests that name the address are found by key, not by reading all of the tenant's.
+create index requests_by_address on requests (tenant_id, (payload ->> 'address')) where kind = 'transactional';
+-- Retention.
+create index requests_by_age on requests (tenant_id, received_at) where announce_after is null;
+select wall_off('requests');
+
+-- Messages and batches -------------------------------------------------------------------------------------------------------
+
+-- One-off messages: a body of its own to up to 50 people, dispatched while the caller waits.
+create table messages (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,                           -- also the id of its request and of its batch; low nine bits zero
+    sender_id uuid not null,
+    content_id uuid not null,
+    reply_to text,
+    dot_number bigint,                          -- as the caller gave it
+    metered integer not null,                   -- recipients that were not blocked: what the hourly limit counts
+    created_at timestamptz not null default clock_timestamp(),  -- read under the tenant's lock, unlike now()
+    forgotten_at timestamptz,                   -- its attachments and compiled form are gone
+    primary key (tenant_id, id),
+    foreign key (tenant_id, sender_id) references senders (tenant_id, id),
+    foreign key (tenant_id, content_id) references contents (tenant_id, id)
+);
+create index messages_by_time on messages (tenant_id, created_at);
+create index messages_by_sender on messages (tenant_id, sender_id);                -- removing a sender asks for it
+create index messages_to_forget on messages (created_at) where forgotten_at is null;
+select wall_off('messages');
+
+-- The recipients of a message. Each becomes one send, under the id given here.
+create table message_recipients (
+    tenant_id uuid not null,
+    send_id uuid not null,                      -- message id + ordinal
+    message_id uuid not null,
+    contact_id uuid not null,
+    name text,                                  -- for the To header
+    primary key (tenant_id, send_id),
+    unique (tenant_id, message_id, contact_id),
+    foreign key (tenant_id, message_id) references messages (tenant_id, id),
+    foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
+);
+create index message_recipients_by_contact on message_recipients (tenant_id, contact_id);
+select wall_off('message_recipients');
+
+-- Attachments as they go over the wire: base64 in lines. Deleted a few days after the message.
+create table message_attachments (
+    tenant_id uuid not null,
+    message_id uuid not null,
+    place smallint not null,
+    filename text not null,
+    media_type text not null,
+    encoded bytea not null,
+    primary key (tenant_id, message_id, place),
+    foreign key (tenant_id, message_id) references messages (tenant_id, id)
+);
+-- Mostly compressed formats: trying to compress them again costs more than the insert.
+alter table message_attachments alter column encoded set storage external;
+select wall_off('message_attachments');
+
+-- The durable work list: at most 500 sends of one message, dispatched together.
+--   held       the remainder of an A/B test: waits for the winner
+--   waiting    not dispatched yet (the audience stage dispatches, tenants in turn)
+--   announced  dispatched; announced again at announce_after until nothing is open
+--   resting    all that is open is deferred; announced again at announce_after
+--   done       nothing is open
+-- The counters are one number per send state and per fact, kept in the transaction that changes the sends, and equal to a
+-- recount. They are here and not on the campaign, so that delivery workers do not queue for one row.
+create table batches (
+    tenant_id uuid not null references tenants (id),
+    id uuid not null,                           -- low nine bits zero; a send's id is this plus its ordinal
+    month date not null,                        -- the partition of its sends
+    kind text not null check (kind in ('campaign', 'sequence', 'transactional', 'one_off')),
+    lane text not null check (lane in ('priority', 'bulk')),
+    classification text not null check (classification in ('marketing', 'operational', 'transactional')),
+    campaign_id uuid,
+    content_id uuid not null,
+    sender_id uuid not null,
+    variant text,
+    state text not null default 'waiting' check (state in ('held', 'waiting', 'announced', 'resting', 'done')),
+    announce_after timestamptz,                 -- null when waiting or done
+    announcement integer not null default 0,
+    handed integer,                             -- of a paced campaign: how many sends were last dispatched with it
+    quiet_at timestamptz,                       -- when it last ceased to be announced
+    lease_until timestamptz,                    -- the latest lease among its claimed and fenced sends
+    size integer not null,
+    queued integer not null default 0,
+    claimed integer not null default 0,
+    fenced integer not null default 0,
+    deferred integer not null default 0,
+    sent integer not null default 0,
+    failed integer not null default 0,
+    unknown integer not null default 0,
+    skipped integer not null default 0,
+    cancelled integer not null default 0,
+    expired integer not null default 0,
+    delivered integer not null default 0,       -- see `counted_delivered_at`
+    confirmed integer not null default 0,       -- see `counted_confirmed_at`
+    bounced integer not null default 0,
+    complained integer not null default 0,
+    opened integer not null default 0,
+    opened_human integer not null default 0,
+    clicked integer not null default 0,
+    clicked_human integer not null default 0,
+    replied integer not null default 0,         -- by a person; what a program wrote (RFC 3834) is an event only
+    unsubscribed integer not null default 0,
+    created_at timestamptz not null default now(),
+    done_at timestamptz,
+    primary key (tenant_id, id),
+    foreign key (tenant_id, campaign_id) references campaigns (tenant_id, id),
+    foreign key (tenant_id, content_id) references contents (tenant_id, id),
+    foreign key (tenant_id, sender_id) references senders (tenant_id, id),
+    constraint batches_counters_add_up check (
+        queued + claimed + fenced + deferred + sent + failed + unknown + skipped + cancelled + expired = size
+        and least(queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired) >= 0
+    )
+) with (fillfactor = 70);
+-- Removing a sender asks for it. A tenant has few senders, so the entries take little room.
+create index batches_by_sender on batches (tenant_id, sender_id);
+create index batches_by_campaign on batches (tenant_id, campaign_id, id);
+create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
+-- Large batches of transactional mail wait for their tenant's turn like those of campaigns; they are found by tenant.
+create index batches_direct_waiting on batches (tenant_id, id)
+    where lane = 'bulk' and state = 'waiting' and campaign_id is null;
+-- What a paced campaign has used of its minute. `quiet_at` changes with the state only, so this costs no HOT update.
+create index batches_paced on batches (tenant_id, campaign_id, quiet_at) where handed is not null;
+-- Batches with a send in doubt. The counter changes only when a send becomes doubtful or decided, so this costs no HOT update.
+create index batches_unknown on batches (lane, id) where unknown > 0;
+-- A return path names its send and has no room for the tenant. The batch knows the tenant.
+create index batches_by_id on batches (id);
+select wall_off('batches');
+
+-- Sends and events -----------------------------------------------------------------------------------------------------------
+
+-- One row per recipient of one message, written before anything is sent.
+-- No index on `state`: work is found through `batches`, and updates stay HOT. No foreign keys: rows are made by set-based
+-- statements from the very tables they would point to, at half a million a second.
+create table sends (
+    tenant_id uuid not null,
+    id uuid not null,                           -- batch id + ordinal
+    month date not null,                        -- of the id's timestamp
+    campaign_id uuid,
+    request_id uuid,
+    contact_id uuid not null,
+    state text not null default 'queued',       -- one of the counters of `batches` from queued to expired
+    reason text,                                -- skip reason of skipped, failure class of failed
+    attempts smallint not null default 0,
+    doubtful smallint not null default 0,       -- how often it ended in `unknown`
+    claim_token uuid,
+    -- The token of an attempt that ended in doubt and was repeated: a late acceptance of the first attempt is still evidence.
+    doubted_token uuid,
+    lease_until timestamptz,
+    fenced_at timestamptz,
+    next_attempt_at timestamptz,
+    decided_at timestamptz,                     -- when it reached the state it is in, if that is an end state
+    provider text,                              -- the route that took it
+    provider_message_id text,                   -- the id the route gave it: for SMTP our Message-ID
+    smtp_code smallint,
+    enhanced_code text,
+    response text,                              -- the server's last answer, cut to 500 characters
+    delivered_at timestamptz,
+    bounced_at timestamptz,
+    complained_at timestamptz,
+    opened_at timestamptz,                      -- the first open of any kind
+    clicked_at timestamptz,                     -- the first click of any kind
+    -- The first open and click by a person, as far as can be known: mail programs fetch pictures and scanners follow links.
+    human_opened_at timestamptz,
+    human_clicked_at timestamptz,
+    replied_at timestamptz,                     -- the first answer by a person
+    unsubscribed_at timestamptz,
+    primary key (tenant_id, id, month)
+) partition by range (month);
+-- No recipient is mailed twice: one send per contact (and so per canonical address) and campaign, or request.
+create unique index sends_once_per_campaign on sends (tenant_id, campaign_id, contact_id, month) where campaign_id is not null;
+create unique index sends_once_per_request on sends (tenant_id, request_id, contact_id, month) where request_id is not null;
+-- "Which mail was sent to the contact within these days?" Campaign mail is found by the campaigns of the time and
+-- `sends_once_per_campaign`; all other mail by this index, which campaigns do not pay for.
+create index sends_by_contact on sends (tenant_id, contact_id, id) where campaign_id is null;
+select wall_off('sends');
+
+-- Append-only facts about sends, in the partition of the send's launch. The key starts with the send, so a send's timeline
+-- is one index range and a repeated signal is refused by the same index.
+create table events (
+    tenant_id uuid not null,
+    send_id uuid not null,
+    id uuid not null,                           -- a repeat carries the same id
+    month date not null,                        -- of the send's id
+    type text not null,                         -- sent, deferred, failed, unknown, opened, clicked, unsubscribed, …
+    occurred_at timestamptz not null,
+    recorded_at timestamptz not null default now(),
+    detail jsonb not null default '{}',
+    primary key (tenant_id, send_id, id, month)
+) partition by range (month);
+-- For replays and recounts: facts by when they were recorded. Rows are appended, so a range index is a few pages and costs
+-- their writers nothing.
+create index events_by_time on events using brin (recorded_at) with (pages_per_range = 32, autosummarize = on);
+select wall_off('events');
+
+-- What was rendered for one priority send, kept until it is decided, so that a second attempt has the same bytes.
+create table renditions (
+    tenant_id uuid not null references tenants (id),
+    send_id uuid not null,
+    rendered jsonb not null,
+    created_at timestamptz not null default now(),
+    primary key (tenant_id, send_id)
+);
+create index renditions_by_age on renditions (created_at);
+select wall_off('renditions');
+
+-- What counts as delivered: confirmed where the route can confirm, otherwise accepted by the receiving server, and in both cases
+-- not bounced later. `delivered` counts both; `confirmed` counts those that a provider has confirmed.
+
+-- True where the route is the receiving server's own SMTP session, a relay or the sandbox: acceptance is all there is to know. An
+-- HTTP provider accepts a mail and reports its delivery later. As `schemas::events::delivers_at_once`.
+create function delivers_at_once(provider text) returns boolean
+language sql immutable parallel safe
+as $$ select provider in ('smtp', 'capture') $$;
+
+-- Since when a send counts as delivered; null while it does not.
+create function counted_delivered_at(
+    provider text, state text, decided_at timestamptz, delivered_at timestamptz, bounced_at timestamptz
+) returns timestamptz
+language sql immutable parallel safe
+as $$
+    select case
+        when bounced_at is not null then null
+        when delivers_at_once(provider) then case when state = 'sent' then decided_at end
+        else delivered_at
+    end
+$$;
+
+-- Since when a provider has confirmed a send that has not bounced; null while none has.
+create function counted_confirmed_at(provider text, delivered_at timestamptz, bounced_at timestamptz) returns timestamptz
+language sql immutable parallel safe
+as $$ select case when bounced_at is null and delivers_at_once(provider) is not true then delivered_at end $$;
+
+-- Month partitions -----------------------------------------------------------------------------------------------------------
+
+-- Gives a partition statistics of its column `month`, made from rows that are deleted again. As many rows as fill some pages: the
+-- planner keeps their density until it knows better.
+--
+-- A partition holds one month, and the planner has to know it from the first row. Without statistics it takes `month = …` for
+-- one row in two hundred, starts a join from the partition instead of from the few sends that are asked for, and compares
+-- every send of a campaign with every send of a batch: measured at 870 ms instead of 6 for 500 of 10,000. Autovacuum would
+-- come up to a minute late, when a small campaign should be over.
+--
+-- Creating an index on `sends` or `events` counts the rows of all partitions and finds none in those of future months. The planner
+-- then takes these for empty however full they get, until autovacuum comes by. So a partition that has pages and is said to have no
+-- rows gets its statistics again, each time partitions are made ahead. A migration that creates such an index calls
+-- `ensure_partitions` after it.
+create function know_month(partition_name text, first date) returns void
+language plpgsql security definer set search_path from current
+as $$
+begin
+    if exists (select from pg_stats where schemaname = current_schema() and tablename = partition_name and attname = 'month')
+       and exists (select from pg_class where oid = to_regclass(partition_name) and (reltuples > 0 or relpages = 0))
+    then
+        return;
+    end if;
+    if partition_name like 'sends\_%' then
+        execute format(
+            'insert into %I (tenant_id, id, month, contact_id) select $1, gen_random_uuid(), $2, $1 from generate_series(1, 200)',
+            partition_name) using '00000000-0000-0000-0000-000000000000'::uuid, first;
+    else
+        execute format(
+            'insert into %I (tenant_id, send_id, id, month, type, occurred_at) select $1, $1, gen_random_uuid(), $2, '''', now() from generate_series(1, 200)',
+            partition_name) using '00000000-0000-0000-0000-000000000000'::uuid, first;
+    end if;
+    execute format('analyze %I (month)', partition_name);
+    execute format('delete from %I where tenant_id = $1', partition_name) using '00000000-0000-0000-0000-000000000000'::uuid;
+end $$;
+revoke execute on function know_month(text, date) from public;
+
+-- Makes the partitions from this month to `months_ahead` months later. Run here and daily by the audience stage.
+-- A new partition needs `sends` and `events` for itself for a moment: every other statement would wait behind it for the longest
+-- transaction that reads them. So it gives up after two seconds; the sweep tries again within the hour, and months are made ahead.
+create function ensure_partitions(months_ahead integer) returns integer
+language plpgsql security definer set search_path from current set lock_timeout = '2s'
+as $$
+declare
+    first date;
+    made integer := 0;
+    suffix text;
+begin
+    perform pg_advisory_xact_lock(hashtext('postrider ensure_partitions'));
+    for n in 0..months_ahead loop
+        first := (date_trunc('month', (now() at time zone 'utc')) + make_interval(months => n))::date;
+        suffix := to_char(first, 'YYYY_MM');
+        if to_regclass('sends_' || suffix) is null then
+            execute format(
+                'create table %I partition of sends for values from (%L) to (%L) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)',
+                'sends_' || suffix, first, (first + interval '1 month')::date);
+            made := made + 1;
+        end if;
+        if to_regclass('events_' || suffix) is null then
+            execute format(
+                'create table %I partition of events for values from (%L) to (%L)',
+                'events_' || suffix, first, (first + interval '1 month')::date);
+            made := made + 1;
+        end if;
+        perform know_month('sends_' || suffix, first);
+        perform know_month('events_' || suffix, first);
+    end loop;
+    return made;
+end $$;
+revoke execute on function ensure_partitions(integer) from public;
+grant execute on function ensure_partitions(integer) to postrider_stages;
+select ensure_partitions(3);
+
+-- Retention drops whole months of the ledger; all other rows go in slices (`audience::retention` has the list).
+
+-- Months whose sends and events are gone. Batches of campaigns stay, with their counters: a recount leaves these months out.
+create table dropped_months (
+    month date primary key,
+    dropped_at timestamptz not null default now()
+);
+grant select on dropped_months to postrider_ingress, postrider_stages;
+
+-- The smallest id that begins with this time: ids of the ledger are ordered by time.
+create function first_id_at(moment timestamptz) returns uuid
+language sql immutable parallel safe
+as $$ select (lpad(to_hex((extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid $$;
+
+-- The oldest month there is a partition for; null without any.
+create function oldest_ledger_month() returns date
+language sql stable
+as $$
+    select min(to_date(right(c.relname, 7), 'YYYY_MM'))
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'sends'::regclass
+$$;
+grant execute on function oldest_ledger_month() to postrider_ingress, postrider_stages;
+
+-- Takes one step towards a ledger without the months that ended before `keep_from`, and answers the month it was about; null when
+-- there is nothing to do. A month with a batch that is still open stays. Detaching needs the whole table for a moment: it waits
+-- two seconds for that, and otherwise fails and is tried again. Dropping, which takes as long as the files are large, is a separate
+-- step and locks nothing that is in use.
+create function drop_ledger_month(keep_from date) returns date
+language plpgsql security definer set search_path from current set lock_timeout = '2s'
+as $$
+declare
+    old date;
+    suffix text;
+    detached text;
+begin
+    perform pg_advisory_xact_lock(hashtext('postrider ensure_partitions'));
+    select c.relname into detached
+    from pg_class c
+    where c.relnamespace = (select p.relnamespace from pg_class p where p.oid = 'sends'::regclass)
+      and c.relkind = 'r' and not c.relispartition and c.relname ~ '^(sends|events)_[0-9]{4}_[0-9]{2}$'
+    order by c.relname limit 1;
+    if detached is not null then
+        execute format('drop table %I', detached);
+        return to_date(right(detached, 7), 'YYYY_MM');
+    end if;
+    old := oldest_ledger_month();
+    if old is null or old >= keep_from or old + interval '1 month' > keep_from then
+        return null;
+    end if;
+    if exists (select from batches b where b.state <> 'done' and b.month = old) then
+        return null;
+    end if;
+    suffix := to_char(old, 'YYYY_MM');
+    execute format('alter table sends detach partition %I', 'sends_' || suffix);
+    if to_regclass('events_' || suffix) is not null then
+        execute format('alter table events detach partition %I', 'events_' || suffix);
+    end if;
+    insert into dropped_months (month) values (old) on conflict do nothing;
+    return old;
+end $$;
+revoke execute on function drop_ledger_month(date) from public;
+grant execute on function drop_ledger_month(date) to postrider_stages;
+
+-- The gate -------------------------------------------------------------------------------------------------------------------
+
+-- A cancel, a pause or a suspension that was committed is seen by every fence that is committed later.
+--
+-- A fence holds its tenant's gate, shared, from before it reads campaign, tenant, domain and sender until it is committed. Whatever
+-- stops sending closes the gate: it waits for the fences that have read, and keeps the gate closed until it is committed. These are
+-- advisory locks and not row locks: transactions that share a row lock pass one that waits to change the row, which under load would
+-- wait for long. A fence only tries: behind a closed gate it is asked again, and other tenants' mail does not wait.
+--
+-- There are 64 gates: a group of fences holds no more locks than that, and two tenants that share a gate wait for each other a moment.
+create function gate_of(of_tenant uuid) returns integer
+language sql immutable parallel safe
+as $$ select uuid_hash(of_tenant) & 63 $$;
+
+create function try_gate(of_tenant uuid) returns boolean
+language sql volatile
+as $$ select pg_try_advisory_xact_lock_shared(hashtext('postrider gate'), gate_of(of_tenant)) $$;
+
+-- To be called before the tenant's own row is locked: a fence that holds the gate may wait for that row, where the tenant has a quota.
+create function close_gate(of_tenant uuid) returns void
+language sql volatile
+as $$ select pg_advisory_xact_lock(hashtext('postrider gate'), gate_of(of_tenant)) $$;
+
+-- By trigger, so that no statement that stops sending can forget it.
+create function close_gate_of_row() returns trigger
+language plpgsql
+as $$
+begin
+    if tg_table_name = 'tenants' then
+        perform close_gate(new.id);
+    else
+        perform close_gate(new.tenant_id);
+    end if;
+    return new;
+end $$;
+create trigger campaigns_close_gate before update of status, paused on campaigns
+    for each row when (new.status = 'cancelled' and old.status <> 'cancelled' or new.paused and not old.paused)
+    execute function close_gate_of_row();
+create trigger tenants_close_gate before update of status, paused_at on tenants
+    for each row when (new.status <> 'active' and old.status = 'active' or new.paused_at is not null and old.paused_at is null)
+    execute function close_gate_of_row();
+create trigger domains_close_gate before update of status on domains
+    for each row when (new.status not in ('verified', 'degraded') and old.status in ('verified', 'degraded'))
+    execute function close_gate_of_row();
+create trigger senders_close_gate before update of status, domain_id on senders
+    for each row when (new.status <> 'active' and old.status = 'active' or new.domain_id <> old.domain_id)
+    execute function close_gate_of_row();

@@ -1,0 +1,90 @@
+-- Totals for reports, by the hour (UTC): a tenant's day is one of its own time zone, which only the reader knows.
+-- The totals of suppressions are beside them in 0002, those of outcomes in 0011.
+
+-- Totals per tenant, hour and kind of message. `shard` spreads writers of one tenant over several rows; readers sum.
+--   kind   campaign | sequence | transactional | one_off, with what happened as event
+--          failure, with the class or reason of failed, expired and unknown sends as event
+--          suppression, with the reason of new suppressions as event
+create table rollups (
+    tenant_id uuid not null references tenants (id),
+    hour timestamptz not null,
+    kind text not null,
+    event text not null,
+    shard smallint not null,
+    count bigint not null,
+    primary key (tenant_id, hour, kind, event, shard)
+) with (fillfactor = 50);
+create index rollups_by_hour on rollups (hour);
+select wall_off('rollups');
+
+-- Totals of transactional mail by template, and of sequences' mail by template and sequence: for the list of top messages and the
+-- reports by trigger. A transactional message is a batch of one, so summing batches would be summing messages. A trigger appends to
+-- `content_changes`, which the engagement stage folds into `content_totals`; a reader adds the two.
+create table content_changes (
+    tenant_id uuid not null references tenants (id),
+    hour timestamptz not null,
+    content_id uuid not null,
+    sequence_id uuid not null default '00000000-0000-0000-0000-000000000000',   -- nil for mail of no sequence
+    sent integer not null,
+    delivered integer not null default 0,
+    confirmed integer not null default 0,
+    bounced integer not null,
+    complained integer not null,
+    opened integer not null,
+    opened_human integer not null,
+    clicked integer not null,
+    clicked_human integer not null,
+    replied integer not null default 0,
+    unsubscribed integer not null
+);
+create index content_changes_by_tenant on content_changes (tenant_id);
+select wall_off('content_changes');
+
+create table content_totals (
+    tenant_id uuid not null references tenants (id),
+    hour timestamptz not null,
+    content_id uuid not null,
+    sequence_id uuid not null default '00000000-0000-0000-0000-000000000000',   -- nil for mail of no sequence
+    sent bigint not null,
+    delivered bigint not null default 0,
+    confirmed bigint not null default 0,
+    bounced bigint not null,
+    complained bigint not null,
+    opened bigint not null,
+    opened_human bigint not null,
+    clicked bigint not null,
+    clicked_human bigint not null,
+    replied bigint not null default 0,
+    unsubscribed bigint not null,
+    primary key (tenant_id, hour, content_id, sequence_id)
+);
+select wall_off('content_totals');
+
+-- A batch of a sequence is one step's: its first send says which sequence it is.
+create function note_content_changes() returns trigger
+language plpgsql
+as $$
+begin
+    insert into content_changes (tenant_id, hour, content_id, sequence_id, sent, bounced, complained, opened, opened_human, clicked,
+                                 clicked_human, unsubscribed, replied, delivered, confirmed)
+    select n.tenant_id, date_trunc('hour', now(), 'UTC'), n.content_id,
+           coalesce(s.sequence_id, '00000000-0000-0000-0000-000000000000'), sum(n.sent - o.sent), sum(n.bounced - o.bounced),
+           sum(n.complained - o.complained), sum(n.opened - o.opened), sum(n.opened_human - o.opened_human),
+           sum(n.clicked - o.clicked), sum(n.clicked_human - o.clicked_human), sum(n.unsubscribed - o.unsubscribed),
+           sum(n.replied - o.replied), sum(n.delivered - o.delivered), sum(n.confirmed - o.confirmed)
+    from after_it n
+    join before_it o on o.tenant_id = n.tenant_id and o.id = n.id
+    left join lateral (
+        select q.sequence_id from sequence_sends q where n.kind = 'sequence' and q.tenant_id = n.tenant_id and q.send_id = n.id
+        offset 0
+    ) s on true
+    where n.kind in ('transactional', 'sequence')
+      and (n.sent, n.bounced, n.complained, n.opened, n.opened_human, n.clicked, n.clicked_human, n.unsubscribed, n.replied,
+           n.delivered, n.confirmed)
+          <> (o.sent, o.bounced, o.complained, o.opened, o.opened_human, o.clicked, o.clicked_human, o.unsubscribed, o.replied,
+              o.delivered, o.confirmed)
+    group by n.tenant_id, n.content_id, s.sequence_id;
+    return null;
+end $$;
+create trigger batches_changed after update on batches
+    referencing old table as before_it new table as after_it for each statement execute function note_content_changes();

@@ -1,0 +1,299 @@
+-- Operations: processes and pauses, the ledger epoch, traces, and the platform's health.
+
+-- Which processes run which stage. Each row is renewed every few seconds and swept when it has long been silent.
+create table heartbeats (
+    process_id uuid not null,                   -- made at start
+    stage text not null,                        -- audience, …, ingress
+    name text,                                  -- the process's name for itself: all, ingress, audience+compliance, …
+    version text not null,
+    settings text[] not null default '{}',      -- which settings it was given: names only
+    failing_sweeps text[] not null default '{}',    -- sweeps whose last run failed
+    -- What a drain waits for.
+    paused boolean not null default false,
+    in_hand integer not null default 0,
+    started_at timestamptz not null default now(),
+    seen_at timestamptz not null default now(),
+    primary key (process_id, stage)
+);
+create index heartbeats_by_stage on heartbeats (stage, seen_at desc);
+grant select, insert, update, delete on heartbeats to postrider_stages;
+grant select, insert, update, delete on heartbeats to postrider_ingress;
+
+-- Paused stages start nothing new: they neither fetch nor look for work, and finish what they have in hand. No row, no pause.
+create table stage_pauses (
+    stage text primary key,                     -- audience, …, sequencing
+    actor text not null,                        -- the operator: user@host, or the name given
+    reason text,
+    paused_at timestamptz not null default now()
+);
+grant select on stage_pauses to postrider_ingress;
+grant select, insert, update, delete on stage_pauses to postrider_stages;
+
+-- The ledger epoch. One row: which ledger this is, where it lives and how far it has come. Processes increase `mark` every few
+-- seconds and publish it to the bus. A ledger that is behind what the bus knows, or lives elsewhere, was restored: mail it holds as
+-- owed may have been sent already.
+create table ledger (
+    only_one boolean primary key default true check (only_one),
+    id uuid not null default gen_random_uuid(),
+    place text,                                 -- cluster:database:timeline, as a process last saw it
+    mark bigint not null default 0,
+    marked_at timestamptz not null default now(),
+    -- Held: no mail leaves until an operator releases it. The gap is the time that is missing.
+    held_at timestamptz,
+    held_by text,
+    held_reason text,
+    gap_from timestamptz,
+    gap_to timestamptz
+);
+insert into ledger default values;
+grant select on ledger to postrider_ingress;
+grant select, update on ledger to postrider_stages;
+
+-- Messages of the bus that were delivered more than once, and how often a process has begun to handle each since it last finished
+-- with it. A row is deleted when handling ends, well or not: a row that stays belongs to a process that died while it handled the
+-- message.
+create table message_starts (
+    stream text not null,
+    consumer text not null,
+    sequence bigint not null,
+    published_at timestamptz not null,          -- of the message: a stream that was made again counts from 1
+    starts integer not null,
+    started_at timestamptz not null default now(),
+    primary key (stream, consumer, sequence)
+);
+-- What the retention sweep finds the starts of messages by that never came again.
+create index message_starts_by_age on message_starts (started_at);
+grant select, insert, update, delete on message_starts to postrider_stages;
+
+-- The trace a piece of work was requested in, where the caller had one (W3C Trace Context), so that what a sweep announces from the
+-- ledger continues it. Nearly always empty: only traced work has a row. Ids and the caller's own marks, no personal data. Kept for
+-- seven days, longer than a mail is tried for; a campaign that is scheduled further ahead starts a trace of its own.
+create table traces (
+    tenant_id uuid not null references tenants (id),
+    work_id uuid not null,                      -- the request, the campaign, or the batch
+    traceparent text not null check (length(traceparent) = 55),
+    tracestate text check (length(tracestate) <= 512),
+    kept_at timestamptz not null default now(),
+    primary key (tenant_id, work_id)
+);
+create index traces_by_age on traces (kept_at);
+select wall_off('traces');
+
+-- The platform's health ------------------------------------------------------------------------------------------------------
+--
+-- Numbers over all tenants, for metrics and the health check. The ingress sees one tenant at a time; these functions answer sums, no
+-- rows. Ages are in seconds; null where there is nothing. Work is counted up to 10,000 and found by an index, however large the
+-- tables are. What a paused campaign, a paused or a suspended tenant has open rests on purpose.
+
+-- What happened within the last hour or two.
+create function platform_totals() returns table (kind text, event text, count bigint)
+language sql stable security definer set search_path from current
+as $$
+    select r.kind, r.event, sum(r.count)::bigint from rollups r
+    where r.hour >= date_trunc('hour', now() - interval '1 hour', 'UTC')
+    group by r.kind, r.event
+$$;
+
+create function platform_backlog() returns table (
+    requests_accepted bigint, requests_oldest double precision, priority_open bigint, priority_oldest double precision,
+    bulk_announced bigint, bulk_announcements_max integer, bulk_waiting bigint
+)
+language sql stable security definer set search_path from current
+as $$
+    select r.accepted, r.oldest, p.open, p.oldest, b.announced, b.announcements, w.waiting
+    from (select count(*) as accepted, extract(epoch from now() - min(received_at))::double precision as oldest
+          from (select received_at from requests where announce_after is not null and state = 'accepted' limit 10000) q) r
+    cross join (select count(*) as open, extract(epoch from now() - min(q.created_at))::double precision as oldest
+          from (select b.created_at
+                from batches b join tenants t on t.id = b.tenant_id and t.status = 'active' and t.paused_at is null
+                where b.lane = 'priority' and b.state in ('waiting', 'announced') limit 10000) q) p
+    cross join (select count(*) as announced, max(q.announcement) as announcements
+          from (select b.announcement from batches b
+                where b.lane = 'bulk' and b.state = 'announced'
+                  and not exists (select from campaigns c where c.tenant_id = b.tenant_id and c.id = b.campaign_id and c.paused)
+                  and exists (select from tenants t where t.id = b.tenant_id and t.status = 'active' and t.paused_at is null)
+                limit 10000) q) b
+    cross join (select count(*) as waiting
+          from (select from batches where lane = 'bulk' and state = 'waiting' limit 10000) q) w
+$$;
+
+create function platform_domains() returns table (verified bigint, degraded bigint, failed bigint, stale bigint)
+language sql stable security definer set search_path from current
+as $$
+    select count(*) filter (where status = 'verified'), count(*) filter (where status = 'degraded'),
+           count(*) filter (where status = 'failed'),
+           count(*) filter (where status in ('verified', 'degraded')
+                              and coalesce(last_checked_at, verified_at, created_at) < now() - interval '48 hours')
+    from domains where environment = 'production'
+$$;
+
+-- `unfanned` is the age of the oldest event that is not yet a delivery, or not yet on the bus.
+create function platform_webhooks() returns table (
+    active bigint, failing bigint, due bigint, oldest double precision, unfanned double precision,
+    delivered bigint, failed bigint, dead bigint, disabled bigint
+)
+language sql stable security definer set search_path from current
+as $$
+    select s.active, s.failing, q.due, q.oldest, o.unfanned, t.delivered, t.failed, t.dead, t.disabled
+    from (select count(*) as active, count(*) filter (where failing_since < now() - interval '1 hour') as failing
+          from webhook_subscriptions where status = 'active') s
+    cross join (select count(*) as due, extract(epoch from now() - min(due_at))::double precision as oldest
+          from (select q.due_at from webhook_queue q
+                join webhook_subscriptions w on w.tenant_id = q.tenant_id and w.id = q.subscription_id and w.status = 'active'
+                where q.due_at <= now() limit 10000) d) q
+    cross join (select extract(epoch from now() - min(noted_at))::double precision as unfanned
+          from (
+              (select noted_at from outbox order by id limit 1)
+              union all
+              (select noted_at from feed_notes order by id limit 1)
+          ) n) o
+    cross join (select coalesce(sum(count) filter (where outcome = 'delivered'), 0)::bigint as delivered,
+                       coalesce(sum(count) filter (where outcome = 'failed'), 0)::bigint as failed,
+                       coalesce(sum(count) filter (where outcome = 'dead'), 0)::bigint as dead,
+                       coalesce(sum(count) filter (where outcome = 'disabled'), 0)::bigint as disabled
+          from webhook_totals where hour >= date_trunc('hour', now() - interval '1 hour', 'UTC')) t
+$$;
+
+-- Throttle keys with a reduced rate, how many of them have sent nothing for an hour, and domains in warm-up.
+create function platform_pacing() returns table (held bigint, barren bigint, slowest double precision, warming bigint)
+language sql stable security definer set search_path from current
+as $$
+    select p.held, p.barren, p.slowest, w.warming
+    from (select count(*) as held,
+                 count(*) filter (where coalesce(q.good_at, q.held_since) < now() - interval '1 hour') as barren,
+                 min(q.rate) as slowest
+          from (select held_since, good_at, rate from paces where updated_at > now() - interval '1 hour' limit 10000) q) p
+    cross join (select count(*) as warming from (select from domain_warmups where is_on limit 10000) q) w
+$$;
+
+-- What operators hold back.
+create function platform_pauses() returns table (stages text[], tenants bigint, held_at timestamptz, held_reason text)
+language sql stable security definer set search_path from current
+as $$
+    select (select coalesce(array_agg(p.stage order by p.stage), '{}') from stage_pauses p),
+           (select count(*) from (select from tenants t where t.paused_at is not null limit 10000) q),
+           l.held_at, l.held_reason
+    from ledger l
+$$;
+
+-- Batches that are not done, by lane and state. `oldest` leaves out what rests on purpose. Served by `batches_open`.
+create function platform_batches() returns table (
+    lane text, state text, batches bigint, announcements integer, oldest double precision
+)
+language sql stable security definer set search_path from current set enable_seqscan = off
+as $$
+    select l.lane, s.state, coalesce(sum(g.batches), 0)::bigint, coalesce(max(g.announcements) filter (where g.owed), 0),
+           extract(epoch from now() - min(g.oldest) filter (where g.owed))::double precision
+    from unnest(array['priority', 'bulk']) as l (lane)
+    cross join unnest(array['waiting', 'announced', 'resting']) as s (state)
+    left join lateral (
+        select t.batches, t.announcements, t.oldest,
+               exists (select from tenants n where n.id = t.tenant_id and n.status = 'active' and n.paused_at is null)
+               and not exists (
+                   select from campaigns c where c.tenant_id = t.tenant_id and c.id = t.campaign_id and c.paused) as owed
+        from (
+            select q.tenant_id, q.campaign_id, count(*) as batches, max(q.announcement) as announcements,
+                   min(q.created_at) as oldest
+            from (
+                select b.tenant_id, b.campaign_id, b.announcement, b.created_at from batches b
+                where b.lane = l.lane and b.state = s.state and b.state <> 'done'
+                limit 10000
+            ) q
+            group by q.tenant_id, q.campaign_id
+        ) t
+    ) g on true
+    group by l.lane, s.state
+$$;
+
+-- Requests accepted and not handled, by kind. Served by `requests_due`.
+create function platform_requests() returns table (kind text, requests bigint, oldest double precision)
+language sql stable security definer set search_path from current set enable_seqscan = off
+as $$
+    select q.kind, count(*), extract(epoch from now() - min(q.received_at))::double precision
+    from (
+        select r.kind, r.received_at from requests r
+        where r.announce_after is not null and r.state = 'accepted'
+        limit 10000
+    ) q
+    group by q.kind
+$$;
+
+-- Sends of the last seven days whose outcome is unknown, by lane; the age is that of the doubt, looked for in the oldest twenty
+-- batches. Served by `batches_unknown` and the primary key of `sends`.
+create function platform_unknown() returns table (lane text, sends bigint, oldest double precision)
+language sql stable security definer set search_path from current set enable_seqscan = off
+as $$
+    with since as materialized (
+        select (lpad(to_hex((extract(epoch from now() - interval '7 days') * 1000)::bigint), 12, '0')
+                || '00000000000000000000')::uuid as id
+    )
+    select l.lane, n.sends, extract(epoch from now() - o.since)::double precision
+    from unnest(array['priority', 'bulk']) as l (lane)
+    cross join lateral (
+        select coalesce(sum(q.unknown), 0)::bigint as sends
+        from (
+            select b.unknown from batches b, since where b.lane = l.lane and b.unknown > 0 and b.id >= since.id limit 10000
+        ) q
+    ) n
+    cross join lateral (
+        select min(d.since) as since
+        from (
+            select b.tenant_id, b.id, b.month from batches b, since
+            where b.lane = l.lane and b.unknown > 0 and b.id >= since.id
+            order by b.id limit 20
+        ) b
+        cross join lateral (
+            select min(coalesce(s.decided_at, s.fenced_at)) as since from sends s
+            where s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'unknown'
+              and s.id between b.id and (left(b.id::text, 33)
+                  || to_hex(('x' || substr(b.id::text, 34, 1))::bit(4)::integer | 1) || 'ff')::uuid
+            offset 0
+        ) d
+    ) o
+$$;
+
+-- The oldest work each stage but delivery owes, null where it owes none. What delivery owes is every batch that was made and is open
+-- (`platform_batches`): whether compliance, rendering or delivery has it, the streams show.
+create function platform_owed() returns table (stage text, lane text, oldest double precision)
+language sql stable security definer set search_path from current set enable_seqscan = off
+as $$
+    with requested as materialized (
+        select case r.kind when 'outcome' then 'attribution' when 'enrollment' then 'sequencing' else 'audience' end as stage,
+               case r.kind when 'campaign-launch' then 'bulk' else 'priority' end as lane, r.oldest
+        from platform_requests() r
+    ), timed as (
+        select 'engagement' as stage, least(
+                   (select e.due_at from inbound_events e where e.due_at is not null order by e.due_at, e.id limit 1),
+                   (select m.due_at from inbound_mails m where m.due_at is not null order by m.due_at, m.id limit 1)) as due_at
+        union all
+        select 'attribution', (select o.credit_due from outcomes o where o.credit_due is not null order by o.credit_due limit 1)
+        union all
+        select 'webhooks', (select n.noted_at from outbox n order by n.id limit 1)
+        union all
+        select 'sequencing',
+               (select e.next_action_at from enrollments e where e.status = 'active' order by e.next_action_at limit 1)
+    ), owed as (
+        select stage, lane, oldest from requested
+        union all
+        select stage, 'priority', extract(epoch from now() - due_at) from timed where due_at <= now()
+    )
+    select s.stage, s.lane, max(o.oldest)::double precision
+    from (values ('audience', 'priority'), ('audience', 'bulk'),
+                 ('engagement', 'priority'), ('attribution', 'priority'), ('webhooks', 'priority'), ('sequencing', 'priority'))
+         as s (stage, lane)
+    left join owed o on o.stage = s.stage and o.lane = s.lane
+    group by s.stage, s.lane
+$$;
+
+-- Facts that wait for their send. Served by `parked_facts_due`.
+create function platform_parked() returns bigint
+language sql stable security definer set search_path from current set enable_seqscan = off
+as $$
+    select count(*) from (select from parked_facts where due_at is not null limit 10000) q
+$$;
+
+revoke execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
+    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_parked() from public;
+grant execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
+    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_parked()
+    to postrider_ingress, postrider_stages;
