@@ -124,27 +124,17 @@ create table nonces (
 create index nonces_by_age on nonces using brin (seen_at) with (pages_per_range = 16, autosummarize = on);
 grant select, insert, update, delete on nonces to postrider_ingress, postrider_stages;
 
--- The rate limit of an API key is a sliding minute: requests are counted in buckets of two seconds, and the buckets of the last
--- minute are added up. One row per key, so that concurrent counters wait for each other and miss nothing. Unlogged: a crash of
--- Postgres forgives a minute.
+-- The rate limit of an API key or of an assistant approval is a sliding minute: requests are counted in buckets of two seconds, and
+-- the buckets of the last minute are added up. One row per key, so that concurrent counters wait for each other and miss nothing.
+-- Unlogged: a crash of Postgres forgives a minute.
 create unlogged table rate_counts (
-    key_id uuid primary key,
+    key_id uuid primary key,                    -- of the API key or the approval
     bucket bigint not null,                     -- the two seconds of the first count: seconds since 1970, halved
     counts integer[] not null,                  -- admitted in the last 31 buckets, the newest first
     allowed integer not null,                   -- per minute, as the last group of requests had it
     was integer not null default 0              -- the sum before the last group
 ) with (fillfactor = 50);
 grant select, insert, update, delete on rate_counts to postrider_ingress, postrider_stages;
-
--- The rate limit of an assistant approval is a fixed minute (`key_id` is the approval's id). It holds over several ingress
--- processes. Unlogged: a crash of Postgres forgives a minute.
-create unlogged table rate_windows (
-    key_id uuid not null,
-    window_start timestamptz not null,
-    used integer not null,
-    primary key (key_id, window_start)
-);
-grant select, insert, update, delete on rate_windows to postrider_ingress, postrider_stages;
 
 -- The row is inserted first and completed in the transaction of the effect.
 create table idempotency_keys (

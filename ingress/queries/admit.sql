@@ -5,7 +5,6 @@
 -- minute. Only what is admitted is counted, so that a caller who does not stop asking is served at the rate that is his.
 -- Nonces and counts are written in the order of their keys, in which everybody locks them. By primary key, all of it.
 -- $1 keys, $2 nonces, $3 limits (0: none), $4 products, $5 environments, $6 the products' own tenants.
--- The function `admit_all` does the same, by whole minutes, for processes of the version before.
 with asked as materialized (
     select a.*, a.allowed > 0 as is_limited
     from unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[]) with ordinality

@@ -1,4 +1,4 @@
-//! What the edge keeps for a while only: nonces, rate windows, idempotency keys.
+//! What the edge keeps for a while only: nonces, rate counts, idempotency keys.
 
 use std::time::Duration;
 
@@ -28,16 +28,6 @@ pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     while sqlx::query!(
         "delete from nonces where ctid = any(array(
              select ctid from nonces where seen_at < now() - interval '15 minutes' limit $1))",
-        SLICE
-    )
-    .execute(pool)
-    .await?
-    .rows_affected()
-        >= SLICE.unsigned_abs()
-    {}
-    while sqlx::query!(
-        "delete from rate_windows where ctid = any(array(
-             select ctid from rate_windows where window_start < now() - interval '5 minutes' limit $1))",
         SLICE
     )
     .execute(pool)

@@ -256,7 +256,6 @@ async fn what_is_swept_goes_in_slices() {
     let edge = Edge::start().await;
     let tables = [
         ("nonces", "(key_id, nonce, seen_at) select gen_random_uuid(), 'n', now() - interval '1 day'"),
-        ("rate_windows", "(key_id, window_start, used) select gen_random_uuid(), now() - interval '1 day', 1"),
         ("rate_counts", "(key_id, bucket, counts, allowed) select gen_random_uuid(), 1, '{1}', 120"),
         (
             "idempotency_keys",

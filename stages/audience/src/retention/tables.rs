@@ -135,7 +135,6 @@ pub const RULES: &[Rule] = &[
 /// What the stage that writes a table takes away itself, when it is used up or shortly after: what hangs together, or goes by the minute.
 pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("nonces", "ingress, after 15 minutes"),
-    ("rate_windows", "ingress, after 5 minutes"),
     ("rate_counts", "ingress, after 5 minutes"),
     ("idempotency_keys", "ingress, after 24 hours"),
     ("heartbeats", "every process, after its stages ended"),
