@@ -1,6 +1,6 @@
 //! Compliance: resolved → cleared. Who must not be mailed is withheld, with the reason in the ledger; the rest goes on.
 //!
-//! The verdict is `ledger::gate::decide_recipient`, the same that the claim and the fence pass again later. Here most withheld
+//! The decision is `ledger::gate::decide_recipient`, the same that the claim and the fence pass again later. Here most withheld
 //! recipients are found, set-based and before any rendering is paid for.
 
 use std::{collections::HashSet, sync::Arc};
@@ -62,7 +62,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
 #[async_trait]
 impl Stage for Compliance {
     const NAME: &'static str = "compliance";
-    const SPAN: &'static str = "compliance decide_recipient";
+    const SPAN: &'static str = "compliance decide";
     type Input = Resolved;
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {

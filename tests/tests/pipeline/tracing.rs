@@ -15,7 +15,7 @@ const TRACES: [(&str, &str); 4] = [
     ("3df7651916cd43dd8448eb211c80319c", "b7ad6b7169203334"),
 ];
 /// The road of every mail, stage by stage.
-const ROAD: [&str; 4] = ["audience resolve", "compliance judge", "rendering render", "delivery transact"];
+const ROAD: [&str; 4] = ["audience resolve", "compliance decide", "rendering render", "delivery transact"];
 
 fn parent((trace, step): (&str, &str)) -> String {
     format!("00-{trace}-{step}-01")
