@@ -20,7 +20,7 @@ use axum::{Router, middleware};
 use domains::{DnsResolver, DnsSettings, ResolverError};
 use runner::Runner;
 use runtime::{
-    Bus, FactBell, Job, MasterKeys, Reader, Role, Vault, VaultError, outbound::SetupError, plans::KeptPlans,
+    Bus, CommitNotifier, Job, MasterKeys, Reader, Role, Vault, VaultError, outbound::SetupError, plans::PreparedPool,
     pools::Watched,
 };
 use schemas::token::TokenKeys;
@@ -43,7 +43,7 @@ pub struct Deps {
     /// Where accepted requests are announced.
     pub bus: Bus,
     /// Rung after every write: it may have committed facts.
-    pub facts: FactBell,
+    pub facts: CommitNotifier,
     /// Derives tokens, sealing keys and pseudonyms.
     pub master_keys: MasterKeys,
     /// Takes direct requests off the bus; who made it drains it.
@@ -86,15 +86,15 @@ pub struct Ingress {
     by_key: PgPool,
     /// The same, for reads, with their plans: fewer. They take their turns with less than a millisecond each, and a server process that
     /// was busy a moment ago has what it needs at hand (measured: a fifth less of Postgres' time a read than with all of them).
-    reads_by_key: Arc<KeptPlans>,
+    reads_by_key: Arc<PreparedPool>,
     /// The same, for looking at what became of messages.
-    pub(crate) looks: Arc<KeptPlans>,
+    pub(crate) looks: Arc<PreparedPool>,
     /// Nonces, counts and names of all requests.
     pub(crate) admissions: Arc<auth::Admissions>,
     /// The bus.
     pub bus: Bus,
     /// Rung after every write: it may have committed facts.
-    pub facts: FactBell,
+    pub facts: CommitNotifier,
     /// Seals secrets at rest.
     pub vault: Vault,
     /// Checks the tokens of links in mail.
@@ -148,7 +148,7 @@ impl Ingress {
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
             admissions,
-            looks: Arc::new(KeptPlans::new(&deps.pool, LOOKS_AT_ONCE)),
+            looks: Arc::new(PreparedPool::new(&deps.pool, LOOKS_AT_ONCE)),
             by_key: act::by_key(&deps.pool, connections),
             reads_by_key: Arc::new(act::reads_by_key(&deps.pool, connections.div_ceil(READS_BY_KEY_PART))),
             pool: deps.pool,

@@ -12,8 +12,8 @@ use crate::messages::Message;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Control {
-    /// Levers in the ledger were moved: look now.
-    Levers,
+    /// PauseSwitches in the ledger were moved: look now.
+    PauseSwitches,
     /// Another log filter, from now on or for a while. Answered, under the message's reply subject, by those who follow.
     Log {
         /// The filter, as the setting `log` has it. Without one: the setting itself again.
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_nudge_is_as_short_as_it_can_be() {
-        assert_eq!(serde_json::to_string(&Control::Levers).unwrap(), r#"{"kind":"levers"}"#);
+        assert_eq!(serde_json::to_string(&Control::PauseSwitches).unwrap(), r#"{"kind":"levers"}"#);
     }
 
     #[test]

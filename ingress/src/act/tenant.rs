@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::plans::{self, KeptPlans};
+use runtime::plans::{self, PreparedPool};
 use schemas::parse_id;
 use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
@@ -140,7 +140,7 @@ pub enum Reach {
 /// Plans of such statements are made once for each connection: planning costs several times what they cost themselves (measured: 500 us
 /// of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has grown. So what runs here names
 /// its rows by constants that are a key, or from key to key (`lateral … offset 0`); for what joins a month's partition that may have
-/// been empty there is [`runtime::plans::KeptPlans`].
+/// been empty there is [`runtime::plans::PreparedPool`].
 #[must_use]
 pub fn by_key(pool: &PgPool, connections: u32) -> PgPool {
     plans::pool_by_kept_key(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
@@ -148,9 +148,9 @@ pub fn by_key(pool: &PgPool, connections: u32) -> PgPool {
 
 /// The same, for reads: each hands its connection to the next, with its plans.
 #[must_use]
-pub fn reads_by_key(pool: &PgPool, connections: u32) -> KeptPlans {
+pub fn reads_by_key(pool: &PgPool, connections: u32) -> PreparedPool {
     let connections = usize::try_from(connections).unwrap_or(usize::MAX);
-    KeptPlans::for_good(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
+    PreparedPool::for_good(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
 }
 
 /// Begins a read on connections of its reach, confined to a tenant (nil for what stands above tenants) and bounded in time: one round

@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
 use runner::Runner;
-use runtime::{Bus, Database, FactBell, MasterKeys, Reader, Role};
+use runtime::{Bus, CommitNotifier, Database, MasterKeys, Reader, Role};
 use schemas::Environment;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -180,9 +180,9 @@ async fn another(database: &TestDatabase, settings: Settings, connections: u32) 
     let prefix = format!("{}_", database.name());
     let bus = Bus::connect(&SecretString::from(database.nats_url()), None, &prefix, 1, "test").await.unwrap();
     let master_keys = MasterKeys::parse(&"5a".repeat(32)).unwrap();
-    let runner = Runner::new(bus.clone(), FactBell::default(), CancellationToken::new());
+    let runner = Runner::new(bus.clone(), CommitNotifier::default(), CancellationToken::new());
     Ingress::new(
-        Deps { pool, bus, facts: FactBell::default(), master_keys, runner, reader: Reader::in_process() },
+        Deps { pool, bus, facts: CommitNotifier::default(), master_keys, runner, reader: Reader::in_process() },
         settings,
     )
     .unwrap()

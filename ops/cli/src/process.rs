@@ -6,7 +6,8 @@ use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
 use ledger::quota::QuotaDefaults;
 use runtime::{
-    Bus, CoreSettings, Database, FactBell, Levers, Outbound, OutboundSettings, Reader, Role, Vault, admin::Admin,
+    Bus, CommitNotifier, CoreSettings, Database, Outbound, OutboundSettings, PauseSwitches, Reader, Role, Vault,
+    admin::Admin,
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -221,8 +222,8 @@ impl Process {
         outbound.own_listeners.add(admin_addr);
         let called = runtime::control::Name { process: name.to_owned(), log: core.log.clone() };
         let nudges = runtime::control::listen(called, bus.clone(), shutdown.clone());
-        let levers = Levers::follow(pool.clone(), bus.clone(), nudges, runs_delivery(name), shutdown.clone());
-        let facts = FactBell::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
+        let levers = PauseSwitches::follow(pool.clone(), bus.clone(), nudges, runs_delivery(name), shutdown.clone());
+        let facts = CommitNotifier::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
                 .heeding(levers)

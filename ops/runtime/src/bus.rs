@@ -19,7 +19,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use crate::{
-    levers::STAGES,
+    pause_switches::STAGES,
     streams::{STREAMS, StreamSpec, is_as_wanted, is_lower},
     trace::TraceContext,
 };

@@ -14,9 +14,9 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Hears that levers were moved. A nudge may be lost.
 #[derive(Debug, Clone, Default)]
-pub struct Nudges(Arc<Notify>);
+pub struct ChangeSignal(Arc<Notify>);
 
-impl Nudges {
+impl ChangeSignal {
     /// Returns when the next nudge comes; at once, if one came since.
     pub async fn next(&mut self) {
         self.0.notified().await;
@@ -47,20 +47,20 @@ impl Name {
 
 /// Listens until shut down.
 #[must_use]
-pub fn listen(name: Name, bus: Bus, shutdown: CancellationToken) -> Nudges {
-    let nudges = Nudges::default();
+pub fn listen(name: Name, bus: Bus, shutdown: CancellationToken) -> ChangeSignal {
+    let nudges = ChangeSignal::default();
     tokio::spawn(hear(name, bus, nudges.clone(), shutdown));
     nudges
 }
 
-async fn hear(name: Name, bus: Bus, nudges: Nudges, shutdown: CancellationToken) {
+async fn hear(name: Name, bus: Bus, nudges: ChangeSignal, shutdown: CancellationToken) {
     let (filters, wanted) = watch::channel(None);
     tokio::spawn(revert(name.log.clone(), wanted, shutdown.clone()));
     while !shutdown.is_cancelled() {
         if let Ok(mut told) = bus.client().subscribe(bus.prefixed(subjects::CONTROL)).await {
             while let Some(Some(message)) = shutdown.run_until_cancelled(told.next()).await {
                 match serde_json::from_slice::<Control>(&message.payload) {
-                    Ok(Control::Levers) => nudges.nudge(),
+                    Ok(Control::PauseSwitches) => nudges.nudge(),
                     Ok(Control::Log { filter, for_seconds, process }) if name.answers_to(process.as_deref()) => {
                         let answer = set_log(&name, filter.as_deref());
                         let is_for_a_while = answer.error.is_none() && filter.is_some();

@@ -20,7 +20,7 @@ const IDLE_IN_TRANSACTION: &str = "30s";
 /// Begins a transaction whose commit waits for no disk. For what nobody outside has heard of, and is done again should a crash of
 /// Postgres take it back. Whatever leaves does so after a commit that does wait, later in the same log: it takes this one to the disk
 /// along.
-pub const BEGIN_UNHURRIED: &str = "begin; set local synchronous_commit = off";
+pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off";
 
 /// A connection that was idle for longer is tried before it is used.
 const PING_AFTER: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ impl Database {
 /// fine and never be committed, and its tenant would be the previous one's. So every released connection is rolled back.
 ///
 /// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw. (Those of
-/// [`crate::plans::KeptPlans`] are not released in between; they do so when they forget their plans, or a read ends.)
+/// [`crate::plans::PreparedPool`] are not released in between; they do so when they forget their plans, or a read ends.)
 pub(crate) async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
     connection.execute("rollback").await?;
     connection.shrink_buffers();

@@ -25,12 +25,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Rings for facts that were committed. Cheap to clone; a lost ring costs a moment, never a fact.
 #[derive(Debug, Clone, Default)]
-pub struct FactBell {
+pub struct CommitNotifier {
     rung: Arc<Notify>,
     heard: Arc<AtomicBool>,
 }
 
-impl FactBell {
+impl CommitNotifier {
     /// A bell that rings as `stage` until shut down. `pool` may be in either role.
     #[must_use]
     pub fn start(stage: &'static str, bus: Bus, pool: PgPool, shutdown: CancellationToken) -> Self {
@@ -49,7 +49,7 @@ impl FactBell {
 }
 
 /// Keeps in mind whether anybody listens at all.
-async fn watch(bell: FactBell, pool: PgPool, shutdown: CancellationToken) {
+async fn watch(bell: CommitNotifier, pool: PgPool, shutdown: CancellationToken) {
     loop {
         // Postgres away: nothing is committed either.
         if let Ok(heard) =
@@ -66,7 +66,7 @@ async fn watch(bell: FactBell, pool: PgPool, shutdown: CancellationToken) {
     }
 }
 
-async fn carry(stage: &'static str, bell: FactBell, bus: Bus, shutdown: CancellationToken) {
+async fn carry(stage: &'static str, bell: CommitNotifier, bus: Bus, shutdown: CancellationToken) {
     let subject = bus.prefixed(&subjects::fact(stage));
     let mut headers = async_nats::HeaderMap::new();
     headers.insert(header::SCHEMA, FactsAnnounced::SCHEMA);

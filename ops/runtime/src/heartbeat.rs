@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::Levers;
+use crate::PauseSwitches;
 
 /// How often a process is heard of.
 pub const EVERY: Duration = Duration::from_secs(5);
@@ -53,7 +53,12 @@ impl Heartbeat {
 
     /// Beats until shut down, then takes its rows back: a process that stops on purpose is not missed. A lever that moved is said
     /// at once.
-    pub async fn run(self, beats: impl Fn() -> Vec<Beat> + Send, mut levers: Levers, shutdown: CancellationToken) {
+    pub async fn run(
+        self,
+        beats: impl Fn() -> Vec<Beat> + Send,
+        mut levers: PauseSwitches,
+        shutdown: CancellationToken,
+    ) {
         loop {
             let now = beats();
             let pause = if now.iter().any(Beat::is_draining) { EVERY_WHILE_DRAINING } else { EVERY };

@@ -8,7 +8,7 @@ use std::{
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Gauge, Histogram, plans::KeptPlans};
+use crate::{Gauge, Histogram, plans::PreparedPool};
 
 /// How often the pool is looked at, and a connection asked for. One a second costs nothing and sees any shortage that lasts.
 const EVERY: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub enum Watched {
     /// Of a pool.
     Pool(PgPool),
     /// Kept with their plans: their pool hears little of them.
-    Kept(Arc<KeptPlans>),
+    Kept(Arc<PreparedPool>),
 }
 
 impl From<PgPool> for Watched {
@@ -28,8 +28,8 @@ impl From<PgPool> for Watched {
     }
 }
 
-impl From<Arc<KeptPlans>> for Watched {
-    fn from(kept: Arc<KeptPlans>) -> Self {
+impl From<Arc<PreparedPool>> for Watched {
+    fn from(kept: Arc<PreparedPool>) -> Self {
         Self::Kept(kept)
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use runtime::{Database, Role, plans::KeptPlans};
+use runtime::{Database, Role, plans::PreparedPool};
 use secrecy::SecretString;
 use servers::TestDatabase;
 use sqlx::{Connection, PgConnection};
@@ -16,7 +16,7 @@ const ROWS: i64 = 20_000;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Looks ten rows up, and answers how many rows the plan fetched for it, and whether it was one made for any arguments.
-async fn look_up(plans: &KeptPlans) -> (i64, bool) {
+async fn look_up(plans: &PreparedPool) -> (i64, bool) {
     let mut connection = plans.take().await.unwrap();
     let mut tx = connection.begin().await.unwrap();
     let ids: Vec<Uuid> = (1..=10).map(Uuid::from_u128).collect();
@@ -51,7 +51,7 @@ async fn a_plan_is_made_for_any_arguments_and_one_that_was_made_for_an_empty_tab
     // It is known to be empty, so that reading all of it looks cheapest.
     sqlx::raw_sql("vacuum analyze people").execute(&mut owner).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = KeptPlans::new(&pool, 1);
+    let plans = PreparedPool::new(&pool, 1);
     assert_eq!(look_up(&plans).await, (0, true));
     sqlx::query("insert into people select lpad(to_hex(n), 32, '0')::uuid, n from generate_series(1, $1) n")
         .bind(ROWS)
@@ -73,7 +73,7 @@ async fn a_plan_is_made_for_any_arguments_and_one_that_was_made_for_an_empty_tab
 async fn a_transaction_that_was_given_up_leaves_a_connection_for_the_next() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = KeptPlans::new(&pool, 1);
+    let plans = PreparedPool::new(&pool, 1);
     for _ in 0..3 {
         let mut connection = plans.take().await.unwrap();
         let mut tx = connection.begin().await.unwrap();
@@ -98,7 +98,7 @@ async fn served_by(db: &mut PgConnection) -> (i32, String) {
 async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
-    let plans = Arc::new(KeptPlans::for_good(&pool, 1, &[]));
+    let plans = Arc::new(PreparedPool::for_good(&pool, 1, &[]));
     let mut servers = Vec::new();
     for tenant in [1, 2].map(Uuid::from_u128) {
         let mut read = plans.read(tenant).await.unwrap();
@@ -117,7 +117,7 @@ async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
 async fn a_read_that_was_given_up_leaves_neither_tenant_nor_transaction() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
-    let plans = Arc::new(KeptPlans::for_good(&pool, 1, &[]));
+    let plans = Arc::new(PreparedPool::for_good(&pool, 1, &[]));
     for _ in 0..3 {
         let mut read = plans.read(Uuid::from_u128(1)).await.unwrap();
         served_by(&mut read).await;
@@ -138,7 +138,7 @@ async fn a_read_that_was_given_up_leaves_neither_tenant_nor_transaction() {
 async fn who_waits_for_a_connection_gets_the_one_that_is_put_back() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = KeptPlans::new(&pool, 1);
+    let plans = PreparedPool::new(&pool, 1);
     let held = plans.take().await.unwrap();
     // In this order: the second is polled only when the first waits.
     let (waited_for, ()) = tokio::join!(plans.take(), async { plans.put_back(held) });
@@ -153,7 +153,7 @@ async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
     const OLD: Duration = Duration::from_millis(1_100);
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = KeptPlans::new(&pool, 2);
+    let plans = PreparedPool::new(&pool, 2);
     let (one, other) = (plans.take().await.unwrap(), plans.take().await.unwrap());
     plans.put_back(one);
     plans.put_back(other);

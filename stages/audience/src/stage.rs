@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Publication, plans::KeptPlans};
+use runtime::{Publication, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
 use tokio::sync::Notify;
@@ -20,7 +20,7 @@ const COALESCE: usize = 64;
 pub(crate) struct Audience {
     pool: PgPool,
     /// For requests that are handled in hundreds a second: one connection for each of their workers.
-    plans: KeptPlans,
+    plans: PreparedPool,
     reannounce: Duration,
     /// Batches of a launch wait to be handed on.
     launched: Arc<Notify>,
@@ -35,7 +35,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Audience {
         pool: deps.pool.clone(),
         // Those of single requests and those of arrays.
-        plans: KeptPlans::new(&deps.pool, 2 * workers),
+        plans: PreparedPool::new(&deps.pool, 2 * workers),
         reannounce: settings.audience_reannounce,
         launched: Arc::default(),
     };

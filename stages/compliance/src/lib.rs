@@ -11,7 +11,7 @@ use ledger::{
     withhold,
 };
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, FactBell, Publication, plans::KeptPlans};
+use runtime::{Bus, CommitNotifier, Publication, plans::PreparedPool};
 use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, messages::Decided, subjects};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -31,9 +31,9 @@ const PRIORITY_COALESCE: usize = 64;
 struct Compliance {
     pool: PgPool,
     /// For the facts of each batch: one connection for each worker.
-    plans: KeptPlans,
+    plans: PreparedPool,
     bus: Bus,
-    facts: FactBell,
+    facts: CommitNotifier,
 }
 
 /// Starts the stage's workers.
@@ -51,7 +51,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let stage = Arc::new(Compliance {
         pool: deps.pool.clone(),
-        plans: KeptPlans::new(&deps.pool, 2 * settings.compliance_workers.max(1)),
+        plans: PreparedPool::new(&deps.pool, 2 * settings.compliance_workers.max(1)),
         bus: deps.bus.clone(),
         facts: deps.facts.clone(),
     });

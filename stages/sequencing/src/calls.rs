@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use runner::{Deps, Runner, StageError};
 use runtime::{
-    Counter, FactBell, Outbound, Vault,
+    CommitNotifier, Counter, Outbound, Vault,
     outbound::{Limits, OutboundError},
     plans, trace,
 };
@@ -83,7 +83,7 @@ pub(crate) struct Calls {
     pool: PgPool,
     outbound: Outbound,
     vault: Arc<Vault>,
-    facts: FactBell,
+    facts: CommitNotifier,
     runner: Runner,
     out: Out,
 }

@@ -54,7 +54,7 @@ pub struct Settings {
     pub webhook_keep: Duration,
 }
 
-/// Bells one worker answers at once: they all say the same.
+/// OutcomeNotifier one worker answers at once: they all say the same.
 const COALESCE: usize = 64;
 
 /// Starts the stage's workers.

@@ -12,7 +12,7 @@ use async_nats::jetstream::{context::CreateStreamErrorKind, stream::Config};
 use clap::{Args, Command};
 use runner::{Deps, Runner};
 use runtime::{
-    Bus, Database, FactBell, MasterKeys, Outbound, OutboundSettings, Publication, Reader, Role, Vault,
+    Bus, CommitNotifier, Database, MasterKeys, Outbound, OutboundSettings, Publication, Reader, Role, Vault,
     streams::{STREAMS, StreamSpec},
 };
 use schemas::{messages::Message, subjects::stream};
@@ -70,7 +70,7 @@ impl Rig {
     pub fn process(&self) -> Deps {
         let keys = MasterKeys::parse(&"07".repeat(32)).unwrap();
         let pool = Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap();
-        let facts = FactBell::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
+        let facts = CommitNotifier::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
         Deps {
             runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()).counting_starts(pool.clone()),
             bus: self.bus.clone(),

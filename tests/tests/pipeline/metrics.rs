@@ -10,7 +10,7 @@ use pipeline::{
     Rig, eventually, process,
     scrape::{Sample, scrape, sum},
 };
-use runtime::metric::{self, Metric, Teller};
+use runtime::metric::{self, Emitter, Metric};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -185,8 +185,8 @@ async fn every_metric_is_told_where_the_list_says_and_no_label_speaks_of_anybody
 fn faults_of(process: &str, sample: &Sample, metric: &Metric) -> Vec<String> {
     let mut faults = Vec::new();
     let is_teller = match metric.teller {
-        Teller::Every | Teller::Runner => true,
-        Teller::Parts(parts) => parts.contains(&process),
+        Emitter::Every | Emitter::Runner => true,
+        Emitter::Parts(parts) => parts.contains(&process),
     };
     if !is_teller {
         faults.push(format!("{process} tells {}, which is another's", sample.name));

@@ -136,7 +136,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     match args.what {
         Resume::Stage { names, all } => {
             let stages: Vec<&str> = match all {
-                true => runtime::levers::STAGES.to_vec(),
+                true => runtime::pause_switches::STAGES.to_vec(),
                 false => names.into_iter().map(StageName::name).collect(),
             };
             stage::resume(&pool, &stages, all, place.reason()).await?;
@@ -159,7 +159,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
 
 /// Has every process look at the levers now.
 pub async fn nudge(bus: &Bus) {
-    let Ok(body) = serde_json::to_vec(&Control::Levers) else { return };
+    let Ok(body) = serde_json::to_vec(&Control::PauseSwitches) else { return };
     let sent = async {
         bus.client().publish(bus.prefixed(subjects::CONTROL), body.into()).await.is_ok()
             && bus.client().flush().await.is_ok()

@@ -58,7 +58,7 @@ pub(super) async fn list(pool: &PgPool, stages: &[&str]) -> anyhow::Result<()> {
     )
     .fetch_all(pool)
     .await?;
-    let held = |row_held: bool, stage: &str| row_held && runtime::levers::OUTBOUND.contains(&stage);
+    let held = |row_held: bool, stage: &str| row_held && runtime::pause_switches::OUTBOUND.contains(&stage);
     let records: Vec<Value> = rows
         .into_iter()
         .map(|row| {

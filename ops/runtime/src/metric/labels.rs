@@ -1,6 +1,6 @@
 //! Labels, and the bounded sets their values come from.
 
-pub(super) use crate::levers::STAGES as STAGE_WORDS;
+pub(super) use crate::pause_switches::STAGES as STAGE_WORDS;
 
 use schemas::{EventType, ExitReason, Lane, RequestKind, SendState, SkipReason, StepType, answers::Class};
 
@@ -71,7 +71,7 @@ impl Values {
 
 /// Which processes tell a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Teller {
+pub enum Emitter {
     /// Every process.
     Every,
     /// Those that run one of these parts.
@@ -80,7 +80,7 @@ pub enum Teller {
     Runner,
 }
 
-impl Teller {
+impl Emitter {
     /// In words, for people.
     #[must_use]
     pub fn describe(self) -> String {

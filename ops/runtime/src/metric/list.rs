@@ -3,8 +3,8 @@
 use super::{
     Metric,
     labels::{
-        ANSWER, DIRECT, ENROLLMENT_END, EVENT, FAILURE, LANE, Label, METHOD, PART, PROVIDER, RECEIVER, REQUEST, ROLE,
-        SIGNAL, SKIP_REASON, SOURCE, STAGE, STATE, STEP, STREAM, Teller, VIA, Values, words,
+        ANSWER, DIRECT, ENROLLMENT_END, EVENT, Emitter, FAILURE, LANE, Label, METHOD, PART, PROVIDER, RECEIVER,
+        REQUEST, ROLE, SIGNAL, SKIP_REASON, SOURCE, STAGE, STATE, STEP, STREAM, VIA, Values, words,
     },
 };
 
@@ -18,14 +18,14 @@ const COMMIT: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 const ROAD: &[f64] =
     &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
 
-const INGRESS: Teller = Teller::Parts(&["ingress"]);
-const DELIVERY: Teller = Teller::Parts(&["delivery"]);
-const ENGAGEMENT: Teller = Teller::Parts(&["engagement"]);
-const ATTRIBUTION: Teller = Teller::Parts(&["attribution"]);
+const INGRESS: Emitter = Emitter::Parts(&["ingress"]);
+const DELIVERY: Emitter = Emitter::Parts(&["delivery"]);
+const ENGAGEMENT: Emitter = Emitter::Parts(&["engagement"]);
+const ATTRIBUTION: Emitter = Emitter::Parts(&["attribution"]);
 /// Those that read strangers' files.
-const READING: Teller = Teller::Parts(&["ingress", "engagement"]);
-const WEBHOOKS: Teller = Teller::Parts(&["webhooks"]);
-const SEQUENCING: Teller = Teller::Parts(&["sequencing"]);
+const READING: Emitter = Emitter::Parts(&["ingress", "engagement"]);
+const WEBHOOKS: Emitter = Emitter::Parts(&["webhooks"]);
+const SEQUENCING: Emitter = Emitter::Parts(&["sequencing"]);
 
 macro_rules! metric_set {
     ($(#[$meta:meta])* $name:ident { $(
@@ -67,32 +67,32 @@ metric_set! {
     /// Things counted since the process started.
     Counter {
         /// Messages a stage took from its stream.
-        StageReceivedTotal = "mail_stage_received_total" [stage: PART, lane: LANE] from Teller::Runner,
+        StageReceivedTotal = "mail_stage_received_total" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages a stage finished with.
         StageHandledTotal = "mail_stage_handled_total"
-            [stage: PART, lane: LANE, outcome: words!["done", "retried", "dead_lettered"]] from Teller::Runner,
+            [stage: PART, lane: LANE, outcome: words!["done", "retried", "dead_lettered"]] from Emitter::Runner,
         /// Messages a stage published and saw stored.
-        StagePublishedTotal = "mail_stage_published_total" [stage: PART, lane: LANE] from Teller::Runner,
+        StagePublishedTotal = "mail_stage_published_total" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages that came again.
-        StageRedeliveredTotal = "mail_stage_redelivered_total" [stage: PART, lane: LANE] from Teller::Runner,
+        StageRedeliveredTotal = "mail_stage_redelivered_total" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages set aside for a person, by why.
         StageDeadLetteredTotal = "mail_stage_dead_lettered_total"
-            [stage: PART, lane: LANE, reason: Values::Codes(&["malformed"])] from Teller::Runner,
+            [stage: PART, lane: LANE, reason: Values::Codes(&["malformed"])] from Emitter::Runner,
         /// Pieces of work a sweep found and put right.
-        SweepFoundTotal = "mail_sweep_found_total" [stage: PART, sweep: Values::Codes(&[])] from Teller::Runner,
+        SweepFoundTotal = "mail_sweep_found_total" [stage: PART, sweep: Values::Codes(&[])] from Emitter::Runner,
         /// Sweeps that failed; they run again.
-        SweepFailedTotal = "mail_sweep_failed_total" [stage: PART, sweep: Values::Codes(&[])] from Teller::Runner,
+        SweepFailedTotal = "mail_sweep_failed_total" [stage: PART, sweep: Values::Codes(&[])] from Emitter::Runner,
         /// Panics that were caught, by the stage and the kind of task. Each cost what the task had in hand; the task went on.
         PanicsTotal = "mail_panics_total"
-            [stage: PART, task: words!["handler", "worker", "sweep", "gauges", "heartbeat", "ledger_writer", "task"]] from Teller::Every,
+            [stage: PART, task: words!["handler", "worker", "sweep", "gauges", "heartbeat", "ledger_writer", "task"]] from Emitter::Every,
         /// Recipients withheld on purpose.
         SendsWithheldTotal = "mail_sends_withheld_total"
             [stage: words!["audience", "compliance", "delivery"], reason: SKIP_REASON]
-            from Teller::Parts(&["audience", "compliance", "delivery"]),
+            from Emitter::Parts(&["audience", "compliance", "delivery"]),
         /// Sends by the state they reached.
-        SendsTotal = "mail_sends_total" [lane: LANE, state: STATE] from Teller::Parts(&["audience", "rendering", "delivery"]),
+        SendsTotal = "mail_sends_total" [lane: LANE, state: STATE] from Emitter::Parts(&["audience", "rendering", "delivery"]),
         /// Sends that failed for good, by why.
-        SendsFailedTotal = "mail_sends_failed_total" [lane: LANE, class: FAILURE] from Teller::Parts(&["rendering", "delivery"]),
+        SendsFailedTotal = "mail_sends_failed_total" [lane: LANE, class: FAILURE] from Emitter::Parts(&["rendering", "delivery"]),
         /// Answers of receiving servers, by what they mean.
         SmtpAnswersTotal = "mail_smtp_answers_total" [lane: LANE, class: ANSWER] from DELIVERY,
         /// Answers "later" that slow down the mail from one sending domain to one receiver.
@@ -124,7 +124,7 @@ metric_set! {
         /// Opens, clicks and unsubscribes taken in: at the edge (published, lost, dropped) and into the ledger (recorded, repeated, parked).
         SignalsTotal = "mail_signals_total"
             [kind: SIGNAL, outcome: words!["published", "lost", "dropped", "recorded", "repeated", "parked"]]
-            from Teller::Parts(&["ingress", "engagement"]),
+            from Emitter::Parts(&["ingress", "engagement"]),
         /// Events made of facts.
         EventsTotal = "mail_events_total" [type: EVENT] from WEBHOOKS,
         /// Events published to products' feeds on the bus.
@@ -156,7 +156,7 @@ metric_set! {
         ReaderStartsTotal = "mail_reader_starts_total" [outcome: words!["started", "failed"]] from READING,
         /// Steps of traces: taken by the collector, dropped here because it was too slow or the process was full of them, refused by it
         /// or lost with it.
-        TraceSpansTotal = "mail_trace_spans_total" [outcome: words!["exported", "dropped", "refused"]] from Teller::Every,
+        TraceSpansTotal = "mail_trace_spans_total" [outcome: words!["exported", "dropped", "refused"]] from Emitter::Every,
     }
 }
 
@@ -164,36 +164,36 @@ metric_set! {
     /// Levels.
     Gauge {
         /// 1 for each stage, and for the ingress, that this process runs.
-        StageRunning = "mail_stage_running" [stage: PART] from Teller::Every,
+        StageRunning = "mail_stage_running" [stage: PART] from Emitter::Every,
         /// 1 for each stage an operator has paused; of a held ledger, for each that reaches the world outside.
-        Paused = "mail_paused" [stage: STAGE] from Teller::Every,
+        Paused = "mail_paused" [stage: STAGE] from Emitter::Every,
         /// Tenants an operator has paused.
-        TenantsPaused = "mail_tenants_paused" [] from Teller::Every,
+        TenantsPaused = "mail_tenants_paused" [] from Emitter::Every,
         /// 1 while the ledger is held: after a restore nothing leaves until somebody who knows releases it.
-        LedgerHeld = "mail_ledger_held" [] from Teller::Every,
+        LedgerHeld = "mail_ledger_held" [] from Emitter::Every,
         /// Messages a stage is working on.
-        StageInFlight = "mail_stage_in_flight" [stage: PART, lane: LANE] from Teller::Runner,
+        StageInFlight = "mail_stage_in_flight" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages waiting for a stage, by its stream.
-        StagePending = "mail_stage_pending" [stage: PART, lane: LANE] from Teller::Runner,
+        StagePending = "mail_stage_pending" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages handed to a stage and not acknowledged, over all processes.
-        StageAckPending = "mail_stage_ack_pending" [stage: PART, lane: LANE] from Teller::Runner,
+        StageAckPending = "mail_stage_ack_pending" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Age of the oldest message waiting for a stage, by its stream.
-        StageOldestMessageAgeSeconds = "mail_stage_oldest_message_age_seconds" [stage: PART, lane: LANE] from Teller::Runner,
+        StageOldestMessageAgeSeconds = "mail_stage_oldest_message_age_seconds" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Age of the oldest work a stage owes, by the ledger; 0 when it owes none. What delivery owes is what was made into batches and is
         /// open: compliance, rendering or delivery has it, as their streams tell. What rests on purpose (paused, put off) is not owed.
         BacklogOldestSeconds = "mail_backlog_oldest_seconds"
-            [stage: words!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Teller::Every,
+            [stage: words!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Emitter::Every,
         /// Batches in the ledger that are not done, counted to 10,000: waiting to be handed on, handed on (announced), or resting with
         /// nothing open but deferred sends.
-        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: words!["waiting", "announced", "resting"]] from Teller::Every,
+        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: words!["waiting", "announced", "resting"]] from Emitter::Every,
         /// How often the batch was announced that was announced most; one or two is normal.
-        BacklogAnnouncementsMax = "mail_backlog_announcements_max" [lane: LANE] from Teller::Every,
+        BacklogAnnouncementsMax = "mail_backlog_announcements_max" [lane: LANE] from Emitter::Every,
         /// Requests accepted and not handled, counted to 10,000.
-        BacklogRequests = "mail_backlog_requests" [kind: REQUEST] from Teller::Every,
+        BacklogRequests = "mail_backlog_requests" [kind: REQUEST] from Emitter::Every,
         /// Sends of the last seven days whose outcome nobody knows, counted to 10,000 batches.
-        UnknownSends = "mail_unknown_sends" [lane: LANE] from Teller::Every,
+        UnknownSends = "mail_unknown_sends" [lane: LANE] from Emitter::Every,
         /// How long ago the oldest of them was in doubt; 0 when there is none.
-        UnknownOldestSeconds = "mail_unknown_oldest_seconds" [lane: LANE] from Teller::Every,
+        UnknownOldestSeconds = "mail_unknown_oldest_seconds" [lane: LANE] from Emitter::Every,
         /// Sends that wait for the pace of their way: a sending domain's mail to one receiver.
         PaceWaiting = "mail_pace_waiting" [receiver: RECEIVER] from DELIVERY,
         /// Ways that a receiver has slowed down.
@@ -201,25 +201,25 @@ metric_set! {
         /// Mails a second that those ways may take together.
         PaceRate = "mail_pace_rate" [receiver: RECEIVER] from DELIVERY,
         /// Bytes a stream holds.
-        StreamBytes = "mail_stream_bytes" [stream: STREAM] from Teller::Every,
+        StreamBytes = "mail_stream_bytes" [stream: STREAM] from Emitter::Every,
         /// Bytes a stream may hold; a full work queue refuses more, the others forget their oldest.
-        StreamBytesMax = "mail_stream_bytes_max" [stream: STREAM] from Teller::Every,
+        StreamBytesMax = "mail_stream_bytes_max" [stream: STREAM] from Emitter::Every,
         /// Messages a stream holds.
-        StreamMessages = "mail_stream_messages" [stream: STREAM] from Teller::Every,
+        StreamMessages = "mail_stream_messages" [stream: STREAM] from Emitter::Every,
         /// Age of the oldest message a stream holds; 0 when it is empty.
-        StreamOldestSeconds = "mail_stream_oldest_seconds" [stream: STREAM] from Teller::Every,
+        StreamOldestSeconds = "mail_stream_oldest_seconds" [stream: STREAM] from Emitter::Every,
         /// Messages that were set aside and wait for a person.
-        DeadLetters = "mail_dead_letters" [stage: PART] from Teller::Every,
+        DeadLetters = "mail_dead_letters" [stage: PART] from Emitter::Every,
         /// Open SMTP connections.
         SmtpConnectionsOpen = "mail_smtp_connections_open" [state: words!["idle", "busy"]] from DELIVERY,
         /// Postgres connections of this process.
-        PoolConnections = "mail_pool_connections" [role: ROLE, state: words!["idle", "busy"]] from Teller::Every,
+        PoolConnections = "mail_pool_connections" [role: ROLE, state: words!["idle", "busy"]] from Emitter::Every,
         /// Postgres connections this process may open.
-        PoolConnectionsMax = "mail_pool_connections_max" [role: ROLE] from Teller::Every,
+        PoolConnectionsMax = "mail_pool_connections_max" [role: ROLE] from Emitter::Every,
         /// Requests of the API being answered.
         HttpRequestsInFlight = "mail_http_requests_in_flight" [] from INGRESS,
         /// Facts told by providers and links that wait for their send, counted to 10,000.
-        ParkedFacts = "mail_parked_facts" [] from Teller::Every,
+        ParkedFacts = "mail_parked_facts" [] from Emitter::Every,
         /// Webhook deliveries being tried by this process.
         WebhooksInFlight = "mail_webhooks_in_flight" [] from WEBHOOKS,
         /// Webhook subscriptions this process delivers to.
@@ -231,7 +231,7 @@ metric_set! {
         /// Age of the oldest fact that is not made into events yet.
         OutboxOldestSeconds = "mail_outbox_oldest_seconds" [] from WEBHOOKS,
         /// Always 1; the labels say what runs.
-        BuildInfo = "mail_build_info" [version: Values::Build, processes: Values::Build] from Teller::Every,
+        BuildInfo = "mail_build_info" [version: Values::Build, processes: Values::Build] from Emitter::Every,
     }
 }
 
@@ -239,7 +239,7 @@ metric_set! {
     /// Distributions of times, in seconds.
     Histogram {
         /// Time a stage took over what it handled at once.
-        StageProcessingSeconds = "mail_stage_processing_seconds" [stage: PART, lane: LANE] from Teller::Runner => WORK,
+        StageProcessingSeconds = "mail_stage_processing_seconds" [stage: PART, lane: LANE] from Emitter::Runner => WORK,
         /// How long after their time due enrollments were taken up.
         SequenceLagSeconds = "mail_sequence_lag_seconds" [] from SEQUENCING => ROAD,
         /// Time a request of the API took.
@@ -254,7 +254,7 @@ metric_set! {
         /// Time of one group commit of the delivery ledger writer.
         LedgerCommitSeconds = "mail_ledger_commit_seconds" [kind: words!["fence", "result", "both"]] from DELIVERY => COMMIT,
         /// How long somebody who asks for a Postgres connection waits: asked once a second.
-        PoolWaitSeconds = "mail_pool_wait_seconds" [role: ROLE] from Teller::Every => COMMIT,
+        PoolWaitSeconds = "mail_pool_wait_seconds" [role: ROLE] from Emitter::Every => COMMIT,
         /// Time of one attempt to deliver to a webhook subscription.
         WebhookAttemptSeconds = "mail_webhook_attempt_seconds" [outcome: words!["delivered", "failed"]] from WEBHOOKS => ANSWERING,
         /// Time from a fact's commit to the end of the first attempt to deliver it.

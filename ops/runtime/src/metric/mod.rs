@@ -12,7 +12,7 @@ mod recorder;
 use metrics::{SharedString, Unit};
 
 pub use self::{
-    labels::{Label, Teller, Values},
+    labels::{Emitter, Label, Values},
     list::{Counter, Gauge, Histogram},
     recorder::start,
 };
@@ -27,7 +27,7 @@ pub struct Metric {
     /// What it is told by: names with their values.
     pub labels: &'static [Label],
     /// Which processes tell it.
-    pub teller: Teller,
+    pub teller: Emitter,
     /// Upper bounds of a histogram's buckets, in seconds; of others none.
     pub buckets: &'static [f64],
 }
@@ -155,9 +155,9 @@ pub fn open(parts: &[&'static str]) {
 /// The series of a metric that are known before anything happens.
 fn series(metric: &Metric, parts: &[&'static str]) -> Vec<Labels> {
     let told = match metric.teller {
-        Teller::Every => true,
-        Teller::Parts(tellers) => tellers.iter().any(|teller| parts.contains(teller)),
-        Teller::Runner => false,
+        Emitter::Every => true,
+        Emitter::Parts(tellers) => tellers.iter().any(|teller| parts.contains(teller)),
+        Emitter::Runner => false,
     };
     if !told {
         return Vec::new();

@@ -4,11 +4,11 @@
 //! Most transactions here look up a bounded number of rows by key, whatever the size of the tables: they begin with
 //! [`BEGIN_BY_KEY`]. A few go over whole audiences: [`many_rows`].
 
-mod kept;
+mod prepared;
 
 use sqlx::{PgConnection, PgPool};
 
-pub use kept::{KeptConnection, KeptPlans, Reading};
+pub use prepared::{KeptConnection, PreparedPool, Reading};
 
 /// What leaves the planner nothing but to follow keys: no other scans and joins; and where an index could be read from end to end
 /// for all rows at once, that looks dearer than a look-up for each. Without statistics it takes a month's condition for one that

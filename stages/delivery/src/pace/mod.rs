@@ -25,7 +25,7 @@ use self::{
     paths::{Paths, Start},
     rate::Held,
 };
-use ledger::schedule::Patience;
+use ledger::schedule::RetryDeadline;
 
 pub(crate) use self::share::Share;
 pub use self::{
@@ -41,13 +41,13 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 pub enum PutOff {
     /// It has its turn after so long.
     #[error("its turn comes later")]
-    Slot(Duration),
+    Throttled(Duration),
     /// All turns within this time are taken.
     #[error("all turns for some time are taken")]
-    Far(Duration),
+    QueueFull(Duration),
     /// Its receiver has taken nothing for so long that it is given up.
     #[error("its receiver takes nothing")]
-    Barren,
+    RetryDeadlinePassed,
 }
 
 /// All paths of the process, shared.
@@ -66,7 +66,7 @@ impl Paces {
     /// At most `limit` transactions at once to one receiver, and `ceiling` mails a second on one path.
     #[must_use]
     pub fn new(limit: usize, ceiling: Option<f64>) -> Self {
-        let paths = Mutex::new(Paths::new(limit, ceiling, Patience::Bulk.limit()));
+        let paths = Mutex::new(Paths::new(limit, ceiling, RetryDeadline::Bulk.limit()));
         Self { shared: Arc::new(Shared { paths, freed: Notify::new() }) }
     }
 
@@ -91,9 +91,9 @@ impl Paces {
         match answer {
             Start::Go => Ok(Some(self.permit(path.clone(), now))),
             Start::Busy => Ok(None),
-            Start::Later(wait) => Err(PutOff::Slot(wait)),
-            Start::Far(wait) => Err(PutOff::Far(wait)),
-            Start::Barren => Err(PutOff::Barren),
+            Start::Later(wait) => Err(PutOff::Throttled(wait)),
+            Start::Far(wait) => Err(PutOff::QueueFull(wait)),
+            Start::RetryDeadlinePassed => Err(PutOff::RetryDeadlinePassed),
         }
     }
 
@@ -132,11 +132,11 @@ impl Paces {
             let answer = self.shared.lock().start(&path, turn, was_tried, now);
             match answer {
                 Start::Go => return Ok(self.permit(path, now)),
-                Start::Later(wait) => return Err(PutOff::Slot(wait)),
-                Start::Far(wait) => return Err(PutOff::Far(wait)),
-                Start::Barren => return Err(PutOff::Barren),
+                Start::Later(wait) => return Err(PutOff::Throttled(wait)),
+                Start::Far(wait) => return Err(PutOff::QueueFull(wait)),
+                Start::RetryDeadlinePassed => return Err(PutOff::RetryDeadlinePassed),
                 Start::Busy if turn == Turn::Prompt => freed.await,
-                Start::Busy if tokio::time::Instant::now() >= give_up => return Err(PutOff::Slot(BUSY_WAIT)),
+                Start::Busy if tokio::time::Instant::now() >= give_up => return Err(PutOff::Throttled(BUSY_WAIT)),
                 Start::Busy => drop(tokio::time::timeout_at(give_up, freed).await),
             }
         }
@@ -216,7 +216,7 @@ mod tests {
         let paces = Paces::new(1, None);
         let _first = paces.acquire(path("a.example"), Turn::New, false).await.unwrap();
         let second = paces.acquire(path("a.example"), Turn::New, false).await;
-        assert_eq!(second.unwrap_err(), PutOff::Slot(BUSY_WAIT));
+        assert_eq!(second.unwrap_err(), PutOff::Throttled(BUSY_WAIT));
         assert!(paces.acquire(path("b.example"), Turn::New, false).await.is_ok());
     }
 
@@ -227,7 +227,7 @@ mod tests {
             paces.acquire(path("a.example"), Turn::New, false).await.unwrap().heard(Feedback::Deferred);
         }
         assert!(paces.is_held(&path("a.example")));
-        assert!(matches!(paces.acquire(path("a.example"), Turn::New, false).await, Err(PutOff::Slot(_))));
+        assert!(matches!(paces.acquire(path("a.example"), Turn::New, false).await, Err(PutOff::Throttled(_))));
         assert!(paces.acquire(path("b.example"), Turn::New, false).await.is_ok());
     }
 }

@@ -49,7 +49,7 @@ pub enum Start {
     /// The same, and all slots within this time are given away.
     Far(Duration),
     /// The receiver has taken nothing for so long that what was tried before is given up.
-    Barren,
+    RetryDeadlinePassed,
 }
 
 /// What a transaction's end says about the receiver.
@@ -135,7 +135,7 @@ impl Paths {
         entry.used_at = now;
         if !entry.rate.admit(turn, now) {
             if turn != Turn::Prompt && was_tried && entry.rate.barren(now) >= patience {
-                return Start::Barren;
+                return Start::RetryDeadlinePassed;
             }
             return entry.rate.slot(now).map_or_else(Start::Far, Start::Later);
         }

@@ -2,7 +2,7 @@
 //!
 //! A handover has two halves with the fence between them. [`Provider::open`] does everything that can be done before
 //! anything of the message leaves: an SMTP transaction is brought to 354, an HTTP request is built and gets its place.
-//! Then the caller fences in the ledger, and [`Opened::send`] hands the message over; dropping an [`Opened`] abandons it.
+//! Then the caller fences in the ledger, and [`PreparedSend::send`] hands the message over; dropping an [`PreparedSend`] abandons it.
 //! What an answer means is decided here, in the words of [`Decision`]: nothing above knows which provider it was.
 
 mod connection;
@@ -100,7 +100,7 @@ pub struct Reach {
 
 /// One mail on its way.
 #[derive(Debug, Clone, Copy)]
-pub struct Parcel<'a> {
+pub struct OutgoingMessage<'a> {
     /// The send: goes with the mail as idempotency key or metadata, so that what comes back finds it.
     pub send_id: Uuid,
     /// Counts the attempts that certainly came to nothing, from 1. An attempt after a doubt has the number of the one in doubt:
@@ -116,7 +116,7 @@ pub struct Parcel<'a> {
 
 /// What became of a handover.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Handover {
+pub enum SendResult {
     /// The provider has it.
     Taken {
         /// The id under which it is known there: for SMTP our Message-ID.
@@ -168,7 +168,7 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Refused`], never with the outcome `Unknown`.
-    async fn open(&self, parcel: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused>;
+    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused>;
 
     /// Asks whether it would serve, without sending anything: connects and authenticates.
     ///
@@ -182,12 +182,12 @@ pub trait Provider: Send + Sync + 'static {
 
 /// A handover at the fence.
 #[async_trait]
-pub trait Opened: Send {
+pub trait PreparedSend: Send {
     /// Hands the message over, unless `begin_by` has passed: then nothing leaves.
     ///
     /// # Errors
     /// [`Refused`]; with the outcome `Unknown` when the provider may have taken it.
-    async fn send(self: Box<Self>, parcel: &Parcel<'_>, begin_by: Instant) -> Result<Handover, Refused>;
+    async fn send(self: Box<Self>, parcel: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused>;
 }
 
 /// A connection whose settings cannot work: whatever is to go through it waits until a person has looked.
@@ -204,7 +204,7 @@ impl Provider for Broken {
         Signing::None
     }
 
-    async fn open(&self, _: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
+    async fn open(&self, _: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
         Err(Refused::of(Decision::defer(Class::Configuration, smtp::classify::Scope::Relay)))
     }
 

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use schemas::Lane;
 
-use super::{Opened, Parcel, PingFault, Provider, ProviderKind, Refused, Signing};
+use super::{OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused, Signing};
 
 /// The longest wait for a turn. Far below a claim's lease: who would wait longer gives the mail back instead.
 const TURN_MAX: Duration = Duration::from_secs(60);
@@ -90,7 +90,7 @@ impl Provider for Paced {
         Ok(())
     }
 
-    async fn open(&self, parcel: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
+    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
         self.inner.open(parcel).await
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use memchr::memmem;
 
-use super::{Answer, Handover, Opened, Parcel, PingFault, Provider, ProviderKind, Refused, Signing};
+use super::{Answer, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused, SendResult, Signing};
 use smtp::classify::classify;
 use smtp::{AtData, Cause, Message, Pool, Reply, SmtpFailure};
 
@@ -35,7 +35,7 @@ impl Provider for SmtpProvider {
         Signing::Whole
     }
 
-    async fn open(&self, parcel: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
+    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
         match self.pool.open(parcel.envelope).await {
             Ok(at_data) => Ok(Box::new(Transaction(at_data))),
             Err(failure) => Err(refused(&failure)),
@@ -55,14 +55,14 @@ impl Provider for SmtpProvider {
 struct Transaction(AtData);
 
 #[async_trait]
-impl Opened for Transaction {
-    async fn send(self: Box<Self>, parcel: &Parcel<'_>, begin_by: Instant) -> Result<Handover, Refused> {
+impl PreparedSend for Transaction {
+    async fn send(self: Box<Self>, parcel: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
         match self.0.send(parcel.signature, parcel.message, begin_by).await {
-            Ok(accepted) => Ok(Handover::Taken {
+            Ok(accepted) => Ok(SendResult::Taken {
                 provider_message_id: message_id(parcel.message),
                 answer: answer(Some(&accepted.reply)),
             }),
-            Err(SmtpFailure { cause: Cause::FenceTooOld, .. }) => Ok(Handover::NotBegun),
+            Err(SmtpFailure { cause: Cause::FenceTooOld, .. }) => Ok(SendResult::NotBegun),
             Err(failure) => Err(refused(&failure)),
         }
     }

@@ -6,7 +6,7 @@
 //! by the lease sweep, at once where the process is known to be gone.
 
 mod attachments;
-mod bells;
+mod notifier;
 mod outage;
 mod passage;
 mod ping;
@@ -27,7 +27,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Bus, Gauge, Publication, Vault, panics::caught, plans::KeptPlans, trace};
+use runtime::{Bus, Gauge, Publication, Vault, panics::caught, plans::PreparedPool, trace};
 use schemas::{
     Lane, Rendered,
     subjects::{self, stream as streams},
@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::{
-    bells::Bells,
+    notifier::OutcomeNotifier,
     passage::Sendable,
     sandbox::Capture,
     sources::Sources,
@@ -74,8 +74,8 @@ const PRIORITY_CLAIMS_AT_ONCE: usize = 3;
 /// The delivery stage.
 pub struct Delivery {
     pool: PgPool,
-    bulk_claims: KeptPlans,
-    priority_claims: KeptPlans,
+    bulk_claims: PreparedPool,
+    priority_claims: PreparedPool,
     claim_lease: Duration,
     sources: Sources,
     ledger: Ledger,
@@ -173,7 +173,7 @@ impl Delivery {
         let held = (token, self.claim_lease);
         let Claimed { sendable, withheld } = claim(claims, inputs, held, &self.warm).await?;
         let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
-        let bells = Bells::new(self.bus.as_ref(), inputs, &sendable);
+        let bells = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {
             recorded.push(self.ledger.record(change).await);
@@ -240,8 +240,8 @@ impl Delivery {
             sources: Sources::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
             ledger,
             shutdown,
-            bulk_claims: KeptPlans::new(&pool, BULK_CLAIMS_AT_ONCE),
-            priority_claims: KeptPlans::new(&pool, PRIORITY_CLAIMS_AT_ONCE),
+            bulk_claims: PreparedPool::new(&pool, BULK_CLAIMS_AT_ONCE),
+            priority_claims: PreparedPool::new(&pool, PRIORITY_CLAIMS_AT_ONCE),
             bus: None,
         })
     }
@@ -294,5 +294,5 @@ struct Road<'a> {
     parts: &'a [sources::Part],
     ways: &'a [Way],
     capture: &'a Capture,
-    bells: &'a Bells<'a>,
+    bells: &'a OutcomeNotifier<'a>,
 }

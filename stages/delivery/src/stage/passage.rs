@@ -75,10 +75,10 @@ pub(crate) fn sort(paces: &Paces, inputs: &[Rendered], sendable: Vec<Sendable>) 
 /// What becomes of a mail that may not go now.
 pub(crate) fn change(send: Held, put_off: PutOff, family: &'static str) -> Change {
     let wait = match put_off {
-        PutOff::Slot(wait) => wait,
+        PutOff::Throttled(wait) => wait,
         // Those of a batch come back together, and not with those of all others.
-        PutOff::Far(furthest) => furthest.mul_f64(0.5 + fraction(send.seed(), 1) / 2.0),
-        PutOff::Barren => {
+        PutOff::QueueFull(furthest) => furthest.mul_f64(0.5 + fraction(send.seed(), 1) / 2.0),
+        PutOff::RetryDeadlinePassed => {
             return Change::expired(send, SendState::Claimed, Class::Throttled.as_str(), Answer::default());
         }
     };

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     pace::{Feedback, PacePermit, Paces},
-    provider::{Handover, Opened, Parcel, Refused},
+    provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
 };
 use ledger::fence::{Answer, Change, Fence, Held, Ledger, POISON, Recorded};
 use smtp::classify::{Class, Decision, Outcome, Scope};
@@ -87,8 +87,13 @@ impl Transmitter {
     ) -> Option<Recorded> {
         let started = Instant::now();
         let serial = (send.attempt - send.doubtful).max(1);
-        let parcel =
-            Parcel { send_id: send.id, serial, envelope, signature: &signed.signature, message: &signed.message };
+        let parcel = OutgoingMessage {
+            send_id: send.id,
+            serial,
+            envelope,
+            signature: &signed.signature,
+            message: &signed.message,
+        };
         match self.shutdown.run_until_cancelled(way.provider.turn()).await {
             Some(Ok(())) => {}
             Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
@@ -104,7 +109,7 @@ impl Transmitter {
         };
         let lane = send.batch.lane.as_str();
         let result = match opened.send(&parcel, fenced_at + FENCE_LIFE).await {
-            Ok(Handover::Taken { provider_message_id, answer }) => {
+            Ok(SendResult::Taken { provider_message_id, answer }) => {
                 way.outage.over();
                 permit.heard(Feedback::Good);
                 Counter::SmtpAnswersTotal.add(1, [("lane", lane), ("class", "accepted")]);
@@ -116,7 +121,7 @@ impl Transmitter {
                 let change = Change::sent(send, answer).by(way.provider.kind().as_str(), provider_message_id);
                 self.record(change).await
             }
-            Ok(Handover::NotBegun) => self.record(Change::released(send, SendState::Fenced, SOON)).await,
+            Ok(SendResult::NotBegun) => self.record(Change::released(send, SendState::Fenced, SOON)).await,
             Err(refused) => self.refused(send, SendState::Fenced, way, refused, envelope, &mut permit).await,
         };
         Histogram::SmtpTransactionSeconds.record(started.elapsed().as_secs_f64(), [("lane", lane)]);
@@ -127,8 +132,8 @@ impl Transmitter {
     async fn fence(
         &self,
         send: Held,
-        opened: Box<dyn Opened>,
-    ) -> Result<(Held, Box<dyn Opened>, Instant), Option<Recorded>> {
+        opened: Box<dyn PreparedSend>,
+    ) -> Result<(Held, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { at, metered_on } => Ok((send.metered(metered_on), opened, at)),
             Fence::Refused => Err(None),

@@ -7,7 +7,7 @@ use schemas::SendState;
 
 use ledger::claim::patience;
 use ledger::fence::{Answer, Change, Held};
-use ledger::schedule::{Patience, elapsed_before, next_attempt};
+use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
 use smtp::classify::{Decision, Outcome, Scope};
 
 /// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the
@@ -40,8 +40,8 @@ fn wait(send: &Held) -> Option<Duration> {
     let patience = patience(send.batch.kind);
     // A campaign's batch may have waited for days, scheduled or paused: its time counts from the first attempt.
     let age = match patience {
-        Patience::Bulk => elapsed_before(attempt),
-        Patience::Prompt => (Utc::now() - send.batch.created_at).to_std().unwrap_or_default(),
+        RetryDeadline::Bulk => elapsed_before(attempt),
+        RetryDeadline::Prompt => (Utc::now() - send.batch.created_at).to_std().unwrap_or_default(),
     };
     let seed = u64::try_from(send.id.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
     next_attempt(attempt, age, patience, seed)

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use moka::future::Cache;
 use runner::StageError;
-use runtime::plans::KeptPlans;
+use runtime::plans::PreparedPool;
 use schemas::{Classification, Cleared, MessageKind, SkeletonId};
 use sqlx::types::Json;
 use uuid::Uuid;
@@ -106,7 +106,7 @@ impl Contents {
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
     /// A connection is held while a content is loaded and while its skeleton is stored, not while it is compiled.
-    pub(super) async fn of(&self, plans: &KeptPlans, batch: &Cleared) -> Result<Content, StageError> {
+    pub(super) async fn of(&self, plans: &PreparedPool, batch: &Cleared) -> Result<Content, StageError> {
         let key = Key::of(batch);
         if batch.kind == MessageKind::OneOff {
             // Rendered once: nobody would ask for it again.
@@ -121,7 +121,7 @@ impl Contents {
     }
 }
 
-async fn make(plans: &KeptPlans, key: Key) -> Result<Content, StageError> {
+async fn make(plans: &PreparedPool, key: Key) -> Result<Content, StageError> {
     let Loaded { source, options, tracking_domain, .. } = load(plans, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
@@ -143,7 +143,7 @@ async fn make(plans: &KeptPlans, key: Key) -> Result<Content, StageError> {
 }
 
 /// A message that its caller wrote out. The message is the batch.
-async fn make_one_off(plans: &KeptPlans, key: Key, message: Uuid) -> Result<Content, StageError> {
+async fn make_one_off(plans: &PreparedPool, key: Key, message: Uuid) -> Result<Content, StageError> {
     let Loaded { source, options, attachments, tracking_domain } = load(plans, key, Some(message)).await?;
     let sending_domain = options.sending_domain.clone();
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
@@ -161,7 +161,7 @@ struct Loaded {
     tracking_domain: Option<String>,
 }
 
-async fn load(plans: &KeptPlans, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
+async fn load(plans: &PreparedPool, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
     let Key { tenant_id, content_id, sender_id, campaign_id, classification } = key;
     let mut db = plans.take().await?;
     let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)

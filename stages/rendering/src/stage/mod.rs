@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use runner::{Stage, StageError};
-use runtime::{Bus, FactBell, Publication, plans::KeptPlans};
+use runtime::{Bus, CommitNotifier, Publication, plans::PreparedPool};
 use schemas::{Cleared, Lane, MessageKind, RenderedRecipient, messages::Decided, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -47,7 +47,7 @@ pub struct Rendering {
     pool: PgPool,
     /// For what each batch is rendered from, and what is kept of it: one connection for each worker. None is held while a template is
     /// compiled or rendered: a template is a stranger's, and takes as long as its limits allow.
-    plans: KeptPlans,
+    plans: PreparedPool,
     tokens: Arc<TokenKeys>,
     public_url: Arc<str>,
     /// With [`HOST`] where the name of a sender's own goes.
@@ -55,7 +55,7 @@ pub struct Rendering {
     contents: Contents,
     shard: i16,
     bus: Option<Bus>,
-    facts: FactBell,
+    facts: CommitNotifier,
 }
 
 /// What rendering made of the sends in hand.
@@ -94,20 +94,20 @@ impl Rendering {
         let shard = Uuid::new_v4().as_bytes()[0];
         Ok(Self {
             contents: Contents::new(settings.rendering_cache_mb),
-            plans: KeptPlans::new(&pool, settings.rendering_workers + settings.rendering_priority_workers),
+            plans: PreparedPool::new(&pool, settings.rendering_workers + settings.rendering_priority_workers),
             pool,
             tokens,
             public_url: url.as_str().trim_end_matches('/').into(),
             tracking_origin: origin.into(),
             shard: i16::from(shard) % ROLLUP_SHARDS,
             bus: None,
-            facts: FactBell::default(),
+            facts: CommitNotifier::default(),
         })
     }
 
     /// The same, telling those who wait for a batch when nothing of it goes on, and ringing for facts.
     #[must_use]
-    pub fn telling(self, bus: Bus, facts: FactBell) -> Self {
+    pub fn telling(self, bus: Bus, facts: CommitNotifier) -> Self {
         Self { bus: Some(bus), facts, ..self }
     }
 

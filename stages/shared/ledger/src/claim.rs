@@ -8,7 +8,7 @@ use std::{
 
 use chrono::{NaiveDate, Utc};
 use runner::StageError;
-use runtime::{db::BEGIN_UNHURRIED, plans::KeptPlans};
+use runtime::{db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{
     CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
 };
@@ -17,10 +17,10 @@ use uuid::Uuid;
 
 use crate::fence::{
     Answer, BatchContext, BatchEligibility, Change, GateDecision, Held, PUT_OFF, Ring,
-    sql::{self, BatchKey, Booking},
+    sql::{self, BatchKey, CounterDelta},
     until_tomorrow,
 };
-use crate::schedule::Patience;
+use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, Places, Standing};
 
 /// When a send comes again that found all places in its domain's day taken by others.
@@ -58,16 +58,16 @@ struct Found {
 /// # Errors
 /// Rejects messages of batches that do not exist; otherwise the ledger's own.
 pub async fn claim(
-    plans: &KeptPlans,
+    plans: &PreparedPool,
     inputs: &[Rendered],
     (token, lease): (Uuid, Duration),
     warm: &Places,
 ) -> Result<Claimed, StageError> {
     let mut connection = plans.take().await?;
     // The claim may be lost in a crash of Postgres: nothing was sent under it then.
-    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
+    let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let batches = find_batches(&mut tx, inputs).await?;
-    let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
+    let mut bookings: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
     let mut places: HashMap<Uuid, (usize, usize)> = HashMap::new();
     for (number, input) in inputs.iter().enumerate() {
@@ -169,15 +169,15 @@ fn withheld(send: &Held, standing: &BatchEligibility) -> Option<Change> {
     let age = (Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
     let patience = patience(send.batch.kind);
     // A password reset of yesterday only confuses. Campaigns may rest for days, paused; their own time counts in attempts.
-    (patience == Patience::Prompt && age >= patience.limit())
+    (patience == RetryDeadline::Prompt && age >= patience.limit())
         .then(|| Change::expired(send.clone(), SendState::Claimed, "expired", Answer::default()))
 }
 
 /// How long a kind of message is worth trying.
-pub fn patience(kind: MessageKind) -> Patience {
+pub fn patience(kind: MessageKind) -> RetryDeadline {
     match kind {
-        MessageKind::Campaign => Patience::Bulk,
-        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff => Patience::Prompt,
+        MessageKind::Campaign => RetryDeadline::Bulk,
+        MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff => RetryDeadline::Prompt,
     }
 }
 

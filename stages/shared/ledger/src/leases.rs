@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::fence::{
     Ring, is_tried_again,
     session::Gone,
-    sql::{self, BatchKey, Booking, Totals},
+    sql::{self, BatchKey, CounterDelta, Totals},
 };
 
 /// What was in doubt is not tried again before this time: the process that tried it first may have the answer, and writes it as soon as
@@ -154,7 +154,7 @@ async fn end_leases(
     month: NaiveDate,
     batches: &[Expired],
     (gone, ring): (&Gone, Ring),
-    bookings: &mut BTreeMap<BatchKey, Booking>,
+    bookings: &mut BTreeMap<BatchKey, CounterDelta>,
     totals: &mut Totals,
 ) -> Result<u64, StageError> {
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();

@@ -7,14 +7,14 @@ const HOUR: u64 = 60 * MINUTE;
 
 /// How long a message is worth retrying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Patience {
+pub enum RetryDeadline {
     /// Campaign mail: 72 hours.
     Bulk,
     /// Transactional and one-off mail: 24 hours; later it only confuses.
     Prompt,
 }
 
-impl Patience {
+impl RetryDeadline {
     /// The age at which a message is given up.
     #[must_use]
     pub const fn limit(self) -> Duration {
@@ -33,7 +33,7 @@ const WAITS: &[u64] = &[MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * 
 /// over. Jitter of up to a fifth, chosen by `seed`, keeps the sends of a batch from coming back all at once; the last
 /// attempt is made at the limit rather than given away.
 #[must_use]
-pub fn next_attempt(attempt: u32, age: Duration, patience: Patience, seed: u64) -> Option<Duration> {
+pub fn next_attempt(attempt: u32, age: Duration, patience: RetryDeadline, seed: u64) -> Option<Duration> {
     let left = patience.limit().checked_sub(age).filter(|left| !left.is_zero())?;
     let step = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX).min(WAITS.len() - 1);
     let base = Duration::from_secs(WAITS[step]);
@@ -77,15 +77,15 @@ mod tests {
     #[case(8, 21_600)]
     #[case(30, 21_600)]
     fn the_waits_grow_to_six_hours(#[case] attempt: u32, #[case] seconds: u64) {
-        let wait = next_attempt(attempt, Duration::ZERO, Patience::Bulk, 7).unwrap().as_secs_f64();
+        let wait = next_attempt(attempt, Duration::ZERO, RetryDeadline::Bulk, 7).unwrap().as_secs_f64();
         let base = Duration::from_secs(seconds).as_secs_f64();
         assert!((base..=base * 1.2).contains(&wait), "{wait}");
     }
 
     #[rstest]
-    #[case::bulk(Patience::Bulk, 72)]
-    #[case::prompt(Patience::Prompt, 24)]
-    fn at_the_limit_there_is_no_further_attempt(#[case] patience: Patience, #[case] hours: u64) {
+    #[case::bulk(RetryDeadline::Bulk, 72)]
+    #[case::prompt(RetryDeadline::Prompt, 24)]
+    fn at_the_limit_there_is_no_further_attempt(#[case] patience: RetryDeadline, #[case] hours: u64) {
         let limit = Duration::from_secs(hours * HOUR);
         assert_eq!(next_attempt(9, limit, patience, 1), None);
         assert_eq!(next_attempt(9, limit - Duration::from_secs(10), patience, 1), Some(Duration::from_secs(10)));
@@ -95,32 +95,32 @@ mod tests {
         #[test]
         fn a_wait_is_positive_bounded_and_the_same_for_the_same_send(attempt in 0u32..1000, age in 0u64..400_000, seed: u64) {
             let age = Duration::from_secs(age);
-            let wait = next_attempt(attempt, age, Patience::Bulk, seed);
-            prop_assert_eq!(wait, next_attempt(attempt, age, Patience::Bulk, seed));
+            let wait = next_attempt(attempt, age, RetryDeadline::Bulk, seed);
+            prop_assert_eq!(wait, next_attempt(attempt, age, RetryDeadline::Bulk, seed));
             match wait {
                 Some(wait) => {
                     prop_assert!(!wait.is_zero() && wait <= Duration::from_secs(6 * HOUR).mul_f64(1.2));
-                    prop_assert!(age + wait <= Patience::Bulk.limit());
+                    prop_assert!(age + wait <= RetryDeadline::Bulk.limit());
                 }
-                None => prop_assert!(age >= Patience::Bulk.limit()),
+                None => prop_assert!(age >= RetryDeadline::Bulk.limit()),
             }
         }
 
         #[test]
         fn later_attempts_never_wait_less(seed: u64) {
-            let waits: Vec<_> = (1..=8).map(|attempt| next_attempt(attempt, Duration::ZERO, Patience::Bulk, seed).unwrap()).collect();
+            let waits: Vec<_> = (1..=8).map(|attempt| next_attempt(attempt, Duration::ZERO, RetryDeadline::Bulk, seed).unwrap()).collect();
             prop_assert!(waits.is_sorted());
         }
 
         #[test]
         fn counting_time_in_attempts_ends_as_well(seed: u64) {
-            let attempts = (1u32..).take_while(|&attempt| next_attempt(attempt, elapsed_before(attempt), Patience::Bulk, seed).is_some()).count();
+            let attempts = (1u32..).take_while(|&attempt| next_attempt(attempt, elapsed_before(attempt), RetryDeadline::Bulk, seed).is_some()).count();
             prop_assert!((15..25).contains(&attempts), "{}", attempts);
         }
 
         #[test]
         fn every_message_ends(seed: u64) {
-            for patience in [Patience::Bulk, Patience::Prompt] {
+            for patience in [RetryDeadline::Bulk, RetryDeadline::Prompt] {
                 let (mut age, mut attempts) = (Duration::ZERO, 1);
                 while let Some(wait) = next_attempt(attempts, age, patience, seed) {
                     age += wait;

@@ -15,7 +15,7 @@ use std::{
 use async_nats::jetstream::{self, AckKind, consumer::pull};
 use futures::{StreamExt, future};
 use runtime::{
-    Bus, BusError, Counter, FactBell, Gauge, Histogram,
+    Bus, BusError, CommitNotifier, Counter, Gauge, Histogram,
     panics::{caught, caught_here},
     trace::{self, TraceContext},
 };
@@ -45,7 +45,7 @@ const NEVER_FINISHED: &str = "never_finished";
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) bus: Bus,
-    pub(crate) facts: FactBell,
+    pub(crate) facts: CommitNotifier,
     pub(crate) hold: Hold,
     pub(crate) starts: Starts,
     pub(crate) ack_wait: Duration,

@@ -5,17 +5,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use runtime::Levers;
+use runtime::PauseSwitches;
 
 /// The levers, and what the stages of this process have in hand. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Hold {
-    levers: Levers,
+    levers: PauseSwitches,
     in_hand: Arc<Mutex<BTreeMap<&'static str, u32>>>,
 }
 
 impl Hold {
-    pub(crate) fn new(levers: Levers) -> Self {
+    pub(crate) fn new(levers: PauseSwitches) -> Self {
         Self { levers, in_hand: Arc::default() }
     }
 
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn work_is_in_hand_until_it_is_dropped() {
-        let hold = Hold::new(Levers::released());
+        let hold = Hold::new(PauseSwitches::released());
         let (one, two) = (hold.start("delivery", 3), hold.start("delivery", 2));
         assert_eq!((hold.in_hand("delivery"), hold.in_hand("audience")), (5, 0));
         drop(one);

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runtime::{
-    Beat, Bus, FactBell, Heartbeat, Levers, Publication,
+    Beat, Bus, CommitNotifier, Heartbeat, PauseSwitches, Publication,
     panics::{caught, supervise},
 };
 use schemas::Lane;
@@ -92,7 +92,7 @@ pub struct Deps {
     /// A pool in the stages' role.
     pub pool: sqlx::PgPool,
     /// For facts that are committed outside of `handle` and of sweeps; the runner rings for those.
-    pub facts: FactBell,
+    pub facts: CommitNotifier,
     /// Makes and checks the tokens in mail.
     pub tokens: Arc<schemas::token::TokenKeys>,
     /// Opens secrets at rest.
@@ -109,12 +109,12 @@ pub struct Deps {
 #[derive(Clone)]
 pub struct Runner {
     bus: Bus,
-    facts: FactBell,
+    facts: CommitNotifier,
     shutdown: CancellationToken,
     tasks: TaskTracker,
     failing: sweep::Failing,
     hold: Hold,
-    levers: Levers,
+    levers: PauseSwitches,
     starts: Starts,
     ack_wait: Duration,
 }
@@ -128,8 +128,8 @@ impl std::fmt::Debug for Runner {
 impl Runner {
     /// A runner that stops taking work when `shutdown` is cancelled, and rings `facts` after all that may have committed some.
     #[must_use]
-    pub fn new(bus: Bus, facts: FactBell, shutdown: CancellationToken) -> Self {
-        let levers = Levers::released();
+    pub fn new(bus: Bus, facts: CommitNotifier, shutdown: CancellationToken) -> Self {
+        let levers = PauseSwitches::released();
         Self {
             bus,
             facts,
@@ -145,7 +145,7 @@ impl Runner {
 
     /// The same, heeding what an operator holds back.
     #[must_use]
-    pub fn heeding(self, levers: Levers) -> Self {
+    pub fn heeding(self, levers: PauseSwitches) -> Self {
         Self { hold: Hold::new(levers.clone()), levers, ..self }
     }
 

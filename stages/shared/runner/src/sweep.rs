@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runtime::{Counter, FactBell, panics::caught};
+use runtime::{CommitNotifier, Counter, panics::caught};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Hold, StageError};
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     stage: &'static str,
     sweep: Arc<dyn Sweep>,
     failing: Failing,
-    facts: FactBell,
+    facts: CommitNotifier,
     hold: Hold,
     shutdown: CancellationToken,
 ) {

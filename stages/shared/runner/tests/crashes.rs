@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{Intake, Runner, Stage, StageError};
-use runtime::{Bus, Database, FactBell, Publication, Role};
+use runtime::{Bus, CommitNotifier, Database, Publication, Role};
 use schemas::{
     Lane, Resolved,
     subjects::{self, header, stream},
@@ -100,7 +100,7 @@ impl Rig {
         runtime.spawn(async move {
             let pool = Database::pool(&url.into(), Role::Stages, 2).unwrap();
             let bus = Bus::connect(&SecretString::from(nats_url), None, &prefix, 1, "test").await.unwrap();
-            let runner = Runner::new(bus, FactBell::default(), CancellationToken::new())
+            let runner = Runner::new(bus, CommitNotifier::default(), CancellationToken::new())
                 .counting_starts(pool)
                 .ack_wait(ACK_WAIT);
             let intake = Intake {

@@ -10,7 +10,7 @@ use std::{
 use async_nats::jetstream::consumer::{Info, pull};
 use async_trait::async_trait;
 use runner::{Intake, Runner, Stage, StageError, Sweep};
-use runtime::{Bus, Database, FactBell, Levers, Publication, Role, control::Nudges};
+use runtime::{Bus, CommitNotifier, Database, PauseSwitches, Publication, Role, control::ChangeSignal};
 use schemas::{
     Lane, Resolved,
     subjects::{self, stream},
@@ -88,7 +88,7 @@ impl Sweep for Ticks {
 struct Rig {
     bus: Bus,
     pool: PgPool,
-    levers: Levers,
+    levers: PauseSwitches,
     runner: Runner,
     toy: Arc<Toy>,
     shutdown: CancellationToken,
@@ -106,8 +106,8 @@ impl Rig {
         bus.apply_streams().await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
         let shutdown = CancellationToken::new();
-        let levers = Levers::follow(pool.clone(), bus.clone(), Nudges::default(), true, shutdown.clone());
-        let runner = Runner::new(bus.clone(), FactBell::default(), shutdown.clone()).heeding(levers.clone());
+        let levers = PauseSwitches::follow(pool.clone(), bus.clone(), ChangeSignal::default(), true, shutdown.clone());
+        let runner = Runner::new(bus.clone(), CommitNotifier::default(), shutdown.clone()).heeding(levers.clone());
         Self { bus, pool, levers, runner, toy: Arc::default(), shutdown, _database: database }
     }
 
@@ -220,7 +220,8 @@ async fn a_pause_outlives_a_restart() {
     rig.pause().await;
     // A process that starts now reads the levers before it fetches anything.
     let shutdown = CancellationToken::new();
-    let again = Levers::follow(rig.pool.clone(), rig.bus.clone(), Nudges::default(), true, shutdown.clone());
+    let again =
+        PauseSwitches::follow(rig.pool.clone(), rig.bus.clone(), ChangeSignal::default(), true, shutdown.clone());
     assert!(again.is_paused("compliance"), "before the levers are read everything rests");
     eventually("the levers to be read", || async { (!again.is_paused("audience")).then_some(()) }).await;
     assert!(again.is_paused("compliance"));

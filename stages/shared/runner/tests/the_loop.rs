@@ -13,7 +13,7 @@ use async_nats::jetstream::stream::Stream;
 use async_trait::async_trait;
 use bytes::Bytes;
 use runner::{Intake, Runner, Stage, StageError, Sweep};
-use runtime::{Bus, FactBell, Publication};
+use runtime::{Bus, CommitNotifier, Publication};
 use schemas::{
     Lane, Resolved,
     subjects::{self, header, stream},
@@ -81,7 +81,7 @@ impl Rig {
         bus.apply_streams().await.unwrap();
         let shutdown = CancellationToken::new();
         Self {
-            runner: Runner::new(bus.clone(), FactBell::default(), shutdown.clone()),
+            runner: Runner::new(bus.clone(), CommitNotifier::default(), shutdown.clone()),
             bus,
             toy: Arc::default(),
             shutdown,

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{
     facts::Told,
-    hearers::{Hearers, Link},
+    subscribers::{Link, Subscribers},
 };
 
 /// An event as one product is told it.
@@ -44,7 +44,7 @@ pub(super) struct All {
 }
 
 /// The events for everybody, and what of it goes to the bus.
-pub(super) fn compose(told: &[Told], hearers: &Hearers) -> Result<All, serde_json::Error> {
+pub(super) fn compose(told: &[Told], hearers: &Subscribers) -> Result<All, serde_json::Error> {
     let mut all = All { composed: Vec::with_capacity(told.len()), ..All::default() };
     for told in told {
         for link in hearers.of(told) {
@@ -68,7 +68,7 @@ pub(super) fn compose(told: &[Told], hearers: &Hearers) -> Result<All, serde_jso
 }
 
 /// What goes to the bus alone.
-pub(super) fn publications(told: &[Told], hearers: &Hearers) -> Result<Vec<Publication>, serde_json::Error> {
+pub(super) fn publications(told: &[Told], hearers: &Subscribers) -> Result<Vec<Publication>, serde_json::Error> {
     let mut publications = Vec::new();
     for told in told {
         for link in hearers.of(told).filter(|link| link.is_published(told)) {

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use ledger::outbox::{self, Noted};
 
-use super::{compose, hearers::Hearers, read};
+use super::{compose, read, subscribers::Subscribers};
 
 /// Groups that wait in memory: each has some thousand events at most.
 const IN_MEMORY: usize = 8;
@@ -137,7 +137,7 @@ impl Sweep for LeftOver {
         }
         let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
         let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
-        let hearers = Hearers::load(&mut tx, &tenants).await?;
+        let hearers = Subscribers::load(&mut tx, &tenants).await?;
         let publications = compose::publications(&told, &hearers)?;
         // Before the commit: what is published twice is recognised by its id, what is not published is lost.
         let published = publications.len() as u64;

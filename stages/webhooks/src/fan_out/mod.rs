@@ -5,14 +5,14 @@
 mod compose;
 mod facts;
 mod feed;
-mod hearers;
 mod particulars;
 mod store;
+mod subscribers;
 
 use std::{collections::BTreeSet, time::Instant};
 
 use runner::StageError;
-use runtime::{Counter, Histogram, plans::KeptPlans};
+use runtime::{Counter, Histogram, plans::PreparedPool};
 use schemas::EventType;
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
@@ -22,13 +22,13 @@ pub(crate) use feed::{Feed, FeedDoor, LeftOver};
 pub(crate) use ledger::outbox::{EventKeys, Keys, Taken};
 pub(crate) use store::Fresh;
 
-use hearers::Hearers;
 use ledger::outbox;
+use subscribers::Subscribers;
 
 /// Makes events.
 #[derive(Debug)]
 pub(crate) struct FanOut {
-    plans: KeptPlans,
+    plans: PreparedPool,
 }
 
 /// What one transaction did.
@@ -44,7 +44,7 @@ pub(crate) struct Done {
 impl FanOut {
     /// For so many at once.
     pub fn new(pool: &PgPool, at_once: usize) -> Self {
-        Self { plans: KeptPlans::new(pool, at_once) }
+        Self { plans: PreparedPool::new(pool, at_once) }
     }
 
     /// Tells a bounded number of facts.
@@ -66,7 +66,7 @@ async fn tell(db: &mut PgConnection) -> Result<Done, StageError> {
     }
     let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
     let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
-    let hearers = Hearers::load(&mut tx, &tenants).await?;
+    let hearers = Subscribers::load(&mut tx, &tenants).await?;
     let compose::All { composed, publications, published } = compose::compose(&told, &hearers)?;
     let fresh = store::insert(&mut tx, &composed).await?;
     let feed = feed::note(&mut tx, &noted, &published, publications).await?;
@@ -83,7 +83,7 @@ pub(crate) async fn repeat(
     subscription: Uuid,
     told: &[Told],
 ) -> Result<i64, StageError> {
-    let hearers = Hearers::load(db, &BTreeSet::from([tenant])).await?;
+    let hearers = Subscribers::load(db, &BTreeSet::from([tenant])).await?;
     let Some(link) = hearers.only(tenant, subscription) else { return Ok(0) };
     let mut composed = Vec::with_capacity(told.len());
     for told in told {

@@ -279,7 +279,7 @@ impl Bench {
         facts.into_iter().map(|fact| (Event::id_of(fact, EventType::EmailOpened), committed)).collect()
     }
 
-    /// As `runtime::FactBell` rings.
+    /// As `runtime::CommitNotifier` rings.
     async fn ring(&self) {
         static CLIENT: tokio::sync::OnceCell<(String, async_nats::Client)> = tokio::sync::OnceCell::const_new();
         let url = self.rig.env["POSTRIDER_NATS_URL"].clone();

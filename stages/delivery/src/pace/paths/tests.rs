@@ -51,7 +51,7 @@ fn what_a_barren_receiver_refused_before_is_given_up_after_its_time_and_what_is_
     let over = now + PATIENCE + Duration::from_secs(1);
     defer(&mut paths, &path, over);
     assert!(matches!(paths.start(&path, Turn::Again, false, over), Start::Later(_) | Start::Far(_)));
-    assert_eq!(paths.start(&path, Turn::Again, true, over), Start::Barren);
+    assert_eq!(paths.start(&path, Turn::Again, true, over), Start::RetryDeadlinePassed);
 }
 
 #[test]

@@ -18,7 +18,8 @@ use super::{
     verdict::{self, UNKNOWN, Verdict},
 };
 use crate::provider::{
-    Answer, ConnectionFault, Handover, Opened, Parcel, PingFault, Provider, ProviderKind, Reach, Refused, Signing,
+    Answer, ConnectionFault, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Reach, Refused,
+    SendResult, Signing,
 };
 use smtp::classify::{Class, Decision, Outcome, Scope};
 
@@ -70,7 +71,7 @@ impl Provider for HttpProvider {
         self.shared.api.signing()
     }
 
-    async fn open(&self, parcel: &Parcel<'_>) -> Result<Box<dyn Opened>, Refused> {
+    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
         // The semaphore is never closed.
         let place = self.shared.places.clone().acquire_owned().await;
         let Ok(place) = place else {
@@ -101,10 +102,10 @@ struct Placed {
 }
 
 #[async_trait]
-impl Opened for Placed {
-    async fn send(self: Box<Self>, _: &Parcel<'_>, begin_by: Instant) -> Result<Handover, Refused> {
+impl PreparedSend for Placed {
+    async fn send(self: Box<Self>, _: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
         if Instant::now() > begin_by {
-            return Ok(Handover::NotBegun);
+            return Ok(SendResult::NotBegun);
         }
         let repeats = if self.shared.api.is_idempotent() { REPEATS } else { 0 };
         // What is in doubt stays in doubt: a repeat that cannot connect says nothing about the request before it.
@@ -127,13 +128,13 @@ fn is_final(refused: &Refused) -> bool {
 }
 
 impl Shared {
-    async fn exchange(&self, request: &HttpRequest) -> Result<Handover, Refused> {
+    async fn exchange(&self, request: &HttpRequest) -> Result<SendResult, Refused> {
         let reply = match exchange(&self.client, request.clone()).await {
             Ok(reply) => reply,
             Err(why) => return Err(verdict::no_reply(why)),
         };
         match self.api.judge(&reply) {
-            Verdict::Taken { id } => Ok(Handover::Taken {
+            Verdict::Taken { id } => Ok(SendResult::Taken {
                 provider_message_id: id,
                 answer: Answer::text(&format!("{} accepted by {}", reply.status, self.api.kind().as_str())),
             }),

@@ -14,7 +14,7 @@ use super::{
     exchange::Reply,
     verdict::{self, ACCOUNT, ADDRESS, RATE, SENDER, UNKNOWN, Verdict, refused},
 };
-use crate::provider::{ConnectionFault, ConnectionSettings, Parcel, ProviderKind, Signing};
+use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, ProviderKind, Signing};
 
 /// An account and the domain it sends for.
 pub(crate) struct Mailgun {
@@ -44,7 +44,7 @@ impl Api for Mailgun {
         Signing::Whole
     }
 
-    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
         let send_id = parcel.send_id.to_string();
         let fields = [
             ("to", parcel.envelope.to.as_str()),

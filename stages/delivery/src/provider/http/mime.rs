@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use mail_parser::{Addr, MessageParser, MimeHeaders, PartType};
 
 use super::Unfit;
-use crate::provider::Parcel;
+use crate::provider::OutgoingMessage;
 use smtp::Message;
 
 /// Header fields that the API writes from its own fields, or that only hold for the message as it was.
@@ -71,7 +71,7 @@ pub(super) struct Mail {
 
 impl Mail {
     /// Takes a parcel's message apart. The recipient is that of the envelope.
-    pub fn of(parcel: &Parcel<'_>) -> Result<Self, Unfit> {
+    pub fn of(parcel: &OutgoingMessage<'_>) -> Result<Self, Unfit> {
         let parsed = MessageParser::default().parse(parcel.message.as_bytes()).ok_or(Unfit)?;
         let from = parsed.from().and_then(|from| from.first()).and_then(mailbox).ok_or(Unfit)?;
         let name = parsed.to().and_then(|to| to.first()).and_then(mailbox).and_then(|to| to.name);

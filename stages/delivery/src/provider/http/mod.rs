@@ -20,7 +20,7 @@ pub(super) use self::{
     client::HttpProvider, mailgun::Mailgun, postmark::Postmark, resend::Resend, sendgrid::Sendgrid, ses::Ses,
 };
 use self::{exchange::Reply, verdict::Verdict};
-use super::{Parcel, PingFault, ProviderKind, Signing};
+use super::{OutgoingMessage, PingFault, ProviderKind, Signing};
 
 /// A request, complete and signed.
 #[derive(Clone)]
@@ -77,7 +77,7 @@ pub(crate) trait Api: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Unfit`].
-    fn request(&self, base: &Url, parcel: &Parcel<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit>;
+    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit>;
 
     /// What the answer to it means.
     fn judge(&self, reply: &Reply) -> Verdict;

@@ -14,7 +14,7 @@ use super::{
     mime::{File, Mail, Mailbox},
     verdict::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, SENDER, Verdict, refused},
 };
-use crate::provider::{ConnectionSettings, Parcel, ProviderKind, Signing};
+use crate::provider::{ConnectionSettings, OutgoingMessage, ProviderKind, Signing};
 
 /// A server of a Postmark account.
 pub(crate) struct Postmark {
@@ -52,7 +52,7 @@ impl Api for Postmark {
         Signing::None
     }
 
-    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
         let mail = Mail::of(parcel)?;
         let mut headers: Vec<Value> =
             mail.headers.iter().map(|(name, value)| json!({"Name": name, "Value": value})).collect();

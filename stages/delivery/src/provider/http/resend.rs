@@ -14,7 +14,7 @@ use super::{
     mime::{File, Mail, Mailbox},
     verdict::{self, ACCOUNT, ADDRESS, CONTENT, RATE, SENDER, UNKNOWN, Verdict, refused, seconds},
 };
-use crate::provider::{Parcel, PingFault, ProviderKind, Signing};
+use crate::provider::{OutgoingMessage, PingFault, ProviderKind, Signing};
 
 /// An account.
 pub(crate) struct Resend {
@@ -52,7 +52,7 @@ impl Api for Resend {
         true
     }
 
-    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
         let mail = Mail::of(parcel)?;
         let headers: Map<String, Value> =
             mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();

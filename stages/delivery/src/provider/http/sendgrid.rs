@@ -14,7 +14,7 @@ use super::{
     mime::{File, Mail, Mailbox},
     verdict::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, Verdict, refused, until},
 };
-use crate::provider::{Parcel, ProviderKind, Signing};
+use crate::provider::{OutgoingMessage, ProviderKind, Signing};
 
 /// An account.
 pub(crate) struct Sendgrid {
@@ -58,7 +58,7 @@ impl Api for Sendgrid {
         Signing::None
     }
 
-    fn request(&self, base: &Url, parcel: &Parcel<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
         let mail = Mail::of(parcel)?;
         // Plain text must come first.
         let content: Vec<Value> = [("text/plain", &mail.text), ("text/html", &mail.html)]

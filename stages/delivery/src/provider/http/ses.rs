@@ -16,7 +16,7 @@ use super::{
     sigv4::{Canonical, Signer, timestamp},
     verdict::{self, ACCOUNT, CONTENT, RATE, SENDER, UNKNOWN, Verdict, refused},
 };
-use crate::provider::{ConnectionFault, ConnectionSettings, Parcel, PingFault, ProviderKind, Signing};
+use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault, ProviderKind, Signing};
 
 const SEND: &str = "/v2/email/outbound-emails";
 const ACCOUNT_PATH: &str = "/v2/email/account";
@@ -77,7 +77,7 @@ impl Api for Ses {
         Signing::Stamped
     }
 
-    fn request(&self, base: &Url, parcel: &Parcel<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
+    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
         let raw = [parcel.signature.as_bytes(), parcel.message.as_bytes()].concat();
         let mut body = json!({
             "Destination": {"ToAddresses": [parcel.envelope.to.as_str()]},

@@ -9,7 +9,7 @@ use super::{
     HTTP, LONG, SHORT, provider, provider_within, reach, secret, send, send_within, settings,
     stand_in::{Act, StandIn},
 };
-use crate::provider::{Connection, ConnectionFault, ConnectionSettings, Guard, Handover, ProviderKind};
+use crate::provider::{Connection, ConnectionFault, ConnectionSettings, Guard, ProviderKind, SendResult};
 use smtp::classify::{Class, Outcome, Scope};
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn where_repeats_are_safe_an_unclear_outcome_is_asked_for_again(#[case] ac
     let stand_in = StandIn::playing(vec![act, taken]).await;
     let provider = provider_within(ProviderKind::Resend, &stand_in, patience);
     let handover = send(provider.as_ref()).await.unwrap();
-    assert!(matches!(handover, Handover::Taken { provider_message_id: Some(id), .. } if id == "id-1"));
+    assert!(matches!(handover, SendResult::Taken { provider_message_id: Some(id), .. } if id == "id-1"));
     let seen = stand_in.seen();
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[0].header("idempotency-key"), seen[1].header("idempotency-key"));
@@ -90,7 +90,7 @@ async fn an_old_fence_begins_nothing() {
         let stand_in = StandIn::answering(200, "", "{}").await;
         let provider = provider(kind, &stand_in);
         let handover = send_within(provider.as_ref(), Duration::ZERO).await.unwrap();
-        assert_eq!(handover, Handover::NotBegun);
+        assert_eq!(handover, SendResult::NotBegun);
         assert!(stand_in.seen().is_empty());
     }
 }

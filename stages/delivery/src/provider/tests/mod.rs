@@ -12,7 +12,9 @@ use secrecy::SecretString;
 use uuid::Uuid;
 
 use self::stand_in::StandIn;
-use super::{Connection, ConnectionSettings, Guard, Handover, Parcel, Provider, ProviderKind, Reach, Refused};
+use super::{
+    Connection, ConnectionSettings, Guard, OutgoingMessage, Provider, ProviderKind, Reach, Refused, SendResult,
+};
 use smtp::{Envelope, EnvelopeAddress, Message, SmtpSettings};
 
 pub const HTTP: [ProviderKind; 5] =
@@ -99,14 +101,15 @@ pub fn provider_within(kind: ProviderKind, stand_in: &StandIn, timeout: Duration
 }
 
 /// One mail, both halves.
-pub async fn send(provider: &dyn Provider) -> Result<Handover, Refused> {
+pub async fn send(provider: &dyn Provider) -> Result<SendResult, Refused> {
     send_within(provider, LONG).await
 }
 
-pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<Handover, Refused> {
+pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<SendResult, Refused> {
     let message = message();
     let envelope = envelope(&message);
-    let parcel = Parcel { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message: &message };
+    let parcel =
+        OutgoingMessage { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message: &message };
     let opened = provider.open(&parcel).await?;
     opened.send(&parcel, Instant::now() + life).await
 }

@@ -7,7 +7,7 @@ use super::{
     HTTP, SEND, SIGNATURE, message, provider, send,
     stand_in::{Seen, StandIn},
 };
-use crate::provider::{Handover, ProviderKind, http};
+use crate::provider::{ProviderKind, SendResult, http};
 
 const TAKEN: [(ProviderKind, u16, &str, &str); 5] = [
     (ProviderKind::Ses, 200, "", r#"{"MessageId":"id-1"}"#),
@@ -30,7 +30,7 @@ async fn asked(kind: ProviderKind) -> Seen {
     assert_eq!(provider.kind(), kind);
     let handover = send(provider.as_ref()).await.unwrap();
     assert!(
-        matches!(&handover, Handover::Taken { provider_message_id: Some(id), .. } if id == "id-1"),
+        matches!(&handover, SendResult::Taken { provider_message_id: Some(id), .. } if id == "id-1"),
         "{kind:?}: {handover:?}"
     );
     stand_in.only()

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use runner::{Deps, Runner};
-use runtime::{Bus, FactBell, Outbound, OutboundSettings, Publication, Reader, Vault};
+use runtime::{Bus, CommitNotifier, Outbound, OutboundSettings, Publication, Reader, Vault};
 use schemas::{Lane, subjects};
 
 use super::world::World;
@@ -14,12 +14,12 @@ async fn messages_of_both_lanes_come_from_the_bus_and_a_drained_stage_has_record
     let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
     let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
     bus.apply_streams().await.unwrap();
-    let runner = Runner::new(bus.clone(), FactBell::default(), world.shutdown.clone());
+    let runner = Runner::new(bus.clone(), CommitNotifier::default(), world.shutdown.clone());
     let deps = Deps {
         runner: runner.clone(),
         bus: bus.clone(),
         pool: world.pool.clone(),
-        facts: FactBell::default(),
+        facts: CommitNotifier::default(),
         tokens: Arc::new(world.keys.tokens()),
         vault: Arc::new(Vault::new(&world.keys).unwrap()),
         outbound: Outbound::new(&OutboundSettings::default()).unwrap(),

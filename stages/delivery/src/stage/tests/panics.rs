@@ -17,7 +17,7 @@ use super::world::{Batch, Handle, World, row};
 /// Claims all sends of these batches under the ledger's session.
 async fn claim_all(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<Held> {
     let inputs: Vec<_> = batches.iter().map(|batch| batch.rendered.clone()).collect();
-    let plans = runtime::plans::KeptPlans::new(&world.pool, 1);
+    let plans = runtime::plans::PreparedPool::new(&world.pool, 1);
     let held = (ledger.session().token(), Duration::from_secs(300));
     let claimed = claim::claim(&plans, &inputs, held, &Places::default()).await.unwrap();
     claimed.sendable.into_iter().map(|sendable| sendable.send).collect()

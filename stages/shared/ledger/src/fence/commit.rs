@@ -12,7 +12,7 @@ use std::{
 
 use crate::gate::RecipientEligibility;
 use chrono::NaiveDate;
-use runtime::{Counter, Histogram, plans::KeptPlans};
+use runtime::{Counter, Histogram, plans::PreparedPool};
 use schemas::SendState;
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::{
     Change, Fence, GateDecision, Held, LedgerSettings,
     meter::Meter,
-    sql::{self, BatchKey, BatchLook, Booking, Moved, Totals},
+    sql::{self, BatchKey, BatchLook, CounterDelta, Moved, Totals},
     warming::Warming,
 };
 use crate::gate;
@@ -31,7 +31,7 @@ const SHARDS: u8 = 16;
 
 /// Commits groups, one after the other.
 pub(super) struct Commits {
-    connections: KeptPlans,
+    connections: PreparedPool,
     fence_lease_seconds: f64,
     quota: QuotaDefaults,
     shard: i16,
@@ -67,7 +67,7 @@ impl Commits {
     /// Connects like `pool`. Every statement here touches a bounded number of rows by primary key.
     pub fn new(pool: &PgPool, settings: LedgerSettings, shard: i16) -> Self {
         let fence_lease_seconds = settings.fence_lease.as_secs_f64();
-        Self { connections: KeptPlans::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
+        Self { connections: PreparedPool::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
     }
 
     /// Commits fences and changes together, as far as nobody else holds their recipients; `wait` for those who are to be suppressed. On
@@ -172,8 +172,8 @@ impl Commits {
         Ok((moved, late))
     }
 
-    fn bookings(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, Booking> {
-        let mut bookings: BTreeMap<BatchKey, Booking> = BTreeMap::new();
+    fn bookings(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, CounterDelta> {
+        let mut bookings: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
         for change in all {
             let Some(from) = came_from(change, moved, late) else { continue };
             let booking = bookings.entry((change.send.batch.tenant_id, change.send.batch.batch_id)).or_default();

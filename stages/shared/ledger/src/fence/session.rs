@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use runtime::plans::KeptPlans;
+use runtime::plans::PreparedPool;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -44,7 +44,7 @@ impl Session {
     /// Says that it lives, again and again, until the future is dropped: with the writers whose claims it stands for.
     pub async fn keep_alive(self, pool: PgPool) {
         // A connection of its own: what keeps the others busy must not silence it.
-        let connections = KeptPlans::new(&pool, 1);
+        let connections = PreparedPool::new(&pool, 1);
         let mut ticks = tokio::time::interval(SEEN_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -63,7 +63,7 @@ impl Session {
         }
     }
 
-    async fn see(self, connections: &KeptPlans) -> sqlx::Result<()> {
+    async fn see(self, connections: &PreparedPool) -> sqlx::Result<()> {
         let mut connection = connections.take().await?;
         let (first, last) = (Uuid::from_u64_pair(self.number, 0), Uuid::from_u64_pair(self.number, u64::MAX));
         sqlx::query_file!("queries/fence/see_session.sql", first, last).execute(&mut *connection).await?;

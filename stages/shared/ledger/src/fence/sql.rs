@@ -17,7 +17,7 @@ pub type BatchKey = (Uuid, Uuid);
 
 /// What is booked on a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Booking {
+pub struct CounterDelta {
     counts: [i32; 10],
     bounced: i32,
     delivered: i32,
@@ -26,7 +26,7 @@ pub struct Booking {
     lease_seconds: f64,
 }
 
-impl Booking {
+impl CounterDelta {
     /// One send went from one state to another.
     pub fn moved(&mut self, from: SendState, to: SendState) {
         self.counts[index(from)] -= 1;
@@ -286,7 +286,7 @@ pub(super) async fn apply(
 }
 
 /// Books on the batches, which must be locked.
-pub async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, Booking>) -> sqlx::Result<()> {
+pub async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, CounterDelta>) -> sqlx::Result<()> {
     if bookings.is_empty() {
         return Ok(());
     }

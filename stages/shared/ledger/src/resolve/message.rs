@@ -8,7 +8,7 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, db::BEGIN_UNHURRIED, plans::KeptPlans};
+use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{RequestAnnounced, month_of};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -21,7 +21,7 @@ type MessageKey = (Uuid, Uuid);
 /// Resolves messages to sends and says what to announce. A message that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub async fn resolve(
-    plans: &KeptPlans,
+    plans: &PreparedPool,
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
@@ -33,7 +33,7 @@ pub async fn resolve(
     }
     // Should a crash of Postgres take it back, the message is accepted still, and is rung for again.
     let mut connection = plans.take().await?;
-    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
+    let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let states = lock(&mut tx, &asked).await?;
     let accepted: Vec<MessageKey> = in_state(&states, "accepted");
     let handled: Vec<MessageKey> = in_state(&states, "handled");

@@ -7,7 +7,7 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, db::BEGIN_UNHURRIED, plans::KeptPlans};
+use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload, month_of};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -48,7 +48,7 @@ struct Details {
 /// Resolves requests to sends and says what to announce. A request that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub async fn resolve(
-    plans: &KeptPlans,
+    plans: &PreparedPool,
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
@@ -80,13 +80,13 @@ fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
 }
 
 async fn resolve_portion(
-    plans: &KeptPlans,
+    plans: &PreparedPool,
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<AnnouncedBatch>, StageError> {
     // Should a crash of Postgres take it back, the requests are accepted still, and are rung for again.
     let mut connection = plans.take().await?;
-    let mut tx = connection.begin_with(BEGIN_UNHURRIED).await?;
+    let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let (accepted, handled) = lock(&mut tx, asked).await?;
     let mut rung = Vec::with_capacity(asked.len());
     if !accepted.is_empty() {

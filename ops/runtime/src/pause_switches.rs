@@ -1,4 +1,4 @@
-//! Levers: what an operator holds back. They stand in Postgres, so they outlive processes and hold while NATS is away; a nudge on the
+//! PauseSwitches: what an operator holds back. They stand in Postgres, so they outlive processes and hold while NATS is away; a nudge on the
 //! bus makes them known at once, and a look every second makes the nudge dispensable.
 //!
 //! A paused stage starts nothing: it neither fetches nor looks for work, and finishes what it has in hand. A tenant's pause and a
@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge, causes::chain, control::Nudges, db, mark};
+use crate::{Bus, Gauge, causes::chain, control::ChangeSignal, db, mark};
 
 /// How soon a lever is known without a nudge.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ pub const OUTBOUND: [&str; 3] = ["delivery", "webhooks", "sequencing"];
 
 /// What is held back, as a process knows it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Levers(watch::Receiver<Held>);
+pub struct PauseSwitches(watch::Receiver<Held>);
 
 /// What is known at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Held {
     }
 }
 
-impl Levers {
+impl PauseSwitches {
     /// Nothing is held back, ever: for what runs without an operator.
     #[must_use]
     pub fn released() -> Self {
@@ -61,7 +61,7 @@ impl Levers {
     /// Follows the levers until shut down. `pool` must be in the stages' role. Processes that send mail move the ledger's mark on
     /// (`moves_mark`), the others only compare it.
     #[must_use]
-    pub fn follow(pool: PgPool, bus: Bus, nudges: Nudges, moves_mark: bool, shutdown: CancellationToken) -> Self {
+    pub fn follow(pool: PgPool, bus: Bus, nudges: ChangeSignal, moves_mark: bool, shutdown: CancellationToken) -> Self {
         let (known, receiver) = watch::channel(Held::default());
         let keeper = mark::Keeper::new(pool.clone(), bus, moves_mark);
         tokio::spawn(vouch(keeper, known.clone(), shutdown.clone()));
@@ -93,7 +93,7 @@ impl Levers {
 }
 
 /// Reads the levers again and again. While Postgres is away the last ones stand.
-async fn look_often(pool: PgPool, known: watch::Sender<Held>, mut nudges: Nudges, shutdown: CancellationToken) {
+async fn look_often(pool: PgPool, known: watch::Sender<Held>, mut nudges: ChangeSignal, shutdown: CancellationToken) {
     loop {
         match tokio::time::timeout(LOOK_MAX, look(&pool)).await {
             Ok(Ok(seen)) => follow(&known, &seen),

@@ -33,7 +33,7 @@ pub(super) struct Subscription {
 
 /// All of some tenants.
 #[derive(Debug, Default)]
-pub(super) struct Hearers(HashMap<Uuid, Vec<Link>>);
+pub(super) struct Subscribers(HashMap<Uuid, Vec<Link>>);
 
 impl Link {
     /// Whether the event goes to the bus.
@@ -56,7 +56,7 @@ fn is_evidence(event_type: EventType) -> bool {
     matches!(event_type, EventType::EmailDelivered | EventType::EmailClicked | EventType::ContactCreated)
 }
 
-impl Hearers {
+impl Subscribers {
     /// Reads who hears of these tenants.
     pub async fn load(db: &mut PgConnection, tenants: &BTreeSet<Uuid>) -> sqlx::Result<Self> {
         let tenants: Vec<Uuid> = tenants.iter().copied().collect();

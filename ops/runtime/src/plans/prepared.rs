@@ -21,9 +21,9 @@ const FRESH_FOR: Duration = Duration::from_secs(1);
 ///
 /// A plan made while a partition was empty may go through all of it ([`pool_by_kept_key`] does not prevent that: an empty index costs
 /// nothing to read). So they are kept for a second: such a one is gone before it does harm; plans kept for good were measured at 700 ms a
-/// group. Where nothing is joined that may have been empty, they are kept [for good](KeptPlans::for_good).
+/// group. Where nothing is joined that may have been empty, they are kept [for good](PreparedPool::for_good).
 #[derive(Debug)]
-pub struct KeptPlans {
+pub struct PreparedPool {
     pool: PgPool,
     /// Whether plans are kept as long as their connection is.
     for_good: bool,
@@ -63,14 +63,14 @@ impl Kept {
     }
 }
 
-/// A connection with its plans. To be [put back](KeptPlans::put_back) after success; it is closed or cleaned otherwise.
+/// A connection with its plans. To be [put back](PreparedPool::put_back) after success; it is closed or cleaned otherwise.
 #[derive(Debug)]
 pub struct KeptConnection {
     kept: Kept,
     _place: OwnedSemaphorePermit,
 }
 
-impl KeptPlans {
+impl PreparedPool {
     /// Connects like `pool`, when first asked, at most `connections` times, and once at least. The runtime it is used on drives them.
     #[must_use]
     pub fn new(pool: &PgPool, connections: usize) -> Self {
@@ -131,7 +131,7 @@ impl KeptPlans {
     /// Begins a read of one statement or a few, confined to a tenant; nil for what stands above tenants.
     ///
     /// # Errors
-    /// As [`KeptPlans::take`].
+    /// As [`PreparedPool::take`].
     pub async fn read(self: &Arc<Self>, tenant: Uuid) -> sqlx::Result<Reading> {
         let mut connection = self.take().await?;
         sqlx::raw_sql(AssertSqlSafe(begin_read_only(tenant))).execute(&mut *connection).await?;
@@ -151,7 +151,7 @@ impl KeptPlans {
 #[must_use]
 pub struct Reading {
     connection: KeptConnection,
-    home: Arc<KeptPlans>,
+    home: Arc<PreparedPool>,
 }
 
 impl Reading {

@@ -14,7 +14,7 @@ use super::passage::Sendable;
 use ledger::fence::Recorded;
 
 /// The batches in hand that somebody waits for.
-pub(crate) struct Bells<'a> {
+pub(crate) struct OutcomeNotifier<'a> {
     bus: Option<&'a Bus>,
     bells: HashMap<Uuid, Bell<'a>>,
 }
@@ -26,7 +26,7 @@ struct Bell<'a> {
     open: AtomicUsize,
 }
 
-impl<'a> Bells<'a> {
+impl<'a> OutcomeNotifier<'a> {
     pub fn new(bus: Option<&'a Bus>, inputs: &'a [Rendered], sendable: &[Sendable]) -> Self {
         let mut bells: HashMap<Uuid, Bell<'a>> = HashMap::new();
         for input in inputs {
