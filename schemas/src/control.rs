@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_nudge_is_as_short_as_it_can_be() {
-        assert_eq!(serde_json::to_string(&Control::PauseSwitches).unwrap(), r#"{"kind":"levers"}"#);
+        assert_eq!(serde_json::to_string(&Control::PauseSwitches).unwrap(), r#"{"kind":"pause_switches"}"#);
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub(super) fn all() -> Vec<Described> {
             "mail.v1.control",
             None,
             vec![
-                ("levers", json!({"kind": "levers"})),
+                ("pause_switches", json!({"kind": "pause_switches"})),
                 ("log", json!({"kind": "log", "filter": "debug", "for_seconds": 600})),
             ],
         ),
