@@ -1,5 +1,6 @@
 //! Runs a part's tree for one recipient. Every operation, value and byte is charged to one budget, where the work is done.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use liquid_core::Expression;
@@ -10,14 +11,15 @@ use super::address;
 use super::escape;
 use super::fault::RenderFault;
 use super::filters::weigh;
+use super::html;
 use super::lexer::Comparison;
 use super::limits::{Limits, text_steps};
-use super::markup;
 use super::merge::{Links, MergeData};
 use super::message::Fixed;
 use super::program::{Compare, Escape, Loop, Op, Source, Test};
 use super::scan::Shown;
 use super::scope::{Frame, Scope};
+use super::sheet::RootStyles;
 
 /// Steps for sealing the token of a link: about the time of so many comparisons.
 const LINK_STEPS: u64 = 64;
@@ -34,12 +36,22 @@ pub(super) struct Engine<'a> {
     pub(super) scope: Scope<'a>,
     unsubscribe_shown: bool,
     address_shown: bool,
+    /// A printed value may hide what was shown.
+    is_doubtful: bool,
+    /// The styles of the template, and of the values that were printed as HTML.
+    styles: Option<Cow<'a, RootStyles>>,
 }
 
 impl<'a> Engine<'a> {
     pub(super) fn new(fixed: &'a Fixed, data: &'a MergeData, links: &'a dyn Links, limits: &Limits) -> Self {
         let budget = Budget::new(limits.rendering());
-        Self { scope: Scope::new(fixed, data, links, budget), unsubscribe_shown: false, address_shown: false }
+        Self {
+            scope: Scope::new(fixed, data, links, budget),
+            unsubscribe_shown: false,
+            address_shown: false,
+            is_doubtful: false,
+            styles: fixed.styles.as_ref().map(Cow::Borrowed),
+        }
     }
 
     /// Forgets what the last part set and showed. The budget stays.
@@ -47,6 +59,7 @@ impl<'a> Engine<'a> {
         self.scope.locals.clear();
         self.unsubscribe_shown = false;
         self.address_shown = false;
+        self.is_doubtful = false;
     }
 
     /// Appends what the operations print.
@@ -76,9 +89,9 @@ impl<'a> Engine<'a> {
                 let value = chain.evaluate(&self.scope)?;
                 weigh(value.as_view(), &self.scope.budget)?;
                 print(value.as_view(), *escape, *breaks, out);
+                drop(value);
                 if *escape == Escape::Close {
-                    let close = markup::close(out.get(before..).unwrap_or_default(), &self.scope.budget)?;
-                    out.push_str(&close);
+                    self.close(before, out)?;
                 }
             }
             Op::Click { link, url } => {
@@ -104,7 +117,7 @@ impl<'a> Engine<'a> {
                     Shown::Unsubscribe => self.unsubscribe_shown,
                     Shown::PhysicalAddress => self.address_shown,
                 };
-                return if shown { Ok(Flow::Next) } else { self.run(body, out) };
+                return if shown && !self.is_doubtful { Ok(Flow::Next) } else { self.run(body, out) };
             }
             Op::Choose { branches, otherwise } => {
                 let mut chosen = otherwise;
@@ -143,6 +156,16 @@ impl<'a> Engine<'a> {
         self.scope.budget.hold(written)?;
         self.take(text_steps(written))?;
         Ok(Flow::Next)
+    }
+
+    /// Checks a value that was printed as HTML from there on, and closes what it leaves open.
+    fn close(&mut self, from: usize, out: &mut String) -> Result<(), RenderFault> {
+        let styles = self.styles.as_mut().map(|styles| std::mem::take(styles.to_mut()));
+        let closed = html::close(out.get(from..).unwrap_or_default(), styles, &self.scope.budget)?;
+        out.push_str(&closed.end_tags);
+        self.is_doubtful |= closed.is_doubtful;
+        self.styles = closed.styles.map(Cow::Owned);
+        Ok(())
     }
 
     /// A link whose target is rendered. Web addresses are tracked; addresses of other kinds are checked.

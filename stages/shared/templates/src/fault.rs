@@ -160,8 +160,8 @@ pub enum RenderFault {
     /// A filter produced a value larger than allowed, or was given one it cannot work with.
     #[error("a filter failed on this recipient's data")]
     Filter,
-    /// A value that is printed as HTML leaves a comment, a tag or a style sheet open.
-    #[error("a value printed as HTML is not closed")]
+    /// A value that is printed as HTML leaves a comment, a tag or a style sheet open, or could hide the footer.
+    #[error("a value printed as HTML is not closed or could hide the footer")]
     HtmlUnclosed,
     /// The subject does not fit into a header line.
     #[error("the rendered subject is too long")]

@@ -3,7 +3,7 @@
 //! seen as the message renders. No style sheet of the template can hide the footer: its own styles are important ones.
 
 use super::escape;
-use super::program::shown;
+use super::program::{prints_markup, shown};
 use super::scan::{Item, ItemKind, Shown, Special};
 use super::structure::{closes, opens};
 use super::syntax::{Block, Tag};
@@ -19,6 +19,8 @@ enum Shows {
 fn shows(items: &[Item], field: Shown) -> Shows {
     let mut open = Vec::new();
     let mut found = Shows::Never;
+    // A value that is printed as HTML may hide it, which is seen as the message renders.
+    let prints_markup = items.iter().filter_map(Item::output).any(prints_markup);
     for item in items {
         if let Some(block) = opens(item) {
             open.push(block);
@@ -32,7 +34,7 @@ fn shows(items: &[Item], field: Shown) -> Shows {
         };
         // What is captured may never be printed.
         if shows == Some(field) && !open.contains(&Block::Capture) {
-            if open.is_empty() {
+            if open.is_empty() && !prints_markup {
                 return Shows::Always;
             }
             found = Shows::Sometimes;

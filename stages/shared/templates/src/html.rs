@@ -14,12 +14,12 @@ use super::conditional;
 use super::elements::Elements;
 use super::entities;
 use super::escape::has_prefix;
-use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
-use super::limits::OPEN_ELEMENTS;
+use super::fault::{FaultCode, Part, Position, Problem, RenderFault, TemplateFault};
+use super::limits::{OPEN_ELEMENTS, text_steps};
 use super::markup::{Broken, Reader, Token, Why};
 use super::placeholder::{Placeholders, Segment};
 use super::scan::{Item, ItemKind, Place, Shown};
-use super::sheet::{Roots, Suspect};
+use super::sheet::RootStyles;
 use super::syntax::Block;
 
 pub(super) use targets::may_be_web_address;
@@ -34,42 +34,60 @@ pub(super) struct Inserts {
     pub(super) track_links: bool,
 }
 
-/// Rewrites the items of an HTML part. Answers the new items; every Liquid tag is still there, in its order.
+/// An HTML part with everything in it.
+pub(super) struct Rewritten {
+    /// Every Liquid tag is still there, in its order.
+    pub(super) items: Vec<Item>,
+    /// What the styles of printed values are checked with.
+    pub(super) styles: RootStyles,
+}
+
+/// Rewrites the items of an HTML part.
 ///
 /// # Errors
 /// The first place where the HTML does not end what it begins, or where a value would be read as markup.
-pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Result<Vec<Item>, TemplateFault> {
+pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Result<Rewritten, TemplateFault> {
     let first = Position { line: 1, column: 1 };
     let (mut placeholders, document) =
         Placeholders::document(items, budget).map_err(|spent| Problem::from(spent).at(Part::BodyHtml, first))?;
     let start_word = if inserts.start.is_empty() { String::new() } else { placeholders.add(inserts.start) };
     let end_word = if inserts.end.is_empty() { String::new() } else { placeholders.add(inserts.end) };
-    let mut rewriter = Rewriter {
-        document: &document,
-        budget,
-        placeholders,
-        track_links: inserts.track_links,
-        links: 0,
-        out: String::with_capacity(document.len()),
-        copied: 0,
-        tokens: 0,
-        elements: Elements::default(),
-        view: View::default(),
-        roots: Roots::new(),
-        suspects: Vec::new(),
-        blocks: Vec::new(),
-        branches: 0,
-        leave: None,
-        shown: Vec::new(),
-        is_doubtful: false,
-        starts: Starts::default(),
-        end: None,
-    };
-    if let Err(fault) = rewriter.read() {
+    let mut rewriter = Rewriter::new(&document, placeholders, Some(RootStyles::default()), budget);
+    rewriter.track_links = inserts.track_links;
+    if let Err(fault) = rewriter.read(Reader::strict(&document, budget)) {
         let at = fault.at.position(&rewriter.placeholders, &document);
         return Err(fault.problem.at(Part::BodyHtml, at));
     }
-    Ok(rewriter.finish(&start_word, &end_word))
+    let styles = rewriter.styles.take().unwrap_or_default();
+    Ok(Rewritten { items: rewriter.finish(&start_word, &end_word), styles })
+}
+
+/// A value that was printed as HTML, read to its end.
+pub(super) struct Closed {
+    /// What closes all that it leaves open.
+    pub(super) end_tags: String,
+    /// It may hide what the template shows elsewhere.
+    pub(super) is_doubtful: bool,
+    /// The styles of the document with those of the value.
+    pub(super) styles: Option<RootStyles>,
+}
+
+/// Reads a value that is printed as HTML by the rules for templates. `styles`: of the document it stands in; `None` for a
+/// message without a footer, in which styles may do what they like.
+///
+/// # Errors
+/// [`RenderFault::HtmlUnclosed`] if the value ends inside a comment, a tag or a style sheet, leaves more open than can be
+/// closed, or could hide the footer.
+pub(super) fn close(html: &str, styles: Option<RootStyles>, budget: &Budget) -> Result<Closed, RenderFault> {
+    budget.take_steps(text_steps(html.len()))?;
+    let mut rewriter = Rewriter::new(html, Placeholders::absent_from(html), styles, budget);
+    rewriter.is_fragment = true;
+    rewriter.read(Reader::fragment(html, budget)).map_err(|fault| match fault.problem.code {
+        FaultCode::TooComplex => RenderFault::StepsExceeded,
+        _ => RenderFault::HtmlUnclosed,
+    })?;
+    let Rewriter { elements, is_doubtful, styles, .. } = rewriter;
+    Ok(Closed { end_tags: elements.end_tags(), is_doubtful, styles })
 }
 
 /// A fault, and where in the document or the source it is.
@@ -117,6 +135,9 @@ struct Spot {
 }
 
 const TEXT: Spot = Spot { token: 0, attribute: 0 };
+
+/// Elements in which browsers read markup in other ways than in a body: a value is none there.
+const NOT_MARKUP: [&str; 4] = ["svg", "math", "select", "noscript"];
 
 /// A block of Liquid that is open.
 struct Open {
@@ -172,10 +193,10 @@ struct Rewriter<'d> {
     tokens: u32,
     elements: Elements,
     view: View,
-    /// The attributes of `html` and `body`.
-    roots: Roots,
-    /// Rules that must not be for them.
-    suspects: Vec<Suspect>,
+    /// `None` where styles are not checked.
+    styles: Option<RootStyles>,
+    /// A value is read, which stands somewhere in a document.
+    is_fragment: bool,
     blocks: Vec<Open>,
     branches: u32,
     leave: Option<Leave>,
@@ -189,9 +210,32 @@ struct Rewriter<'d> {
 }
 
 impl<'d> Rewriter<'d> {
-    fn read(&mut self) -> Result<(), Fault> {
+    fn new(document: &'d str, placeholders: Placeholders, styles: Option<RootStyles>, budget: &'d Budget) -> Self {
+        Self {
+            document,
+            budget,
+            placeholders,
+            track_links: false,
+            links: 0,
+            out: String::new(),
+            copied: 0,
+            tokens: 0,
+            elements: Elements::default(),
+            view: View::default(),
+            styles,
+            is_fragment: false,
+            blocks: Vec::new(),
+            branches: 0,
+            leave: None,
+            shown: Vec::new(),
+            is_doubtful: false,
+            starts: Starts::default(),
+            end: None,
+        }
+    }
+
+    fn read(&mut self, mut reader: Reader<'d, 'd>) -> Result<(), Fault> {
         let document = self.document;
-        let mut reader = Reader::strict(document, self.budget);
         while let Some(token) = reader.next()? {
             self.tokens += 1;
             let start = match &token {
@@ -278,6 +322,7 @@ impl<'d> Rewriter<'d> {
         let (spot, place) = match self.view.hidden {
             _ if is_raw => (Spot { token: self.tokens, attribute: 0 }, Place::Inert),
             Some(token) => (Spot { token, attribute: 0 }, Place::Inert),
+            None if NOT_MARKUP.iter().any(|element| self.elements.is_in(element)) => (TEXT, Place::Inert),
             None => (TEXT, Place::Text),
         };
         let is_style = is_raw && self.elements.is_in("style");

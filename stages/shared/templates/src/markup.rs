@@ -9,8 +9,7 @@ use std::ops::Range;
 use runtime::{Budget, Spent};
 
 use super::conditional::{self, Conditional, HIDDEN_END};
-use super::fault::RenderFault;
-use super::limits::{ATTRIBUTES, OPEN_ELEMENTS, text_steps};
+use super::limits::{ATTRIBUTES, text_steps};
 
 /// Elements whose content is text up to their end tag.
 const RAW_TEXT: [&str; 8] = ["iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"];
@@ -82,6 +81,7 @@ pub(super) struct Reader<'d, 'b> {
     document: &'d str,
     budget: &'b Budget,
     is_strict: bool,
+    is_fragment: bool,
     at: usize,
     /// The element whose content is text, and where its tag stands.
     raw: Option<(&'static str, usize)>,
@@ -109,6 +109,7 @@ impl<'d, 'b> Reader<'d, 'b> {
             document,
             budget,
             is_strict: true,
+            is_fragment: false,
             at: 0,
             raw: None,
             svg_or_select: 0,
@@ -117,6 +118,11 @@ impl<'d, 'b> Reader<'d, 'b> {
             region: None,
             labels: HashMap::new(),
         }
+    }
+
+    /// A strict reader of a value that is put into a document: it ends no conditional comment of that document.
+    pub(super) fn fragment(document: &'d str, budget: &'b Budget) -> Self {
+        Self { is_fragment: true, ..Self::strict(document, budget) }
     }
 
     pub(super) fn lenient(document: &'d str, budget: &'b Budget) -> Self {
@@ -301,6 +307,7 @@ impl<'d, 'b> Reader<'d, 'b> {
         match conditional::read(comment).map_err(|_| unclear)? {
             None => {}
             Some(_) if self.hidden.is_some() => return Err(unclear),
+            Some(Conditional::End) if self.is_fragment && self.region.is_none() => return Err(unclear),
             Some(Conditional::End) => self.region = None,
             Some(Conditional::Start { .. }) if self.region.is_some() => return Err(unclear),
             Some(Conditional::Start { condition }) => {
@@ -455,46 +462,6 @@ pub(super) fn is_void(name: &str) -> bool {
     VOID.contains(&name)
 }
 
-/// The end tags that a piece of HTML lacks.
-///
-/// # Errors
-/// [`RenderFault::HtmlUnclosed`] if the piece ends inside a comment, a tag or a style sheet, or leaves more open than can be closed.
-pub(super) fn close(html: &str, budget: &Budget) -> Result<String, RenderFault> {
-    let mut reader = Reader::strict(html, budget);
-    let mut open: Vec<(u32, String)> = Vec::new();
-    loop {
-        let token = reader.next().map_err(|broken| match broken.why {
-            Why::Spent(spent) => spent.into(),
-            _ => RenderFault::HtmlUnclosed,
-        })?;
-        match token {
-            None => break,
-            Some(Token::Start(tag)) => {
-                let name = tag.name.to_ascii_lowercase();
-                let is_empty = reader.is_hidden() && tag.is_self_closing && name.contains(':');
-                if !is_void(&name) && !is_empty {
-                    open.push((reader.label(), name));
-                }
-                if open.len() > OPEN_ELEMENTS {
-                    return Err(RenderFault::HtmlUnclosed);
-                }
-            }
-            // Only the innermost: what is closed twice does no harm.
-            Some(Token::End { name, .. })
-                if open
-                    .last()
-                    .is_some_and(|(label, last)| *label == reader.label() && name.eq_ignore_ascii_case(last)) =>
-            {
-                open.pop();
-            }
-            Some(_) => {}
-        }
-    }
-    // An end tag of `p` that closes nothing makes a paragraph; a `p` is closed by whatever follows it.
-    let names = open.iter().rev().map(|(_, name)| name).filter(|name| *name != "p");
-    Ok(names.map(|name| format!("</{name}>")).collect())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -608,18 +575,5 @@ mod tests {
     fn what_is_open_or_ambiguous_is_refused(#[case] html: &str, #[case] why: Why) {
         assert_eq!(read(html, true), Err(why));
         assert!(read(html, false).is_ok());
-    }
-
-    #[rstest]
-    #[case("plain", "")]
-    #[case("<div><b>x", "</b></div>")]
-    #[case("<div><p>x<br>", "</div>")]
-    #[case("<i>x</i></div>", "")]
-    #[case("<!--[if mso]><div><![endif]--></div>", "</div>")]
-    #[case("<!--[if mso]><table><v:x/><![endif]-->x<!--[if mso]></table><![endif]-->", "")]
-    #[case("<div><![if !mso]></div><![endif]>", "</div>")]
-    fn what_a_piece_leaves_open_is_closed(#[case] html: &str, #[case] end_tags: &str) {
-        assert_eq!(close(html, &budget()).unwrap(), end_tags);
-        assert!(close("<!-- x", &budget()).is_err());
     }
 }

@@ -14,6 +14,7 @@ use super::merge::{Links, MergeData};
 use super::parts::{Message, MessageOptions, Named, Prepared, Scanned, prepare};
 use super::program::{Builder, Op};
 use super::segment::{Segment, segments};
+use super::sheet::RootStyles;
 use super::{TemplateSource, escape, header, qp};
 
 /// What names can mean that is the same for all recipients.
@@ -26,10 +27,12 @@ pub(super) struct Fixed {
     pub(super) campaign: Option<Named>,
     pub(super) physical_address: Option<String>,
     pub(super) fallbacks: HashMap<String, String>,
+    /// The styles of the template that values printed as HTML are checked with.
+    pub(super) styles: Option<RootStyles>,
 }
 
 impl Fixed {
-    fn of(options: &MessageOptions) -> Self {
+    fn of(options: &MessageOptions, styles: Option<RootStyles>) -> Self {
         Self {
             sender_name: options.sender.name.clone(),
             sender_email: options.sender.email.clone(),
@@ -38,6 +41,7 @@ impl Fixed {
             campaign: options.campaign.clone(),
             physical_address: options.physical_address.clone(),
             fallbacks: options.fallbacks.clone(),
+            styles,
         }
     }
 }
@@ -80,7 +84,7 @@ pub fn compile(source: &TemplateSource, options: &MessageOptions) -> Result<Comp
     draft.text(&format!("\r\n--{boundary}\r\n"));
     draft.body("text/html", Part::BodyHtml, message.html).map_err(|fault| vec![fault])?;
     draft.text(&format!("\r\n--{boundary}--\r\n"));
-    draft.finish(options)
+    draft.finish(options, message.styles)
 }
 
 /// A boundary that quoted-printable text cannot contain, the same for the same template.
@@ -192,12 +196,16 @@ pub(super) struct Draft {
 
 impl Draft {
     /// The message, when everything is in it.
-    pub(super) fn finish(self, options: &MessageOptions) -> Result<Compiled, Vec<TemplateFault>> {
+    pub(super) fn finish(
+        self,
+        options: &MessageOptions,
+        styles: Option<RootStyles>,
+    ) -> Result<Compiled, Vec<TemplateFault>> {
         let slots = u16::try_from(self.programs.len()).map_err(|_| Vec::new())?;
         Ok(Compiled {
             skeleton: Skeleton { pieces: self.pieces, slots },
             programs: self.programs,
-            fixed: Fixed::of(options),
+            fixed: Fixed::of(options, styles),
             limits: options.limits.clone(),
         })
     }
@@ -341,8 +349,8 @@ pub fn preview(
     let message = Scanned::of(source, &options.limits, &budget)
         .and_then(|scanned| prepare(scanned, options, &budget))
         .map_err(PreviewFault::Template)?;
-    let fixed = Fixed::of(options);
-    let Message { subject, text, html } = message;
+    let Message { subject, text, html, styles } = message;
+    let fixed = Fixed::of(options, styles);
     let parts = [subject, text, html].map(|part| build(&part));
     let [subject, text, html] = parts;
     let whole = |part: Result<Vec<Op>, TemplateFault>| part.map_err(|fault| PreviewFault::Template(vec![fault]));

@@ -14,6 +14,7 @@ use super::names::Locals;
 use super::plain;
 use super::program::Context;
 use super::scan::{Item, ItemKind, Special, scan};
+use super::sheet::RootStyles;
 use super::structure;
 
 /// An id and a name, as `campaign.id` and `campaign.name`.
@@ -130,6 +131,8 @@ pub(super) struct Message {
     pub(super) subject: Prepared,
     pub(super) text: Prepared,
     pub(super) html: Prepared,
+    /// The styles around the footer, if there is one.
+    pub(super) styles: Option<RootStyles>,
 }
 
 /// Prepares the parts of a message.
@@ -144,7 +147,7 @@ pub(super) fn prepare(
     let inserts =
         Inserts { start: preheader(&scanned.preheader), end: html_end(options), track_links: options.track_links };
     let html = html::rewrite(&scanned.html, inserts, budget).map_err(|fault| vec![fault])?;
-    let html = footer::expand_html(html, address);
+    let items = footer::expand_html(html.items, address);
     let subject_locals = scanned.locals(Part::Subject);
     Ok(Message {
         subject: Prepared {
@@ -154,7 +157,8 @@ pub(super) fn prepare(
             locals: subject_locals,
         },
         text,
-        html: Prepared { part: Part::BodyHtml, context: Context::Html, items: html, locals: html_locals },
+        html: Prepared { part: Part::BodyHtml, context: Context::Html, items, locals: html_locals },
+        styles: options.opt_out.then_some(html.styles),
     })
 }
 

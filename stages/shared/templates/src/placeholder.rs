@@ -36,10 +36,7 @@ impl Placeholders {
                 _ => texts.push(' '),
             }
         }
-        let highest = highest_prefix(&texts);
-        // `q` stands only at the start, so that no text before a word can overlap with it.
-        let prefix = format!("qz{}x", highest.map_or(0, |highest| highest + 1));
-        let mut placeholders = Self { prefix, table: Vec::new(), places: Vec::new() };
+        let mut placeholders = Self::absent_from(&texts);
         let mut document = String::new();
         for item in items {
             placeholders.places.push((document.len(), item.at, matches!(item.kind, ItemKind::Text(_))));
@@ -49,6 +46,14 @@ impl Placeholders {
             }
         }
         Ok((placeholders, document))
+    }
+
+    /// No words yet, and none that occurs in this text.
+    pub(super) fn absent_from(text: &str) -> Self {
+        let highest = highest_prefix(text);
+        // `q` stands only at the start, so that no text before a word can overlap with it.
+        let prefix = format!("qz{}x", highest.map_or(0, |highest| highest + 1));
+        Self { prefix, table: Vec::new(), places: Vec::new() }
     }
 
     /// A word for these items.

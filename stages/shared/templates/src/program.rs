@@ -36,7 +36,7 @@ pub(super) enum Escape {
     Quotes,
     /// HTML already, that stands in a comment or a style sheet: it may not end it.
     Angles,
-    /// HTML by the author's wish: what it leaves open is closed after it.
+    /// HTML by the author's wish: it is checked, and what it leaves open is closed after it.
     Close,
 }
 
@@ -380,6 +380,11 @@ pub(super) fn shown(chain: &Chain) -> Option<Shown> {
         },
         _ => None,
     }
+}
+
+/// Whether an output prints its value as HTML.
+pub(super) fn prints_markup(chain: &Chain) -> bool {
+    chain.filters.last().is_some_and(|filter| filter.name == RAW)
 }
 
 fn misplaced_raw(filter: &FilterCall) -> Problem {

@@ -47,6 +47,16 @@ pub(super) struct Fault {
 /// The attributes of the `html` and `body` tags: all values of a name, as [`words`]. `None`: a value makes one of them.
 pub(super) type Roots = HashMap<String, Option<String>>;
 
+/// What styles `html` and `body`, and the legal footer with them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RootStyles {
+    pub(super) roots: Roots,
+    /// Rules that must not be for them.
+    pub(super) suspects: Vec<Suspect>,
+    /// How many of the rules are known not to be for them.
+    pub(super) checked: usize,
+}
+
 /// A text in lower case, each word between single spaces.
 pub(super) fn words(text: &str) -> String {
     let words: String = text.split_whitespace().map(|word| format!(" {word}")).collect();

@@ -63,7 +63,7 @@ pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<Co
     if !written.attachments.is_empty() {
         draft.text(&format!("--{mixed}--\r\n"));
     }
-    draft.finish(options)
+    draft.finish(options, None)
 }
 
 fn body(draft: &mut Draft, media_type: &str, text: &str) {

@@ -11,11 +11,12 @@ impl Rewriter<'_> {
     pub(super) fn check_sheet(&mut self, text: &str, start: usize) -> Result<(), Fault> {
         let refused = |at: usize, why: sheet::Why| Fault { problem: invalid(why.to_string()), at: At::Document(at) };
         self.charge(text_steps(text.len()), start)?;
+        let Some(styles) = &mut self.styles else { return Ok(()) };
         let suspects = sheet::check(text, &self.placeholders);
         let suspects = suspects.map_err(|fault| refused(start + fault.at, fault.why))?;
         for mut suspect in suspects {
             suspect.at += start;
-            self.suspects.push(suspect);
+            styles.suspects.push(suspect);
         }
         Ok(())
     }
@@ -25,6 +26,9 @@ impl Rewriter<'_> {
         let at = At::Document(attribute.name.start);
         let value = self.document.get(attribute.value.clone()).unwrap_or_default();
         self.charge(text_steps(value.len()), attribute.name.start)?;
+        if self.styles.is_none() {
+            return Ok(());
+        }
         if self.placeholders.occur_in(value) {
             if of_root {
                 return Err(Fault { problem: invalid("the style of `html` and `body` cannot come from a value"), at });
@@ -37,7 +41,7 @@ impl Rewriter<'_> {
 
     /// Refuses what brings in styles that cannot be checked, and what switches off the footer's own.
     pub(super) fn check_loads(&self, tag: &HtmlTag<'_>, name: &str) -> Result<(), Fault> {
-        if !matches!(name, "link" | "meta") {
+        if self.styles.is_none() || !matches!(name, "link" | "meta") {
             return Ok(());
         }
         let has = |attribute_name: &str, is_so: &dyn Fn(&str) -> bool| {
@@ -64,7 +68,9 @@ impl Rewriter<'_> {
     pub(super) fn note_root(&mut self, name: String, attribute: &Attribute) {
         let value = self.document.get(attribute.value.clone()).unwrap_or_default();
         let is_known = !self.placeholders.occur_in(value);
-        let known = self.roots.entry(name).or_insert_with(|| Some(String::new()));
+        let Some(styles) = &mut self.styles else { return };
+        styles.checked = 0;
+        let known = styles.roots.entry(name).or_insert_with(|| Some(String::new()));
         match known {
             Some(values) if is_known => {
                 values.push_str(&sheet::words(&entities::decode(value)));
@@ -74,14 +80,18 @@ impl Rewriter<'_> {
     }
 
     /// Refuses the first rule that turns out to be one for `html` or `body`.
-    pub(super) fn check_suspects(&self) -> Result<(), Fault> {
-        let roots: usize = self.roots.values().flatten().map(String::len).sum();
-        for suspect in &self.suspects {
+    pub(super) fn check_suspects(&mut self) -> Result<(), Fault> {
+        let Some(styles) = &self.styles else { return Ok(()) };
+        let roots: usize = styles.roots.values().flatten().map(String::len).sum();
+        for suspect in styles.suspects.iter().skip(styles.checked) {
             self.charge(text_steps(roots).saturating_mul(suspect.size() as u64), suspect.at)?;
-            if suspect.matches(&self.roots) {
+            if suspect.matches(&styles.roots) {
                 let problem = invalid(sheet::Why::Root.to_string());
                 return Err(Fault { problem, at: At::Document(suspect.at) });
             }
+        }
+        if let Some(styles) = &mut self.styles {
+            styles.checked = styles.suspects.len();
         }
         Ok(())
     }

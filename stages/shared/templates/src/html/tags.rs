@@ -44,7 +44,10 @@ impl Rewriter<'_> {
                 is_leave = ids.first().copied();
             } else {
                 let value = ids.is_empty().then_some(value);
-                is_plain_element &= is_plain(&attribute_name, value);
+                let is_plain = is_plain(&attribute_name, value);
+                is_plain_element &= is_plain;
+                // What a value moves may cover what stands elsewhere.
+                self.is_doubtful |= self.is_fragment && attribute_name == "style" && !is_plain;
             }
             if attribute_name == "style" {
                 self.check_style(attribute, matches!(name.as_str(), "html" | "body"))?;
@@ -75,7 +78,7 @@ impl Rewriter<'_> {
         is_plain_element: bool,
         leave: Option<usize>,
     ) -> Result<(), Fault> {
-        self.is_doubtful |= matches!(name.as_str(), "style" | "link" | "script");
+        self.is_doubtful |= matches!(name.as_str(), "style" | "link" | "script" | "dialog");
         if matches!(name.as_str(), "html" | "body") {
             return self.root_tag(tag, &name, is_plain_element);
         }

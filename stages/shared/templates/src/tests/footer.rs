@@ -21,9 +21,22 @@ fn between(html: &str) -> String {
     before.rsplit_once('|').unwrap().1.to_owned()
 }
 
+/// A marketing mail of this template with this value for the first name.
+fn of_value(html: &str, value: &str) -> Result<String, RenderFault> {
+    match preview(&template(html), &marketing(), &named(value), &TestLinks) {
+        Ok(preview) => Ok(preview.html),
+        Err(PreviewFault::Render(fault)) => Err(fault),
+        Err(PreviewFault::Template(faults)) => panic!("{faults:?}"),
+    }
+}
+
 fn refused_at(html: &str) -> (u32, u32) {
     let faults = check(&template(html), &KnownFields::default()).unwrap_err();
     assert_eq!(faults[0].code, FaultCode::HtmlInvalid, "{faults:?}");
+    // What a template may not contain no value may contain.
+    if !html.contains("{{") && !html.contains("{%") {
+        assert!(matches!(of_value("{{ first_name | raw }}", html), Err(RenderFault::HtmlUnclosed)), "{html}");
+    }
     (faults[0].line, faults[0].column)
 }
 
@@ -192,6 +205,9 @@ fn a_rule_that_could_hide_the_footer_is_refused(#[case] sheet: &str, #[case] col
 fn a_style_sheet_that_leaves_the_body_alone_is_accepted(#[case] sheet: &str) {
     let html = format!("<style>{sheet}</style><body class=body id=top>y");
     check(&template(&html), &KnownFields::default()).unwrap();
+    if !html.contains("{{") && !html.contains("{%") {
+        of_value("{{ first_name | raw }}", &html).unwrap();
+    }
 }
 
 #[rstest]
@@ -219,4 +235,48 @@ fn a_value_in_a_style_cannot_hide_the_footer() {
     assert_eq!(of(style, "5px"), "<p style=\"margin-top:5px\">x</p>");
     let branch = "<p style=\"margin-top:{% if first_name %}-{% endif %}9px\">x</p>";
     assert_eq!(of(branch, "a"), "<p style=\"\">x</p>");
+}
+
+#[rstest]
+#[case::of_the_template("<body class=k>{{ first_name | raw }}", "<style>.k{overflow:hidden}</style>")]
+#[case::in_the_template("<style>.k{overflow:hidden}</style>{{ first_name | raw }}", "<body class=k>")]
+#[case::of_another_value(
+    "{{ first_name | slice: 0, 14 | raw }}{{ first_name | slice: 14, 99 | raw }}",
+    "<body class=k><style>.k{overflow:hidden}</style>"
+)]
+#[case::hidden("{{ first_name | raw }}", "<body hidden>")]
+#[case::end_of_a_condition("<!--[if !mso]><!-->{{ first_name | raw }}<!--<![endif]-->", "<!--<![endif]-->")]
+fn a_value_printed_as_html_cannot_hide_the_footer(#[case] html: &str, #[case] value: &str) {
+    assert_eq!(of_value(html, value), Err(RenderFault::HtmlUnclosed));
+}
+
+#[rstest]
+#[case::style("<style>a{display:none}</style>", 2)]
+#[case::cover("<img style='position:fixed;width:100%'>", 2)]
+#[case::plain("<b style='text-align:left'>x</b>", 1)]
+fn a_value_that_may_hide_the_own_link_adds_the_footer(#[case] value: &str, #[case] links: usize) {
+    let html = "{{ physical_address }}<a href='{{ unsubscribe_url }}'>leave</a>{{ first_name | raw }}";
+    let html = of_value(html, value).unwrap();
+    assert_eq!(html.matches("/u/1").count(), links, "{html}");
+}
+
+#[rstest]
+#[case("svg")]
+#[case("select")]
+#[case("noscript")]
+fn a_value_is_no_markup_where_browsers_differ(#[case] element: &str) {
+    let html = of_value(&format!("<{element}>{{{{ first_name | raw }}}}</{element}>"), "<style><!--</style>").unwrap();
+    assert!(html.contains("&lt;style&gt;&lt;!--&lt;/style&gt;"), "{html}");
+}
+
+#[test]
+fn a_value_may_style_what_is_not_the_body() {
+    let html = "<body class=k><style>.k{color:red}</style>{{ first_name | raw }}";
+    assert!(of_value(html, "<style>.other{overflow:hidden}</style>").unwrap().contains("/u/1"));
+}
+
+#[test]
+fn without_a_footer_a_value_may_style_the_body() {
+    let value = "<style>body{overflow:hidden}</style><link rel=stylesheet href=https://x.test/a.css><b>x";
+    assert_eq!(html_of("{{ first_name | raw }}", &named(value)), format!("{value}</b>"));
 }

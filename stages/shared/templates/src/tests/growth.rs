@@ -333,6 +333,6 @@ fn fuzz_html() {
                 end = span.end;
             }
         }
-        let _ = markup::close(&html, &budget);
+        let _ = html::close(&html, Some(Default::default()), &budget);
     });
 }
