@@ -34,6 +34,14 @@ const LIMITS: Limits = Limits {
     time: Duration::from_secs(10),
 };
 
+/// The most memory in bytes that the values of a body take, estimated from its bytes alone: a separator may be a value, a brace an object.
+#[must_use]
+pub fn weight(body: &[u8]) -> usize {
+    let separators = body.iter().filter(|&&byte| matches!(byte, b',' | b'[' | b':')).count();
+    let objects = body.iter().filter(|&&byte| byte == b'{').count();
+    body.len() + (1 + separators + objects * OBJECT_WEIGHT) * VALUE_BYTES
+}
+
 /// Parses a body.
 ///
 /// # Errors
@@ -354,6 +362,18 @@ mod tests {
                 let _ = decode::<Body>(object);
             }
         });
+    }
+
+    #[rstest]
+    #[case::text(r#"{"a":"text"}"#)]
+    #[case::numbers("{\"a\":[1,1,1,1]}")]
+    #[case::objects("{\"a\":[{\"b\":{}},{\"b\":{}}]}")]
+    #[case::nested("{\"a\":[[[[[]]]]]}")]
+    fn a_body_weighs_at_least_what_is_held_of_it(#[case] body: &str) {
+        let budget = Budget::new(LIMITS);
+        parse_within(&budget, body.as_bytes()).unwrap();
+        let held = LIMITS.held_bytes - budget.held_left();
+        assert!(weight(body.as_bytes()) >= held && held > 0, "{held}");
     }
 
     #[rstest]

@@ -35,12 +35,14 @@ pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
 /// How long the doorbell is tried after a commit; then the sweep rings.
 const ANNOUNCE_MAX: Duration = Duration::from_secs(5);
 
-/// Room for what is read from long bodies, in KiB, beside the bodies themselves: one of the longest at a time, more of shorter ones.
-/// The others wait with their bodies. A room for each kind, so that no import stands before a message; and one for messages that are
-/// stored, so that whoever waits for Postgres keeps nobody from reading.
-static ROOM_FOR_IMPORTS: Semaphore = Semaphore::const_new(body::IMPORT_BODY_MAX_BYTES / 1024);
-static ROOM_FOR_MESSAGES: Semaphore = Semaphore::const_new(body::MESSAGE_BODY_MAX_BYTES / 1024);
-static ROOM_TO_STORE_MESSAGES: Semaphore = Semaphore::const_new(body::MESSAGE_BODY_MAX_BYTES / 1024);
+/// How much may be read from heavy bodies at a time, beside the bodies themselves: one of the heaviest, or more of lighter ones. The
+/// others wait with their bodies. Each kind has its own, so that no import stands before a message; messages that are stored have
+/// one, so that a wait for Postgres keeps nobody from reading; and so has work on a body (a template rendered over it), which takes
+/// longest and holds the body more than once.
+static READ_IMPORTS: Capacity = Capacity::new(body::IMPORT_BODY_MAX_BYTES);
+static READ_MESSAGES: Capacity = Capacity::new(body::MESSAGE_BODY_MAX_BYTES);
+static STORE_MESSAGES: Capacity = Capacity::new(body::MESSAGE_BODY_MAX_BYTES);
+static WORK_ON_BODIES: Capacity = Capacity::new(16 * BODY_MAX_BYTES);
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -211,7 +213,11 @@ async fn write_steps(
         path,
         key: IdempotencyKey::read(&parts.headers, parts.method.as_str(), parts.uri.path(), &body)?,
         body,
-        room: if spec.body_max_bytes > body::MESSAGE_BODY_MAX_BYTES { &ROOM_FOR_IMPORTS } else { &ROOM_FOR_MESSAGES },
+        capacity: match spec.body_max_bytes {
+            _ if spec.has_work => &WORK_ON_BODIES,
+            ..=body::MESSAGE_BODY_MAX_BYTES => &READ_MESSAGES,
+            _ => &READ_IMPORTS,
+        },
         in_tenant: spec.in_tenant,
         later: spec.later,
         reach: spec.reach,
@@ -244,7 +250,7 @@ struct Work {
     path: Vec<(String, String)>,
     key: Option<IdempotencyKey>,
     body: Bytes,
-    room: &'static Semaphore,
+    capacity: &'static Capacity,
     in_tenant: bool,
     later: Option<Later>,
     reach: Reach,
@@ -270,7 +276,7 @@ impl Work {
             path,
             key,
             body,
-            room,
+            capacity,
             in_tenant,
             later,
             reach,
@@ -281,8 +287,8 @@ impl Work {
         } = self;
         // Whoever does not wait holds nothing: a repeat may wait, or not, at once.
         let lease = if unwaited { Duration::ZERO } else { later::LEASE };
-        let length = body.len();
-        let mut place = find_room(room, length).await?;
+        let weight = json::weight(&body);
+        let mut permit = capacity.acquire(weight).await?;
         let mut object = parse(&body).await?;
         // A large one need not be kept beside what was read from it.
         drop(body);
@@ -295,8 +301,8 @@ impl Work {
             let prepared = preparer(before.clone(), given).await;
             if reads_ahead {
                 // From here on it waits for Postgres only, and the next may be read.
-                drop(place.take());
-                place = find_room(&ROOM_TO_STORE_MESSAGES, length).await?;
+                drop(permit.take());
+                permit = STORE_MESSAGES.acquire(weight).await?;
             }
             let mut tx = ingress.pool(reach).begin().await?;
             let tenant = match &claim {
@@ -349,7 +355,7 @@ impl Work {
             let scoped = Scoped { tenant, key_id, key: key.as_ref(), lease };
             let reply = settle(&ingress, tx, scoped, result, announcements).await?;
             // Not before the commit, which may wait for the disk: until then the connection keeps what it sent.
-            drop(place.take());
+            drop(permit.take());
             return match reply.later {
                 Some(reference) if unwaited => committed(reference).map(IntoResponse::into_response),
                 Some(reference) => waiting.conclude(reference, true).await.map(IntoResponse::into_response),
@@ -390,13 +396,26 @@ impl Waiting<'_> {
     }
 }
 
-/// Waits until what is read from a body has room; what is read from a short one needs none.
-async fn find_room(room: &'static Semaphore, length: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
-    if length <= BODY_MAX_BYTES {
-        return Ok(None);
+/// Memory for what is read from bodies.
+struct Capacity {
+    kib: usize,
+    permits: Semaphore,
+}
+
+impl Capacity {
+    const fn new(bytes: usize) -> Self {
+        Self { kib: bytes / 1024, permits: Semaphore::const_new(bytes / 1024) }
     }
-    let kib = u32::try_from(length / 1024).unwrap_or(u32::MAX);
-    room.acquire_many(kib).await.map(Some).map_err(|error| ApiError::unexpected(&error))
+
+    /// Waits until a body of this [`json::weight`] may be read. A light one needs no permit; one that is heavier than all there is
+    /// takes all of it.
+    async fn acquire(&'static self, weight: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
+        if weight <= BODY_MAX_BYTES {
+            return Ok(None);
+        }
+        let kib = u32::try_from((weight / 1024).min(self.kib)).unwrap_or(u32::MAX);
+        self.permits.acquire_many(kib).await.map(Some).map_err(|error| ApiError::unexpected(&error))
+    }
 }
 
 /// Parses a body; a large one off the reactor, where it would hold up everybody else.
