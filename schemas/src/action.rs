@@ -115,7 +115,7 @@ pub struct AddSuppression {
 }
 
 /// What a suppression holds for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SuppressionScope {
     /// All mail.

@@ -3,7 +3,7 @@ import { readFile } from "node:fs/promises";
 import { Parser } from "@asyncapi/parser";
 
 const text = await readFile(process.argv[2], "utf8");
-const { document, diagnostics } = await new Parser().parse(text);
+const { document, diagnostics } = await new Parser().parse(text, { source: process.argv[2] });
 const errors = diagnostics.filter((diagnostic) => diagnostic.severity === 0);
 for (const { path, message } of errors.slice(0, 20)) console.error(`${path.join(".")}: ${message}`);
 if (!document || errors.length > 0) process.exit(1);

@@ -1,9 +1,10 @@
 //! Strict JSON: one reading of a body, whoever reads it. Duplicate keys, NUL characters, trailing bytes, unknown fields and
 //! anything but an object at the top are refused.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use runtime::{Budget, Limits, Spent};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use schemas::parse_id;
 use serde::{
     Deserialize, Deserializer,
@@ -245,6 +246,20 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id(pub Uuid);
 
+impl JsonSchema for Id {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Id".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Uuid::json_schema(generator)
+    }
+}
+
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -286,6 +301,21 @@ impl<T> Patch<T> {
             Self::Null => Some(None),
             Self::Value(value) => Some(Some(value)),
         }
+    }
+}
+
+/// May be left out, and be null.
+impl<T: JsonSchema> JsonSchema for Patch<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("{}Patch", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Option::<T>::json_schema(generator)
     }
 }
 

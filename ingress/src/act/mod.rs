@@ -174,21 +174,53 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// With this status and body; the body's `ok: true` is the handler's to write.
+    /// With this status and this answer, to which `ok: true` is added.
     ///
     /// # Errors
-    /// 500 for a body that does not serialise: never for our types.
-    pub fn new(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
-        let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
-        Ok(Self { status, body, later: None, has_secret: false })
+    /// 500 for an answer that does not serialise: never for our types.
+    pub fn new(status: StatusCode, answer: &impl Serialize) -> Result<Self, ApiError> {
+        Self::untyped(status, &Success { ok: true, answer })
     }
 
     /// 200
     ///
     /// # Errors
     /// As [`Reply::new`].
-    pub fn ok(body: &impl Serialize) -> Result<Self, ApiError> {
-        Self::new(StatusCode::OK, body)
+    pub fn ok(answer: &impl Serialize) -> Result<Self, ApiError> {
+        Self::new(StatusCode::OK, answer)
+    }
+
+    /// With this status and body; the body's `ok: true` is the handler's to write.
+    ///
+    /// # Errors
+    /// 500 for a body that does not serialise: never for our types.
+    pub fn untyped(status: StatusCode, body: &impl Serialize) -> Result<Self, ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::unexpected(&error))?;
+        Ok(Self { status, body, later: None, has_secret: false })
+    }
+
+    /// 200, as [`Reply::untyped`].
+    ///
+    /// # Errors
+    /// As [`Reply::untyped`].
+    pub fn untyped_ok(body: &impl Serialize) -> Result<Self, ApiError> {
+        Self::untyped(StatusCode::OK, body)
+    }
+
+    /// 201, as [`Reply::untyped`].
+    ///
+    /// # Errors
+    /// As [`Reply::untyped`].
+    pub fn untyped_created(body: &impl Serialize) -> Result<Self, ApiError> {
+        Self::untyped(StatusCode::CREATED, body)
+    }
+
+    /// 202, as [`Reply::untyped`].
+    ///
+    /// # Errors
+    /// As [`Reply::untyped`].
+    pub fn untyped_accepted(body: &impl Serialize) -> Result<Self, ApiError> {
+        Self::untyped(StatusCode::ACCEPTED, body)
     }
 
     /// "Committed; now wait": what is answered is the outcome of `reference`. For routes made with [`write_and_wait`].
@@ -207,17 +239,25 @@ impl Reply {
     ///
     /// # Errors
     /// As [`Reply::new`].
-    pub fn created(body: &impl Serialize) -> Result<Self, ApiError> {
-        Self::new(StatusCode::CREATED, body)
+    pub fn created(answer: &impl Serialize) -> Result<Self, ApiError> {
+        Self::new(StatusCode::CREATED, answer)
     }
 
     /// 202
     ///
     /// # Errors
     /// As [`Reply::new`].
-    pub fn accepted(body: &impl Serialize) -> Result<Self, ApiError> {
-        Self::new(StatusCode::ACCEPTED, body)
+    pub fn accepted(answer: &impl Serialize) -> Result<Self, ApiError> {
+        Self::new(StatusCode::ACCEPTED, answer)
     }
+}
+
+/// What every success says, and the answer.
+#[derive(Serialize)]
+struct Success<'a, T> {
+    ok: bool,
+    #[serde(flatten)]
+    answer: &'a T,
 }
 
 impl IntoResponse for Reply {
@@ -247,8 +287,9 @@ where
 }
 
 /// The body of a GET handler without further query parameters.
-#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NoFields")]
 pub struct NoParameters {}
 
 /// The body of a write that needs nothing but the tenant.

@@ -1,8 +1,11 @@
 //! Lists: newest first, keyset on (created_at, id), an opaque cursor (API.md §1).
 
+use std::borrow::Cow;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::Serializer;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serializer};
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -10,6 +13,67 @@ use crate::error::ApiError;
 const LIMIT_DEFAULT: i64 = 50;
 const LIMIT_MAX: i64 = 200;
 const CURSOR_BYTES: usize = 24;
+
+/// The query of a list that asks for nothing but its part.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PageQuery {
+    /// How many to answer at most.
+    #[schemars(with = "Option<PageLimit>")]
+    pub limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    #[schemars(with = "Option<PageCursor>")]
+    pub cursor: Option<String>,
+}
+
+impl PageQuery {
+    /// The part that is asked for.
+    ///
+    /// # Errors
+    /// As [`Page::new`].
+    pub fn page(&self) -> Result<Page, ApiError> {
+        Page::new(self.limit, self.cursor.as_deref())
+    }
+}
+
+/// What `limit` may be, for `#[schemars(with = "Option<PageLimit>")]`.
+#[derive(Debug)]
+pub enum PageLimit {}
+
+impl JsonSchema for PageLimit {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "PageLimit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT,
+            "description": "How many to answer at most.",
+        })
+    }
+}
+
+/// What `cursor` may be, for `#[schemars(with = "Option<PageCursor>")]`.
+#[derive(Debug)]
+pub enum PageCursor {}
+
+impl JsonSchema for PageCursor {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "PageCursor".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "description": "`next_cursor` of the page before."})
+    }
+}
 
 /// Which part of a list is asked for. In SQL: `($2::timestamptz is null or (created_at, id) < ($2, $3)) order by created_at desc,
 /// id desc limit $4`, with [`Page::fetch`] as the limit.

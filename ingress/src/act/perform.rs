@@ -367,12 +367,12 @@ impl Work {
 
 /// The answer to a dry run: which status the act would be answered with. Its ids are gone with it.
 fn would_be(reply: &Reply) -> Result<Reply, ApiError> {
-    Reply::ok(&serde_json::json!({"ok": true, "would_answer": reply.status.as_u16()}))
+    Reply::untyped_ok(&serde_json::json!({"ok": true, "would_answer": reply.status.as_u16()}))
 }
 
 /// The answer to a write whose outcome nobody waits for.
 fn committed(reference: Uuid) -> Result<Reply, ApiError> {
-    Reply::accepted(&serde_json::json!({"ok": true, "message_id": reference}))
+    Reply::untyped_accepted(&serde_json::json!({"ok": true, "message_id": reference}))
 }
 
 /// A write whose answer may come later.

@@ -215,12 +215,15 @@ pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) 
         true => (content["schema"].clone(), content["example"].clone()),
         false => (json!({"type": "object", "additionalProperties": false, "properties": {}}), json!({})),
     };
-    for parameter in written["parameters"].as_array().into_iter().flatten() {
-        let parameter = openapi::resolve(http, parameter);
-        let (Some(name), true) = (parameter["name"].as_str(), parameter["in"] == "path" || parameter["in"] == "query")
-        else {
-            continue;
-        };
+    let parameters = written["parameters"].as_array().into_iter().flatten();
+    let parameters = parameters.map(|parameter| openapi::resolve(http, parameter));
+    let parameters: Vec<&Value> =
+        parameters.filter(|parameter| parameter["in"] == "path" || parameter["in"] == "query").collect();
+    if !parameters.is_empty() {
+        schema = extensible(http, schema);
+    }
+    for parameter in parameters {
+        let Some(name) = parameter["name"].as_str() else { continue };
         let mut own = parameter["schema"].clone();
         if let (Some(description), None) = (parameter.get("description"), own.get("description")) {
             own["description"] = description.clone();
@@ -231,6 +234,17 @@ pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) 
         add(&mut schema, name, &own, parameter["required"] == true);
     }
     (schema, example)
+}
+
+/// An object that fields can be added to, with the fields of a named one: each refers to the field there.
+pub(super) fn extensible(http: &Value, schema: Value) -> Value {
+    let Some(path) = schema["$ref"].as_str() else { return schema };
+    let mut named = openapi::resolve(http, &schema).clone();
+    let fields = named.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, field) in fields.into_iter().flatten() {
+        *field = json!({"$ref": format!("{path}/properties/{name}")});
+    }
+    named
 }
 
 /// Adds a property to an object, or to each of several alternatives.

@@ -69,9 +69,18 @@ impl Document {
             "examples": message.examples.iter().filter(|(_, payload)| payload.is_object()).map(example).collect::<Vec<_>>(),
         });
         if !message.headers.is_empty() {
-            described["headers"] = headers(message.headers);
+            described["headers"] = self.headers(message.headers);
         }
         self.messages.insert(message.name.clone(), described);
+    }
+
+    /// The headers of a message: a reference, for many have the same.
+    fn headers(&mut self, list: &[Header]) -> Value {
+        let names: Vec<&str> = list.iter().map(|header| header.name).collect();
+        let (name, schema) = (format!("headers.{}", names.join(".")), headers(list));
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        let known = self.schemas.entry(name).or_insert_with(|| schema.clone());
+        if *known == schema { reference } else { schema }
     }
 
     /// A channel with one message; answers a reference to it.

@@ -1,5 +1,6 @@
-//! The contract of the bus: `schemas/asyncapi.json` (AsyncAPI 3.0) and one JSON Schema for each message in `schemas/json`, made from
-//! the types and from the routes themselves.
+//! The contract of the bus: `schemas/asyncapi.json` (AsyncAPI 3.0), made from the types and from the routes themselves, and one JSON
+//! Schema for each message that is kept in a stream or told, in `schemas/json`. Calls carry the bodies of HTTP: the committed document
+//! refers to their schemas in `openapi.json` beside it, and what is served or printed stands alone.
 //!
 //! What the engine says among its stages and what it tells is described in `schemas::catalog`, from the types. What callers may ask
 //! is what HTTP takes, so it is made from the OpenAPI document: the same bodies, with what a path names put into them.
@@ -23,6 +24,9 @@ pub(crate) use calls::Call;
 
 /// The dialect of every schema.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// What the names of requests and answers of calls begin with.
+const CALLS: &str = "mail.v1.api.";
 
 /// Everything, made once.
 struct Made {
@@ -62,13 +66,21 @@ pub fn document() -> &'static Value {
 /// The document as it is written and printed: pretty, with a line break at the end.
 #[must_use]
 pub fn text() -> String {
-    format!("{:#}\n", document())
+    catalog::printed(document())
 }
 
-/// The JSON Schemas, by the names of their files.
+/// The document as it is committed: what `openapi.json` beside it has, too, it refers to.
+#[must_use]
+pub fn committed() -> String {
+    let http = openapi::document(&openapi::operations());
+    catalog::printed(&standalone::leaning_on(document().clone(), "openapi.json", &http["components"]["schemas"]))
+}
+
+/// The JSON Schemas that are committed, by the names of their files: those of every message but the calls, which are HTTP's.
 #[must_use]
 pub fn files() -> BTreeMap<String, String> {
-    messages().iter().map(|message| (format!("{}.json", message.name), format!("{:#}\n", standing(message)))).collect()
+    let own = messages().iter().filter(|message| !message.name.starts_with(CALLS));
+    own.map(|message| (format!("{}.json", message.name), catalog::printed(&standing(message)))).collect()
 }
 
 /// A message's schema as its file has it: with a name, a line about it, and examples.

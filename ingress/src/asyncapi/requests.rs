@@ -8,7 +8,7 @@ use schemas::{
 use serde_json::{Value, json};
 
 use super::{
-    calls::{add, request_of},
+    calls::{add, extensible, request_of},
     standalone::standing_alone,
 };
 use crate::bus;
@@ -52,7 +52,7 @@ pub(super) fn all(http: &Value) -> Vec<Described> {
             read: |bytes| serde_json::from_slice::<Value>(bytes).map(drop),
         };
         if *kind == DirectKind::Transactional {
-            or_several(&mut described);
+            or_several(http, &mut described);
         }
         described.schema = standing_alone(described.schema, &http["components"]["schemas"]);
         Some(described)
@@ -61,9 +61,9 @@ pub(super) fn all(http: &Value) -> Vec<Described> {
 }
 
 /// One, or a list of them.
-fn or_several(described: &mut Described) {
+fn or_several(http: &Value, described: &mut Described) {
     let one = described.schema.clone();
-    let mut item = one.clone();
+    let mut item = extensible(http, one.clone());
     let key = json!({
         "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$",
         "description": "What this one is done once by, whatever message it comes in. Left out: the message's `Nats-Msg-Id` and its place.",

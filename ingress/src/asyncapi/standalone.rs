@@ -1,6 +1,6 @@
 //! Schemas that refer to named ones: taken out of one document, put into another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -47,8 +47,7 @@ pub(super) fn referring(mut schema: Value) -> (Value, BTreeMap<String, Value>) {
 fn gather(value: &Value, named: &Value, found: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(object) => {
-            if let Some(name) =
-                object.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix(COMPONENTS))
+            if let Some(name) = object.get("$ref").and_then(Value::as_str).and_then(|path| named_in(path, COMPONENTS))
                 && !found.contains_key(name)
             {
                 found.insert(name.to_owned(), named[name].clone());
@@ -61,17 +60,43 @@ fn gather(value: &Value, named: &Value, found: &mut BTreeMap<String, Value>) {
     }
 }
 
+/// The name of the schema that a reference leads to, or into.
+fn named_in<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+    path.strip_prefix(prefix)?.split('/').next()
+}
+
 fn turn(value: &mut Value, from: &str, to: &str) {
+    redirect(value, &|path| path.strip_prefix(from).map(|name| format!("{to}{name}")));
+}
+
+/// A document without the schemas that another has, too: it refers to those of the other, which stands beside it under `file`.
+pub(super) fn leaning_on(mut document: Value, file: &str, others: &Value) -> Value {
+    let mut left_out = BTreeSet::new();
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        schemas.retain(|name, schema| {
+            let is_shared = others.get(name).is_some_and(|other| other == schema);
+            if is_shared {
+                left_out.insert(name.clone());
+            }
+            !is_shared
+        });
+    }
+    redirect(&mut document, &|path| left_out.contains(named_in(path, COMPONENTS)?).then(|| format!("{file}{path}")));
+    document
+}
+
+/// Changes every reference for which there is another.
+fn redirect(value: &mut Value, other: &impl Fn(&str) -> Option<String>) {
     match value {
         Value::Object(object) => {
             if let Some(Value::String(path)) = object.get_mut("$ref")
-                && let Some(name) = path.strip_prefix(from)
+                && let Some(new) = other(path)
             {
-                *path = format!("{to}{name}");
+                *path = new;
             }
-            object.values_mut().for_each(|value| turn(value, from, to));
+            object.values_mut().for_each(|value| redirect(value, other));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| turn(item, from, to)),
+        Value::Array(items) => items.iter_mut().for_each(|item| redirect(item, other)),
         _ => {}
     }
 }
@@ -95,5 +120,21 @@ mod tests {
         assert_eq!(again, schema);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["Leaf", "Rule"]);
         assert_eq!(found["Rule"], named["Rule"]);
+    }
+
+    #[test]
+    fn a_document_leans_on_the_schemas_that_another_has() {
+        let others = json!({"Same": {"type": "string"}, "Other": {"type": "string"}});
+        let refer = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+        let schemas = json!({"Same": {"type": "string"}, "Other": {"type": "integer"}, "Own": refer("Same/type")});
+        let made = leaning_on(
+            json!({"a": refer("Same"), "b": refer("Other"), "components": {"schemas": schemas}}),
+            "o.json",
+            &others,
+        );
+        assert_eq!(made["a"]["$ref"], "o.json#/components/schemas/Same");
+        assert_eq!(made["b"], refer("Other"));
+        let own = json!({"Other": {"type": "integer"}, "Own": {"$ref": "o.json#/components/schemas/Same/type"}});
+        assert_eq!(made["components"]["schemas"], own);
     }
 }

@@ -1,8 +1,12 @@
 //! What a route says of itself.
 
+use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::schema::{Field, Schema, integer, optional, text};
+use super::{
+    schema::{Field, Schema, integer, optional, text},
+    types,
+};
 
 /// The documentation of one operation. What all operations have in common (credentials, tenant, idempotency, the refusals of the
 /// road) is added when the document is made, and does not stand here.
@@ -60,9 +64,15 @@ impl Doc {
         }
     }
 
+    /// Query parameters: the fields of the type that reads them, without the tenant's.
+    #[must_use]
+    pub fn query<T: JsonSchema>(self) -> Self {
+        self.query_fields(types::query::<T>())
+    }
+
     /// Query parameters, without the tenant's.
     #[must_use]
-    pub fn query(mut self, fields: impl IntoIterator<Item = Field>) -> Self {
+    pub fn query_fields(mut self, fields: impl IntoIterator<Item = Field>) -> Self {
         self.query.extend(fields);
         self
     }
@@ -70,7 +80,7 @@ impl Doc {
     /// The query parameters of lists: `limit` and `cursor`.
     #[must_use]
     pub fn paged(self) -> Self {
-        self.query([
+        self.query_fields([
             optional("limit", integer(1, 200).default(50).about("How many to answer at most.")),
             optional("cursor", text().about("`next_cursor` of the page before.")),
         ])
@@ -83,16 +93,29 @@ impl Doc {
         self
     }
 
+    /// The type that reads the body of a write, and an example, both without the tenant's fields.
+    #[must_use]
+    pub fn body<T: JsonSchema>(self, example: Value) -> Self {
+        self.body_schema(types::body::<T>(), example)
+    }
+
     /// The body of a write, without the tenant's fields, and an example of it.
     #[must_use]
-    pub fn body(mut self, schema: Schema, example: Value) -> Self {
+    pub fn body_schema(mut self, schema: Schema, example: Value) -> Self {
         self.body = Some(Body { schema, example });
         self
     }
 
+    /// An answer in JSON that is not an error: the type that the handler answers with, and an example, both without `ok`.
+    #[must_use]
+    pub fn answer<T: JsonSchema>(self, status: u16, description: &'static str, mut example: Value) -> Self {
+        example["ok"] = true.into();
+        self.answer_schema(status, description, types::answer::<T>(), example)
+    }
+
     /// An answer in JSON that is not an error, with an example.
     #[must_use]
-    pub fn answer(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
+    pub fn answer_schema(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
         self.answers.push(Answer {
             status,
             description,

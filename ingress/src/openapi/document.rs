@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemas::catalog::sorted;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -22,6 +23,9 @@ POST, PATCH and DELETE take an `Idempotency-Key`: the first answer is kept for 2
 
 const EXAMPLE_TENANT: &str = "tenant-1";
 
+/// Parameters that many operations have.
+const SHARED_PARAMETERS: [&str; 5] = ["id", "product_tenant_id", "engine_tenant_id", "limit", "cursor"];
+
 /// The refusals of the road that are the same for every keyed operation: status, name of the component, codes.
 const SHARED: [(u16, &str, &[&str]); 6] = [
     (
@@ -40,13 +44,16 @@ const SHARED: [(u16, &str, &[&str]); 6] = [
 #[must_use]
 pub fn document(operations: &[Operation]) -> Value {
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    let mut schemas: BTreeMap<&str, Value> = BTreeMap::from([("Error", error()), ("FieldFault", field_fault())]);
+    let mut components = Components::default();
     let docs: Vec<(&Operation, Doc)> = operations.iter().map(|operation| (operation, (operation.doc)())).collect();
     for (operation, doc) in &docs {
         let written = Written { operation, doc, all: &docs };
         let item = paths.entry(operation.path).or_default();
-        item.insert(operation.verb.as_str().to_lowercase(), written.operation(&mut schemas));
+        item.insert(operation.verb.as_str().to_lowercase(), written.operation(&mut components));
     }
+    components.schemas.extend([("Error".to_owned(), error()), ("FieldFault".to_owned(), field_fault())]);
+    components.responses.extend(shared_responses());
+    components.parameters.insert("IdempotencyKey".to_owned(), idempotency_key());
     sorted(json!({
         "openapi": "3.1.0",
         "jsonSchemaDialect": "https://spec.openapis.org/oas/3.1/dialect/base",
@@ -57,26 +64,56 @@ pub fn document(operations: &[Operation]) -> Value {
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": schemas,
-            "responses": shared_responses(),
+            "schemas": components.schemas,
+            "responses": components.responses,
             "headers": headers(),
-            "parameters": {"IdempotencyKey": idempotency_key()},
+            "parameters": components.parameters,
             "securitySchemes": security_schemes(),
         },
     }))
 }
 
-/// Keys in order, whichever crates are built along: one of them may switch on serde_json's `preserve_order` for all.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(object) => {
-            let ordered: BTreeMap<String, Value> =
-                object.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            Value::Object(ordered.into_iter().collect())
+/// What operations share and refer to by name.
+#[derive(Default)]
+struct Components {
+    schemas: BTreeMap<String, Value>,
+    responses: BTreeMap<String, Value>,
+    parameters: BTreeMap<String, Value>,
+}
+
+impl Components {
+    /// Keeps the named schemas of a schema, and answers the schema.
+    fn schema(&mut self, schema: &Schema) -> Value {
+        for (name, value) in schema.components() {
+            let known = self.schemas.entry(name.clone()).or_insert_with(|| value.clone());
+            // Two schemas under one name: the test of the document looks for this mark.
+            if known != value {
+                *known = json!({"x-conflict": name});
+            }
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        other => other,
+        schema.value().clone()
     }
+
+    /// Keeps a response under a name and answers a reference to it. If the name stands for another response, answers the response.
+    fn response(&mut self, name: String, response: Value) -> Value {
+        share(&mut self.responses, "responses", name, response)
+    }
+
+    /// Keeps a parameter of many operations under its name and answers a reference to it; any other is answered as it is.
+    fn parameter(&mut self, parameter: Value) -> Value {
+        match parameter["name"].as_str() {
+            Some(name) if SHARED_PARAMETERS.contains(&name) => {
+                share(&mut self.parameters, "parameters", name.to_owned(), parameter)
+            }
+            _ => parameter,
+        }
+    }
+}
+
+fn share(kept: &mut BTreeMap<String, Value>, kind: &str, name: String, value: Value) -> Value {
+    let reference = json!({"$ref": format!("#/components/{kind}/{name}")});
+    let known = kept.entry(name).or_insert_with(|| value.clone());
+    if *known == value { reference } else { value }
 }
 
 fn error() -> Value {
@@ -114,15 +151,15 @@ fn error_with(codes: &[String]) -> Value {
     ]})
 }
 
-fn shared_responses() -> Value {
-    let mut responses = Map::new();
+fn shared_responses() -> BTreeMap<String, Value> {
+    let mut responses = BTreeMap::new();
     for (status, name, codes) in SHARED {
         let codes: Vec<String> = codes.iter().map(|code| (*code).to_owned()).collect();
         responses.insert(name.to_owned(), error_response(status, &codes, headers_of(status, Verb::Get, true)));
     }
     let internal = error_response(500, &["internal_error".to_owned()], headers_of(500, Verb::Get, false));
     responses.insert("InternalError".to_owned(), internal);
-    Value::Object(responses)
+    responses
 }
 
 fn error_response(status: u16, codes: &[String], headers: Value) -> Value {
@@ -231,11 +268,13 @@ fn security_schemes() -> Value {
 /// The fields that name the tenant: in a body, and in a query, where nothing is null.
 fn tenant_fields(verb: Verb) -> [Field; 2] {
     let product = text_max(255).with("minLength", 1).with("pattern", r"^[^\u0000-\u001f\u007f-\u009f]+$");
-    let product = required("product_tenant_id", product.about("The caller's own id for the tenant."));
+    let product = product.about("The caller's own id for the tenant.");
     let engine = id().about("The engine's id for it: only a check against impersonation.");
-    let engine =
-        if verb.is_write() { nullable("engine_tenant_id", engine) } else { optional("engine_tenant_id", engine) };
-    [product, engine]
+    if !verb.is_write() {
+        return [required("product_tenant_id", product), optional("engine_tenant_id", engine)];
+    }
+    let engine = nullable("engine_tenant_id", engine).schema.named("EngineTenantId");
+    [required("product_tenant_id", product.named("ProductTenantId")), optional("engine_tenant_id", engine)]
 }
 
 /// One operation, being written down.
@@ -246,20 +285,20 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
-    fn operation(&self, schemas: &mut BTreeMap<&'static str, Value>) -> Value {
+    fn operation(&self, components: &mut Components) -> Value {
         let Operation { verb, path, access, .. } = *self.operation;
         let mut operation = json!({
             "operationId": self.doc.id,
             "summary": self.doc.summary,
             "description": self.doc.description,
             "tags": [tag(path)],
-            "responses": self.responses(schemas),
+            "responses": self.responses(components),
         });
-        let parameters = self.parameters(schemas);
+        let parameters = self.parameters(components);
         if !parameters.is_empty() {
             operation["parameters"] = json!(parameters);
         }
-        if let Some(body) = self.body(schemas) {
+        if let Some(body) = self.body(components) {
             operation["requestBody"] = body;
         }
         operation["security"] = match access {
@@ -284,24 +323,25 @@ impl Written<'_> {
         matches!(self.operation.access, Access::Key { .. })
     }
 
-    fn parameters(&self, schemas: &mut BTreeMap<&'static str, Value>) -> Vec<Value> {
+    fn parameters(&self, components: &mut Components) -> Vec<Value> {
         let verb = self.operation.verb;
         let mut parameters = Vec::new();
         for name in self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
             let own = self.doc.path.iter().find(|field| field.name == name).map(|field| field.schema.clone());
-            let schema = take(schemas, &own.unwrap_or_else(id));
-            parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+            let schema = components.schema(&own.unwrap_or_else(id));
+            let parameter = json!({"name": name, "in": "path", "required": true, "schema": schema});
+            parameters.push(components.parameter(parameter));
         }
         let tenant = tenant_fields(verb);
         let tenant = tenant.iter().filter(|_| self.in_tenant() && !verb.is_write());
         for field in tenant.chain(&self.doc.query) {
-            let mut schema = take(schemas, &field.schema);
+            let mut schema = components.schema(&field.schema);
             let mut parameter = json!({"name": field.name, "in": "query", "required": field.required});
             if let Some(description) = schema.as_object_mut().and_then(|schema| schema.remove("description")) {
                 parameter["description"] = description;
             }
             parameter["schema"] = schema;
-            parameters.push(parameter);
+            parameters.push(components.parameter(parameter));
         }
         if self.is_keyed() && verb.is_write() {
             parameters.push(json!({"$ref": "#/components/parameters/IdempotencyKey"}));
@@ -309,7 +349,7 @@ impl Written<'_> {
         parameters
     }
 
-    fn body(&self, schemas: &mut BTreeMap<&'static str, Value>) -> Option<Value> {
+    fn body(&self, components: &mut Components) -> Option<Value> {
         let Access::Key { in_tenant, body_max_bytes, .. } = self.operation.access else { return None };
         if !self.operation.verb.is_write() {
             return None;
@@ -322,41 +362,74 @@ impl Written<'_> {
             schema.add_fields(&tenant_fields(self.operation.verb));
             example["product_tenant_id"] = json!(EXAMPLE_TENANT);
         }
+        let schema = schema.named_unless_it_is(|| self.name("Body"));
         Some(json!({
             "required": true,
             "description": format!("At most {body_max_bytes} bytes."),
-            "content": {"application/json": {"schema": take(schemas, &schema), "example": example}},
+            "content": {"application/json": {"schema": components.schema(&schema), "example": example}},
         }))
     }
 
-    fn responses(&self, schemas: &mut BTreeMap<&'static str, Value>) -> Value {
+    /// A name in `components/schemas` for what has none: the operation's, and what it is.
+    fn name(&self, what: &str) -> String {
+        let (first, rest) = self.doc.id.split_at(1);
+        format!("{}{rest}{what}", first.to_uppercase())
+    }
+
+    fn responses(&self, components: &mut Components) -> Value {
         let mut responses = BTreeMap::new();
         for (status, codes) in self.refusals() {
             let shared = SHARED.iter().find(|shared| shared.0 == status && codes == shared.2);
             let response = match shared {
                 Some((_, name, _)) => json!({"$ref": format!("#/components/responses/{name}")}),
                 None if status == 500 => json!({"$ref": "#/components/responses/InternalError"}),
-                None => error_response(status, &codes, headers_of(status, self.operation.verb, self.is_keyed())),
+                None => {
+                    let headers = headers_of(status, self.operation.verb, self.is_keyed());
+                    let response = error_response(status, &codes, headers);
+                    match self.response_name(status) {
+                        Some(name) => components.response(name, response),
+                        None => response,
+                    }
+                }
             };
             responses.insert(status.to_string(), response);
         }
-        for answer in &self.doc.answers {
+        for (position, answer) in self.doc.answers.iter().enumerate() {
             let status = answer.status.to_string();
             // A status that is a refusal of the road, too: either shape.
             let codes = self.refusals().remove(&answer.status);
-            responses.insert(status, self.answer(answer, codes.as_deref(), schemas));
+            responses.insert(status, self.answer(position, answer, codes.as_deref(), components));
         }
         json!(responses)
     }
 
-    fn answer(&self, answer: &Answer, codes: Option<&[String]>, schemas: &mut BTreeMap<&'static str, Value>) -> Value {
+    /// The name of an error response that others have, too: its status, who answers it, and the one code that is the operation's own.
+    /// With more codes than that it is nobody else's.
+    fn response_name(&self, status: u16) -> Option<String> {
+        let kind = match (self.is_keyed(), self.operation.verb.is_write()) {
+            (false, _) => "open",
+            (true, false) => "read",
+            (true, true) => "write",
+        };
+        let scope = self.operation.access.scope().filter(|_| status == 403);
+        let codes = self.doc.refusals.iter().filter(|(own, _)| *own == status).map(|(_, code)| *code);
+        let own: Vec<&str> = scope.into_iter().chain(codes).collect();
+        match own.as_slice() {
+            [] => Some(format!("{status}.{kind}")),
+            [code] => Some(format!("{status}.{kind}.{}", code.replace(':', "."))),
+            _ => None,
+        }
+    }
+
+    fn answer(&self, position: usize, answer: &Answer, codes: Option<&[String]>, components: &mut Components) -> Value {
         let mut response = json!({
             "description": answer.description,
             "headers": headers_of(answer.status, self.operation.verb, self.is_keyed()),
         });
         match &answer.content {
             Content::Json { schema, example } => {
-                let schema = take(schemas, schema);
+                let schema = self.named_answer(position, schema);
+                let schema = components.schema(&schema);
                 let schema = match codes {
                     Some(codes) => json!({"anyOf": [schema, error_with(codes)]}),
                     None => schema,
@@ -376,6 +449,16 @@ impl Written<'_> {
             response["links"] = Value::Object(links.collect());
         }
         response
+    }
+
+    /// An answer's schema under a name of its own; one that is the same as an answer before has the name of that.
+    fn named_answer(&self, position: usize, schema: &Schema) -> Schema {
+        let same = |answer: &&Answer| matches!(&answer.content, Content::Json { schema: known, .. } if known == schema);
+        let first = self.doc.answers[..position].iter().find(same).unwrap_or(&self.doc.answers[position]);
+        let is_first = self.doc.answers.first().is_some_and(|answer| answer.status == first.status);
+        schema.clone().named_unless_it_is(|| {
+            self.name(&if is_first { "Answer".to_owned() } else { format!("Answer{}", first.status) })
+        })
     }
 
     fn link(&self, target: &str, field: &str) -> Value {
@@ -427,18 +510,6 @@ impl Written<'_> {
         }
         all
     }
-}
-
-/// Keeps the named schemas of one, and answers it.
-fn take(schemas: &mut BTreeMap<&'static str, Value>, schema: &Schema) -> Value {
-    for (name, value) in schema.components() {
-        let known = schemas.entry(name).or_insert_with(|| value.clone());
-        // Two schemas under one name: the test of the document looks for this mark.
-        if known != value {
-            *known = json!({"x-conflict": name});
-        }
-    }
-    schema.value().clone()
 }
 
 /// The section a path belongs to.

@@ -10,16 +10,21 @@
 //!
 //! pub(super) fn create() -> Doc {
 //!     Doc::new("createField", "Define a contact field", "Key and type are for good.")
-//!         .body(object([required("key", text_max(50)), nullable("fallback", text_max(500))]), json!({"key": "plan"}))
-//!         .answer(201, "Defined", success([required("field_id", id())]), json!({"ok": true, "field_id": ID}))
+//!         .body::<CreateField>(json!({"key": "plan", "label": "Plan", "type": "string"}))
+//!         .answer::<FieldCreated>(201, "Defined", json!({"field_id": ID, "key": "plan", "created_at": AT}))
 //!         .leads_to("field_id", &["getField"])
 //!         .refuses(409, &["field_already_exists"])
 //! }
 //! ```
 //!
-//! - Schemas are built by the functions of [`schema`]: `required`, `optional` (may be left out, not null) and `nullable` (left out
-//!   or null, as a plain `Option` reads) make fields; `object` admits no others. A record that several answers show gets a name:
-//!   `fn field() -> Schema { object([…]).named("Field") }`. Limits and closed sets come from the constants the checks use.
+//! - Bodies, queries and answers are the types that the handler reads and answers with (`Reply::ok(&FieldAnswer { field })`, which
+//!   adds `ok: true`). They derive `schemars::JsonSchema`; doc comments become descriptions, and each type is a component under its
+//!   name, so a name stands once in the crate.
+//! - A body type has `#[serde(deny_unknown_fields)]`. An `Option` or a [`Patch`](crate::act::Patch) may be left out or null; a field with
+//!   `#[serde(default)]` may be left out. Limits come from the constants the checks use: `#[schemars(length(max = NOTE_MAX))]`,
+//!   `#[schemars(extend("enum" = STATUSES))]`, and `#[schemars(with = "Name<NAME_MAX>")]` with the kinds of text in `types`, which also
+//!   makes an `Option` that the handler requires a field that must be there.
+//! - The functions of [`schema`] describe what is not yet a type (`body_schema`, `answer_schema`, `query_fields`).
 //! - Say only what is the route's own: its parameters, body, answers with an example, and the codes its act refuses with
 //!   (`.refuses(404, &["field_not_found"])`). Credentials, `product_tenant_id`, `engine_tenant_id`, `Idempotency-Key`, headers and
 //!   the refusals of the road (400, 401, 403, 404 `tenant_not_found`, 408, 409, 413, 415, 422, 429, 500, 503) are added here.
@@ -30,6 +35,7 @@ pub mod doc;
 mod document;
 mod page;
 pub mod schema;
+pub(crate) mod types;
 
 use std::sync::{Arc, LazyLock};
 
@@ -68,7 +74,7 @@ pub fn operations() -> Vec<Operation> {
 /// The document as it is written and served: pretty, with a line break at the end.
 #[must_use]
 pub fn text() -> String {
-    format!("{:#}\n", document(&operations()))
+    schemas::catalog::printed(&document(&operations()))
 }
 
 /// What is served, made once.
@@ -84,7 +90,7 @@ struct Served {
 
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
     let document = document(&operations());
-    let (json, page) = (Bytes::from(format!("{document:#}\n")), Bytes::from(page::render(&document)));
+    let (json, page) = (Bytes::from(schemas::catalog::printed(&document)), Bytes::from(page::render(&document)));
     let bus = Bytes::from(asyncapi::text());
     Served {
         json_tag: tag(&json),
@@ -113,13 +119,13 @@ pub(crate) fn routes() -> Routes {
 
 fn doc_json() -> Doc {
     Doc::new("getOpenApi", "This document", "With an `ETag`; give it back in `If-None-Match`.")
-        .answer(200, "The document", schema::any_object(), json!({"openapi": "3.1.0"}))
+        .answer_schema(200, "The document", schema::any_object(), json!({"openapi": "3.1.0"}))
         .empty(304, "It has not changed")
 }
 
 fn doc_bus() -> Doc {
     Doc::new("getAsyncApi", "The contract of the bus", "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.")
-        .answer(200, "The document", schema::any_object(), json!({"asyncapi": "3.0.0"}))
+        .answer_schema(200, "The document", schema::any_object(), json!({"asyncapi": "3.0.0"}))
         .empty(304, "It has not changed")
 }
 

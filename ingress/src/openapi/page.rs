@@ -80,11 +80,11 @@ fn operation(out: &mut String, document: &Value, path: &str, verb: &str, operati
     if body.is_object() {
         out.push_str("<h4>Body</h4>");
         code(out, &body["example"]);
-        folded(out, "Schema", &body["schema"]);
+        folded(out, "Schema", resolve(document, &body["schema"]));
     }
     out.push_str("<h4>Answers</h4>");
     for (status, response) in operation["responses"].as_object().into_iter().flatten() {
-        answer(out, status, resolve(document, response));
+        answer(out, document, status, resolve(document, response));
     }
     out.push_str("</details>");
 }
@@ -108,7 +108,7 @@ fn parameters(out: &mut String, document: &Value, operation: &Value) {
     out.push_str("</table>");
 }
 
-fn answer(out: &mut String, status: &str, response: &Value) {
+fn answer(out: &mut String, document: &Value, status: &str, response: &Value) {
     let description = escape(response["description"].as_str().unwrap_or_default());
     let content = &response["content"]["application/json"];
     let codes = content["schema"]["allOf"][1]["properties"]["error"]["enum"].as_array();
@@ -122,7 +122,7 @@ fn answer(out: &mut String, status: &str, response: &Value) {
             let _ = write!(out, "<p><strong>{status}</strong> {description}</p>");
             if content.is_object() {
                 code(out, &content["example"]);
-                folded(out, "Schema", &content["schema"]);
+                folded(out, "Schema", resolve(document, &content["schema"]));
             }
         }
     }

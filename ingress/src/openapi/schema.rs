@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schema {
     value: Value,
-    components: BTreeMap<&'static str, Value>,
+    components: BTreeMap<String, Value>,
 }
 
 /// A property of an object, a query parameter or a path parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// What its value may be.
     pub schema: Schema,
     /// Whether it must be there.
@@ -29,12 +29,26 @@ impl Schema {
         Self { value, components: BTreeMap::new() }
     }
 
+    pub(super) fn from_parts(value: Value, components: BTreeMap<String, Value>) -> Self {
+        Self { value, components }
+    }
+
+    /// The schema, and the named ones it needs.
+    pub(super) fn into_parts(self) -> (Value, BTreeMap<String, Value>) {
+        (self.value, self.components)
+    }
+
     /// Gives it a name in `components/schemas` and answers a reference to it. One name, one schema: a test says so.
     #[must_use]
-    pub fn named(self, name: &'static str) -> Self {
+    pub fn named(self, name: &str) -> Self {
         let mut components = self.components;
-        components.insert(name, self.value);
+        components.insert(name.to_owned(), self.value);
         Self { value: json!({"$ref": format!("#/components/schemas/{name}")}), components }
+    }
+
+    /// Gives it a name if it has none.
+    pub(super) fn named_unless_it_is(self, name: impl FnOnce() -> String) -> Self {
+        if self.value.get("$ref").is_some() { self } else { self.named(&name()) }
     }
 
     /// The same, described.
@@ -79,7 +93,7 @@ impl Schema {
 
     /// The named schemas it needs.
     #[must_use]
-    pub fn components(&self) -> &BTreeMap<&'static str, Value> {
+    pub fn components(&self) -> &BTreeMap<String, Value> {
         &self.components
     }
 
@@ -88,7 +102,11 @@ impl Schema {
         for field in fields {
             self.components.extend(field.schema.components.clone());
         }
-        add_to(&mut self.value, fields);
+        let named = self.value["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        match named.and_then(|name| self.components.get_mut(name)) {
+            Some(named) => add_to(named, fields),
+            None => add_to(&mut self.value, fields),
+        }
     }
 }
 
@@ -101,7 +119,7 @@ fn add_to(value: &mut Value, fields: &[Field]) {
     }
     let mut properties = Map::new();
     for field in fields {
-        properties.insert(field.name.to_owned(), field.schema.value.clone());
+        properties.insert(field.name.clone(), field.schema.value.clone());
     }
     if let Some(Value::Object(own)) = value.get_mut("properties") {
         properties.append(own);
@@ -117,20 +135,20 @@ fn add_to(value: &mut Value, fields: &[Field]) {
 
 /// A field that must be there.
 #[must_use]
-pub fn required(name: &'static str, schema: Schema) -> Field {
-    Field { name, schema, required: true }
+pub fn required(name: &str, schema: Schema) -> Field {
+    Field { name: name.to_owned(), schema, required: true }
 }
 
 /// A field that may be left out.
 #[must_use]
-pub fn optional(name: &'static str, schema: Schema) -> Field {
-    Field { name, schema, required: false }
+pub fn optional(name: &str, schema: Schema) -> Field {
+    Field { name: name.to_owned(), schema, required: false }
 }
 
 /// A field that may be left out or null, which means the same. What an `Option` without more reads.
 #[must_use]
-pub fn nullable(name: &'static str, schema: Schema) -> Field {
-    Field { name, schema: schema.or_null(), required: false }
+pub fn nullable(name: &str, schema: Schema) -> Field {
+    Field { name: name.to_owned(), schema: schema.or_null(), required: false }
 }
 
 /// An object with these fields and no others.
@@ -150,7 +168,7 @@ pub fn success(fields: impl IntoIterator<Item = Field>) -> Schema {
 
 /// A success with a page of things and `next_cursor`.
 #[must_use]
-pub fn page_of(name: &'static str, item: Schema) -> Schema {
+pub fn page_of(name: &str, item: Schema) -> Schema {
     success([
         required(name, array(item)),
         required("next_cursor", text().or_null().about("Give it as `cursor` for the next page; null at the end.")),
@@ -313,7 +331,7 @@ mod tests {
     fn a_named_schema_is_carried_along_by_what_refers_to_it() {
         let inner = object([required("id", id())]).named("Inner");
         let outer = array(object([required("inner", inner.or_null())]));
-        assert_eq!(outer.components().keys().copied().collect::<Vec<_>>(), ["Inner"]);
+        assert_eq!(outer.components().keys().collect::<Vec<_>>(), ["Inner"]);
         let reference = json!({"anyOf": [{"$ref": "#/components/schemas/Inner"}, {"type": "null"}]});
         assert_eq!(outer.value()["items"]["properties"]["inner"], reference);
     }

@@ -94,12 +94,12 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     .fetch_all(act.db())
     .await?;
     let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
-    Reply::ok(&json!({"ok": true, "audiences": audiences, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "audiences": audiences, "next_cursor": next_cursor}))
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let audience = find(act).await?;
-    Reply::ok(&json!({"ok": true, "audience": audience}))
+    Reply::untyped_ok(&json!({"ok": true, "audience": audience}))
 }
 
 async fn find(act: &mut Act) -> Result<Audience, ApiError> {
@@ -171,7 +171,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     if created.rows_affected() == 0 {
         return Err(already_exists());
     }
-    Reply::created(&json!({"ok": true, "audience_id": id, "kind": body.kind, "name": body.name.trim()}))
+    Reply::untyped_created(&json!({"ok": true, "audience_id": id, "kind": body.kind, "name": body.name.trim()}))
 }
 
 #[derive(Debug, Deserialize)]
@@ -227,7 +227,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         return Err(already_exists());
     }
     let audience = find(act).await?;
-    Reply::ok(&json!({"ok": true, "audience": audience}))
+    Reply::untyped_ok(&json!({"ok": true, "audience": audience}))
 }
 
 fn already_exists() -> ApiError {
@@ -294,7 +294,7 @@ async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError>
     .fetch_one(act.db())
     .await?;
     let not_found: Vec<String> = joining.unknown.into_iter().chain(leaving.unknown).collect();
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true, "audience_id": id, "added": added, "removed": removed, "departed": departed, "not_found": not_found,
     }))
 }

@@ -5,19 +5,21 @@ mod doc;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, NaiveDate, Utc};
+use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     act::{
-        Act, Faults, NoParameters, Page, Patch, Reply, Routes,
-        page::{as_time, time},
+        Act, Faults, NoParameters, Patch, Reply, Routes,
+        page::{PageQuery, as_time},
         read, write,
     },
     error::ApiError,
+    openapi::types::Words,
 };
 
 const LABEL_MAX_CHARS: usize = 100;
@@ -59,7 +61,7 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// What a field holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
     /// Text.
@@ -178,12 +180,14 @@ pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeM
     Ok(rows.into_iter().map(|row| (row.key, FieldType::from_column(&row.r#type))).collect())
 }
 
-#[derive(Debug, Serialize)]
+/// A field of contacts that the tenant defined.
+#[derive(Debug, Serialize, JsonSchema)]
 struct Field {
     field_id: Uuid,
     key: String,
     label: String,
     #[serde(rename = "type")]
+    #[schemars(with = "FieldType")]
     kind: String,
     fallback: Option<String>,
     #[serde(serialize_with = "as_time")]
@@ -192,15 +196,15 @@ struct Field {
     updated_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListQuery {
-    limit: Option<i64>,
-    cursor: Option<String>,
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldPage {
+    fields: Vec<Field>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
     let tenant = act.tenant;
     let mut fields = sqlx::query_as!(
         Field,
@@ -215,7 +219,12 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     .fetch_all(act.db())
     .await?;
     let next_cursor = page.cut(&mut fields, |field| (field.created_at, field.field_id));
-    Reply::ok(&json!({"ok": true, "fields": fields, "next_cursor": next_cursor}))
+    Reply::ok(&FieldPage { fields, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldAnswer {
+    field: Field,
 }
 
 async fn find(act: &mut Act) -> Result<Field, ApiError> {
@@ -234,21 +243,34 @@ async fn find(act: &mut Act) -> Result<Field, ApiError> {
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let field = find(act).await?;
-    Reply::ok(&json!({"ok": true, "field": field}))
+    Reply::ok(&FieldAnswer { field })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Create {
+struct CreateField {
+    /// Not a name that contacts have already.
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,49}$"))]
     key: String,
+    #[schemars(with = "Words<LABEL_MAX_CHARS>")]
     label: String,
     #[serde(rename = "type")]
     kind: FieldType,
+    /// What templates show where a contact has no value.
     #[serde(default)]
+    #[schemars(length(max = FALLBACK_MAX_CHARS))]
     fallback: Option<String>,
 }
 
-async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldCreated {
+    field_id: Uuid,
+    key: String,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+async fn create(act: &mut Act, body: CreateField) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(is_key(&body.key), "key", "invalid", "must match [a-z][a-z0-9_]{0,49}");
     faults.require(!is_reserved(&body.key), "key", "reserved", "is a name that contacts have already");
@@ -262,7 +284,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
             ApiError::conflict("field_limit_reached").detail(format!("a tenant may define {FIELDS_MAX} fields"))
         );
     }
-    let created = sqlx::query_scalar!(
+    let created_at = sqlx::query_scalar!(
         "insert into fields (tenant_id, id, key, label, type, fallback) values ($1, $2, $3, $4, $5, $6)
          on conflict (tenant_id, key) do nothing returning created_at",
         tenant,
@@ -275,7 +297,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     .fetch_optional(act.db())
     .await?
     .ok_or_else(|| ApiError::conflict("field_already_exists"))?;
-    Reply::created(&json!({"ok": true, "field_id": id, "key": body.key, "created_at": time(created)}))
+    Reply::created(&FieldCreated { field_id: id, key: body.key, created_at })
 }
 
 fn is_key(key: &str) -> bool {
@@ -290,17 +312,19 @@ fn is_reserved(key: &str) -> bool {
     RESERVED.iter().any(|name| plain(name) == plain(key))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+struct ChangeField {
     #[serde(default)]
+    #[schemars(with = "Option<Words<LABEL_MAX_CHARS>>")]
     label: Option<String>,
     #[serde(default)]
+    #[schemars(length(max = FALLBACK_MAX_CHARS))]
     fallback: Patch<String>,
 }
 
 /// Label and fallback only: stored values and templates depend on key and type.
-async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
+async fn change(act: &mut Act, body: ChangeField) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     if let Some(label) = &body.label {
         faults.title("label", label, LABEL_MAX_CHARS);
@@ -323,7 +347,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         return Err(ApiError::not_found("field"));
     }
     let field = find(act).await?;
-    Reply::ok(&json!({"ok": true, "field": field}))
+    Reply::ok(&FieldAnswer { field })
 }
 
 #[cfg(test)]
@@ -331,6 +355,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::json;
 
     #[rstest]
     #[case(FieldType::String, json!("x"), true)]

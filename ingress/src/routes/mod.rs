@@ -12,7 +12,7 @@ pub mod fields;
 pub mod health;
 pub mod hooks;
 pub mod imports;
-mod input;
+pub(crate) mod input;
 pub(crate) mod messages;
 mod outcomes;
 pub mod platform;

@@ -4,6 +4,7 @@ mod doc;
 
 use chrono::{DateTime, Utc};
 use ledger::suppressions::{self, NewSuppression, Suppressed, SuppressionReason};
+use schemars::JsonSchema;
 use schemas::{Address, action::SuppressionScope};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -13,10 +14,11 @@ use uuid::Uuid;
 use crate::{
     act::{
         Act, Faults, Id, Page, Reply, Routes,
-        page::{as_optional_time, as_time},
+        page::{PageCursor, PageLimit, as_optional_time, as_time},
         read, write,
     },
     error::ApiError,
+    openapi::types::{Email, either},
 };
 
 const NOTE_MAX_CHARS: usize = 1_000;
@@ -30,11 +32,14 @@ pub(crate) fn routes() -> Routes {
         .delete("/v1/suppressions", write("suppressions:write", lift), doc::lift)
 }
 
-#[derive(Debug, Serialize)]
+/// An address that is not mailed.
+#[derive(Debug, Serialize, JsonSchema)]
 struct Suppression {
     suppression_id: Uuid,
     email: String,
+    #[schemars(with = "SuppressionReason")]
     reason: String,
+    #[schemars(with = "SuppressionScope")]
     scope: String,
     source: String,
     send_id: Option<Uuid>,
@@ -45,17 +50,27 @@ struct Suppression {
     expires_at: Option<DateTime<Utc>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListSuppressions {
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
     reason: Option<SuppressionReason>,
     scope: Option<SuppressionScope>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SuppressionPage {
+    suppressions: Vec<Suppression>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListSuppressions) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
@@ -79,43 +94,63 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     .fetch_all(act.db())
     .await?;
     let next_cursor = page.cut(&mut suppressions, |suppression| (suppression.created_at, suppression.suppression_id));
-    Reply::ok(&json!({"ok": true, "suppressions": suppressions, "next_cursor": next_cursor}))
+    Reply::ok(&SuppressionPage { suppressions, next_cursor })
 }
 
 /// One suppression as asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Item {
+struct NewSuppressionItem {
+    #[schemars(with = "Email")]
     email: String,
+    /// Default: manual.
     #[serde(default)]
     reason: Option<SuppressionReason>,
+    /// A choice for manual and import; else it follows from the reason.
     #[serde(default)]
     scope: Option<SuppressionScope>,
     #[serde(default)]
+    #[schemars(length(max = NOTE_MAX_CHARS))]
     note: Option<String>,
+    /// In the future. Left out: never.
     #[serde(default)]
     expires_at: Option<DateTime<Utc>>,
 }
 
 /// One, or many under `suppressions`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Add {
+#[schemars(transform = either(&[(&["email"], &["reason", "scope", "note", "expires_at"]), (&["suppressions"], &[])]))]
+struct AddSuppressions {
     #[serde(default)]
-    suppressions: Option<Vec<Item>>,
+    #[schemars(length(min = 1, max = MANY_MAX))]
+    suppressions: Option<Vec<NewSuppressionItem>>,
     #[serde(default)]
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Default: manual.
     #[serde(default)]
     reason: Option<SuppressionReason>,
+    /// A choice for manual and import; else it follows from the reason.
     #[serde(default)]
     scope: Option<SuppressionScope>,
     #[serde(default)]
+    #[schemars(length(max = NOTE_MAX_CHARS))]
     note: Option<String>,
+    /// In the future. Left out: never.
     #[serde(default)]
     expires_at: Option<DateTime<Utc>>,
 }
 
-impl Item {
+/// What came of one, or of many.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+enum SuppressionsAdded {
+    One { suppression_id: Uuid, already_existed: bool },
+    Many { suppressions: Vec<SuppressionAdded>, created: usize, already_existed: usize },
+}
+
+impl NewSuppressionItem {
     fn check(self, tenant: Uuid, prefix: &str, faults: &mut Faults) -> Option<NewSuppression> {
         let at = |name: &str| format!("{prefix}{name}");
         let address = faults.address(&at("email"), &self.email);
@@ -133,7 +168,7 @@ impl Item {
     }
 }
 
-async fn add(act: &mut Act, body: Add) -> Result<Reply, ApiError> {
+async fn add(act: &mut Act, body: AddSuppressions) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let mut faults = Faults::default();
     let alone = body.suppressions.is_none();
@@ -159,8 +194,13 @@ async fn add(act: &mut Act, body: Add) -> Result<Reply, ApiError> {
                 .collect()
         }
         (None, Some(email)) => {
-            let item =
-                Item { email, reason: body.reason, scope: body.scope, note: body.note, expires_at: body.expires_at };
+            let item = NewSuppressionItem {
+                email,
+                reason: body.reason,
+                scope: body.scope,
+                note: body.note,
+                expires_at: body.expires_at,
+            };
             item.check(tenant, "", &mut faults).into_iter().collect()
         }
         (None, None) => return Err(ApiError::invalid("email", "required", "is required")),
@@ -170,31 +210,37 @@ async fn add(act: &mut Act, body: Add) -> Result<Reply, ApiError> {
     let created = written.iter().filter(|written| !written.already_existed).count();
     act.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
         .await?;
-    let body = match written.first() {
-        Some(one) if alone => json!({
-            "ok": true, "suppression_id": one.suppression_id, "already_existed": one.already_existed,
-        }),
+    let answer = match written.first() {
+        Some(one) if alone => {
+            SuppressionsAdded::One { suppression_id: one.suppression_id, already_existed: one.already_existed }
+        }
         _ => {
-            json!({"ok": true, "suppressions": written, "created": created, "already_existed": written.len() - created})
+            let already_existed = written.len() - created;
+            SuppressionsAdded::Many { suppressions: written, created, already_existed }
         }
     };
-    if created > 0 { Reply::created(&body) } else { Reply::ok(&body) }
+    if created > 0 { Reply::created(&answer) } else { Reply::ok(&answer) }
 }
 
-#[derive(Debug, Serialize)]
-struct Written {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SuppressionAdded {
     suppression_id: Uuid,
     email: String,
+    #[schemars(with = "SuppressionReason")]
     reason: String,
     already_existed: bool,
 }
 
 /// Writes them, behind the locks of their contacts.
-async fn suppress(db: &mut PgConnection, tenant: Uuid, new: Vec<NewSuppression>) -> sqlx::Result<Vec<Written>> {
+async fn suppress(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    new: Vec<NewSuppression>,
+) -> sqlx::Result<Vec<SuppressionAdded>> {
     let addresses: Vec<&str> = new.iter().map(|new| new.address.as_str()).collect();
     suppressions::lock_addresses(&mut *db, tenant, &addresses).await?;
     let written = suppressions::suppress(db, new).await?;
-    let shown = |row: Suppressed| Written {
+    let shown = |row: Suppressed| SuppressionAdded {
         suppression_id: row.id,
         email: row.address,
         reason: row.reason,
@@ -203,21 +249,30 @@ async fn suppress(db: &mut PgConnection, tenant: Uuid, new: Vec<NewSuppression>)
     Ok(written.into_iter().map(shown).collect())
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Lift {
+#[schemars(transform = either(&[(&["suppression_id"], &["reason", "confirm"]), (&["email"], &["reason", "confirm"])]))]
+struct LiftSuppressions {
     #[serde(default)]
     suppression_id: Option<Id>,
     #[serde(default)]
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Only those of this reason.
     #[serde(default)]
     reason: Option<SuppressionReason>,
     #[serde(default)]
     confirm: bool,
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+struct SuppressionsLifted {
+    lifted: usize,
+    suppression_ids: Vec<Uuid>,
+}
+
 /// Lifts one suppression by id, or those of an address (of one reason, if named). All or none.
-async fn lift(act: &mut Act, body: Lift) -> Result<Reply, ApiError> {
+async fn lift(act: &mut Act, body: LiftSuppressions) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         body.suppression_id.is_some() != body.email.is_some(),
@@ -260,7 +315,7 @@ async fn lift(act: &mut Act, body: Lift) -> Result<Reply, ApiError> {
         act.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm}))
             .await?;
     }
-    Reply::ok(&json!({"ok": true, "lifted": found.len(), "suppression_ids": ids}))
+    Reply::ok(&SuppressionsLifted { lifted: found.len(), suppression_ids: ids })
 }
 
 #[cfg(test)]
@@ -282,7 +337,7 @@ mod tests {
         #[case] expected: Result<(&str, &str), &str>,
     ) {
         let mut faults = Faults::default();
-        let item = Item { email: "a@example.com".into(), reason, scope, note: None, expires_at: None };
+        let item = NewSuppressionItem { email: "a@example.com".into(), reason, scope, note: None, expires_at: None };
         let new = item.check(Uuid::nil(), "", &mut faults).unwrap();
         let outcome = match faults.finish() {
             Ok(()) => Ok((new.reason.as_str(), new.scope.as_str())),

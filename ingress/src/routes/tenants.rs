@@ -72,7 +72,7 @@ async fn link(act: &mut Act, body: Link) -> Result<Reply, ApiError> {
             tenant
         }
     };
-    Reply::ok(&json!({"ok": true, "engine_tenant_id": tenant, "already_linked": linked.is_some()}))
+    Reply::untyped_ok(&json!({"ok": true, "engine_tenant_id": tenant, "already_linked": linked.is_some()}))
 }
 
 /// The tenant a link leads to. Two first links at once take turns, so that only one makes a tenant.

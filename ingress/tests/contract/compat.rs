@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use schemas::catalog::Side;
 use serde_json::Value;
 
-/// What others would not survive, in words. `before` and `after` are schemas that stand alone.
-pub fn compare(side: Side, before: &Value, after: &Value) -> Vec<String> {
-    let mut compared = Compared { side, before, after, seen: BTreeSet::new(), faults: Vec::new() };
-    compared.schemas("", before, after);
+/// What others would not survive, in words. `before` and `after` are documents and a schema of each.
+pub fn compare(side: Side, before: (&Value, &Value), after: (&Value, &Value)) -> Vec<String> {
+    let mut compared = Compared { side, before: before.0, after: after.0, seen: BTreeSet::new(), faults: Vec::new() };
+    compared.schemas("", before.1, after.1);
     compared.faults
 }
 
@@ -47,8 +47,17 @@ impl<'a> Compared<'a> {
             return self.schemas(path, before, after);
         }
         if !is_choice(before) && is_choice(after) {
-            // One shape became one of several.
-            if !self.survives(path, before, &alternatives(after)) {
+            // One shape became one of several; a shape or null is two.
+            let candidates = alternatives(after);
+            let nullable = before["type"].as_array().filter(|types| types.len() == 2 && types[1] == "null");
+            let survives = match nullable {
+                Some(types) => {
+                    self.survives(path, &not_null(before, &types[0]), &candidates)
+                        && candidates.iter().any(|one| one["type"] == "null")
+                }
+                None => self.survives(path, before, &candidates),
+            };
+            if !survives {
                 self.fault(path, "is none of the alternatives there are now");
             }
             return;
@@ -141,7 +150,10 @@ impl<'a> Compared<'a> {
     }
 
     /// Whether one of these is a shape that may stand for it.
-    fn survives(&self, path: &str, before: &'a Value, candidates: &[&'a Value]) -> bool {
+    fn survives<'b>(&self, path: &str, before: &'b Value, candidates: &[&'b Value]) -> bool
+    where
+        'a: 'b,
+    {
         candidates.iter().any(|candidate| {
             let seen = self.seen.clone();
             let mut tried =
@@ -170,6 +182,19 @@ impl<'a> Compared<'a> {
     }
 }
 
+/// A schema that admits null, without null.
+fn not_null(schema: &Value, kind: &Value) -> Value {
+    let mut schema = schema.clone();
+    schema["type"] = kind.clone();
+    if let Some(words) = schema["enum"].as_array_mut() {
+        words.retain(|word| !word.is_null());
+    }
+    if schema["enum"].is_null() {
+        schema.as_object_mut().unwrap().remove("enum");
+    }
+    schema
+}
+
 fn is_choice(schema: &Value) -> bool {
     schema["anyOf"].is_array() || schema["oneOf"].is_array()
 }
@@ -185,7 +210,10 @@ fn reference(schema: &Value) -> Option<&str> {
 }
 
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
-    reference(schema).and_then(|path| root.pointer(path.trim_start_matches('#'))).unwrap_or(schema)
+    match reference(schema) {
+        Some(path) => root.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null),
+        None => schema,
+    }
 }
 
 /// A word, or a list of them, as a set.
@@ -205,6 +233,11 @@ fn text(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Compares schemas that are documents of their own.
+    fn breaks(side: Side, before: &Value, after: &Value) -> Vec<String> {
+        compare(side, (before, before), (after, after))
+    }
 
     fn before() -> Value {
         json!({
@@ -228,14 +261,26 @@ mod tests {
     #[test]
     fn what_is_only_added_breaks_nobody() {
         for side in [Side::Asked, Side::Told, Side::Inner] {
-            assert_eq!(compare(side, &before(), &before()), Vec::<String>::new());
+            assert_eq!(breaks(side, &before(), &before()), Vec::<String>::new());
             assert_eq!(
-                compare(side, &before(), &with("/properties/c", json!({"type": "string"}))),
+                breaks(side, &before(), &with("/properties/c", json!({"type": "string"}))),
                 Vec::<String>::new()
             );
             let words = with("/properties/a/enum", json!(["x", "y", "z"]));
-            assert_eq!(compare(side, &before(), &words), Vec::<String>::new());
+            assert_eq!(breaks(side, &before(), &words), Vec::<String>::new());
         }
+    }
+
+    #[test]
+    fn a_word_or_null_may_become_a_reference_or_null() {
+        let before = json!({"type": ["string", "null"], "enum": ["x", null]});
+        let after = json!({"anyOf": [{"$ref": "#/$defs/Word"}, {"type": "null"}],
+            "$defs": {"Word": {"type": "string", "enum": ["x", "y"]}}});
+        for side in [Side::Asked, Side::Told, Side::Inner] {
+            assert_eq!(breaks(side, &before, &after), Vec::<String>::new(), "{side:?}");
+        }
+        let never_null = json!({"anyOf": [{"$ref": "#/$defs/Word"}], "$defs": after["$defs"]});
+        assert!(!breaks(Side::Asked, &before, &never_null).is_empty());
     }
 
     #[test]
@@ -248,7 +293,7 @@ mod tests {
                 ("/properties/a/type", json!("integer")),
                 ("/$defs/B/anyOf", json!([{"type": "integer"}])),
             ] {
-                assert!(!compare(side, &before(), &with(place, value)).is_empty(), "{side:?} {place}");
+                assert!(!breaks(side, &before(), &with(place, value)).is_empty(), "{side:?} {place}");
             }
         }
     }
@@ -257,19 +302,17 @@ mod tests {
     fn a_reader_must_go_on_taking_and_a_writer_go_on_telling() {
         let required = with("/required", json!(["a", "b"]));
         assert!(
-            !compare(Side::Asked, &before(), &required).is_empty()
-                && !compare(Side::Inner, &before(), &required).is_empty()
+            !breaks(Side::Asked, &before(), &required).is_empty()
+                && !breaks(Side::Inner, &before(), &required).is_empty()
         );
-        assert!(compare(Side::Told, &before(), &required).is_empty());
+        assert!(breaks(Side::Told, &before(), &required).is_empty());
         let dropped = with("/required", json!([]));
         assert!(
-            !compare(Side::Told, &before(), &dropped).is_empty()
-                && compare(Side::Asked, &before(), &dropped).is_empty()
+            !breaks(Side::Told, &before(), &dropped).is_empty() && breaks(Side::Asked, &before(), &dropped).is_empty()
         );
         let shorter = with("/properties/a/maxLength", json!(5));
         assert!(
-            !compare(Side::Asked, &before(), &shorter).is_empty()
-                && compare(Side::Told, &before(), &shorter).is_empty()
+            !breaks(Side::Asked, &before(), &shorter).is_empty() && breaks(Side::Told, &before(), &shorter).is_empty()
         );
     }
 }

@@ -31,7 +31,7 @@ struct Route {
     /// With `product_tenant_id`; null for reads.
     body: Value,
     /// The schema of the body; null for reads.
-    schema: Value,
+    schema: &'static Value,
 }
 
 impl Route {
@@ -50,7 +50,7 @@ impl Route {
             Verb::Patch => Method::PATCH,
             Verb::Delete => Method::DELETE,
         };
-        let (body, schema) = (json["example"].clone(), json["schema"].clone());
+        let (body, schema) = (json["example"].clone(), &json["schema"]);
         Some(Self { method, path: operation.path, scope, in_tenant, body_max_bytes, body, schema })
     }
 

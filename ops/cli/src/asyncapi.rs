@@ -19,9 +19,12 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = match &args.schema {
         None => ingress::asyncapi::text(),
-        Some(name) => ingress::asyncapi::files()
-            .remove(&format!("{name}.json"))
-            .with_context(|| format!("there is no message {name}; `schemas/json` has one file for each"))?,
+        Some(name) => {
+            let message = ingress::asyncapi::messages().iter().find(|message| message.name == *name);
+            let message =
+                message.with_context(|| format!("there is no message {name}; `postrider asyncapi` lists them"))?;
+            schemas::catalog::printed(&ingress::asyncapi::standing(message))
+        }
     };
     match &args.output {
         Some(path) => std::fs::write(path, text).with_context(|| format!("{}", path.display())),

@@ -4,13 +4,15 @@
 
 mod events;
 mod inner;
+mod print;
 mod tidy;
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use tidy::sorted;
+pub use print::printed;
+pub use tidy::{sorted, tidied};
 
 /// Who writes a message and who reads it: what may change within a version follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

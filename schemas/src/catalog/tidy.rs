@@ -19,7 +19,8 @@ pub fn sorted(value: Value) -> Value {
 }
 
 /// Descriptions without the links of the code's documentation, and no widths of Rust's integers: their bounds say it.
-pub(super) fn tidied(mut schema: Value) -> Value {
+#[must_use]
+pub fn tidied(mut schema: Value) -> Value {
     tidy(&mut schema);
     sorted(schema)
 }

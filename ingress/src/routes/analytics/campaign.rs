@@ -53,7 +53,7 @@ pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, Ap
         answer["variants"] = json!(variants);
         answer["winner"] = winner(&campaign, &names);
     }
-    Reply::ok(&answer)
+    Reply::untyped_ok(&answer)
 }
 
 /// "Winner by human click rate with a minimum sample, else `winner: null` and the reason in `notes`" (API.md §7). What the rest of the

@@ -194,8 +194,8 @@ pub(super) fn overview() -> Doc {
         "The trailing 30 days, or the time from `from` to `to` (at most 366 days). Totals stand by the hour: `from` is taken back \
          and `to` forward to a full one, and `window` says what the report is about.",
     )
-    .query([optional("from", moment()), optional("to", moment())])
-    .answer(
+    .query_fields([optional("from", moment()), optional("to", moment())])
+    .answer_schema(
         200,
         "The report",
         success([required("window", window()), required("report", report()), required("notes", array(text()))]),
@@ -246,7 +246,7 @@ pub(super) fn campaign() -> Doc {
         "What became of a campaign",
         "`variants` and `winner` are there when an A/B test ran.",
     )
-    .answer(
+    .answer_schema(
         200,
         "The report",
         success([

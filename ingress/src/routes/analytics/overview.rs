@@ -41,7 +41,7 @@ pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiEr
     let sequences = store::sequence_triggers(act.db(), tenant, &window).await?;
     let outcomes = store::outcomes(act.db(), tenant, &window).await?;
     let report = Report::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true,
         "window": {"from": time(window.from), "to": time(window.to), "timezone": window.timezone.name()},
         "report": report,

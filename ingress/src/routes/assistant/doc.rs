@@ -15,11 +15,11 @@ pub(super) fn answer() -> Doc {
          configured issuer; API keys do not count here. 404 unless the installation has it switched on. The tools answer campaign \
          metadata and counts; counts under 5 are hidden. What the protocol itself refuses is a JSON-RPC error.",
     )
-    .body(
+  .body_schema(
         any_object().about("A JSON-RPC 2.0 message."),
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_campaigns", "arguments": {}}}),
     )
-    .answer(
+    .answer_schema(
         200,
         "The answer, or a JSON-RPC error",
         any_object(),
@@ -47,7 +47,7 @@ fn about(id: &'static str) -> Doc {
         "Whose tokens the assistant endpoint takes",
         "OAuth 2.0 protected resource metadata (RFC 9728). 404 unless the installation has the endpoint switched on.",
     )
-    .answer(
+    .answer_schema(
         200,
         "The metadata",
         schema(),

@@ -45,9 +45,9 @@ pub(super) fn list() -> Doc {
         "List lists and tags",
         "Newest first. The id of a list is what campaigns take as `list_id`, of a tag as one of `tag_ids`.",
     )
-    .query([optional("kind", one_of(KINDS))])
+    .query_fields([optional("kind", one_of(KINDS))])
     .paged()
-    .answer(
+    .answer_schema(
         200,
         "A page of audiences",
         page_of("audiences", audience()),
@@ -57,7 +57,7 @@ pub(super) fn list() -> Doc {
 
 pub(super) fn create() -> Doc {
     Doc::new("createAudience", "Create a list or tag", "Names are unique among lists and among tags.")
-        .body(
+        .body_schema(
             object([
                 required("kind", one_of(KINDS)),
                 required("name", words(NAME_MAX_CHARS).about("Must not look like an id.")),
@@ -70,7 +70,7 @@ pub(super) fn create() -> Doc {
             ]),
             json!({"kind": "list", "name": "Friends", "public_name": "News for friends"}),
         )
-        .answer(
+        .answer_schema(
             201,
             "Created",
             success([required("audience_id", id()), required("kind", one_of(KINDS)), required("name", text())]),
@@ -82,7 +82,7 @@ pub(super) fn create() -> Doc {
 
 pub(super) fn show() -> Doc {
     Doc::new("getAudience", "Read a list or tag", "")
-        .answer(
+        .answer_schema(
             200,
             "The audience",
             success([required("audience", audience())]),
@@ -97,7 +97,7 @@ pub(super) fn change() -> Doc {
         "Rename a list or tag, or make a list a topic",
         "What is left out stays. Without its public name (`null`) a topic is a plain list again and loses its description.",
     )
-    .body(
+  .body_schema(
         object([
             nullable("name", words(NAME_MAX_CHARS)),
             nullable("description", text_max(DESCRIPTION_MAX_CHARS)),
@@ -106,7 +106,7 @@ pub(super) fn change() -> Doc {
         ]),
         json!({"public_name": "News for friends"}),
     )
-    .answer(200, "Changed", success([required("audience", audience())]), json!({"ok": true, "audience": example()}))
+    .answer_schema(200, "Changed", success([required("audience", audience())]), json!({"ok": true, "audience": example()}))
     .refuses(404, &["audience_not_found"])
     .refuses(409, &["audience_already_exists"])
 }
@@ -119,8 +119,8 @@ pub(super) fn change_members() -> Doc {
         "At most 1000 contacts in `add` and `remove` together. Those that are not known are answered in `not_found`; the rest is \
          done.",
     )
-    .body(object([optional("add", names()), optional("remove", names())]), json!({"add": ["ann@example.com"]}))
-    .answer(
+  .body_schema(object([optional("add", names()), optional("remove", names())]), json!({"add": ["ann@example.com"]}))
+    .answer_schema(
         200,
         "Done",
         success([

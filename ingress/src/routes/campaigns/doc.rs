@@ -181,9 +181,9 @@ fn counts_example() -> Value {
 
 pub(super) fn list() -> Doc {
     Doc::new("listCampaigns", "List campaigns", "Newest first, without bodies.")
-        .query([optional("status", status())])
+        .query_fields([optional("status", status())])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of campaigns",
             page_of("campaigns", campaign_summary()),
@@ -269,14 +269,14 @@ pub(super) fn create() -> Doc {
         required("audience_mode", one_of(MODES)),
     ];
     Doc::new("createCampaign", "Create a campaign", "A draft: nothing is sent.")
-        .body(
+        .body_schema(
             object(must.into_iter().chain(words_and_people()).chain(rules())),
             json!({
                 "name": "Spring", "sender_profile_id": ID, "audience_mode": "list", "list_id": ID,
                 "subject": "Hello {{ first_name }}", "body_html": "<p>Hello {{ first_name }}</p>",
             }),
         )
-        .answer(
+        .answer_schema(
             201,
             "Created",
             success([
@@ -294,7 +294,7 @@ pub(super) fn show() -> Doc {
     let mut example = listed();
     example["body_html"] = Value::Null;
     Doc::new("getCampaign", "Read a campaign", "With one number for each state its sends can be in.")
-        .answer(
+        .answer_schema(
             200,
             "The campaign",
             success([required("campaign", campaign()), required("send_counts", counts())]),
@@ -320,8 +320,8 @@ pub(super) fn change() -> Doc {
          `schedule_for` while it is scheduled; `status: draft` takes a scheduled one back, to be changed and launched anew. While a \
          launch is being worked on, the campaign is in `preflight`: 409 with `Retry-After`.",
     )
-    .body(any_of([fields, status_change, pause, schedule]), json!({"name": "Spring"}))
-    .answer(
+  .body_schema(any_of([fields, status_change, pause, schedule]), json!({"name": "Spring"}))
+    .answer_schema(
         200,
         "Changed",
         success([
@@ -377,7 +377,7 @@ pub(super) fn launch() -> Doc {
         "202 means that the launch is committed. Without `schedule_for` it is sent now. `dry_run` answers what would happen. While the \
          audience is counted the campaign is in `preflight`; another launch meanwhile is a 409 with `Retry-After`.",
     )
-    .body(
+  .body_schema(
         object([
             nullable("schedule_for", time().about("Not more than 5 minutes past nor a year ahead.")),
             nullable("dry_run", boolean()),
@@ -385,14 +385,14 @@ pub(super) fn launch() -> Doc {
         ]),
         json!({}),
     )
-    .answer(
+    .answer_schema(
         202,
         "Launched",
         success(counted()),
         json!({"ok": true, "campaign_id": ID, "queued": 2, "skipped": 1, "scheduled_for": null, "ab_variants": []}),
     )
     .leads_to("campaign_id", &["getCampaign", "listCampaignSends"])
-    .answer(
+    .answer_schema(
         200,
         "What would happen",
         success(dry),
@@ -432,8 +432,8 @@ pub(super) fn retry_failed() -> Doc {
         for `mailbox_full`, `block`, `content`, `policy`, `throttled`, `temporary`, `routing`, `unreachable`, `configuration` or \
         `render`. Not an address that does not exist (`hard`) or is switched off (`inactive`), and never what is `unknown`.";
     Doc::new("retryFailedSends", "Try failed sends again", ABOUT)
-        .body(object([]), json!({}))
-        .answer(
+        .body_schema(object([]), json!({}))
+        .answer_schema(
             200,
             "Back in the queue",
             success([
@@ -460,13 +460,13 @@ pub(super) fn retry_failed() -> Doc {
 
 pub(super) fn list_sends() -> Doc {
     Doc::new("listCampaignSends", "List what became of a campaign's sends", "One for each recipient, newest first.")
-        .query([
+        .query_fields([
             optional("state", one_of(SendState::ALL.iter().map(|state| state.as_str()))),
             optional("email", email().about("The one to this address.")),
             optional("variant", letter()),
         ])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of sends",
             page_of("sends", sends::doc::summary()),

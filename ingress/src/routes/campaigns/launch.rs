@@ -75,11 +75,11 @@ pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, Api
             "resets_at": time(room.resets_at),
             "exceeded": !room::fits(&room, launch.count.queued),
         });
-        return Reply::ok(&answer);
+        return Reply::untyped_ok(&answer);
     }
     room::check(&room, launch.count.queued)?;
     commit_to_it(act, launch).await?;
-    Reply::accepted(&answer)
+    Reply::untyped_accepted(&answer)
 }
 
 /// Checks everything a launch needs, and counts.

@@ -59,7 +59,7 @@ async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     let (id, caller) = (schemas::new_id(), Arc::clone(&act.caller));
     let origin = Origin { product: &caller.product, environment: caller.environment };
     store::write(act.db(), tenant, id, origin, &draft).await?;
-    Reply::created(&json!({
+    Reply::untyped_created(&json!({
         "ok": true, "campaign_id": id, "status": CampaignStatus::Draft, "email_type": draft.classification,
     }))
 }
@@ -177,7 +177,7 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
         }
     }
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true, "campaign_id": id, "status": row.status, "paused": row.paused, "email_type": row.classification,
         "scheduled_for": row.scheduled_for.map(time),
     }))
@@ -202,14 +202,14 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let mut rows = store::list(act.db(), tenant, status.transpose()?, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let campaigns: Vec<Value> = rows.iter().map(list_record).collect();
-    Reply::ok(&json!({"ok": true, "campaigns": campaigns, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "campaigns": campaigns, "next_cursor": next_cursor}))
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("campaign")?);
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let counts = store::counts(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "campaign": record(&row), "send_counts": counts}))
+    Reply::untyped_ok(&json!({"ok": true, "campaign": record(&row), "send_counts": counts}))
 }
 
 #[cfg(test)]

@@ -52,5 +52,5 @@ pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, Ap
         act.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;
     }
     let answer = json!({"ok": true, "campaign_id": id, "queued": retried.queued, "skipped": retried.skipped});
-    Reply::new(StatusCode::OK, &answer)
+    Reply::untyped(StatusCode::OK, &answer)
 }

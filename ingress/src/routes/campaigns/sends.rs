@@ -57,7 +57,7 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     };
     let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));
     let sends: Vec<Value> = rows.iter().map(list_record).collect();
-    Reply::ok(&json!({"ok": true, "sends": sends, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "sends": sends, "next_cursor": next_cursor}))
 }
 
 fn parse_state(text: &str) -> Result<SendState, ApiError> {

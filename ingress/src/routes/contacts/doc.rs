@@ -97,7 +97,7 @@ fn plain() -> Vec<Field> {
 
 pub(super) fn list() -> Doc {
     Doc::new("listContacts", "List contacts", "Newest first.")
-        .query([
+        .query_fields([
             optional("email", email().about("The one with this address.")),
             optional("q", text_max(SEARCH_MAX_CHARS).about("Part of the address, the name or the company.")),
             optional("list_id", id()),
@@ -107,7 +107,7 @@ pub(super) fn list() -> Doc {
             optional("updated_since", time()),
         ])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of contacts",
             page_of("contacts", contact()),
@@ -131,16 +131,17 @@ pub(super) fn create() -> Doc {
         "By address, in its canonical form. One that is there keeps what it has; an archived one is active again. One whose consent is \
          pending becomes subscribed when `marketing_status` says `subscribed`; one that unsubscribed stays unsubscribed.",
     )
-    .body(object(fields), json!({"email": "ann@example.com", "first_name": "Ann", "tags": ["vip"]}))
-    .answer(201, "Created", body(), json!({"ok": true, "contact_id": ID, "already_existed": false}))
+  .body_schema(object(fields), json!({"email": "ann@example.com", "first_name": "Ann", "tags": ["vip"]}))
+    .answer_schema(201, "Created", body(), json!({"ok": true, "contact_id": ID, "already_existed": false}))
     .leads_to("contact_id", &["getContact", "updateContact", "deleteContact"])
-    .answer(200, "It was there", body(), json!({"ok": true, "contact_id": ID, "already_existed": true}))
+    .answer_schema(200, "It was there", body(), json!({"ok": true, "contact_id": ID, "already_existed": true}))
     .refuses(404, &["list_not_found", "tag_not_found"])
 }
 
 fn one(doc: Doc) -> Doc {
     let body = success([required("contact", contact())]);
-    doc.answer(200, "The contact", body, json!({"ok": true, "contact": example()})).refuses(404, &["contact_not_found"])
+    doc.answer_schema(200, "The contact", body, json!({"ok": true, "contact": example()}))
+        .refuses(404, &["contact_not_found"])
 }
 
 pub(super) fn show() -> Doc {
@@ -155,7 +156,7 @@ pub(super) fn change() -> Doc {
         "Change a contact",
         "What is left out stays; null clears; `fields` are merged. The address does not change.",
     ))
-    .body(object(fields), json!({"company": "Acme", "fields": {"plan": "pro"}}))
+    .body_schema(object(fields), json!({"company": "Acme", "fields": {"plan": "pro"}}))
     .refuses(409, &["unsubscribed_by_recipient"])
 }
 
@@ -166,8 +167,8 @@ pub(super) fn remove() -> Doc {
         "Archives. With `erase: true` the contact's own data is erased at once and what else names the person within minutes; \
          suppressions of the address stay. Asked again, the answer says whether the erasure is complete.",
     )
-    .body(object([optional("erase", boolean().default(false))]), json!({}))
-    .answer(
+  .body_schema(object([optional("erase", boolean().default(false))]), json!({}))
+    .answer_schema(
         200,
         "Done",
         success([

@@ -98,13 +98,13 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let found = filter.page(act.db(), tenant, &page).await?;
     let mut contacts = record::records(act.db(), tenant, &found).await?;
     let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
-    Reply::ok(&json!({"ok": true, "contacts": contacts, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "contacts": contacts, "next_cursor": next_cursor}))
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
     let contact = record::one(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "contact": contact}))
+    Reply::untyped_ok(&json!({"ok": true, "contact": contact}))
 }
 
 /// Finds or creates by address. One that is found keeps what it has; an archived one is active again, and one whose consent is
@@ -124,7 +124,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
         act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     let body = json!({"ok": true, "contact_id": id, "already_existed": !created});
-    if created { Reply::created(&body) } else { Reply::ok(&body) }
+    if created { Reply::untyped_created(&body) } else { Reply::untyped_ok(&body) }
 }
 
 async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
@@ -144,7 +144,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     let contact = record::one(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "contact": contact}))
+    Reply::untyped_ok(&json!({"ok": true, "contact": contact}))
 }
 
 #[derive(Debug, Deserialize)]
@@ -170,11 +170,11 @@ async fn remove(act: &mut Act, body: Remove) -> Result<Reply, ApiError> {
         return erased(id, false);
     }
     store::archive(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "contact_id": id, "status": "archived"}))
+    Reply::untyped_ok(&json!({"ok": true, "contact_id": id, "status": "archived"}))
 }
 
 /// The contact's own data is gone; `erasure` says whether the rest is, too.
 fn erased(id: Uuid, complete: bool) -> Result<Reply, ApiError> {
     let erasure = if complete { "completed" } else { "running" };
-    Reply::ok(&json!({"ok": true, "contact_id": id, "status": "erased", "erasure": erasure}))
+    Reply::untyped_ok(&json!({"ok": true, "contact_id": id, "status": "erased", "erasure": erasure}))
 }

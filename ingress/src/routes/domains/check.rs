@@ -49,7 +49,9 @@ pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
         Environment::Sandbox => pretend(&row, wanted(&act.ingress, &row)),
         Environment::Production if is_fresh(&row, act.ingress.settings.rechecks.domain_check_fresh) => {
             let records = records::view(&row, &act.ingress.settings.domain_targets.settings());
-            return Reply::ok(&json!({"ok": true, "domain_id": id, "status": row.status, "dns_records": records}));
+            return Reply::untyped_ok(
+                &json!({"ok": true, "domain_id": id, "status": row.status, "dns_records": records}),
+            );
         }
         Environment::Production => {
             let (ingress, asked) = (Arc::clone(&act.ingress), row.clone());
@@ -69,7 +71,7 @@ pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
             if from != to {
                 act.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
             }
-            Reply::ok(&json!({"ok": true, "domain_id": id, "status": to, "dns_records": records}))
+            Reply::untyped_ok(&json!({"ok": true, "domain_id": id, "status": to, "dns_records": records}))
         }
         Settled::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
         Settled::Gone => Err(ApiError::not_found("domain")),

@@ -58,7 +58,12 @@ fn example() -> Value {
 
 pub(super) fn show() -> Doc {
     Doc::new("getDomain", "Read a sending domain", "With what the last check found.")
-        .answer(200, "The domain", success([required("domain", domain())]), json!({"ok": true, "domain": example()}))
+        .answer_schema(
+            200,
+            "The domain",
+            success([required("domain", domain())]),
+            json!({"ok": true, "domain": example()}),
+        )
         .refuses(404, &["domain_not_found"])
 }
 
@@ -68,8 +73,8 @@ pub(super) fn remove() -> Doc {
         "Remove a sending domain",
         "One without senders. Its keys are gone for good, and its name is free for others to claim.",
     )
-    .body(object([]), json!({}))
-    .answer(
+    .body_schema(object([]), json!({}))
+    .answer_schema(
         200,
         "Removed",
         success([required("domain_id", id()), required("status", only("deleted"))]),
@@ -80,12 +85,14 @@ pub(super) fn remove() -> Doc {
 }
 
 pub(super) fn list() -> Doc {
-    Doc::new("listDomains", "List sending domains", "Newest first, with what the last check found.").paged().answer(
-        200,
-        "A page of domains",
-        page_of("domains", domain()),
-        json!({"ok": true, "domains": [example()], "next_cursor": null}),
-    )
+    Doc::new("listDomains", "List sending domains", "Newest first, with what the last check found.")
+        .paged()
+        .answer_schema(
+            200,
+            "A page of domains",
+            page_of("domains", domain()),
+            json!({"ok": true, "domains": [example()], "next_cursor": null}),
+        )
 }
 
 pub(super) fn create() -> Doc {
@@ -95,8 +102,8 @@ pub(super) fn create() -> Doc {
         "Answers the DNS records to publish. Idempotent: a domain that is there is answered with its current records. A name that another \
          tenant has proven is refused, and so is every name below it.",
     )
-    .body(object([required("domain", text_max(253).with("minLength", 1))]), json!({"domain": "acme.example"}))
-    .answer(
+  .body_schema(object([required("domain", text_max(253).with("minLength", 1))]), json!({"domain": "acme.example"}))
+    .answer_schema(
         200,
         "Claimed",
         success([
@@ -121,7 +128,7 @@ pub(super) fn verify() -> Doc {
         "Asks the DNS now and stores what it says for each record. A check that was made a few seconds ago is answered again. One check \
          of a tenant runs at a time; another meanwhile is a 429 with `Retry-After`.",
     )
-    .answer(
+    .answer_schema(
         200,
         "Checked",
         success([required("domain_id", id()), required("status", status()), required("dns_records", array(record()))]),

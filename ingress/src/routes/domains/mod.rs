@@ -135,7 +135,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
 }
 
 fn created(act: &Act, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true,
         "domain_id": row.id,
         "status": row.status,
@@ -168,14 +168,14 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let settings = act.ingress.settings.domain_targets.settings();
     let domains: Vec<Value> = rows.iter().map(|row| record(row, &settings)).collect();
-    Reply::ok(&json!({"ok": true, "domains": domains, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "domains": domains, "next_cursor": next_cursor}))
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("domain")?);
     let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
     let settings = act.ingress.settings.domain_targets.settings();
-    Reply::ok(&json!({"ok": true, "domain": record(&row, &settings)}))
+    Reply::untyped_ok(&json!({"ok": true, "domain": record(&row, &settings)}))
 }
 
 /// A domain without senders is removed, with its keys; its name is free again.
@@ -191,7 +191,7 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
             .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
     }
     act.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
-    Reply::ok(&json!({"ok": true, "domain_id": id, "status": "deleted"}))
+    Reply::untyped_ok(&json!({"ok": true, "domain_id": id, "status": "deleted"}))
 }
 
 fn record(row: &DomainRow, settings: &DomainSettings) -> Value {

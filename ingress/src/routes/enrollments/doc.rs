@@ -48,14 +48,14 @@ fn example() -> Value {
 
 pub(super) fn list() -> Doc {
     Doc::new("listEnrollments", "List enrollments", "Newest first.")
-        .query([
+        .query_fields([
             optional("sequence_id", id()),
             optional("contact_id", id()),
             optional("email", email().about("Instead of contact_id.")),
             optional("status", statuses()),
         ])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of enrollments",
             page_of("enrollments", object(common()).named("EnrollmentSummary")),
@@ -72,7 +72,7 @@ pub(super) fn create() -> Doc {
          unsubscribed, bounced or complained is never subscribed by this; it leaves the sequence again at once. `mailable` tells \
          whether the sequence's mail would pass the gate now, and `skip_reason` why not.",
     )
-    .body(
+  .body_schema(
         object([
             required("sequence_id", id()),
             required("email", email()),
@@ -83,7 +83,7 @@ pub(super) fn create() -> Doc {
         ]),
         json!({"sequence_id": ID, "email": "ann@example.com", "first_name": "Ann"}),
     )
-    .answer(
+    .answer_schema(
         201,
         "Enrolled",
         success([
@@ -126,7 +126,7 @@ pub(super) fn show() -> Doc {
         "due_at": AT, "done_at": AT,
     }]);
     Doc::new("getEnrollment", "Read an enrollment", "Where it is, and what its steps did.")
-        .answer(
+        .answer_schema(
             200,
             "The enrollment",
             success([required("enrollment", object(fields).named("Enrollment"))]),
@@ -141,8 +141,8 @@ pub(super) fn remove() -> Doc {
         "End an enrollment",
         "Nothing of it happens any more. One that is over stays as it ended.",
     )
-    .body(object([]), json!({}))
-    .answer(
+    .body_schema(object([]), json!({}))
+    .answer_schema(
         200,
         "It is over",
         success([required("enrollment_id", id()), required("status", statuses()), required("exit_reason", reasons())]),

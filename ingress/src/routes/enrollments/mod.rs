@@ -34,7 +34,7 @@ async fn create(act: &mut Act, body: EnrollBody) -> Result<Reply, ApiError> {
     let new = body.validate()?;
     let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
     let enrolled = enroll::enroll(act.db(), tenant, &caller.product, &new).await?;
-    Reply::created(&json!({
+    Reply::untyped_created(&json!({
         "ok": true,
         "enrollment_id": enrolled.enrollment_id,
         "contact_id": enrolled.contact_id,
@@ -84,14 +84,14 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
         let contact = sends::contact_by_address(act.db(), tenant, address.as_str()).await?;
         // Nobody has this address, so nobody with it is enrolled.
         let Some(contact) = contact else {
-            return Reply::ok(&json!({"ok": true, "enrollments": [], "next_cursor": null}));
+            return Reply::untyped_ok(&json!({"ok": true, "enrollments": [], "next_cursor": null}));
         };
         filter.contact = Some(contact);
     }
     let mut rows = store::list(act.db(), tenant, filter, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let enrollments: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({"ok": true, "enrollments": enrollments, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "enrollments": enrollments, "next_cursor": next_cursor}))
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
@@ -100,7 +100,7 @@ async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let steps = store::steps(act.db(), tenant, id).await?;
     let mut enrollment = record(&row);
     enrollment["steps"] = steps.iter().map(step_record).collect();
-    Reply::ok(&json!({"ok": true, "enrollment": enrollment}))
+    Reply::untyped_ok(&json!({"ok": true, "enrollment": enrollment}))
 }
 
 fn record(row: &EnrollmentRow) -> Value {
@@ -139,5 +139,5 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("enrollment")?);
     store::exit(act.db(), tenant, id).await?;
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
-    Reply::ok(&json!({"ok": true, "enrollment_id": id, "status": row.status, "exit_reason": row.exit_reason}))
+    Reply::untyped_ok(&json!({"ok": true, "enrollment_id": id, "status": row.status, "exit_reason": row.exit_reason}))
 }

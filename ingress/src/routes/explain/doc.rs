@@ -64,13 +64,13 @@ pub(super) fn explain() -> Doc {
         "Every gate in order with its verdict now, the row that decides and since when; then the send, where there is one. For a \
          campaign that is not launched yet: what would happen. For a sequence: the newest enrollment, and its newest mail.",
     )
-    .query([
+    .query_fields([
         optional("campaign_id", id().about("One of campaign_id, message_id and sequence_id.")),
         optional("message_id", id()),
         optional("sequence_id", id()),
         required("email", email()),
     ])
-    .answer(
+    .answer_schema(
         200,
         "The explanation",
         success([required("explanation", explanation)]),

@@ -71,7 +71,7 @@ impl Query {
 async fn explain(act: &mut Act, query: Query) -> Result<Reply, ApiError> {
     let (about, address) = query.validate()?;
     let (tenant, quota) = (act.tenant, act.ingress.settings.quota);
-    Reply::ok(&Asker { db: act.db(), tenant, quota }.explain(about, &address).await?)
+    Reply::untyped_ok(&Asker { db: act.db(), tenant, quota }.explain(about, &address).await?)
 }
 
 /// Who asks: the API for its caller, the command line for an operator.

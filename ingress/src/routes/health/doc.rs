@@ -31,6 +31,6 @@ pub(super) fn health() -> Doc {
         "Whether the service works",
         "Needs no credentials. `degraded` without the bus: requests are accepted and announced later.",
     )
-    .answer(200, "Process and database are healthy", body(), example(true, "healthy"))
-    .answer(503, "The database is unreachable", body(), example(false, "unavailable"))
+    .answer_schema(200, "Process and database are healthy", body(), example(true, "healthy"))
+    .answer_schema(503, "The database is unreachable", body(), example(false, "unavailable"))
 }

@@ -66,7 +66,7 @@ pub(super) fn import() -> Doc {
          line. A reported value is cut short, and left empty when an address is in it. A `create` applies the opt-outs of \
          contacts that are known.",
     )
-    .body(
+  .body_schema(
         object([
             required("csv", text().about("CSV text with a header row; `email` is required.")),
             nullable("name", text_max(NAME_MAX_CHARS)),
@@ -76,7 +76,7 @@ pub(super) fn import() -> Doc {
         ]),
         json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}),
     )
-    .answer(200, "Imported", success(summary()), answered)
+    .answer_schema(200, "Imported", success(summary()), answered)
     .leads_to("import_id", &["getImport"])
     .refuses(413, &["too_many_rows"])
 }
@@ -87,7 +87,7 @@ pub(super) fn show() -> Doc {
     let mut import = example();
     import["created_at"] = json!(AT);
     Doc::new("getImport", "Read an import's summary", "")
-        .answer(
+        .answer_schema(
             200,
             "The import",
             success([required("import", object(fields).named("Import"))]),

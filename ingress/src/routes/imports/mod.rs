@@ -223,7 +223,7 @@ async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<R
     )
     .execute(act.db())
     .await?;
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true,
         "import_id": id,
         "name": name,
@@ -259,7 +259,7 @@ async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     .fetch_optional(act.db())
     .await?
     .ok_or_else(|| ApiError::not_found("import"))?;
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true,
         "import": {
             "import_id": id,

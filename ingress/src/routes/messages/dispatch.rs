@@ -221,7 +221,7 @@ impl Ledger {
             let ours = || format!("<{}@{}>", recipient.send_id, self.sending_domain);
             recipient.provider_message_id.clone().unwrap_or_else(ours)
         });
-        Reply::ok(&json!({
+        Reply::untyped_ok(&json!({
             "ok": true,
             "message_id": self.message_id,
             "provider_message_id": provider_message_id,

@@ -28,7 +28,7 @@ pub(super) fn send() -> Doc {
          by recipient against the send quota and the hourly limit. Send an `Idempotency-Key`: after a 504, or when no answer came, a \
          repeat sends nothing twice and answers the outcome. `GET /v1/sends/{send_id}` follows each mail.",
     )
-    .body(
+  .body_schema(
         object([
             required("sender_id", id()),
             required("to", array_max(recipient(), RECIPIENTS_MAX).with("minItems", 1).about("An address that is given twice gets one mail.")),
@@ -46,7 +46,7 @@ pub(super) fn send() -> Doc {
             "attachments": [{"filename": "note.txt", "content_base64": "SGVsbG8=", "content_type": "text/plain"}],
         }),
     )
-    .answer(
+    .answer_schema(
         200,
         "Dispatched: at least one recipient was accepted",
         success([
@@ -68,13 +68,13 @@ pub(super) fn send() -> Doc {
             "recipients": [{"email": "ann@example.com", "send_id": ID, "state": "sent"}],
         }),
     )
-    .answer(
+    .answer_schema(
         502,
         "The provider refused every recipient; `detail` has its codes",
         refusal("provider_rejected"),
         json!({"ok": false, "error": "provider_rejected", "detail": "550 5.1.1", "message_id": ID}),
     )
-    .answer(
+    .answer_schema(
         504,
         "Not decided in time; the dispatch goes on",
         refusal("dispatch_pending"),

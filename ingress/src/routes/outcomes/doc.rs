@@ -159,7 +159,7 @@ pub(super) fn record() -> Doc {
          it then. Credit follows within moments: the last mail a person clicked in the 30 days before, else the last that was \
          delivered in the 7 days before (model and windows are the tenant's). Clicks that become known later restate it.",
     )
-    .body(
+  .body_schema(
         object([
             nullable("contact_email", email()),
             nullable("dot_number", dot_number()),
@@ -178,7 +178,7 @@ pub(super) fn record() -> Doc {
             "source_event_id": "policy-81",
         }),
     )
-    .answer(
+    .answer_schema(
         200,
         "Recorded",
         success([required("outcome_id", id()), required("contact_matched", boolean())]),
@@ -190,14 +190,14 @@ pub(super) fn record() -> Doc {
 
 pub(super) fn list() -> Doc {
     Doc::new("listOutcomes", "List outcomes", "Newest first.")
-        .query([
+        .query_fields([
             optional("contact_id", id()),
             optional("campaign_id", id().about("Those credited to it, in whole or in part.")),
             optional("type", outcome_type()),
             optional("since", time().about("Those that happened since.")),
         ])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page",
             page_of("outcomes", outcome()),
@@ -207,7 +207,7 @@ pub(super) fn list() -> Doc {
 
 pub(super) fn show() -> Doc {
     Doc::new("getOutcome", "Show an outcome", "With the mails it is credited to, why, and every credit it had before.")
-        .answer(
+        .answer_schema(
             200,
             "The outcome",
             success([required("outcome", detail())]),

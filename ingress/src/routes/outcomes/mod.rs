@@ -47,7 +47,9 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
         let ring = Publication::json(subject, format!("outcome-{}", new_id().simple()), &ring);
         act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     }
-    Reply::ok(&json!({"ok": true, "outcome_id": recorded.outcome_id, "contact_matched": recorded.contact_matched}))
+    Reply::untyped_ok(
+        &json!({"ok": true, "outcome_id": recorded.outcome_id, "contact_matched": recorded.contact_matched}),
+    )
 }
 
 fn refused(faults: Vec<Fault>) -> ApiError {
@@ -80,7 +82,7 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let mut rows = store::list(act.db(), tenant, &filter, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let outcomes: Vec<Value> = rows.iter().map(outcome).collect();
-    Reply::ok(&json!({"ok": true, "outcomes": outcomes, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "outcomes": outcomes, "next_cursor": next_cursor}))
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
@@ -91,7 +93,7 @@ async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let mut record = outcome(&row);
     record["credits"] = credits.iter().map(credit).collect();
     record["restatements"] = restatements.iter().map(restatement).collect();
-    Reply::ok(&json!({"ok": true, "outcome": record}))
+    Reply::untyped_ok(&json!({"ok": true, "outcome": record}))
 }
 
 fn outcome(row: &OutcomeRow) -> Value {

@@ -59,6 +59,6 @@ pub(super) fn health() -> Doc {
         "For the operations integration: above tenants, without `product_tenant_id`. Everything is looked at anew, for two seconds \
          at most. Without Postgres no key can be looked up: then the report says just that, with `error: unavailable`.",
     )
-    .answer(200, "Mail goes out; `warn` where somebody should look", report(), example(true, "ok", &fine))
-    .answer(503, "Sending is impaired", report(), example(false, "crit", &bad))
+    .answer_schema(200, "Mail goes out; `warn` where somebody should look", report(), example(true, "ok", &fine))
+    .answer_schema(503, "Sending is impaired", report(), example(false, "crit", &bad))
 }

@@ -106,7 +106,7 @@ async fn health(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let report = Report::of(&act.ingress.pool, &act.ingress.bus).await;
     // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
     let status = if report.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Reply::new(status, &report)
+    Reply::untyped(status, &report)
 }
 
 /// Without Postgres no caller can be looked up, and its trouble is what the caller would be told: the report says so in its own shape,
@@ -118,7 +118,7 @@ fn without_a_ledger(mut response: Response) -> Response {
         return response;
     }
     let report = Report { error: Some(UNAVAILABLE), ..Report::from_facts(&Facts::default(), Utc::now()) };
-    match Reply::new(StatusCode::SERVICE_UNAVAILABLE, &report) {
+    match Reply::untyped(StatusCode::SERVICE_UNAVAILABLE, &report) {
         Ok(reply) => {
             let (parts, body) = reply.into_response().into_parts();
             response.headers_mut().extend(parts.headers);

@@ -85,7 +85,7 @@ fn limits() -> String {
 pub(super) fn list() -> Doc {
     Doc::new("listSegments", "List segments", "Newest first. The id is what campaigns take as `segment_id`.")
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of segments",
             page_of("segments", segment()),
@@ -110,8 +110,8 @@ pub(super) fn create() -> Doc {
             "Create a segment",
             "An audience by rule: whoever matches when it is asked. Faults name their place in the rule, as `rule.all[1].value`.",
         )
-        .body(body, json!({"name": "Sleeping customers", "rule": example_rule()}))
-        .answer(
+      .body_schema(body, json!({"name": "Sleeping customers", "rule": example_rule()}))
+        .answer_schema(
             201,
             "Created",
             success([required("segment_id", id()), required("name", text())]),
@@ -132,8 +132,8 @@ pub(super) fn preview() -> Doc {
     let sample = array_max(contact, usize::try_from(SAMPLE_MAX).unwrap_or_default());
     with_rule(
         Doc::new("previewSegment", "See what a rule comes to", "Now, and without storing anything.")
-            .body(object([required("rule", rule().about(&limits()))]), json!({"rule": example_rule()}))
-            .answer(
+            .body_schema(object([required("rule", rule().about(&limits()))]), json!({"rule": example_rule()}))
+            .answer_schema(
                 200,
                 "How many match, and the newest of them",
                 success([required("count", count()), required("sample", sample), required("evaluated_at", time())]),
@@ -147,7 +147,8 @@ pub(super) fn preview() -> Doc {
 
 fn one(doc: Doc) -> Doc {
     let body = success([required("segment", segment())]);
-    doc.answer(200, "The segment", body, json!({"ok": true, "segment": example()})).refuses(404, &["segment_not_found"])
+    doc.answer_schema(200, "The segment", body, json!({"ok": true, "segment": example()}))
+        .refuses(404, &["segment_not_found"])
 }
 
 pub(super) fn show() -> Doc {
@@ -165,14 +166,14 @@ pub(super) fn change() -> Doc {
         "Change a segment",
         "What is left out stays. A campaign is mailed by the rule as it stands when its audience is looked up.",
     )
-    .body(body, json!({"name": "Sleeping customers"}))
+    .body_schema(body, json!({"name": "Sleeping customers"}))
     .refuses(409, &["segment_name_taken"])))
 }
 
 pub(super) fn remove() -> Doc {
     Doc::new("deleteSegment", "Delete a segment", "Not while another segment or a campaign that is not over names it.")
-        .body(object([]), json!({}))
-        .answer(
+        .body_schema(object([]), json!({}))
+        .answer_schema(
             200,
             "Deleted",
             success([required("segment_id", id()), required("status", one_of(["deleted"]))]),

@@ -55,13 +55,13 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let mut segments = store::list(act.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut segments, |segment| (segment.created_at, segment.segment_id));
-    Reply::ok(&json!({"ok": true, "segments": segments, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "segments": segments, "next_cursor": next_cursor}))
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("segment")?);
     let segment = store::get(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "segment": segment}))
+    Reply::untyped_ok(&json!({"ok": true, "segment": segment}))
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,7 +85,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
         return Err(name_taken());
     }
     store::set_uses(act.db(), tenant, id, &rule.segments()).await?;
-    Reply::created(&json!({"ok": true, "segment_id": id, "name": name}))
+    Reply::untyped_created(&json!({"ok": true, "segment_id": id, "name": name}))
 }
 
 fn name_taken() -> ApiError {
@@ -129,7 +129,7 @@ async fn preview(act: &mut Act, body: Preview) -> Result<Reply, ApiError> {
         })
     };
     let sample: Vec<Value> = preview.sample.iter().map(contact).collect();
-    Reply::ok(
+    Reply::untyped_ok(
         &json!({"ok": true, "count": preview.count, "sample": sample, "evaluated_at": time(preview.evaluated_at)}),
     )
 }
@@ -170,7 +170,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         check_users(act, id).await?;
     }
     let segment = store::get(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "segment": segment}))
+    Reply::untyped_ok(&json!({"ok": true, "segment": segment}))
 }
 
 /// The segments that name this one must stay within their limits, too.
@@ -198,5 +198,5 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
         return Err(ApiError::conflict("segment_in_use").detail(format!("{user} names it")));
     }
     store::delete(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "segment_id": id, "status": "deleted"}))
+    Reply::untyped_ok(&json!({"ok": true, "segment_id": id, "status": "deleted"}))
 }

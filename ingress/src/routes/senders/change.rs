@@ -1,28 +1,39 @@
 //! Changing and removing senders.
 
+use schemars::JsonSchema;
 use schemas::Address;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use uuid::Uuid;
 
-use super::{CHANGED, STATUSES, is_blank, record, store};
+use super::{CHANGED, STATUSES, Sender, SenderAnswer, is_blank, store};
 use crate::{
     act::{Act, Faults, NoFields, Patch, Reply},
     error::ApiError,
-    routes::senders::store::{SenderChange, SenderRow},
+    openapi::types::{Email, Name, PostalAddress},
+    routes::{
+        input::NAME_MAX,
+        senders::store::{SenderChange, SenderRow},
+    },
 };
 
 /// The body of a change. The address is not among it: what was sent under it would change its name.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct ChangeBody {
+pub(super) struct ChangeSender {
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
     name: Option<String>,
+    #[schemars(with = "Option<Email>")]
     reply_to: Patch<String>,
+    /// Stamped on marketing mail. Without one: the tenant's own.
+    #[schemars(with = "Option<PostalAddress>")]
     physical_address: Patch<String>,
+    #[schemars(extend("enum" = STATUSES))]
     status: Option<String>,
     is_default: Option<bool>,
 }
 
-fn validate(body: ChangeBody) -> Result<(SenderChange, Option<bool>), ApiError> {
+fn validate(body: ChangeSender) -> Result<(SenderChange, Option<bool>), ApiError> {
     let mut faults = Faults::default();
     let name = body.name.map(|name| faults.name("name", Some(name)));
     let reply_to = body.reply_to.into_option().map(|text| {
@@ -38,7 +49,7 @@ fn validate(body: ChangeBody) -> Result<(SenderChange, Option<bool>), ApiError> 
     Ok((SenderChange { name, reply_to, physical_address, status: body.status }, body.is_default))
 }
 
-pub(super) async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
+pub(super) async fn change(act: &mut Act, body: ChangeSender) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("sender")?);
     let (wanted, is_default) = validate(body)?;
     if wanted.status.as_deref() == Some("disabled") {
@@ -67,7 +78,14 @@ pub(super) async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, Api
         act.audit("sender.default", &id.to_string(), json!({})).await?;
         row = changed(act).await?;
     }
-    Reply::ok(&json!({"ok": true, "sender": record(&row)}))
+    Reply::ok(&SenderAnswer { sender: Sender::of(row) })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SenderRemoved {
+    sender_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
 }
 
 /// A sender that nothing refers to is removed; any other can only be disabled.
@@ -81,7 +99,7 @@ pub(super) async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
             .detail("campaigns, sequences or mail refer to it; PATCH status to disabled instead"));
     }
     act.audit("sender.removed", &id.to_string(), json!({})).await?;
-    Reply::ok(&json!({"ok": true, "sender_id": id, "status": "deleted"}))
+    Reply::ok(&SenderRemoved { sender_id: id, status: "deleted" })
 }
 
 /// The default gives way only to another: mail that names no sender must not fail because one was put away.

@@ -4,15 +4,23 @@ mod change;
 mod doc;
 pub(crate) mod store;
 
-use schemas::Address;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{Address, DomainStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
 
 use self::store::{NewSender, SenderChange, SenderRow};
 use crate::{
-    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, time, write},
+    act::{
+        Act, Faults, NoParameters, Reply, Routes,
+        page::{PageQuery, as_time},
+        read, write,
+    },
     error::ApiError,
-    routes::domains::store as domains,
+    openapi::types::{Email, Name, PostalAddress},
+    routes::{domains::store as domains, input::NAME_MAX},
 };
 
 /// The states a caller can choose. `pending_domain` follows from the domain.
@@ -30,13 +38,24 @@ pub(crate) fn routes() -> Routes {
         .delete("/v1/senders/{id}", write("senders:manage", change::remove), doc::remove)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CreateBody {
+struct CreateSender {
+    #[schemars(with = "Email")]
     email: Option<String>,
+    #[schemars(with = "Name<NAME_MAX>")]
     name: Option<String>,
+    #[schemars(with = "Option<Email>")]
     reply_to: Option<String>,
+    /// Stamped on marketing mail. Without one: the tenant's own.
+    #[schemars(with = "Option<PostalAddress>")]
     physical_address: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SenderCreated {
+    sender_id: Uuid,
+    already_existed: bool,
 }
 
 /// A sender as asked for, checked by its own words.
@@ -47,7 +66,7 @@ struct Wish {
     physical_address: Option<String>,
 }
 
-fn validate(body: CreateBody) -> Result<Wish, ApiError> {
+fn validate(body: CreateSender) -> Result<Wish, ApiError> {
     let mut faults = Faults::default();
     let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
     let name = faults.name("name", body.name);
@@ -59,7 +78,7 @@ fn validate(body: CreateBody) -> Result<Wish, ApiError> {
 }
 
 /// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
-async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+async fn create(act: &mut Act, body: CreateSender) -> Result<Reply, ApiError> {
     let wish = validate(body)?;
     let tenant = act.tenant;
     let profile_address = store::lock_profile_address(act.db(), tenant).await?;
@@ -74,7 +93,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
             store::change(act.db(), tenant, row.id, &wanted).await?;
             act.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
         }
-        return Reply::ok(&json!({"ok": true, "sender_id": row.id, "already_existed": true}));
+        return Reply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
     }
     let domain = domains::by_name(act.db(), tenant, wish.email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
@@ -92,45 +111,68 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
         physical_address: wish.physical_address.as_deref(),
     };
     let id = store::insert(act.db(), tenant, &new).await?;
-    Reply::ok(&json!({"ok": true, "sender_id": id, "already_existed": false}))
+    Reply::ok(&SenderCreated { sender_id: id, already_existed: false })
 }
 
 fn is_blank(address: Option<&str>) -> bool {
     address.is_none_or(|text| text.trim().is_empty())
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListQuery {
-    limit: Option<i64>,
-    cursor: Option<String>,
+#[derive(Debug, Serialize, JsonSchema)]
+struct SenderPage {
+    senders: Vec<Sender>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
     let tenant = act.tenant;
     let mut rows = store::list(act.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let senders: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({"ok": true, "senders": senders, "next_cursor": next_cursor}))
+    Reply::ok(&SenderPage { senders: rows.into_iter().map(Sender::of).collect(), next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SenderAnswer {
+    sender: Sender,
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("sender")?);
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
-    Reply::ok(&json!({"ok": true, "sender": record(&row)}))
+    Reply::ok(&SenderAnswer { sender: Sender::of(row) })
 }
 
-fn record(row: &SenderRow) -> Value {
-    json!({
-        "sender_id": row.id,
-        "email": row.email,
-        "name": row.name,
-        "reply_to": row.reply_to,
-        "physical_address": row.physical_address,
-        "status": row.shown_status(),
-        "is_default": row.is_default,
-        "domain_status": row.domain_status,
-        "created_at": time(row.created_at),
-    })
+/// An identity that the tenant sends from.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Sender {
+    sender_id: Uuid,
+    email: String,
+    name: String,
+    reply_to: Option<String>,
+    physical_address: Option<String>,
+    /// `pending_domain`: its domain may not send now. `disabled`: switched off.
+    #[schemars(extend("enum" = ["active", "pending_domain", "disabled"]))]
+    status: &'static str,
+    is_default: bool,
+    domain_status: DomainStatus,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+impl Sender {
+    fn of(row: SenderRow) -> Self {
+        Self {
+            sender_id: row.id,
+            status: row.shown_status(),
+            email: row.email,
+            name: row.name,
+            reply_to: row.reply_to,
+            physical_address: row.physical_address,
+            is_default: row.is_default,
+            domain_status: row.domain_status,
+            created_at: row.created_at,
+        }
+    }
 }

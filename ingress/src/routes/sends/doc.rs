@@ -103,7 +103,7 @@ pub(super) fn show() -> Doc {
     example["attempts"] = json!([{"outcome": "sent", "at": AT, "attempt": 1, "smtp_code": 250}]);
     example["timeline"] = json!([{"type": "queued", "at": AT, "detail": {}}]);
     Doc::new("getSend", "Read what became of a send", "State, attempts with the server's answers, facts, timeline.")
-        .answer(200, "The send", success([required("send", send())]), json!({"ok": true, "send": example}))
+        .answer_schema(200, "The send", success([required("send", send())]), json!({"ok": true, "send": example}))
         .refuses(404, &["send_not_found"])
 }
 
@@ -114,7 +114,7 @@ pub(super) fn source() -> Doc {
         "The message as it would have left, headers first, in the sandbox environment only. Kept for seven days, the newest 500 of a \
          tenant; of a longer message the first 256 KB.",
     )
-    .answer(
+    .answer_schema(
         200,
         "The message",
         success([

@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Routes {
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("send")?);
     let send = one_record(act.db(), tenant, id).await?;
-    Reply::ok(&json!({"ok": true, "send": send}))
+    Reply::untyped_ok(&json!({"ok": true, "send": send}))
 }
 
 /// A send, or the request that it will come from.

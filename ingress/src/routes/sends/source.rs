@@ -21,7 +21,7 @@ pub(super) async fn read(act: &mut Act, _: NoParameters) -> Result<Reply, ApiErr
         let object = if store::get(act.db(), tenant, id).await?.is_some() { "source" } else { "send" };
         return Err(ApiError::not_found(object));
     };
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true,
         "send_id": id,
         // What we render is ASCII; a one-off message may hold what it likes.

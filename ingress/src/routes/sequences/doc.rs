@@ -78,12 +78,15 @@ fn step() -> Schema {
 }
 
 pub(super) fn list() -> Doc {
-    Doc::new("listSequences", "List sequences", "Newest first.").query([optional("status", statuses())]).paged().answer(
-        200,
-        "A page of sequences",
-        page_of("sequences", sequence()),
-        json!({"ok": true, "sequences": [example()], "next_cursor": null}),
-    )
+    Doc::new("listSequences", "List sequences", "Newest first.")
+        .query_fields([optional("status", statuses())])
+        .paged()
+        .answer_schema(
+            200,
+            "A page of sequences",
+            page_of("sequences", sequence()),
+            json!({"ok": true, "sequences": [example()], "next_cursor": null}),
+        )
 }
 
 pub(super) fn create() -> Doc {
@@ -105,7 +108,7 @@ pub(super) fn create() -> Doc {
         "Steps are taken in the order of the array and never change. Its mail is marketing: it needs consent, and carries a footer and a way \
          to unsubscribe. With `activate` contacts may be enrolled at once.",
     )
-    .body(
+  .body_schema(
         object([
             required("name", name(NAME_MAX)),
             nullable("description", text_max(DESCRIPTION_MAX)),
@@ -122,7 +125,7 @@ pub(super) fn create() -> Doc {
             {"step_type": "create_task", "action_config": {"title": "Call", "due_in_days": 1}},
         ]}),
     )
-    .answer(
+    .answer_schema(
         201,
         "Created",
         success([required("sequence_id", id()), required("status", one_of(["draft", "active"])), required("steps", array(made))]),
@@ -139,7 +142,7 @@ pub(super) fn show() -> Doc {
         "action_config": {},
     });
     Doc::new("getSequence", "Read a sequence", "With its steps, in order.")
-        .answer(
+        .answer_schema(
             200,
             "The sequence",
             success([required("sequence", sequence()), required("steps", array(step()))]),
@@ -164,8 +167,8 @@ pub(super) fn change() -> Doc {
         "While it is paused nothing moves and times are kept: after a resumption what is overdue goes at once, the rest on time. Archiving \
          ends all its enrollments.",
     )
-    .body(object(changeable()), json!({"status": "paused"}))
-    .answer(
+  .body_schema(object(changeable()), json!({"status": "paused"}))
+    .answer_schema(
         200,
         "Changed",
         success([required("sequence_id", id()), required("status", statuses())]),

@@ -48,7 +48,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
         .map(|(step, order)| json!({"step_id": step.id, "step_order": order, "step_type": step.step_type}))
         .collect();
     let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
-    Reply::created(&json!({"ok": true, "sequence_id": id, "status": status, "steps": steps}))
+    Reply::untyped_created(&json!({"ok": true, "sequence_id": id, "status": status, "steps": steps}))
 }
 
 fn sender_required() -> ApiError {
@@ -112,7 +112,7 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let mut rows = store::list(act.db(), tenant, status, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let sequences: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({"ok": true, "sequences": sequences, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "sequences": sequences, "next_cursor": next_cursor}))
 }
 
 fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
@@ -127,7 +127,7 @@ async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
     let steps = store::steps(act.db(), tenant, id).await?;
     let steps: Vec<Value> = steps.iter().map(step_record).collect();
-    Reply::ok(&json!({"ok": true, "sequence": record(&row), "steps": steps}))
+    Reply::untyped_ok(&json!({"ok": true, "sequence": record(&row), "steps": steps}))
 }
 
 fn record(row: &SequenceRow) -> Value {
@@ -209,7 +209,7 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
         act.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;
     }
-    Reply::ok(&json!({"ok": true, "sequence_id": id, "status": changes.status.unwrap_or(before.status)}))
+    Reply::untyped_ok(&json!({"ok": true, "sequence_id": id, "status": changes.status.unwrap_or(before.status)}))
 }
 
 /// Whether the sequence may take this status.

@@ -59,9 +59,9 @@ fn example() -> Value {
 
 pub(super) fn list() -> Doc {
     Doc::new("listTemplates", "List templates", "Newest first, without bodies.")
-        .query([optional("status", one_of(STATUSES))])
+        .query_fields([optional("status", one_of(STATUSES))])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of templates",
             page_of("templates", object(common()).named("TemplateSummary")),
@@ -80,7 +80,7 @@ pub(super) fn create() -> Doc {
         "Subject and bodies are Liquid. A syntax error or an unknown merge field is a 400 whose `fields` name part, line and \
          column.",
     )
-    .body(
+  .body_schema(
         object([
             required("name", name(NAME_MAX)),
             required("subject", name(LINE_MAX)),
@@ -95,7 +95,7 @@ pub(super) fn create() -> Doc {
             "body_html": "<p>You paid {{ data.total }}.</p>",
         }),
     )
-    .answer(
+    .answer_schema(
         201,
         "Created",
         success([
@@ -110,8 +110,8 @@ pub(super) fn create() -> Doc {
 
 pub(super) fn show() -> Doc {
     Doc::new("getTemplate", "Read a template", "With its bodies; with `version`, the content of an earlier one.")
-        .query([optional("version", version())])
-        .answer(
+        .query_fields([optional("version", version())])
+        .answer_schema(
             200,
             "The template",
             success([required("template", template())]),
@@ -134,7 +134,7 @@ pub(super) fn list_versions() -> Doc {
     });
     Doc::new("listTemplateVersions", "List a template's versions", "Newest first, without bodies.")
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of versions",
             page_of("versions", shown.named("TemplateVersion")),
@@ -164,7 +164,7 @@ pub(super) fn render() -> Doc {
         "What a recipient would see, sent to nobody: for a contact, or for a `sample` of one. Links and the unsubscribe address \
          lead to a placeholder. Data that the template cannot be rendered with is a 422 with the reason such a send would fail with.",
     )
-    .body(
+  .body_schema(
         object([
             nullable("contact_id", id()),
             nullable("sample", sample.about("A contact that need not exist; not together with contact_id.")),
@@ -174,7 +174,7 @@ pub(super) fn render() -> Doc {
         ]),
         json!({"sample": {"first_name": "Ann"}, "data": {"total": "12.50"}}),
     )
-    .answer(
+    .answer_schema(
         200,
         "Rendered",
         success([
@@ -210,7 +210,7 @@ pub(super) fn change() -> Doc {
         "What is left out stays. Every change of content is a new version; what was launched or sent keeps the one it was made \
          from.",
     )
-    .body(
+  .body_schema(
         object([
             optional("name", name(NAME_MAX)),
             optional("subject", name(LINE_MAX)),
@@ -221,7 +221,7 @@ pub(super) fn change() -> Doc {
         ]),
         json!({"subject": "Your receipt"}),
     )
-    .answer(
+    .answer_schema(
         200,
         "Changed",
         success([
@@ -236,7 +236,7 @@ pub(super) fn change() -> Doc {
 
 pub(super) fn archive() -> Doc {
     Doc::new("archiveTemplate", "Archive a template", "What refers to it keeps its reference; a PATCH brings it back.")
-        .answer(
+        .answer_schema(
             200,
             "Archived",
             success([required("template_id", id()), required("status", one_of(["archived"]))]),

@@ -67,7 +67,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     let variables = content::check(act, &parts, content::kind(&template_type), None).await?;
     let content_id = store::insert_content(act.db(), tenant, &template_type, &parts, &variables).await?;
     let id = store::insert(act.db(), tenant, &name, &template_type, &status, content_id).await?;
-    Reply::created(&json!({"ok": true, "template_id": id, "status": status, "version": 1}))
+    Reply::untyped_created(&json!({"ok": true, "template_id": id, "status": status, "version": 1}))
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,7 +118,7 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
         store::insert_version(act.db(), tenant, id, version, content_id).await?;
     }
     store::update(act.db(), tenant, id, &name, &status, version, content_id).await?;
-    Reply::ok(&json!({"ok": true, "template_id": id, "status": status, "version": version}))
+    Reply::untyped_ok(&json!({"ok": true, "template_id": id, "status": status, "version": version}))
 }
 
 async fn archive(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
@@ -126,7 +126,7 @@ async fn archive(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     if !store::archive(act.db(), tenant, id).await? {
         return Err(ApiError::not_found("template"));
     }
-    Reply::ok(&json!({"ok": true, "template_id": id, "status": "archived"}))
+    Reply::untyped_ok(&json!({"ok": true, "template_id": id, "status": "archived"}))
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,7 +148,7 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let mut rows = store::list(act.db(), tenant, query.status.as_deref(), &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let templates: Vec<Value> = rows.iter().map(list_record).collect();
-    Reply::ok(&json!({"ok": true, "templates": templates, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "templates": templates, "next_cursor": next_cursor}))
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,7 +163,7 @@ async fn one(act: &mut Act, query: OneQuery) -> Result<Reply, ApiError> {
     if let Some(version) = query.version {
         row = versions::as_of(act.db(), tenant, row, version).await?;
     }
-    Reply::ok(&json!({"ok": true, "template": record(&row)}))
+    Reply::untyped_ok(&json!({"ok": true, "template": record(&row)}))
 }
 
 fn record(row: &TemplateRow) -> Value {

@@ -115,7 +115,7 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
     let shown = act.outside("render".to_owned(), move || preview(&source, &options, &data))??;
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true, "template_id": id, "version": row.version, "subject": shown.subject, "html": shown.html, "text": shown.text,
     }))
 }

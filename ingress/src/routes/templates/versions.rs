@@ -52,7 +52,7 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     .await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, as_id(row.version)));
     let versions: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({"ok": true, "versions": versions, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "versions": versions, "next_cursor": next_cursor}))
 }
 
 /// A cursor names a row by an id; a version's is its number.

@@ -43,7 +43,12 @@ fn one(doc: Doc) -> Doc {
         "status": "active", "timezone": "Europe/Paris", "physical_address": "1 Main Street", "default_sender_id": ID,
         "tracking_domain_id": null, "created_at": AT, "updated_at": AT,
     });
-    doc.answer(200, "The tenant", success([required("tenant", tenant())]), json!({"ok": true, "tenant": example}))
+    doc.answer_schema(
+        200,
+        "The tenant",
+        success([required("tenant", tenant())]),
+        json!({"ok": true, "tenant": example}),
+    )
 }
 
 pub(super) fn show() -> Doc {
@@ -56,7 +61,7 @@ pub(super) fn update() -> Doc {
         "Change the tenant's profile",
         "What is left out stays; null clears. Products that share the engine's tenant share its profile.",
     ))
-    .body(
+    .body_schema(
         object([
             nullable("timezone", text().about("An IANA time zone, such as Europe/Paris.")),
             nullable("physical_address", postal_address(POSTAL_ADDRESS_MAX)),
@@ -78,7 +83,7 @@ pub(super) fn link() -> Doc {
         "Finds or creates the engine's tenant for a tenant of the calling product, and brings names and owner up to date. \
          Idempotent on product, environment and `product_tenant_id`.",
     )
-    .body(
+  .body_schema(
         object([
             required("product_tenant_id", product.about("The caller's own id for the tenant.")),
             required("email", email().about("Becomes the owner identity.")),
@@ -87,7 +92,7 @@ pub(super) fn link() -> Doc {
         ]),
         json!({"product_tenant_id": "tenant-1", "email": "owner@acme.example", "org_name": "Acme"}),
     )
-    .answer(
+    .answer_schema(
         200,
         "Linked",
         success([required("engine_tenant_id", id()), required("already_linked", boolean())]),

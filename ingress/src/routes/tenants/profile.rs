@@ -79,7 +79,7 @@ pub(super) async fn update(act: &mut Act, body: ProfileChange) -> Result<Reply, 
 }
 
 fn answer(act: &Act, profile: &Profile) -> Result<Reply, ApiError> {
-    Reply::ok(&json!({"ok": true, "tenant": record(act, profile)}))
+    Reply::untyped_ok(&json!({"ok": true, "tenant": record(act, profile)}))
 }
 
 fn record(act: &Act, profile: &Profile) -> Value {

@@ -15,7 +15,7 @@ pub(super) fn send() -> Doc {
         "202 means that it is stored; `GET /v1/sends/{send_id}` follows it. The contact is found or created by address. A template of type \
          marketing or sequence makes the mail marketing: it carries the footer, and who unsubscribed is not mailed.",
     )
-    .body(
+  .body_schema(
         object([
             required("template_id", id()),
             required("email", email()),
@@ -28,7 +28,7 @@ pub(super) fn send() -> Doc {
         ]),
         json!({"template_id": ID, "email": "ann@example.com", "data": {"total": "12.50"}}),
     )
-    .answer(
+    .answer_schema(
         202,
         "Accepted",
         success([required("send_id", id()), required("status", one_of(["scheduled"]))]),

@@ -93,7 +93,7 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
     let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
-    Reply::new(ACCEPTED, &answer(payload.send_id))
+    Reply::untyped(ACCEPTED, &answer(payload.send_id))
 }
 
 fn answer(send: Uuid) -> Value {

@@ -77,7 +77,7 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     let mut rows = page_of(act.db(), tenant, id, &query, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let deliveries: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({"ok": true, "deliveries": deliveries, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "deliveries": deliveries, "next_cursor": next_cursor}))
 }
 
 /// Newest first.
@@ -128,7 +128,7 @@ pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiErr
     .await?;
     // Kept as it was written, not read and written again.
     let body = body.and_then(|bytes| RawValue::from_string(String::from_utf8(bytes).ok()?).ok());
-    Reply::ok(&Shown { ok: true, delivery: record(&row), body })
+    Reply::untyped_ok(&Shown { ok: true, delivery: record(&row), body })
 }
 
 #[derive(serde::Serialize)]
@@ -155,5 +155,5 @@ pub(super) async fn test(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> 
     .execute(act.db())
     .await?;
     let delivery = Event::delivery_of(id, event);
-    Reply::accepted(&json!({"ok": true, "subscription_id": id, "delivery_id": delivery, "event_id": event}))
+    Reply::untyped_accepted(&json!({"ok": true, "subscription_id": id, "delivery_id": delivery, "event_id": event}))
 }

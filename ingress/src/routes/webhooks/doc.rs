@@ -73,9 +73,9 @@ fn one_subscription() -> Schema {
 
 pub(super) fn list() -> Doc {
     Doc::new("listWebhooks", "List webhook subscriptions", "Newest first, those of the calling product.")
-        .query([optional("status", status())])
+        .query_fields([optional("status", status())])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of subscriptions, and the events there are",
             success([
@@ -99,7 +99,7 @@ pub(super) fn create() -> Doc {
         "Subscribe to events",
         "The answer is the only one that shows the signing secret. At most 10 active ones for each tenant and product.",
     )
-    .body(
+    .body_schema(
         object([
             required("url", url()),
             required("events", array(event()).with("minItems", 1)),
@@ -107,7 +107,7 @@ pub(super) fn create() -> Doc {
         ]),
         json!({"url": HOOK, "events": ["email.delivered", "email.bounced"], "description": "CRM"}),
     )
-    .answer(
+    .answer_schema(
         201,
         "Subscribed",
         success([
@@ -128,7 +128,7 @@ pub(super) fn create() -> Doc {
 
 pub(super) fn show() -> Doc {
     Doc::new("getWebhook", "Read a webhook subscription", "Without its secret.")
-        .answer(
+        .answer_schema(
             200,
             "The subscription",
             one_subscription(),
@@ -143,7 +143,7 @@ pub(super) fn change() -> Doc {
         "Change, pause or resume a webhook subscription",
         "While it is paused, deliveries are held, not dropped. A disabled one stays disabled.",
     )
-    .body(
+    .body_schema(
         object([
             nullable("url", url()),
             nullable("events", array(event()).with("minItems", 1)),
@@ -152,7 +152,7 @@ pub(super) fn change() -> Doc {
         ]),
         json!({"status": "paused"}),
     )
-    .answer(200, "As it is now", one_subscription(), json!({"ok": true, "subscription": subscription_example()}))
+    .answer_schema(200, "As it is now", one_subscription(), json!({"ok": true, "subscription": subscription_example()}))
     .refuses(404, &["subscription_not_found"])
     .refuses(409, &["invalid_status_transition", "subscription_limit_reached"])
 }
@@ -163,8 +163,8 @@ pub(super) fn remove() -> Doc {
         "Disable a webhook subscription",
         "For good: what waits is not delivered, replays into it end. What was delivered can still be read.",
     )
-    .body(object([]), json!({}))
-    .answer(
+    .body_schema(object([]), json!({}))
+    .answer_schema(
         200,
         "Disabled",
         success([required("subscription_id", id()), required("status", one_of(["disabled"]))]),
@@ -180,8 +180,8 @@ pub(super) fn rotate_secret() -> Doc {
         "Deliveries carry signatures of both for 24 hours. The secret before the replaced one ends at once: one that leaked is out \
          of use after two calls.",
     )
-    .body(object([]), json!({}))
-    .answer(
+  .body_schema(object([]), json!({}))
+    .answer_schema(
         200,
         "Replaced",
         success([
@@ -202,7 +202,7 @@ pub(super) fn call_secret() -> Doc {
         "What requests of `call_product_webhook` steps are signed with, in the same headers as deliveries. One for each tenant and \
          product.",
     )
-    .answer(
+    .answer_schema(
         200,
         "The secret",
         success([required("signing_secret", secret())]),
@@ -216,8 +216,8 @@ pub(super) fn rotate_call_secret() -> Doc {
         "Replace the secret of sequences' calls",
         "Calls carry signatures of both for 24 hours. The secret before the replaced one ends at once.",
     )
-    .body(object([]), json!({}))
-    .answer(
+    .body_schema(object([]), json!({}))
+    .answer_schema(
         200,
         "Replaced",
         success([required("signing_secret", secret()), required("previous_secret_until", time())]),
@@ -255,12 +255,12 @@ fn delivery_example() -> Value {
 
 pub(super) fn list_deliveries() -> Doc {
     Doc::new("listWebhookDeliveries", "List a subscription's deliveries", "Newest first.")
-        .query([
+        .query_fields([
             optional("status", one_of(DeliveryStatus::ALL.iter().map(|status| status.as_str()))),
             optional("event", any_event()),
         ])
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of deliveries",
             page_of("deliveries", delivery()),
@@ -271,7 +271,7 @@ pub(super) fn list_deliveries() -> Doc {
 
 pub(super) fn show_delivery() -> Doc {
     Doc::new("getWebhookDelivery", "Read a delivery", "With the body that is sent.")
-        .answer(
+        .answer_schema(
             200,
             "The delivery",
             success([
@@ -289,8 +289,8 @@ pub(super) fn test() -> Doc {
         "Send a test event",
         "A `webhook.test` for this subscription, by the ordinary road: signed, repeated when it fails, in the list of deliveries.",
     )
-    .body(object([]), json!({}))
-    .answer(
+  .body_schema(object([]), json!({}))
+    .answer_schema(
         202,
         "On its way",
         success([required("subscription_id", id()), required("delivery_id", id()), required("event_id", id())]),
@@ -328,11 +328,11 @@ pub(super) fn replay() -> Doc {
         "Deliver again what happened in a time",
         "Also what happened before the subscription was made. Event ids are those of the first time. One replay at a time.",
     )
-    .body(
+  .body_schema(
         object([required("since", time()), nullable("until", time().about("Left out: now."))]),
         json!({"since": "2025-01-01T00:00:00Z"}),
     )
-    .answer(
+    .answer_schema(
         202,
         "Begun",
         success([required("replay_id", id()), required("replay", replay_record())]),
@@ -346,7 +346,7 @@ pub(super) fn replay() -> Doc {
 pub(super) fn list_replays() -> Doc {
     Doc::new("listWebhookReplays", "List a subscription's replays", "Newest first.")
         .paged()
-        .answer(
+        .answer_schema(
             200,
             "A page of replays",
             page_of("replays", replay_record()),
@@ -357,7 +357,7 @@ pub(super) fn list_replays() -> Doc {
 
 pub(super) fn show_replay() -> Doc {
     Doc::new("getWebhookReplay", "Read a replay", "How far it is.")
-        .answer(
+        .answer_schema(
             200,
             "The replay",
             success([required("replay", replay_record())]),

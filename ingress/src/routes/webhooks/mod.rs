@@ -67,7 +67,7 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let mut rows = store::list(act.db(), tenant, &product, status, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let subscriptions: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({
+    Reply::untyped_ok(&json!({
         "ok": true,
         "subscriptions": subscriptions,
         "supported_events": supported_events(),
@@ -113,7 +113,7 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     let answer = json!({
         "ok": true, "subscription_id": id, "subscription": record(&row), "signing_secret": fresh.expose(),
     });
-    Ok(Reply::created(&answer)?.with_secret())
+    Ok(Reply::untyped_created(&answer)?.with_secret())
 }
 
 /// Whether one more may be active, exactly: the tenant's row is held, so that subscriptions come one after the other. Counted in a
@@ -132,7 +132,7 @@ async fn make_room(act: &mut Act) -> Result<(), ApiError> {
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let id = act.id("subscription")?;
     let row = find(act, id).await?;
-    Reply::ok(&json!({"ok": true, "subscription": record(&row)}))
+    Reply::untyped_ok(&json!({"ok": true, "subscription": record(&row)}))
 }
 
 async fn find(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
@@ -208,7 +208,7 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
         act.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
     }
     let row = find(act, id).await?;
-    Reply::ok(&json!({"ok": true, "subscription": record(&row)}))
+    Reply::untyped_ok(&json!({"ok": true, "subscription": record(&row)}))
 }
 
 async fn make_room_to_resume(act: &mut Act) -> Result<(), ApiError> {
@@ -229,7 +229,7 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
         store::disable(act.db(), tenant, id).await?;
         act.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
     }
-    Reply::ok(&json!({"ok": true, "subscription_id": id, "status": SubscriptionStatus::Disabled.as_str()}))
+    Reply::untyped_ok(&json!({"ok": true, "subscription_id": id, "status": SubscriptionStatus::Disabled.as_str()}))
 }
 
 fn record(row: &SubscriptionRow) -> Value {

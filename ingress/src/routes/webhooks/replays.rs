@@ -90,7 +90,7 @@ pub(super) async fn start(act: &mut Act, body: StartBody) -> Result<Reply, ApiEr
     .await?;
     act.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
     let row = find_replay(act, id).await?;
-    Reply::accepted(&json!({"ok": true, "replay_id": id, "replay": record(&row)}))
+    Reply::untyped_accepted(&json!({"ok": true, "replay_id": id, "replay": record(&row)}))
 }
 
 async fn find_replay(act: &mut Act, id: Uuid) -> Result<ReplayRow, ApiError> {
@@ -113,7 +113,7 @@ async fn find_replay(act: &mut Act, id: Uuid) -> Result<ReplayRow, ApiError> {
 pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let id = act.id("replay")?;
     let row = find_replay(act, id).await?;
-    Reply::ok(&json!({"ok": true, "replay": record(&row)}))
+    Reply::untyped_ok(&json!({"ok": true, "replay": record(&row)}))
 }
 
 /// Newest first. Served by `webhook_replays_newest`.
@@ -139,7 +139,7 @@ pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiEr
     .await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let replays: Vec<Value> = rows.iter().map(record).collect();
-    Reply::ok(&json!({"ok": true, "replays": replays, "next_cursor": next_cursor}))
+    Reply::untyped_ok(&json!({"ok": true, "replays": replays, "next_cursor": next_cursor}))
 }
 
 #[cfg(test)]

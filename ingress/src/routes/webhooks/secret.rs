@@ -35,7 +35,7 @@ pub(super) async fn rotate(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
     let answer = json!({
         "ok": true, "subscription_id": id, "signing_secret": fresh.expose(), "previous_secret_until": time(until),
     });
-    Ok(Reply::ok(&answer)?.with_secret())
+    Ok(Reply::untyped_ok(&answer)?.with_secret())
 }
 
 /// What the calls of `call_product_webhook` steps of this product's sequences are signed with: see [`schemas::webhook`]. Derived, so
@@ -43,7 +43,7 @@ pub(super) async fn rotate(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
 pub(super) async fn of_calls(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     let generation = store::call_generation(act.db(), tenant, &product).await?;
-    Reply::ok(&json!({"ok": true, "signing_secret": call_secret(act, generation)?}))
+    Reply::untyped_ok(&json!({"ok": true, "signing_secret": call_secret(act, generation)?}))
 }
 
 /// The one replaced signs along for a day; the one before that ends at once, as with subscriptions.
@@ -53,7 +53,7 @@ pub(super) async fn rotate_calls(act: &mut Act, _: NoFields) -> Result<Reply, Ap
     act.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
     let answer =
         json!({"ok": true, "signing_secret": call_secret(act, generation)?, "previous_secret_until": time(until)});
-    Ok(Reply::ok(&answer)?.with_secret())
+    Ok(Reply::untyped_ok(&answer)?.with_secret())
 }
 
 fn call_secret(act: &Act, generation: i32) -> Result<String, ApiError> {

@@ -93,7 +93,7 @@ async fn a_request_that_is_malformed_is_refused_everywhere() {
 /// Bodies that break one rule of the schema each, with the rule.
 fn broken_bodies(route: &Route) -> Vec<(String, Value)> {
     let mut broken = Vec::new();
-    let schema = fitting(&route.schema, &route.body);
+    let schema = fitting(route.schema, &route.body);
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     for name in required.iter().filter_map(Value::as_str) {
         let mut body = route.body.clone();
@@ -106,7 +106,7 @@ fn broken_bodies(route: &Route) -> Vec<(String, Value)> {
             body[name] = value;
             body
         };
-        let field = CONTRACT.resolve(field);
+        let field = kind_of(field);
         let kinds: Vec<&str> = match &field["type"] {
             Value::String(kind) => vec![kind],
             Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
@@ -136,13 +136,23 @@ fn broken_bodies(route: &Route) -> Vec<(String, Value)> {
     broken
 }
 
+/// What a field may be but for null, behind a reference.
+fn kind_of(field: &'static Value) -> &'static Value {
+    let field = CONTRACT.resolve(field);
+    match field["anyOf"].as_array().map(Vec::as_slice) {
+        Some([kind, null]) if null["type"] == "null" => CONTRACT.resolve(kind),
+        _ => field,
+    }
+}
+
 /// The alternative that the example is an example of.
-fn fitting<'a>(schema: &'a Value, example: &Value) -> &'a Value {
+fn fitting(schema: &'static Value, example: &Value) -> &'static Value {
+    let schema = CONTRACT.resolve(schema);
     let Some(alternatives) = schema["anyOf"].as_array() else { return schema };
     let names = |alternative: &Value| {
         example.as_object().unwrap().keys().all(|name| alternative["properties"].get(name).is_some())
     };
-    alternatives.iter().find(|alternative| names(alternative)).unwrap()
+    alternatives.iter().map(|alternative| CONTRACT.resolve(alternative)).find(|alternative| names(alternative)).unwrap()
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! Suppressions: addresses that must not be mailed. One statement writes them, whoever asks.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::{action::SuppressionScope, new_id};
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// Why an address is suppressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SuppressionReason {
     /// The address does not exist.
