@@ -6,8 +6,6 @@
 
 use std::collections::HashMap;
 
-use super::entities;
-
 /// Elements an open one of which a browser opens again after it was closed by another's end tag.
 const FORMATTING: [&str; 14] =
     ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"];
@@ -375,7 +373,7 @@ pub(super) fn is_plain(name: &str, value: Option<&str>) -> bool {
         | "name" | "border" | "cellpadding" | "cellspacing" | "href" | "xmlns" => true,
         "bgcolor" => value.is_some_and(|value| brightness(value.trim()).is_some_and(|brightness| brightness > 240)),
         "width" => value.is_some_and(is_wide),
-        "style" => value.is_some_and(|style| entities::decode(style).split(';').all(is_plain_declaration)),
+        "style" => value.is_some_and(|style| htmlize::unescape_attribute(style).split(';').all(is_plain_declaration)),
         _ => false,
     }
 }

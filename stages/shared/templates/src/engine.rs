@@ -103,7 +103,7 @@ impl<'a> Engine<'a> {
                 let mut written = String::new();
                 self.run(target, &mut written)?;
                 self.take(text_steps(written.len()))?;
-                let value = super::entities::decode(&written);
+                let value = htmlize::unescape_attribute(&written);
                 match kind.refuses(&value) {
                     Some(instead) => out.push_str(instead),
                     None => escape::html(&value, out),
@@ -173,7 +173,7 @@ impl<'a> Engine<'a> {
         let mut written = String::new();
         self.run(target, &mut written)?;
         self.take(LINK_STEPS + text_steps(written.len()))?;
-        let url = super::entities::decode(&written);
+        let url = htmlize::unescape_attribute(&written);
         let url = url.trim();
         if !escape::is_web_address(url) {
             match address::Kind::Link.refuses(url) {

@@ -72,7 +72,8 @@ pub(super) fn header(text: &str) -> String {
         }
     }
     out.truncate(out.trim_end().len());
-    out
+    // What looks like an encoded word would be decoded by the reader, and could say anything then.
+    if out.contains("=?") && out.contains("?=") { out.replace("=?", "= ?") } else { out }
 }
 
 /// A URL as a header or an attribute may carry it: visible ASCII only.

@@ -12,7 +12,6 @@ use runtime::Budget;
 
 use super::conditional;
 use super::elements::Elements;
-use super::entities;
 use super::escape::has_prefix;
 use super::fault::{FaultCode, Part, Position, Problem, RenderFault, TemplateFault};
 use super::limits::{OPEN_ELEMENTS, text_steps};
@@ -413,7 +412,7 @@ impl<'d> Rewriter<'d> {
 
 /// Whether a reader sees something in this text: a letter or a digit, and none of those that are blank.
 fn is_readable_text(text: &str) -> bool {
-    entities::decode(text).chars().any(|character| {
+    htmlize::unescape(text).chars().any(|character| {
         character.is_alphanumeric() && !matches!(character, '\u{115F}' | '\u{1160}' | '\u{3164}' | '\u{FFA0}')
     })
 }

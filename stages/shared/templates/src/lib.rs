@@ -17,7 +17,6 @@ mod check;
 mod conditional;
 mod elements;
 mod engine;
-mod entities;
 mod escape;
 mod fault;
 mod filters;

@@ -17,6 +17,9 @@ use super::segment::{Segment, segments};
 use super::sheet::RootStyles;
 use super::{TemplateSource, escape, header, qp};
 
+/// The date of a message, in UTC. With two digits for the day, which chrono's own format does not promise.
+const RFC_2822: &str = "%a, %d %b %Y %H:%M:%S +0000";
+
 /// What names can mean that is the same for all recipients.
 #[derive(Debug)]
 pub(super) struct Fixed {
@@ -152,7 +155,7 @@ impl Compiled {
             written.clear();
             let slot = match program {
                 Program::SendId => data.send_id.to_string(),
-                Program::Date => header::date(data.date),
+                Program::Date => data.date.format(RFC_2822).to_string(),
                 Program::To => to(data),
                 Program::UnsubscribeUrl => escape::url(&links.list_unsubscribe()),
                 Program::Subject(ops) => {
@@ -184,7 +187,7 @@ fn subject_line(subject: &str) -> Result<String, RenderFault> {
     if subject.len() > SUBJECT_BYTES {
         return Err(RenderFault::SubjectTooLong);
     }
-    Ok(header::unstructured(subject, "Subject: ".len()))
+    Ok(header::subject(subject))
 }
 
 /// A skeleton in the making.
@@ -261,9 +264,7 @@ impl Draft {
         let ops = build(subject)?;
         match ops.as_slice() {
             [] => {}
-            [Op::Text(text)] if text.len() <= SUBJECT_BYTES => {
-                self.text(&header::unstructured(text, "Subject: ".len()))
-            }
+            [Op::Text(text)] if text.len() <= SUBJECT_BYTES => self.text(&header::subject(text)),
             _ => {
                 self.slot(Program::Subject(ops));
             }

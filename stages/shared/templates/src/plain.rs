@@ -3,9 +3,9 @@
 //! Every control tag is kept, in its order, wherever in the HTML it stood (in an attribute, in a style sheet), so that
 //! blocks close as they were opened. Outputs are kept where a reader would see them.
 
+use htmlize::{unescape, unescape_attribute};
 use runtime::{Budget, Spent};
 
-use super::entities;
 use super::escape::is_web_address;
 use super::html::may_be_web_address;
 use super::markup::{Reader, Tag, Token, Why};
@@ -132,7 +132,7 @@ impl Writer<'_> {
         let target = self.placeholders.items(href);
         match target.as_slice() {
             [Item { kind: ItemKind::Text(text), .. }] => {
-                let url = entities::decode(text);
+                let url = unescape_attribute(text);
                 let url = url.trim().to_ascii_lowercase();
                 is_web_address(&url) || url.starts_with("mailto:") || url.starts_with("tel:")
             }
@@ -143,7 +143,7 @@ impl Writer<'_> {
     fn visible(&mut self, text: &str) {
         for segment in self.placeholders.segments(text) {
             match segment {
-                Segment::Text(text) => self.page.words(&entities::decode(text)),
+                Segment::Text(text) => self.page.words(&unescape(text)),
                 Segment::Id(id) => self.placeholders.get(id).iter().for_each(|item| self.page.item(item)),
             }
         }
@@ -249,7 +249,7 @@ impl Page {
             if self.items.len() == link.items { self.text.get(link.text..).unwrap_or_default().trim() } else { "…" };
         let is_bare = shown.is_empty();
         if let [Item { kind: ItemKind::Text(text), .. }] = link.target.as_slice() {
-            let url = entities::decode(text).trim().to_owned();
+            let url = unescape_attribute(text).trim().to_owned();
             let short = url.trim_start_matches("mailto:").trim_start_matches("tel:");
             let bare = short.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
             if shown == short || shown == bare || shown == url {
@@ -262,7 +262,7 @@ impl Page {
         self.literal(if is_bare { "" } else { " (" });
         for item in &link.target {
             match &item.kind {
-                ItemKind::Text(text) => self.literal(entities::decode(text).trim()),
+                ItemKind::Text(text) => self.literal(unescape_attribute(text).trim()),
                 _ => self.item(item),
             }
         }

@@ -41,7 +41,7 @@ pub fn compile_written(written: &Written, options: &MessageOptions) -> Result<Co
     let (mixed, alternative) = (format!("=_m{hash}"), format!("=_a{hash}"));
     let mut draft = Draft::default();
     draft.headers(options, |draft| {
-        draft.text(&header::unstructured(&written.subject, "Subject: ".len()));
+        draft.text(&header::subject(&written.subject));
         Ok::<_, Vec<TemplateFault>>(())
     })?;
     draft.text("MIME-Version: 1.0\r\n");

@@ -1,6 +1,7 @@
 //! Styles: none may crop, hide or move the end of the body.
 
-use super::super::entities;
+use htmlize::unescape_attribute;
+
 use super::super::limits::text_steps;
 use super::super::markup::{Attribute, Tag as HtmlTag};
 use super::super::sheet;
@@ -35,7 +36,7 @@ impl Rewriter<'_> {
             }
             return Ok(());
         }
-        sheet::check_inline(&entities::decode(value), of_root)
+        sheet::check_inline(&unescape_attribute(value), of_root)
             .map_err(|why| Fault { problem: invalid(why.to_string()), at })
     }
 
@@ -47,7 +48,7 @@ impl Rewriter<'_> {
         let has = |attribute_name: &str, is_so: &dyn Fn(&str) -> bool| {
             tag.attributes.iter().filter(|attribute| self.name_of(attribute) == attribute_name).any(|attribute| {
                 let value = self.document.get(attribute.value.clone()).unwrap_or_default();
-                self.placeholders.occur_in(value) || is_so(&entities::decode(value).to_ascii_lowercase())
+                self.placeholders.occur_in(value) || is_so(&unescape_attribute(value).to_ascii_lowercase())
             })
         };
         let why = if name == "link" {
@@ -73,7 +74,7 @@ impl Rewriter<'_> {
         let known = styles.roots.entry(name).or_insert_with(|| Some(String::new()));
         match known {
             Some(values) if is_known => {
-                values.push_str(&sheet::words(&entities::decode(value)));
+                values.push_str(&sheet::words(&unescape_attribute(value)));
             }
             _ => *known = None,
         }

@@ -1,7 +1,8 @@
 //! Attributes' values: tracked links, and addresses and styles that come from values.
 
+use htmlize::unescape_attribute;
+
 use super::super::address::{self, Kind};
-use super::super::entities;
 use super::super::escape::{has_prefix, is_web_address};
 use super::super::markup::Attribute;
 use super::super::program::shown;
@@ -90,7 +91,7 @@ fn needs_guard(kind: Kind, target: &[Item]) -> bool {
     let is_one = matches!(kind, Kind::Link | Kind::Source);
     match target {
         [item] if is_own_page(item) => false,
-        [Item { kind: ItemKind::Text(text), .. }, ..] if is_one => !address::has_own_scheme(&entities::decode(text)),
+        [Item { kind: ItemKind::Text(text), .. }, ..] if is_one => !address::has_own_scheme(&unescape_attribute(text)),
         _ => true,
     }
 }
@@ -99,12 +100,12 @@ fn needs_guard(kind: Kind, target: &[Item]) -> bool {
 /// whoever sets the value would borrow our name for any place.
 fn tracked(target: &[Item], link: u16) -> Option<Vec<Item>> {
     if let [Item { kind: ItemKind::Text(text), .. }] = target {
-        let url = entities::decode(text).trim().to_owned();
+        let url = unescape_attribute(text).trim().to_owned();
         return is_web_address(&url).then(|| vec![Item::special(Special::Click { link, url })]);
     }
     let has_output = target.iter().any(|item| item.output().is_some());
     let has_own_host = match target.first().map(|item| &item.kind) {
-        Some(ItemKind::Text(text)) => address::has_own_host(&entities::decode(text)),
+        Some(ItemKind::Text(text)) => address::has_own_host(&unescape_attribute(text)),
         _ => false,
     };
     if !may_be_web_address(target) || !is_balanced(target) || (has_output && !has_own_host) {
@@ -121,7 +122,7 @@ pub(in super::super) fn may_be_web_address(target: &[Item]) -> bool {
     let has_quotes = target.iter().any(|item| matches!(&item.kind, ItemKind::Text(text) if text.contains(['"', '\''])));
     let begins = match target.first().map(|item| &item.kind) {
         Some(ItemKind::Text(text)) => {
-            let text = entities::decode(text);
+            let text = unescape_attribute(text);
             let text = text.trim_start();
             text.is_empty() || is_web_address(text) || has_prefix("https://", text) || has_prefix("http://", text)
         }
