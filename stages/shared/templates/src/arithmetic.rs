@@ -1,24 +1,24 @@
-//! Arithmetic filters that neither overflow nor panic. As in Liquid, what is no number counts as 0.
+//! Arithmetic filters that neither overflow nor panic. As in Liquid, what is no number counts as 0; a result out of range, as
+//! after a division by zero, is the recipient's fault.
 
-use liquid_core::model::{Value, ValueView};
-use liquid_core::{Error, Result, ValueCow};
+use liquid::model::{Value, ValueCow, ValueView};
 
-use super::filters::Run;
+use super::fault::RenderFault;
+use super::filters::{Outcome, Run};
 
-/// The filter of this name, how many operands it takes, and what it does.
-pub(super) fn find(name: &str) -> Option<(&'static str, usize, Run)> {
+/// How many operands the filter of this name takes, and what it does.
+pub(super) fn find(name: &str) -> Option<(usize, Run)> {
     Some(match name {
-        "abs" => ("abs", 0, |input, _| one(input, i64::checked_abs, f64::abs)),
-        "ceil" => ("ceil", 0, |input, _| one(input, Some, f64::ceil)),
-        "floor" => ("floor", 0, |input, _| one(input, Some, f64::floor)),
-        "round" => ("round", 1, round),
-        "plus" => ("plus", 1, |input, operands| two(input, operands, i64::checked_add, |a, b| a + b)),
-        "minus" => ("minus", 1, |input, operands| two(input, operands, i64::checked_sub, |a, b| a - b)),
-        "times" => ("times", 1, |input, operands| two(input, operands, i64::checked_mul, |a, b| a * b)),
-        "at_least" => ("at_least", 1, |input, operands| two(input, operands, |a, b| Some(a.max(b)), f64::max)),
-        "at_most" => ("at_most", 1, |input, operands| two(input, operands, |a, b| Some(a.min(b)), f64::min)),
-        "divided_by" => ("divided_by", 1, |input, operands| two(input, operands, floor_div, |a, b| a / b)),
-        "modulo" => ("modulo", 1, |input, operands| two(input, operands, floor_rem, |a, b| a - b * (a / b).floor())),
+        "abs" => (0, |input, _| one(input, i64::checked_abs, f64::abs)),
+        "ceil" => (0, |input, _| one(input, Some, f64::ceil)),
+        "floor" => (0, |input, _| one(input, Some, f64::floor)),
+        "plus" => (1, |input, operands| two(input, operands, i64::checked_add, |a, b| a + b)),
+        "minus" => (1, |input, operands| two(input, operands, i64::checked_sub, |a, b| a - b)),
+        "times" => (1, |input, operands| two(input, operands, i64::checked_mul, |a, b| a * b)),
+        "at_least" => (1, |input, operands| two(input, operands, |a, b| Some(a.max(b)), f64::max)),
+        "at_most" => (1, |input, operands| two(input, operands, |a, b| Some(a.min(b)), f64::min)),
+        "divided_by" => (1, |input, operands| two(input, operands, floor_div, |a, b| a / b)),
+        "modulo" => (1, |input, operands| two(input, operands, floor_rem, |a, b| a - b * (a / b).floor())),
         _ => return None,
     })
 }
@@ -61,23 +61,19 @@ fn floor_rem(a: i64, b: i64) -> Option<i64> {
     if rest != 0 && (rest < 0) != (b < 0) { rest.checked_add(b) } else { Some(rest) }
 }
 
-fn out_of_range() -> Error {
-    Error::with_msg("a number is out of range, or divided by zero")
+fn float(result: f64) -> Outcome {
+    if result.is_finite() { Ok(Value::scalar(result)) } else { Err(RenderFault::Filter) }
 }
 
-fn float(result: f64) -> Result<Value> {
-    if result.is_finite() { Ok(Value::scalar(result)) } else { Err(out_of_range()) }
-}
-
-fn one(input: &dyn ValueView, whole: fn(i64) -> Option<i64>, real: fn(f64) -> f64) -> Result<Value> {
+fn one(input: &dyn ValueView, whole: fn(i64) -> Option<i64>, real: fn(f64) -> f64) -> Outcome {
     match Number::of(input) {
-        Number::Whole(number) => whole(number).map(Value::scalar).ok_or_else(out_of_range),
+        Number::Whole(number) => whole(number).map(Value::scalar).ok_or(RenderFault::Filter),
         Number::Float(number) => to_whole(real(number)),
     }
 }
 
 /// `ceil` and `floor` of 1.5 print as whole numbers; `abs` keeps its fraction.
-fn to_whole(number: f64) -> Result<Value> {
+fn to_whole(number: f64) -> Outcome {
     if number.fract() == 0.0 && number.abs() < 9.0e15 { Ok(Value::scalar(number as i64)) } else { float(number) }
 }
 
@@ -86,15 +82,15 @@ fn two(
     operands: &[ValueCow<'_>],
     whole: fn(i64, i64) -> Option<i64>,
     real: fn(f64, f64) -> f64,
-) -> Result<Value> {
+) -> Outcome {
     let operand = operands.first().map_or(Number::Whole(0), |operand| Number::of(operand.as_view()));
     match (Number::of(input), operand) {
-        (Number::Whole(a), Number::Whole(b)) => whole(a, b).map(Value::scalar).ok_or_else(out_of_range),
+        (Number::Whole(a), Number::Whole(b)) => whole(a, b).map(Value::scalar).ok_or(RenderFault::Filter),
         (a, b) => float(real(a.float(), b.float())),
     }
 }
 
-fn round(input: &dyn ValueView, operands: &[ValueCow<'_>]) -> Result<Value> {
+pub(super) fn round(input: &dyn ValueView, operands: &[ValueCow<'_>]) -> Outcome {
     let places = operands.first().map_or(0, |operand| match Number::of(operand.as_view()) {
         Number::Whole(places) => places.clamp(0, 12),
         Number::Float(_) => 0,

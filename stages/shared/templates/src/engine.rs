@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use liquid_core::Expression;
-use liquid_core::model::{State, Value, ValueCow, ValueView, ValueViewCmp};
+use liquid::model::{KString, State, Value, ValueView, ValueViewCmp};
 use runtime::Budget;
 
 use super::address;
@@ -16,10 +15,11 @@ use super::lexer::Comparison;
 use super::limits::{Limits, text_steps};
 use super::merge::{Links, MergeData};
 use super::message::Fixed;
-use super::program::{Compare, Escape, Loop, Op, Source, Test};
+use super::program::{Escape, Loop, Op, Test};
 use super::scan::Shown;
 use super::scope::{Frame, Scope};
 use super::sheet::RootStyles;
+use super::syntax::{Operand, Over, Test as Comparing};
 
 /// Steps for sealing the token of a link: about the time of so many comparisons.
 const LINK_STEPS: u64 = 64;
@@ -190,7 +190,7 @@ impl<'a> Engine<'a> {
 
     fn each(&mut self, each: &Loop, out: &mut String) -> Result<Flow, RenderFault> {
         let mut items = self.items(each)?;
-        if each.reversed {
+        if each.read.reversed {
             items.reverse();
         }
         if items.is_empty() {
@@ -199,7 +199,7 @@ impl<'a> Engine<'a> {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         for (index, item) in (0..length).zip(items) {
             self.take(1)?;
-            self.scope.frames.push(Frame { variable: each.variable.clone(), item, index, length });
+            self.scope.frames.push(Frame { variable: KString::from_ref(&each.read.variable), item, index, length });
             let flow = self.run(&each.body, out);
             self.scope.frames.pop();
             if flow? == Flow::Break {
@@ -210,26 +210,26 @@ impl<'a> Engine<'a> {
     }
 
     fn items(&self, each: &Loop) -> Result<Vec<Value>, RenderFault> {
-        let whole = |wanted: &Option<Expression>| {
+        let whole = |wanted: &Option<Operand>| {
             let Some(wanted) = wanted else { return Ok(None) };
-            let wanted = self.value(wanted)?;
+            let wanted = self.scope.value(wanted)?;
             let number = wanted.as_scalar().and_then(|scalar| scalar.to_integer());
             Ok::<_, RenderFault>(number.map(|number| usize::try_from(number).unwrap_or(0)))
         };
-        let (offset, limit) = (whole(&each.offset)?.unwrap_or(0), whole(&each.limit)?.unwrap_or(usize::MAX));
-        Ok(match &each.source {
-            Source::Range(from, to) => {
+        let (offset, limit) = (whole(&each.read.offset)?.unwrap_or(0), whole(&each.read.limit)?.unwrap_or(usize::MAX));
+        Ok(match &each.read.over {
+            Over::Range(from, to) => {
                 self.take(u64::try_from(to.saturating_sub(*from)).unwrap_or(0))?;
                 (*from..=*to).skip(offset).take(limit).map(Value::scalar).collect()
             }
-            Source::Value(value) => {
-                let value = self.value(value)?;
+            Over::Value(value) => {
+                let value = self.scope.value(value)?;
                 // The items are copied.
                 weigh(value.as_view(), &self.scope.budget)?;
                 if let Some(array) = value.as_array() {
                     array.values().skip(offset).take(limit).map(ValueView::to_value).collect()
                 } else if let Some(object) = value.as_object() {
-                    let pair = |(key, value): (liquid_core::model::KStringCow<'_>, &dyn ValueView)| {
+                    let pair = |(key, value): (liquid::model::KStringCow<'_>, &dyn ValueView)| {
                         Value::Array(vec![Value::scalar(key.into_owned()), value.to_value()])
                     };
                     object.iter().skip(offset).take(limit).map(pair).collect()
@@ -242,19 +242,12 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// An expression's value. A path that cannot be followed has none.
-    fn value<'s>(&'s self, expression: &'s Expression) -> Result<ValueCow<'s>, RenderFault> {
-        let value = expression.try_evaluate(&self.scope).unwrap_or(ValueCow::Borrowed(&super::scope::MISSING));
-        self.scope.check()?;
-        Ok(value)
-    }
-
     /// The branch of the first alternative that equals the value, which is evaluated once.
-    fn case<'o>(&self, value: &Expression, branches: &'o [CaseBranch]) -> Result<Option<&'o Vec<Op>>, RenderFault> {
-        let value = self.value(value)?;
+    fn case<'o>(&self, value: &Operand, branches: &'o [CaseBranch]) -> Result<Option<&'o Vec<Op>>, RenderFault> {
+        let value = self.scope.value(value)?;
         for (alternatives, body) in branches {
             for alternative in alternatives {
-                let alternative = self.value(alternative)?;
+                let alternative = self.scope.value(alternative)?;
                 self.charge_comparison(value.as_view(), alternative.as_view())?;
                 if ValueViewCmp::new(alternative.as_view()) == ValueViewCmp::new(value.as_view()) {
                     return Ok(Some(body));
@@ -298,10 +291,10 @@ impl<'a> Engine<'a> {
         Ok(holds != test.negated)
     }
 
-    fn compares(&self, compare: &Compare) -> Result<bool, RenderFault> {
-        let left = self.value(&compare.left)?;
+    fn compares(&self, compare: &Comparing) -> Result<bool, RenderFault> {
+        let left = self.scope.value(&compare.left)?;
         let Some((comparison, right)) = &compare.right else { return Ok(left.query_state(State::Truthy)) };
-        let right = self.value(right)?;
+        let right = self.scope.value(right)?;
         if *comparison == Comparison::Contains {
             weigh(left.as_view(), &self.scope.budget)?;
             weigh(right.as_view(), &self.scope.budget)?;
@@ -337,7 +330,7 @@ impl<'a> Engine<'a> {
 }
 
 /// The alternatives of a `when`, and its body.
-type CaseBranch = (Vec<Expression>, Vec<Op>);
+type CaseBranch = (Vec<Operand>, Vec<Op>);
 
 fn print(value: &dyn ValueView, escape: Escape, breaks: bool, out: &mut String) {
     let start = out.len();

@@ -1,39 +1,70 @@
 //! The filters templates may use. Each is charged for the size of what it is given and of what it makes, and no value grows
-//! without end. Those that multiply (`replace`, `join`), panic on overflow (arithmetic, `slice`), compare all with all (`uniq`) or
-//! pad without bound (`date`) are ours; the others are the standard library's.
+//! without end.
+//!
+//! Those that make one text of another are liquid's: each call is a template of that one filter, `{{ input | truncate: a0 }}`, made
+//! of names from the list below and never of what an author wrote. Ours are those whose result is no text (liquid prints a value,
+//! and hands none out), and those that multiply (`replace`, `join`), panic on overflow (arithmetic, `slice`), compare all with all
+//! (`uniq`) or pad without bound (`date`).
 
-use liquid_core::model::{KString, ScalarCow, Value, ValueView};
-use liquid_core::parser::{FilterArguments, ParseFilter};
-use liquid_core::{Error, Expression, Filter, Result, ValueCow};
-use liquid_lib::stdlib;
+use std::fmt;
+use std::sync::LazyLock;
+
+use liquid::model::{ArrayView, KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
+use liquid::{Object, Parser, ParserBuilder, Template};
 use runtime::{Budget, Spent};
 
 use super::arithmetic;
-use super::fault::RenderFault;
+use super::fault::{FaultCode, Problem, RenderFault};
 use super::limits::{VALUE_BYTES, VALUE_DEPTH, VALUE_ITEMS, text_steps};
 use super::scope::Scope;
+use super::syntax::{FilterCall, Operand};
 
 /// Names that change how an output is escaped; they are settled when a template is compiled.
 pub(super) const RAW: &str = "raw";
 pub(super) const NEWLINE_TO_BR: &str = "newline_to_br";
 pub(super) const ESCAPES: [&str; 2] = ["escape", "escape_once"];
 
+/// Filters of liquid, from text to text.
+const LIQUID: [&str; 17] = [
+    "capitalize",
+    "downcase",
+    "escape",
+    "escape_once",
+    "lstrip",
+    "newline_to_br",
+    "remove",
+    "remove_first",
+    "rstrip",
+    "strip",
+    "strip_html",
+    "strip_newlines",
+    "truncate",
+    "truncatewords",
+    "upcase",
+    "url_decode",
+    "url_encode",
+];
+
+static PARSER: LazyLock<Option<Parser>> = LazyLock::new(|| ParserBuilder::with_stdlib().build().ok());
+
+/// What a filter makes of a value. It fails with [`RenderFault::Filter`].
+pub(super) type Outcome = Result<Value, RenderFault>;
+
 /// A value and the filters it goes through.
 #[derive(Debug)]
 pub(super) struct Chain {
-    entry: Expression,
+    entry: Operand,
     calls: Vec<Call>,
 }
 
 impl Chain {
-    pub(super) fn new(entry: Expression, calls: Vec<Call>) -> Self {
+    pub(super) fn new(entry: Operand, calls: Vec<Call>) -> Self {
         Self { entry, calls }
     }
 
     /// The value after all filters.
-    pub(super) fn evaluate<'s>(&'s self, scope: &'s Scope<'_>) -> std::result::Result<ValueCow<'s>, RenderFault> {
-        let mut value = self.entry.evaluate(scope).map_err(|_| RenderFault::Filter)?;
-        scope.check()?;
+    pub(super) fn evaluate<'s>(&'s self, scope: &'s Scope<'_>) -> Result<ValueCow<'s>, RenderFault> {
+        let mut value = scope.value(&self.entry)?;
         for call in &self.calls {
             value = ValueCow::Owned(call.evaluate(value.as_view(), scope)?);
         }
@@ -45,62 +76,85 @@ impl Chain {
 #[derive(Debug)]
 pub(super) struct Call {
     work: Work,
-    arguments: Vec<Expression>,
+    arguments: Vec<Operand>,
 }
 
-#[derive(Debug)]
 enum Work {
     Ours(Run),
-    /// Evaluates its arguments itself.
-    Standard(Box<dyn Filter>),
+    Liquid(Template),
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ours(_) => "Ours",
+            Self::Liquid(_) => "Liquid",
+        })
+    }
 }
 
 impl Call {
-    /// The filter of this name over these arguments. `None`: there is no such filter.
-    pub(super) fn build(name: &str, arguments: Vec<Expression>) -> Option<Result<Self>> {
-        if let Some(native) = native(name) {
-            return Some(native.build(arguments));
-        }
-        let parse = standard(name)?;
-        let given = FilterArguments {
-            positional: Box::new(arguments.clone().into_iter()),
-            keyword: Box::new(std::iter::empty()),
+    /// The filter of this name over these arguments.
+    ///
+    /// # Errors
+    /// There is no such filter, or it takes other arguments.
+    pub(super) fn build(call: &FilterCall) -> Result<Self, Problem> {
+        let FilterCall { name, arguments } = call;
+        let work = if let Some((fewest, most, run)) = ours(name) {
+            (fewest..=most).contains(&arguments.len()).then_some(Work::Ours(run))
+        } else if LIQUID.contains(&name.as_str()) {
+            template(name, arguments.len()).map(Work::Liquid)
+        } else {
+            return Err(Problem::new(FaultCode::UnknownFilter, format!("there is no filter `{name}`")));
         };
-        Some(parse.parse(given).map(|filter| Self { work: Work::Standard(filter), arguments }))
+        let wrong = || Problem::syntax(format!("the filter `{name}` is given wrong arguments"));
+        Ok(Self { work: work.ok_or_else(wrong)?, arguments: arguments.clone() })
     }
 
-    fn evaluate(&self, input: &dyn ValueView, scope: &Scope<'_>) -> std::result::Result<Value, RenderFault> {
-        let failed = |_| RenderFault::Filter;
+    fn evaluate(&self, input: &dyn ValueView, scope: &Scope<'_>) -> Outcome {
         weigh(input, &scope.budget)?;
-        let arguments = self
-            .arguments
-            .iter()
-            .map(|argument| argument.evaluate(scope))
-            .collect::<Result<Vec<_>>>()
-            .map_err(failed)?;
-        scope.check()?;
+        let arguments =
+            self.arguments.iter().map(|argument| scope.value(argument)).collect::<Result<Vec<_>, Spent>>()?;
         for argument in &arguments {
             weigh(argument.as_view(), &scope.budget)?;
         }
         let value = match &self.work {
-            Work::Ours(run) => run(input, &arguments),
-            Work::Standard(filter) => filter.evaluate(input, scope),
+            Work::Ours(run) => run(input, &arguments)?,
+            Work::Liquid(template) => render(template, input, &arguments)?,
         };
-        let value = value.map_err(failed)?;
-        scope.check()?;
         if weigh(&value, &scope.budget)? > VALUE_BYTES { Err(RenderFault::Filter) } else { Ok(value) }
     }
+}
+
+/// A template of one filter. `None`: it takes another number of arguments.
+fn template(filter: &str, arguments: usize) -> Option<Template> {
+    let arguments: Vec<String> = (0..arguments).map(|at| format!("a{at}")).collect();
+    let colon = if arguments.is_empty() { "" } else { ": " };
+    PARSER.as_ref()?.parse(&format!("{{{{ input | {filter}{colon}{} }}}}", arguments.join(", "))).ok()
+}
+
+fn render(template: &Template, input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+    // A value that is absent is an empty text.
+    let given = |value: &dyn ValueView| if value.is_nil() { Value::scalar("") } else { value.to_value() };
+    let mut globals = Object::new();
+    globals.insert("input".into(), given(input));
+    for (at, argument) in arguments.iter().enumerate() {
+        globals.insert(format!("a{at}").into(), given(argument.as_view()));
+    }
+    let mut printed = Vec::new();
+    template.render_to(&mut printed, &globals).map_err(|_| RenderFault::Filter)?;
+    text(String::from_utf8(printed).map_err(|_| RenderFault::Filter)?)
 }
 
 /// Bytes an item takes beside its text.
 const ITEM_BYTES: usize = 16;
 
 /// Charges for looking at a whole value. Answers roughly how many bytes it holds.
-pub(super) fn weigh(value: &dyn ValueView, budget: &Budget) -> std::result::Result<usize, Spent> {
+pub(super) fn weigh(value: &dyn ValueView, budget: &Budget) -> Result<usize, Spent> {
     weigh_at(value, budget, 0)
 }
 
-fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> std::result::Result<usize, Spent> {
+fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> Result<usize, Spent> {
     if depth > VALUE_DEPTH {
         return Err(Spent::Depth);
     }
@@ -123,119 +177,141 @@ fn weigh_at(value: &dyn ValueView, budget: &Budget, depth: u32) -> std::result::
     Ok(bytes)
 }
 
-fn standard(name: &str) -> Option<Box<dyn ParseFilter>> {
+/// A filter's work: the input and its evaluated arguments.
+pub(super) type Run = fn(&dyn ValueView, &[ValueCow<'_>]) -> Outcome;
+
+/// A filter of ours: the fewest and the most arguments it takes, and what it does.
+fn ours(name: &str) -> Option<(usize, usize, Run)> {
     Some(match name {
-        "capitalize" => Box::new(stdlib::Capitalize),
-        "compact" => Box::new(stdlib::Compact),
-        "default" => Box::new(stdlib::Default),
-        "downcase" => Box::new(stdlib::Downcase),
-        "escape" => Box::new(stdlib::Escape),
-        "escape_once" => Box::new(stdlib::EscapeOnce),
-        "first" => Box::new(stdlib::First),
-        "last" => Box::new(stdlib::Last),
-        "lstrip" => Box::new(stdlib::Lstrip),
-        "map" => Box::new(stdlib::Map),
-        "newline_to_br" => Box::new(stdlib::NewlineToBr),
-        "remove" => Box::new(stdlib::Remove),
-        "remove_first" => Box::new(stdlib::RemoveFirst),
-        "reverse" => Box::new(stdlib::Reverse),
-        "rstrip" => Box::new(stdlib::Rstrip),
-        "size" => Box::new(stdlib::Size),
-        "strip" => Box::new(stdlib::Strip),
-        "strip_html" => Box::new(stdlib::StripHtml),
-        "strip_newlines" => Box::new(stdlib::StripNewlines),
-        "truncate" => Box::new(stdlib::Truncate),
-        "truncatewords" => Box::new(stdlib::TruncateWords),
-        "upcase" => Box::new(stdlib::Upcase),
-        "url_decode" => Box::new(stdlib::UrlDecode),
-        "url_encode" => Box::new(stdlib::UrlEncode),
-        "where" => Box::new(stdlib::Where),
-        _ => return None,
+        "append" => (1, 1, append),
+        "compact" => (0, 1, compact),
+        "date" => (1, 1, date),
+        "default" => (1, 1, default),
+        "first" => (0, 0, first),
+        "join" => (0, 1, join),
+        "last" => (0, 0, last),
+        "map" => (1, 1, map),
+        "prepend" => (1, 1, prepend),
+        "replace" => (1, 2, replace),
+        "replace_first" => (1, 2, replace_first),
+        "reverse" => (0, 0, reverse),
+        "size" => (0, 0, size),
+        "slice" => (1, 2, slice),
+        "split" => (1, 1, split),
+        "uniq" => (0, 0, uniq),
+        "where" => (1, 2, filter_where),
+        // `round` alone has an operand that may be left out.
+        "round" => (0, 1, arithmetic::round),
+        _ => {
+            let (operands, run) = arithmetic::find(name)?;
+            (operands, operands, run)
+        }
     })
 }
 
-fn native(name: &str) -> Option<Native> {
-    let (name, fewest, most, run): (&'static str, usize, usize, Run) = match name {
-        "append" => ("append", 1, 1, append),
-        "prepend" => ("prepend", 1, 1, prepend),
-        "replace" => ("replace", 1, 2, replace),
-        "replace_first" => ("replace_first", 1, 2, replace_first),
-        "join" => ("join", 0, 1, join),
-        "split" => ("split", 1, 1, split),
-        "slice" => ("slice", 1, 2, slice),
-        "date" => ("date", 1, 1, date),
-        "uniq" => ("uniq", 0, 0, uniq),
-        _ => {
-            let (name, operands, run) = arithmetic::find(name)?;
-            (name, operands, operands, run)
-        }
+fn list(input: &dyn ValueView) -> Result<&dyn ArrayView, RenderFault> {
+    input.as_array().ok_or(RenderFault::Filter)
+}
+
+/// What an object has under the name that an argument says.
+fn property<'v>(item: &'v dyn ValueView, arguments: &[ValueCow<'_>]) -> Option<&'v dyn ValueView> {
+    item.as_object()?.get(&argument(arguments, 0))
+}
+
+fn default(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+    let instead = arguments.first().filter(|_| input.query_state(State::DefaultValue));
+    Ok(instead.map_or_else(|| input.to_value(), ValueView::to_value))
+}
+
+fn size(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+    let size = match (input.as_scalar(), input.as_array(), input.as_object()) {
+        (Some(scalar), ..) => i64::try_from(scalar.to_kstr().len()).unwrap_or(i64::MAX),
+        (_, Some(array), _) => array.size(),
+        (.., Some(object)) => object.size(),
+        _ => 0,
     };
-    // `round` alone has an operand that may be left out.
-    let fewest = if name == "round" { 0 } else { fewest };
-    Some(Native { name, fewest, most, run })
+    Ok(Value::scalar(size))
 }
 
-/// A filter's work: the input and its evaluated arguments.
-pub(super) type Run = fn(&dyn ValueView, &[ValueCow<'_>]) -> Result<Value>;
-
-/// A filter of ours: a plain function with a number of arguments.
-#[derive(Clone, Copy)]
-struct Native {
-    name: &'static str,
-    fewest: usize,
-    most: usize,
-    run: Run,
-}
-
-impl Native {
-    fn build(self, arguments: Vec<Expression>) -> Result<Call> {
-        if arguments.len() < self.fewest || arguments.len() > self.most {
-            let wanted = match (self.fewest, self.most) {
-                (0, 0) => "no argument".to_owned(),
-                (fewest, most) if fewest == most => format!("{fewest} argument{}", if fewest == 1 { "" } else { "s" }),
-                (fewest, most) => format!("{fewest} to {most} arguments"),
-            };
-            return Err(Error::with_msg(format!("`{}` takes {wanted}", self.name)));
-        }
-        Ok(Call { work: Work::Ours(self.run), arguments })
+fn first(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+    match input.as_scalar() {
+        Some(scalar) => text(scalar.to_kstr().chars().take(1).collect()),
+        None => Ok(list(input)?.first().map_or(Value::Nil, ValueView::to_value)),
     }
 }
 
-fn too_large() -> Error {
-    Error::with_msg("a value is larger than allowed")
+fn last(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+    match input.as_scalar() {
+        Some(scalar) => text(scalar.to_kstr().chars().next_back().into_iter().collect()),
+        None => Ok(list(input)?.last().map_or(Value::Nil, ValueView::to_value)),
+    }
 }
 
-fn text(parts: String) -> Result<Value> {
-    if parts.len() > VALUE_BYTES { Err(too_large()) } else { Ok(Value::scalar(KString::from_string(parts))) }
+fn reverse(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
+    let mut items: Vec<Value> = list(input)?.values().map(ValueView::to_value).collect();
+    items.reverse();
+    Ok(Value::Array(items))
 }
 
-fn argument<'a>(arguments: &'a [ValueCow<'_>], at: usize) -> liquid_core::model::KStringCow<'a> {
+fn map(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+    let items = list(input)?.values().filter_map(|item| property(item, arguments));
+    Ok(Value::Array(items.map(ValueView::to_value).collect()))
+}
+
+/// Without items that are nil, or whose property is.
+fn compact(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+    let is_kept = |item: &&dyn ValueView| match arguments.is_empty() {
+        true => !item.is_nil(),
+        false => property(*item, arguments).is_some_and(|value| !value.is_nil()),
+    };
+    Ok(Value::Array(list(input)?.values().filter(is_kept).map(ValueView::to_value).collect()))
+}
+
+/// The objects whose property is true, or equals the second argument.
+fn filter_where(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
+    let is_wanted = |item: &&dyn ValueView| {
+        property(*item, arguments).is_some_and(|value| match arguments.get(1) {
+            Some(wanted) => ValueViewCmp::new(value) == ValueViewCmp::new(wanted.as_view()),
+            None => value.query_state(State::Truthy),
+        })
+    };
+    if input.is_object() {
+        return Ok(Value::Array(Some(input).filter(is_wanted).map(ValueView::to_value).into_iter().collect()));
+    }
+    Ok(Value::Array(list(input)?.values().filter(is_wanted).map(ValueView::to_value).collect()))
+}
+
+fn text(parts: String) -> Outcome {
+    if parts.len() > VALUE_BYTES { Err(RenderFault::Filter) } else { Ok(Value::scalar(KString::from_string(parts))) }
+}
+
+fn argument<'a>(arguments: &'a [ValueCow<'_>], at: usize) -> KStringCow<'a> {
     arguments.get(at).map(ValueView::to_kstr).unwrap_or_default()
 }
 
-fn append(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn append(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     text(format!("{}{}", input.to_kstr(), argument(arguments, 0)))
 }
 
-fn prepend(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn prepend(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     text(format!("{}{}", argument(arguments, 0), input.to_kstr()))
 }
 
-fn replace(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn replace(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     let (input, from, to) = (input.to_kstr(), argument(arguments, 0), argument(arguments, 1));
     // Measured before it is built: 64 KB of one letter, each replaced by 64 KB, would be 4 GB.
     let found = input.matches(from.as_str()).count();
     if input.len().saturating_add(found.saturating_mul(to.len())) > 2 * VALUE_BYTES {
-        return Err(too_large());
+        return Err(RenderFault::Filter);
     }
     text(input.replace(from.as_str(), to.as_str()))
 }
 
-fn replace_first(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn replace_first(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     text(input.to_kstr().replacen(argument(arguments, 0).as_str(), argument(arguments, 1).as_str(), 1))
 }
 
-fn join(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn join(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     let Some(array) = input.as_array() else { return text(input.to_kstr().into_string()) };
     let separator = if arguments.is_empty() { " ".into() } else { argument(arguments, 0) };
     let mut joined = String::new();
@@ -245,13 +321,13 @@ fn join(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
         }
         joined.push_str(&item.to_kstr());
         if joined.len() > VALUE_BYTES {
-            return Err(too_large());
+            return Err(RenderFault::Filter);
         }
     }
     text(joined)
 }
 
-fn split(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn split(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     let (input, separator) = (input.to_kstr(), argument(arguments, 0));
     if input.is_empty() {
         return Ok(Value::Array(Vec::new()));
@@ -262,10 +338,10 @@ fn split(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
     } else {
         items.extend(input.split(separator.as_str()).take(VALUE_ITEMS + 1).map(|item| Value::scalar(item.to_owned())));
     }
-    if items.len() > VALUE_ITEMS { Err(too_large()) } else { Ok(Value::Array(items)) }
+    if items.len() > VALUE_ITEMS { Err(RenderFault::Filter) } else { Ok(Value::Array(items)) }
 }
 
-fn uniq(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Result<Value> {
+fn uniq(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Outcome {
     let Some(array) = input.as_array() else { return Ok(input.to_value()) };
     let mut seen = std::collections::HashSet::new();
     let unique: Vec<Value> =
@@ -274,10 +350,10 @@ fn uniq(input: &dyn ValueView, _: &[ValueCow<'_>]) -> Result<Value> {
 }
 
 /// `slice: offset, length`; a negative offset counts from the end.
-fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     let whole =
         |at: usize| arguments.get(at).and_then(|value| value.as_scalar().and_then(|scalar| scalar.to_integer()));
-    let offset = whole(0).ok_or_else(|| Error::with_msg("`slice` needs a whole number"))?;
+    let offset = whole(0).ok_or(RenderFault::Filter)?;
     let length = if arguments.len() > 1 { whole(1) } else { Some(1) };
     let length = usize::try_from(length.unwrap_or(0)).unwrap_or(0);
     let start = |count: usize| {
@@ -297,7 +373,7 @@ fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
 }
 
 /// `date: "%B %d, %Y"`. What is no date passes unchanged, as in Liquid.
-fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
+fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Outcome {
     let format = argument(arguments, 0);
     let Some(date) = input.as_scalar().as_ref().and_then(ScalarCow::to_date_time) else { return Ok(input.to_value()) };
     if format.is_empty() {
@@ -308,11 +384,11 @@ fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> Result<Value> {
     for byte in format.bytes() {
         digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
         if digits > 4 {
-            return Err(Error::with_msg("a date format asks for too much padding"));
+            return Err(RenderFault::Filter);
         }
     }
     if format.len() > 256 {
-        return Err(Error::with_msg("a date format is too long"));
+        return Err(RenderFault::Filter);
     }
-    text(date.format(&format).map_err(|_| Error::with_msg("a date format cannot be read"))?)
+    text(date.format(&format).map_err(|_| RenderFault::Filter)?)
 }

@@ -1,18 +1,15 @@
 //! A part's tree as it is run, and how it is built from items.
 
-use liquid_core::Expression;
-use liquid_core::model::KString;
-use liquid_core::runtime::Variable;
+use liquid::model::KString;
 
 use super::address;
 use super::escape;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
 use super::filters::{self, Call, ESCAPES, NEWLINE_TO_BR, RAW};
-use super::lexer::Comparison;
 use super::names::Locals;
 use super::scan::{Item, ItemKind, Place, Shown, Special};
 use super::structure::{closes, opens};
-use super::syntax::{Chain, Condition, FilterCall, Index, Operand, Over, Path, Tag};
+use super::syntax::{Chain, Condition, FilterCall, ForLoop, Operand, Tag};
 
 /// How printed values are made safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,8 +85,8 @@ pub(super) enum Op {
         otherwise: Vec<Op>,
     },
     Case {
-        value: Expression,
-        branches: Vec<(Vec<Expression>, Vec<Op>)>,
+        value: Operand,
+        branches: Vec<(Vec<Operand>, Vec<Op>)>,
         otherwise: Vec<Op>,
     },
     For(Box<Loop>),
@@ -108,28 +105,12 @@ pub(super) enum Op {
 #[derive(Debug)]
 pub(super) struct Test {
     pub(super) negated: bool,
-    pub(super) any_of: Vec<Vec<Compare>>,
-}
-
-#[derive(Debug)]
-pub(super) struct Compare {
-    pub(super) left: Expression,
-    pub(super) right: Option<(Comparison, Expression)>,
-}
-
-#[derive(Debug)]
-pub(super) enum Source {
-    Value(Expression),
-    Range(i64, i64),
+    pub(super) any_of: Condition,
 }
 
 #[derive(Debug)]
 pub(super) struct Loop {
-    pub(super) variable: KString,
-    pub(super) source: Source,
-    pub(super) limit: Option<Expression>,
-    pub(super) offset: Option<Expression>,
-    pub(super) reversed: bool,
+    pub(super) read: ForLoop,
     pub(super) body: Vec<Op>,
     pub(super) otherwise: Vec<Op>,
 }
@@ -217,19 +198,7 @@ impl Builder<'_> {
             ItemKind::Tag(Tag::For(read)) => {
                 let (body, ending) = self.run(rest)?;
                 let otherwise = self.otherwise(ending, item, rest)?;
-                let source = match &read.over {
-                    Over::Value(value) => Source::Value(expression(value)),
-                    Over::Range(from, to) => Source::Range(*from, *to),
-                };
-                Op::For(Box::new(Loop {
-                    variable: KString::from_ref(&read.variable),
-                    source,
-                    limit: read.limit.as_ref().map(expression),
-                    offset: read.offset.as_ref().map(expression),
-                    reversed: read.reversed,
-                    body,
-                    otherwise,
-                }))
+                Op::For(Box::new(Loop { read: (**read).clone(), body, otherwise }))
             }
             ItemKind::Tag(Tag::Capture(name)) => {
                 Op::Capture { name: KString::from_ref(name), body: self.closed(item, rest)? }
@@ -276,14 +245,14 @@ impl Builder<'_> {
         item: &Item,
         rest: &mut std::slice::Iter<'i, Item>,
     ) -> Result<Op, TemplateFault> {
-        let mut test = compile_test(condition, negated);
+        let mut test = Test { negated, any_of: condition.clone() };
         let mut branches = Vec::new();
         loop {
             let (body, ending) = self.run(rest)?;
             branches.push((test, body));
             match ending {
                 Ending::Divide(Item { kind: ItemKind::Tag(Tag::Elsif(condition)), .. }) => {
-                    test = compile_test(condition, false);
+                    test = Test { negated: false, any_of: condition.clone() };
                 }
                 ending => return Ok(Op::Choose { branches, otherwise: self.otherwise(ending, item, rest)? }),
             }
@@ -303,12 +272,12 @@ impl Builder<'_> {
             match ending {
                 Ending::Divide(Item { kind: ItemKind::Tag(Tag::When(values)), .. }) => {
                     let (body, next) = self.run(rest)?;
-                    branches.push((values.iter().map(expression).collect(), body));
+                    branches.push((values.clone(), body));
                     ending = next;
                 }
                 ending => {
                     let otherwise = self.otherwise(ending, item, rest)?;
-                    return Ok(Op::Case { value: expression(value), branches, otherwise });
+                    return Ok(Op::Case { value: value.clone(), branches, otherwise });
                 }
             }
         }
@@ -358,15 +327,8 @@ impl Builder<'_> {
     }
 
     fn chain(&self, entry: &Operand, calls: &[FilterCall]) -> Result<filters::Chain, Problem> {
-        let calls = calls
-            .iter()
-            .map(|call| match Call::build(&call.name, call.arguments.iter().map(expression).collect()) {
-                Some(Ok(filter)) => Ok(filter),
-                Some(Err(_)) => Err(Problem::syntax(format!("the filter `{}` is given wrong arguments", call.name))),
-                None => Err(Problem::new(FaultCode::UnknownFilter, format!("there is no filter `{}`", call.name))),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(filters::Chain::new(expression(entry), calls))
+        let calls = calls.iter().map(Call::build).collect::<Result<Vec<_>, _>>()?;
+        Ok(filters::Chain::new(entry.clone(), calls))
     }
 }
 
@@ -389,29 +351,4 @@ pub(super) fn prints_markup(chain: &Chain) -> bool {
 
 fn misplaced_raw(filter: &FilterCall) -> Problem {
     Problem::syntax(format!("`{}` must be the last filter of an output", filter.name))
-}
-
-fn compile_test(condition: &Condition, negated: bool) -> Test {
-    let compare = |test: &super::syntax::Test| Compare {
-        left: expression(&test.left),
-        right: test.right.as_ref().map(|(comparison, right)| (*comparison, expression(right))),
-    };
-    Test { negated, any_of: condition.iter().map(|group| group.iter().map(compare).collect()).collect() }
-}
-
-fn expression(operand: &Operand) -> Expression {
-    match operand {
-        Operand::Literal(value) => Expression::Literal(value.clone()),
-        Operand::Path(path) => Expression::Variable(variable(path)),
-    }
-}
-
-fn variable(path: &Path) -> Variable {
-    let mut variable = Variable::with_literal(path.root.clone());
-    variable.extend(path.rest.iter().map(|index| match index {
-        Index::Key(key) => Expression::with_literal(key.clone()),
-        Index::Number(number) => Expression::with_literal(*number),
-        Index::Computed(operand) => expression(operand),
-    }));
-    variable
 }

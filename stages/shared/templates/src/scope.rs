@@ -6,16 +6,14 @@ use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::fmt;
 
-use liquid_core::model::{
-    DisplayCow, KString, KStringCow, KStringRef, ScalarCow, State, Value, ValueCow, ValueView, try_find,
-};
-use liquid_core::runtime::{PartialStore, Registers, Renderable, Runtime};
+use liquid::model::{DisplayCow, KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, try_find};
 use runtime::{Budget, Spent};
 use serde_json::{Map, Value as Json};
 
 use super::limits::{VALUE_DEPTH, text_steps};
 use super::merge::{Contact, Links, MergeData};
 use super::message::Fixed;
+use super::syntax::{Index, Operand};
 
 /// The value of a name that has none. To a template it is all of: nothing when printed, false, nil, empty, blank and
 /// equal to `""`, so that every common way of asking "is there a first name?" gets the answer no.
@@ -82,9 +80,8 @@ pub(super) struct Scope<'a> {
     /// `data` and the contact's fields as Liquid values.
     converted_data: OnceCell<Value>,
     converted_fields: OnceCell<Value>,
-    registers: Registers,
     pub(super) budget: Budget,
-    /// Set when looking up a name spent the budget: the library's interface has no room for that error.
+    /// Set when looking up a name spent the budget.
     spent: Cell<Option<Spent>>,
 }
 
@@ -100,22 +97,16 @@ impl<'a> Scope<'a> {
             frames: Vec::new(),
             converted_data: OnceCell::new(),
             converted_fields: OnceCell::new(),
-            registers: Registers::default(),
             budget,
             spent: Cell::new(None),
         }
     }
 
-    /// Charges steps from where no error can be answered. [`Scope::check`] answers it.
+    /// Charges steps from where no error can be answered. [`Scope::value`] answers it.
     fn take(&self, steps: u64) {
         if let Err(spent) = self.budget.take_steps(steps) {
             self.spent.set(Some(spent));
         }
-    }
-
-    /// The error of a lookup that spent the budget. What it answered says nothing then.
-    pub(super) fn check(&self) -> Result<(), Spent> {
-        self.spent.get().map_or(Ok(()), Err)
     }
 
     pub(super) fn unsubscribe(&self) -> &str {
@@ -138,8 +129,30 @@ impl<'a> Scope<'a> {
         self.locals.insert(name.clone(), value);
     }
 
+    /// An operand's value. A path that cannot be followed has none.
+    pub(super) fn value<'s>(&'s self, operand: &'s Operand) -> Result<ValueCow<'s>, Spent> {
+        let path = match operand {
+            Operand::Literal(value) => return Ok(ValueCow::Borrowed(value)),
+            Operand::Path(path) => path,
+        };
+        let mut keys = Vec::with_capacity(1 + path.rest.len());
+        keys.push(ScalarCow::new(path.root.as_str()));
+        for index in &path.rest {
+            keys.push(match index {
+                Index::Key(key) => ScalarCow::new(key.as_str()),
+                Index::Number(number) => ScalarCow::new(*number),
+                Index::Computed(operand) => match self.value(operand)?.as_scalar() {
+                    Some(key) => key.into_owned(),
+                    None => return Ok(missing()),
+                },
+            });
+        }
+        let value = self.find(&keys);
+        self.spent.get().map_or(Ok(value), Err)
+    }
+
     /// The value of a path; [`Missing`] when there is none.
-    pub(super) fn find(&self, path: &[ScalarCow<'_>]) -> ValueCow<'_> {
+    fn find(&self, path: &[ScalarCow<'_>]) -> ValueCow<'_> {
         let Some((root, rest)) = path.split_first() else { return missing() };
         self.take(path.len() as u64);
         let root = root.to_kstr();
@@ -340,65 +353,4 @@ impl Scope<'_> {
 /// Whether a key may name a property of a list, an object or a text, rather than what is in it.
 fn is_property(key: &ScalarCow<'_>) -> bool {
     matches!(key.to_kstr().as_str(), "size" | "first" | "last")
-}
-
-/// Templates cannot include others.
-#[derive(Debug)]
-struct NoPartials;
-
-impl PartialStore for NoPartials {
-    fn contains(&self, _: &str) -> bool {
-        false
-    }
-
-    fn names(&self) -> Vec<&str> {
-        Vec::new()
-    }
-
-    fn try_get(&self, _: &str) -> Option<std::sync::Arc<dyn Renderable>> {
-        None
-    }
-
-    fn get(&self, _: &str) -> liquid_core::Result<std::sync::Arc<dyn Renderable>> {
-        Err(liquid_core::Error::with_msg("templates cannot include others"))
-    }
-}
-
-impl Runtime for Scope<'_> {
-    fn partials(&self) -> &dyn PartialStore {
-        &NoPartials
-    }
-
-    fn name(&self) -> Option<KStringRef<'_>> {
-        None
-    }
-
-    fn roots(&self) -> std::collections::BTreeSet<KStringCow<'_>> {
-        std::collections::BTreeSet::new()
-    }
-
-    fn try_get(&self, path: &[ScalarCow<'_>]) -> Option<ValueCow<'_>> {
-        Some(self.find(path))
-    }
-
-    fn get(&self, path: &[ScalarCow<'_>]) -> liquid_core::Result<ValueCow<'_>> {
-        Ok(self.find(path))
-    }
-
-    // Names are set by the engine, which owns the scope; no filter sets any.
-    fn set_global(&self, _: KString, _: Value) -> Option<Value> {
-        None
-    }
-
-    fn set_index(&self, _: KString, _: Value) -> Option<Value> {
-        None
-    }
-
-    fn get_index<'s>(&'s self, _: &str) -> Option<ValueCow<'s>> {
-        None
-    }
-
-    fn registers(&self) -> &Registers {
-        &self.registers
-    }
 }

@@ -1,6 +1,6 @@
 //! The grammar of Liquid markup: operands, filter chains, conditions and the tags this engine has.
 
-use liquid_core::model::{State, Value};
+use liquid::model::{State, Value};
 
 use super::fault::{FaultCode, Problem};
 use super::lexer::{Comparison, Token, brief, tokens};
