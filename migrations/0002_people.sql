@@ -76,7 +76,6 @@ create table audience_members (
     tenant_id uuid not null,
     audience_id uuid not null,
     contact_id uuid not null,
-    added_at timestamptz not null default now(),
     primary key (tenant_id, audience_id, contact_id),
     foreign key (tenant_id, audience_id) references audiences (tenant_id, id),
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id)

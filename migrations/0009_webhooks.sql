@@ -18,9 +18,7 @@ grant select, insert, update, delete on event_feeds to postrider_stages;
 -- Tenants with webhook subscriptions that are not disabled; kept by a trigger on these. While a tenant has neither a listener nor a
 -- feed, nothing is written to the outbox.
 create table event_listeners (
-    tenant_id uuid not null references tenants (id),
-    listener text not null check (listener = 'webhooks'),
-    primary key (tenant_id, listener)
+    tenant_id uuid not null references tenants (id) primary key
 );
 select wall_off('event_listeners');
 
@@ -206,9 +204,9 @@ declare
 begin
     perform pg_advisory_xact_lock(hashtextextended('webhook listener ' || of_tenant, 0));
     if exists (select from webhook_subscriptions s where s.tenant_id = of_tenant and s.status <> 'disabled') then
-        insert into event_listeners (tenant_id, listener) values (of_tenant, 'webhooks') on conflict do nothing;
+        insert into event_listeners (tenant_id) values (of_tenant) on conflict do nothing;
     else
-        delete from event_listeners l where l.tenant_id = of_tenant and l.listener = 'webhooks';
+        delete from event_listeners l where l.tenant_id = of_tenant;
     end if;
     return null;
 end $$;

@@ -127,7 +127,7 @@ pub const STREAMS: &[StreamSpec] = &[
         max_age: DAY.saturating_mul(7),
         rebuilt_from_ledger: true,
         bell: false,
-        description: "What products are told, for attribution and any internal subscriber",
+        description: "What products are told, for internal subscribers",
     },
     StreamSpec {
         name: stream::DEAD,

@@ -46,11 +46,6 @@ impl Server<NatsProgram> {
         format!("nats://127.0.0.1:{}", self.program().port)
     }
 
-    /// `http://127.0.0.1:<port>`, NATS's own monitoring (`/varz`, `/jsz`, `/healthz`).
-    pub fn monitor_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.program().monitor_port)
-    }
-
     /// The directory JetStream keeps everything in.
     pub fn store_dir(&self) -> &Path {
         &self.program().store_dir

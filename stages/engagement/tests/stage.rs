@@ -283,7 +283,7 @@ async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
     let rig = Rig::new().await;
     let (tenant, people, batch) = mailed(&rig, 1).await;
     let pool = rig.ingress_pool();
-    sqlx::query("insert into event_listeners (tenant_id, listener) values ($1, 'webhooks')")
+    sqlx::query("insert into event_listeners (tenant_id) values ($1)")
         .bind(tenant.id)
         .execute(&rig.pool)
         .await

@@ -1,9 +1,8 @@
--- Who is told about these tenants: their links, with whether the product has a feed, and whether attribution listens. A product
--- that linked a tenant twice knows it by the name it used first. `tenant_links_by_tenant`, then primary keys.
+-- Who is told about these tenants: their links, with whether the product has a feed. A product that linked a tenant twice knows it
+-- by the name it used first. `tenant_links_by_tenant`, then primary keys.
 select w.id as "tenant_id!", k.product as "product!", k.environment as "environment!: Environment",
        k.product_tenant_id as "product_tenant_id!",
-       exists (select from event_feeds f where f.product = k.product and f.environment = k.environment) as "feed!",
-       exists (select from event_listeners l where l.tenant_id = w.id and l.listener = 'attribution') as "attributed!"
+       exists (select from event_feeds f where f.product = k.product and f.environment = k.environment) as "feed!"
 from unnest($1::uuid[]) as w (id)
 cross join lateral (
     select distinct on (k.product) k.product, k.environment, k.product_tenant_id

@@ -17,8 +17,6 @@ pub(super) struct Link {
     pub product_tenant_id: String,
     /// Its events go to the bus.
     pub has_feed: bool,
-    /// Attribution listens to this tenant, and reads the bus.
-    pub is_attributed: bool,
     pub subscriptions: Vec<Subscription>,
 }
 
@@ -38,8 +36,7 @@ pub(super) struct Subscribers(HashMap<Uuid, Vec<Link>>);
 impl Link {
     /// Whether the event goes to the bus.
     pub fn is_published(&self, told: &Told) -> bool {
-        let is_private = told.event_type == EventType::WebhookTest;
-        !is_private && (self.has_feed || (self.is_attributed && is_evidence(told.event_type)))
+        self.has_feed && told.event_type != EventType::WebhookTest
     }
 
     /// The subscriptions it goes to.
@@ -49,11 +46,6 @@ impl Link {
             None => subscription.events.contains(&told.event_type),
         })
     }
-}
-
-/// What outcomes are credited by.
-fn is_evidence(event_type: EventType) -> bool {
-    matches!(event_type, EventType::EmailDelivered | EventType::EmailClicked | EventType::ContactCreated)
 }
 
 impl Subscribers {
@@ -77,7 +69,6 @@ impl Subscribers {
                 environment: row.environment,
                 product_tenant_id: row.product_tenant_id,
                 has_feed: row.feed,
-                is_attributed: row.attributed,
                 subscriptions,
             });
         }

@@ -12,7 +12,7 @@
 
 mod limits;
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::NaiveDate;
 use schemas::MessageKind;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -138,10 +138,4 @@ pub async fn set(
     .execute(db)
     .await
     .map(drop)
-}
-
-/// Seconds until a time, at least one: for `Retry-After`.
-#[must_use]
-pub fn seconds_until(at: DateTime<Utc>) -> u64 {
-    u64::try_from((at - Utc::now()).num_seconds()).unwrap_or(0).max(1)
 }
