@@ -1,4 +1,4 @@
-//! Steps between their end and the collector.
+//! Steps between their end and the collector. Not the SDK's batch processor: that one does not say how many spans it drops.
 
 use std::time::Duration;
 

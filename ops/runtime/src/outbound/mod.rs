@@ -95,13 +95,19 @@ impl Answer {
     /// How long `Retry-After` asks to wait, given in seconds or as a date.
     #[must_use]
     pub fn retry_after(&self, now: DateTime<Utc>) -> Option<Duration> {
-        let text = self.headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-        if let Ok(seconds) = text.parse::<u32>() {
-            return Some(Duration::from_secs(seconds.into()));
-        }
-        let until = DateTime::parse_from_rfc2822(text).ok()?;
-        Some(until.signed_duration_since(now).to_std().unwrap_or_default())
+        retry_after(&self.headers, now)
     }
+}
+
+/// How long `Retry-After` asks to wait, given in seconds or as a date. Not at all, if the date is past.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let until = DateTime::parse_from_rfc2822(text).ok()?;
+    Some(until.signed_duration_since(now).to_std().unwrap_or_default())
 }
 
 /// The client. Cheap to clone; clones share their connections.

@@ -8,6 +8,12 @@
 //! those who are called, and the log to its lines. Who picks work up from the ledger finds it again with [`kept`].
 //!
 //! Without an exporter (`postrider` without `otlp-endpoint`) no steps are recorded, and what callers send is passed on as it is.
+//!
+//! The spans are OpenTelemetry's own, not those of `tracing-opentelemetry`. That crate does what [`Span`] and [`Within`] do, 130
+//! lines of the 600 here, and would need about half as many to set parents, links and filters. The rest has no place in it: a
+//! context that nobody records is passed on without a span, one future works on several traces at once ([`Group`]), and a context
+//! is kept with work in the ledger. With an exporter, each request would also make a span of the registry only to be left out by
+//! the sampler.
 
 mod context;
 mod group;

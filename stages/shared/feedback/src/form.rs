@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use runtime::{Budget, Spent};
+use url::form_urlencoded;
 
 /// Parts that are looked at; a mail's own fields come before its files.
 const PARTS_MAX: usize = 200;
-/// The longest name of a field, encoded.
-const NAME_MAX: usize = 256;
 /// The longest head of a part.
 const HEAD_MAX: usize = 4_096;
 
@@ -35,37 +34,14 @@ fn of_pairs<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeM
     let mut found = BTreeMap::new();
     for pair in raw.split(|byte| *byte == b'&') {
         budget.take_steps(pair.len() as u64 + 1)?;
-        let (name, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len()));
-        if name.len() > NAME_MAX {
-            continue;
-        }
-        let name = decoded(name);
+        let Some((name, value)) = form_urlencoded::parse(pair).next() else { continue };
         let Some(name) = names.iter().find(|known| name == **known) else { continue };
         if !found.contains_key(name) {
             budget.hold(value.len())?;
-            found.insert(*name, decoded(value.get(1..).unwrap_or_default()));
+            found.insert(*name, value.into_owned());
         }
     }
     Ok(found)
-}
-
-/// Percent-decoded, `+` for a space.
-fn decoded(text: &[u8]) -> String {
-    let hex = |at: usize| text.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        let escaped = (*byte == b'%').then(|| Some(hex(at + 1)? * 16 + hex(at + 2)?)).flatten();
-        match escaped.and_then(|code| u8::try_from(code).ok()) {
-            Some(code) => {
-                bytes.push(code);
-                at += 2;
-            }
-            None => bytes.push(if *byte == b'+' { b' ' } else { *byte }),
-        }
-        at += 1;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The boundary is the first line (RFC 2046 §5.1.1; nobody writes a preamble into a form).

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use chrono::Utc;
 use reqwest::header::HeaderMap;
+use runtime::outbound::retry_after;
 use runtime::trace::TraceContext;
 use serde_json::Value;
 
@@ -33,12 +35,7 @@ impl Reply {
 
     /// For how long to stay away: `Retry-After` in seconds or as a date.
     pub fn retry_after(&self) -> Option<Duration> {
-        let text = self.header("retry-after")?.trim();
-        if let Ok(seconds) = text.parse::<u64>() {
-            return Some(Duration::from_secs(seconds));
-        }
-        let at = chrono::DateTime::parse_from_rfc2822(text).ok()?;
-        (at.to_utc() - chrono::Utc::now()).to_std().ok()
+        retry_after(&self.headers, Utc::now()).filter(|wait| !wait.is_zero())
     }
 }
 

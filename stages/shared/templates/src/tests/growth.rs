@@ -312,6 +312,24 @@ fn fuzz_template() {
     });
 }
 
+/// Whatever a value printed as HTML is, a reader finds the link of the footer as a tag.
+#[test]
+fn fuzz_raw_value() {
+    fuzz(TOKENS, |input| {
+        let source = template("<p>{{ first_name | raw }}</p>");
+        let Ok(shown) = preview(&source, &marketing(), &named(&text(input)), &TestLinks) else { return };
+        let budget = budget();
+        let mut reader = Reader::strict(&shown.html, &budget);
+        let mut is_seen = false;
+        while let Some(token) = reader.next().unwrap() {
+            if let markup::Token::Start(tag) = token {
+                is_seen |= tag.name == "a" && shown.html[tag.span].contains("https://t.test/u/1");
+            }
+        }
+        assert!(is_seen, "{}", shown.html);
+    });
+}
+
 #[test]
 fn fuzz_html() {
     fuzz(TOKENS, |input| {
