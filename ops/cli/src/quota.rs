@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use ledger::quota::{self, QuotaDefaults, Standing};
+use ledger::quota::{self, QuotaDefaults, QuotaUsage};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -67,8 +67,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     let mut db = pool.acquire().await?;
     known(&mut db, tenant).await?;
-    let standing = quota::standing(&mut db, tenant, &args.defaults).await?;
-    operator::print(&periods(tenant, &standing), &["period", "limit", "from", "used", "remaining", "resets_at"]);
+    let usage = quota::quota_usage(&mut db, tenant, &args.defaults).await?;
+    operator::print(&periods(tenant, &usage), &["period", "limit", "from", "used", "remaining", "resets_at"]);
     Ok(())
 }
 
@@ -95,17 +95,17 @@ async fn set(pool: &PgPool, tenant: Uuid, monthly: Option<Limit>, daily: Option<
 }
 
 /// One record for each period.
-fn periods(tenant: Uuid, standing: &Standing) -> Vec<Value> {
+fn periods(tenant: Uuid, usage: &QuotaUsage) -> Vec<Value> {
     let record = |period: &str, set: Option<i64>, limit: Option<i64>, used: i64, resets_at| {
         json!({
             "tenant": tenant, "period": period, "limit": limit, "from": if set.is_some() { "tenant" } else { "setting" },
             "used": used, "remaining": limit.map(|limit| limit.saturating_sub(used).max(0)), "resets_at": resets_at,
         })
     };
-    let resets = standing.resets();
+    let resets = usage.resets();
     vec![
-        record("month", standing.set_monthly, standing.limits.monthly, standing.used_month, resets.month),
-        record("day", standing.set_daily, standing.limits.daily, standing.used_day, resets.day),
+        record("month", usage.set_monthly, usage.limits.monthly, usage.used_month, resets.month),
+        record("day", usage.set_daily, usage.limits.daily, usage.used_day, resets.day),
     ]
 }
 

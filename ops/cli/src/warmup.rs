@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use ledger::warmup::{self, DEFAULT_CAPS, Standing};
+use ledger::warmup::{self, DEFAULT_CAPS, WarmupState};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -116,23 +116,23 @@ async fn set(pool: &PgPool, args: &DomainArgs, is_on: bool, caps: Option<Vec<i64
 async fn show(pool: &PgPool, args: &DomainArgs) -> anyhow::Result<()> {
     let mut db = pool.acquire().await?;
     let domain = find(&mut db, args).await?;
-    let standing = warmup::standing(&mut db, domain.tenant_id, domain.id).await?;
-    let Some(standing) = standing.filter(|standing| standing.is_on) else {
+    let state = warmup::load_state(&mut db, domain.tenant_id, domain.id).await?;
+    let Some(state) = state.filter(|state| state.is_on) else {
         operator::print(&[json!({"domain": domain.name, "status": "not_warmed_up"})], &["domain", "status"]);
         return Ok(());
     };
-    operator::print(&days(&domain.name, &standing), &["domain", "day", "cap", "used", "status"]);
+    operator::print(&days(&domain.name, &state), &["domain", "day", "cap", "used", "status"]);
     Ok(())
 }
 
 /// One record for each day of the plan.
-fn days(name: &str, standing: &Standing) -> Vec<Value> {
-    let caps = standing.caps.as_deref().unwrap_or(DEFAULT_CAPS);
+fn days(name: &str, state: &WarmupState) -> Vec<Value> {
+    let caps = state.caps.as_deref().unwrap_or(DEFAULT_CAPS);
     let day = |(at, cap): (usize, &i64)| {
-        let (at, today) = (i64::try_from(at).unwrap_or(i64::MAX), standing.days_before);
+        let (at, today) = (i64::try_from(at).unwrap_or(i64::MAX), state.days_before);
         let (used, status) = match at.cmp(&today) {
             std::cmp::Ordering::Less => (None, "over"),
-            std::cmp::Ordering::Equal => (Some(standing.used), "today"),
+            std::cmp::Ordering::Equal => (Some(state.used), "today"),
             std::cmp::Ordering::Greater => (None, "to_come"),
         };
         json!({"domain": name, "day": at + 1, "cap": cap, "used": used, "status": status})
@@ -151,10 +151,10 @@ async fn list(pool: &PgPool) -> anyhow::Result<()> {
     let mut db = pool.acquire().await?;
     let mut records = Vec::with_capacity(rows.len());
     for row in rows {
-        let Some(standing) = warmup::standing(&mut db, row.tenant_id, row.id).await? else { continue };
+        let Some(state) = warmup::load_state(&mut db, row.tenant_id, row.id).await? else { continue };
         records.push(json!({
-            "domain": row.domain, "tenant": row.tenant_id, "day": standing.days_before + 1, "cap": standing.cap(),
-            "used": standing.used, "left": standing.room(),
+            "domain": row.domain, "tenant": row.tenant_id, "day": state.days_before + 1, "cap": state.cap(),
+            "used": state.used, "left": state.remaining(),
         }));
     }
     operator::print(&records, &["domain", "tenant", "day", "cap", "used", "left"]);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_plan_shows_where_the_domain_stands() {
-        let standing = Standing {
+        let state = WarmupState {
             tenant_id: Uuid::nil(),
             domain_id: Uuid::nil(),
             is_on: true,
@@ -176,7 +176,7 @@ mod tests {
             used: 7,
             today: chrono::NaiveDate::MIN,
         };
-        let shown = days("acme.example", &standing);
+        let shown = days("acme.example", &state);
         assert_eq!(shown[1], json!({"domain": "acme.example", "day": 2, "cap": 10, "used": 7, "status": "today"}));
         assert_eq!([&shown[0]["status"], &shown[2]["status"]], ["over", "to_come"]);
     }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{
-    already, room,
+    already, quota,
     sample::{self, Sample},
     store::{self, CampaignRow},
     words,
@@ -62,7 +62,7 @@ pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, Api
         begin(act, id).await?;
     }
     let launch = prepare(act, id, scheduled_for, body.digest, dry_run).await?;
-    let room = room::room(act).await?;
+    let left = quota::remaining(act).await?;
     let mut answer = launch.answer();
     if let Some(sample) = &launch.sample {
         answer["dry_run"] = json!(true);
@@ -71,13 +71,13 @@ pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, Api
         answer["sampled"] = json!(sample.size);
         answer["render_faults"] = json!(sample.faults);
         answer["send_quota"] = json!({
-            "remaining": room.remaining,
-            "resets_at": time(room.resets_at),
-            "exceeded": !room::fits(&room, launch.count.queued),
+            "remaining": left.remaining,
+            "resets_at": time(left.resets_at),
+            "exceeded": !quota::fits(&left, launch.count.queued),
         });
         return Reply::untyped_ok(&answer);
     }
-    room::check(&room, launch.count.queued)?;
+    quota::check(&left, launch.count.queued)?;
     commit_to_it(act, launch).await?;
     Reply::untyped_accepted(&answer)
 }

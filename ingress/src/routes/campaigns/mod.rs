@@ -6,7 +6,7 @@ mod hold;
 mod launch;
 mod record;
 mod retry;
-pub(crate) mod room;
+pub(crate) mod quota;
 mod rules;
 mod sample;
 mod sends;

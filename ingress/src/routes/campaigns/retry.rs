@@ -4,7 +4,7 @@ use http::StatusCode;
 use schemas::CampaignStatus;
 use serde_json::json;
 
-use super::{already, room, store};
+use super::{already, quota, store};
 use crate::{
     act::{Act, NoFields, Reply},
     error::ApiError,
@@ -44,9 +44,9 @@ pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, Ap
         return Err(ApiError::unprocessable("window_missed").detail("not_after has passed"));
     }
     let retried = ledger::retry::retry_failed(act.db(), tenant, id, &RETRYABLE).await?;
-    // Counted by what was put back, which is undone when there is no room for it. What counts already needs none.
-    let room = room::room(act).await?;
-    room::check(&room, retried.unmetered)?;
+    // Counted by what was put back, which is undone when there is no quota left for it. What counts already needs none.
+    let left = quota::remaining(act).await?;
+    quota::check(&left, retried.unmetered)?;
     if retried.queued > 0 {
         store::reopen(act.db(), tenant, id).await?;
         act.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;

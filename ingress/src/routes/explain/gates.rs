@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
 use ledger::gate::{RecipientEligibility, decide_recipient};
-use ledger::quota::Room;
-use ledger::warmup::Standing as WarmupStanding;
+use ledger::quota::QuotaRemaining;
+use ledger::warmup::WarmupState;
 use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus};
 use serde::Serialize;
 use uuid::Uuid;
@@ -170,21 +170,21 @@ pub(super) fn domain(row: &SenderRow) -> Gate {
     )
 }
 
-/// Whether there is room in the quota, where mail of this kind is stopped by it.
-pub(super) fn quota(room: &Room, kind: MessageKind) -> Gate {
-    let detail = room.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
-    let stops = room.remaining == Some(0) && ledger::quota::stops(kind);
-    Gate { at: Some(room.resets_at), ..Gate::new("quota", stop_if(stops), detail) }
+/// The send quota: stops mail of this kind when nothing is left.
+pub(super) fn quota(left: &QuotaRemaining, kind: MessageKind) -> Gate {
+    let detail = left.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
+    let stops = left.remaining == Some(0) && ledger::quota::stops(kind);
+    Gate { at: Some(left.resets_at), ..Gate::new("quota", stop_if(stops), detail) }
 }
 
 /// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail then waits for the next day.
-pub(super) fn warmup(domain: Uuid, standing: Option<&WarmupStanding>) -> Gate {
-    let tomorrow = |standing: &WarmupStanding| {
-        standing.today.checked_add_days(Days::new(1)).map(|day| day.and_time(NaiveTime::MIN).and_utc())
+pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
+    let tomorrow = |state: &WarmupState| {
+        state.today.checked_add_days(Days::new(1)).map(|day| day.and_time(NaiveTime::MIN).and_utc())
     };
-    let (verdict, detail, at) = match standing.map(|standing| (standing, standing.room())) {
-        Some((standing, Some(0))) => (Verdict::Wait, "day_is_full".to_owned(), tomorrow(standing)),
-        Some((standing, Some(room))) => (Verdict::Pass, room.to_string(), tomorrow(standing)),
+    let (verdict, detail, at) = match state.map(|state| (state, state.remaining())) {
+        Some((state, Some(0))) => (Verdict::Wait, "day_is_full".to_owned(), tomorrow(state)),
+        Some((state, Some(left))) => (Verdict::Pass, left.to_string(), tomorrow(state)),
         Some((_, None)) | None => (Verdict::Pass, "none".to_owned(), None),
     };
     Gate::new("warmup", verdict, detail).row("domain", domain, at)
@@ -270,7 +270,7 @@ mod tests {
         #[case] verdict: Verdict,
         #[case] detail: &str,
     ) {
-        let standing = WarmupStanding {
+        let standing = WarmupState {
             tenant_id: Uuid::nil(),
             domain_id: Uuid::nil(),
             is_on: true,

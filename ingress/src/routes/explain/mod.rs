@@ -136,7 +136,7 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
     }
     let (from, domain) = sender(asker, row.sender_profile_id, MessageKind::Campaign).await?;
     gates.extend(from);
-    let warmup = ledger::warmup::standing(&mut *asker.db, tenant, domain.domain_id).await?;
+    let warmup = ledger::warmup::load_state(&mut *asker.db, tenant, domain.domain_id).await?;
     gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
     gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     gates.push(gates::window(&row));
@@ -247,9 +247,9 @@ async fn sender(
 ) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
     let (tenant, defaults) = (asker.tenant, asker.quota);
     let row = store::sender(&mut *asker.db, tenant, sender).await?;
-    let room = ledger::quota::room(&mut *asker.db, tenant, &defaults).await?;
+    let left = ledger::quota::remaining_quota(&mut *asker.db, tenant, &defaults).await?;
     let gates =
-        vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&room, kind)];
+        vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&left, kind)];
     Ok((gates, row))
 }
 

@@ -21,7 +21,7 @@ use self::{
     draft::{Draft, MessageBody},
     store::NewMessage,
 };
-use super::{campaigns::room, senders::store as senders};
+use super::{campaigns::quota, senders::store as senders};
 use crate::{
     act::{Act, Before, Reply, Routes, body::MESSAGE_BODY_MAX_BYTES, write_and_wait},
     error::ApiError,
@@ -111,8 +111,8 @@ async fn meter(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
         let recent = rate::recent(act.db(), tenant, Some(new.id)).await?;
         rate::check(&recent, limit)?;
     }
-    let left = room::room(act).await?;
-    room::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))
+    let left = quota::remaining(act).await?;
+    quota::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))
 }
 
 fn announce(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {

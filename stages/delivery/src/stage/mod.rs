@@ -54,7 +54,7 @@ use ledger::{
     claim::{Claimed, claim},
     fence::{Ledger, Recorded},
     leases::Leases,
-    warmup::Places,
+    warmup::WarmupPermits,
 };
 use smtp::{Pool, PoolCounts, SettingsError};
 
@@ -82,7 +82,7 @@ pub struct Delivery {
     ways: Ways,
     transmitter: Transmitter,
     /// What of the days' caps of domains that are warmed up is in hand.
-    warm: Places,
+    warm: WarmupPermits,
     /// Sends of one message on their way at once, by lane.
     bulk_in_flight: usize,
     priority_in_flight: usize,
@@ -232,7 +232,7 @@ impl Delivery {
             pool: pool.clone(),
             ways: Ways::new(pool.clone(), vault.clone(), relay.clone(), means),
             transmitter,
-            warm: Places::default(),
+            warm: WarmupPermits::default(),
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
             priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
             relay,

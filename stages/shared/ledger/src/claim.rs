@@ -21,10 +21,10 @@ use crate::fence::{
     until_tomorrow,
 };
 use crate::schedule::RetryDeadline;
-use crate::warmup::{self, DomainKey, Places, Standing};
+use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
 
 /// When a send comes again that found all places in its domain's day taken by others.
-const PLACE_WAIT: Duration = Duration::from_secs(5);
+const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// A claimed send and where its slots are.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub async fn claim(
     plans: &PreparedPool,
     inputs: &[Rendered],
     (token, lease): (Uuid, Duration),
-    warm: &Places,
+    warm: &WarmupPermits,
 ) -> Result<Claimed, StageError> {
     let mut connection = plans.take().await?;
     // The claim may be lost in a crash of Postgres: nothing was sent under it then.
@@ -115,12 +115,12 @@ pub async fn claim(
                 doubtful: row.doubtful,
                 metered_on: row.metered_on,
                 was_deferred: row.was_deferred,
-                _place: None,
+                _permit: None,
                 batch: found.context.clone(),
             };
-            let standing = send.warming().and_then(|domain| warmups.get(&domain));
+            let state = send.warming().and_then(|domain| warmups.get(&domain));
             let withheld = withheld(&send, &found.standing).map(Box::new);
-            match withheld.map_or_else(|| warming(send, standing, warm), Err) {
+            match withheld.map_or_else(|| warming(send, state, warm), Err) {
                 Ok(send) => claimed.sendable.push(ClaimedSend { send, input, recipient }),
                 Err(change) => claimed.withheld.push(*change),
             }
@@ -138,26 +138,26 @@ pub async fn claim(
 async fn find_warmups(
     db: &mut PgConnection,
     batches: &HashMap<BatchKey, Found>,
-) -> sqlx::Result<HashMap<DomainKey, Standing>> {
+) -> sqlx::Result<HashMap<DomainKey, WarmupState>> {
     let domains: BTreeSet<DomainKey> =
         batches.values().filter_map(|found| Some((found.context.tenant_id, found.context.warming?))).collect();
     if domains.is_empty() {
         return Ok(HashMap::new());
     }
-    let standings = warmup::standings(db, &domains.into_iter().collect::<Vec<_>>()).await?;
-    Ok(standings.into_iter().map(|standing| ((standing.tenant_id, standing.domain_id), standing)).collect())
+    let states = warmup::load_states(db, &domains.into_iter().collect::<Vec<_>>()).await?;
+    Ok(states.into_iter().map(|state| ((state.tenant_id, state.domain_id), state)).collect())
 }
 
 /// A campaign's send of a domain that is warmed up gets a place in what is left for today, or waits: until tomorrow when nothing
 /// is left, else for a moment, because those who have the places may not need them.
-fn warming(send: Held, standing: Option<&Standing>, places: &Places) -> Result<Held, Box<Change>> {
+fn warming(send: Held, state: Option<&WarmupState>, permits: &WarmupPermits) -> Result<Held, Box<Change>> {
     let counts = send.batch.kind == MessageKind::Campaign && send.metered_on.is_none();
-    let room = standing.filter(|_| counts).and_then(|standing| Some((standing.today, standing.room()?)));
-    let (Some((today, room)), Some(domain)) = (room, send.warming()) else { return Ok(send) };
-    match places.take(domain, room) {
-        Some(place) => Ok(Held { _place: Some(Arc::new(place)), ..send }),
-        None if room == 0 => Err(Box::new(until_tomorrow(send, today))),
-        None => Err(Box::new(Change::waiting(send, "warmup", PLACE_WAIT))),
+    let remaining = state.filter(|_| counts).and_then(|state| Some((state.today, state.remaining()?)));
+    let (Some((today, remaining)), Some(domain)) = (remaining, send.warming()) else { return Ok(send) };
+    match permits.take(domain, remaining) {
+        Some(permit) => Ok(Held { _permit: Some(Arc::new(permit)), ..send }),
+        None if remaining == 0 => Err(Box::new(until_tomorrow(send, today))),
+        None => Err(Box::new(Change::waiting(send, "warmup", PERMIT_WAIT))),
     }
 }
 

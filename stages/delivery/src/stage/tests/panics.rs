@@ -9,7 +9,7 @@ use uuid::Uuid;
 use ledger::{
     claim,
     fence::{Answer, Change, Fence, Held, Ledger, LedgerSettings, POISON},
-    warmup::Places,
+    warmup::WarmupPermits,
 };
 
 use super::world::{Batch, Handle, World, row};
@@ -19,7 +19,7 @@ async fn claim_all(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<He
     let inputs: Vec<_> = batches.iter().map(|batch| batch.rendered.clone()).collect();
     let plans = runtime::plans::PreparedPool::new(&world.pool, 1);
     let held = (ledger.session().token(), Duration::from_secs(300));
-    let claimed = claim::claim(&plans, &inputs, held, &Places::default()).await.unwrap();
+    let claimed = claim::claim(&plans, &inputs, held, &WarmupPermits::default()).await.unwrap();
     claimed.sendable.into_iter().map(|sendable| sendable.send).collect()
 }
 

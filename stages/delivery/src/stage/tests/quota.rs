@@ -4,7 +4,7 @@ use schemas::{Lane, MessageKind, SendId};
 use uuid::Uuid;
 
 use super::world::{Handle, World, row, within_a_day};
-use ledger::quota::{QuotaDefaults, Room, room};
+use ledger::quota::{QuotaDefaults, QuotaRemaining, remaining_quota};
 
 const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
 /// What counts, by the definition: sends with a fence.
@@ -33,9 +33,9 @@ async fn handed_over(world: &World, days_ago: i32, count: i64) {
     .unwrap();
 }
 
-async fn room_of(world: &World) -> Room {
+async fn quota_of(world: &World) -> QuotaRemaining {
     let mut db = world.pool.acquire().await.unwrap();
-    room(&mut db, world.tenant, &QuotaDefaults::default()).await.unwrap()
+    remaining_quota(&mut db, world.tenant, &QuotaDefaults::default()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,7 +57,7 @@ async fn two_processes_together_let_exactly_as_many_pass_as_remain() {
     assert_eq!(world.number(RECOUNTED).await, 73);
     let skipped = "select count(*) from sends where tenant_id = $1 and state = 'skipped' and reason = 'quota_exceeded'";
     assert_eq!(world.number(skipped).await, 160 - 73);
-    assert_eq!(room_of(&world).await.remaining, Some(0));
+    assert_eq!(quota_of(&world).await.remaining, Some(0));
     world.assert_counters_are_right().await;
 }
 
@@ -69,7 +69,7 @@ async fn a_tenant_without_a_limit_is_metered_and_has_no_limit() {
     world.stage().deliver(&[&batch]).await.unwrap();
     // The refused recipient never came to a fence.
     assert_eq!(world.number(USED).await, 2);
-    assert_eq!(room_of(&world).await.remaining, None);
+    assert_eq!(quota_of(&world).await.remaining, None);
 }
 
 #[tokio::test]
@@ -90,18 +90,18 @@ async fn what_was_handed_over_yesterday_counts_for_the_month_only_and_last_month
         let world = World::new().await;
         limit(&world, Some(10), Some(3)).await;
         handed_over(&world, 40, 500).await;
-        assert_eq!(room_of(&world).await.remaining, Some(3));
+        assert_eq!(quota_of(&world).await.remaining, Some(3));
         handed_over(&world, 0, 2).await;
-        assert_eq!(room_of(&world).await.remaining, Some(1));
+        assert_eq!(quota_of(&world).await.remaining, Some(1));
         let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
         world.stage().deliver(&[&batch]).await.unwrap();
         assert_eq!(world.sink.inbox().stats().accepted, 1);
         // The day is over: its usage moves to the day before, which is of this month or not.
         world.run("update send_usage set day = day - 1 where tenant_id = $1").await;
         let is_first = chrono::Datelike::day(&chrono::Utc::now()) == 1;
-        assert_eq!(room_of(&world).await.remaining, Some(3));
+        assert_eq!(quota_of(&world).await.remaining, Some(3));
         world.run("update send_limits set daily = 0 where tenant_id = $1").await;
-        assert_eq!(room_of(&world).await.remaining, Some(if is_first { 10 } else { 7 }));
+        assert_eq!(quota_of(&world).await.remaining, Some(if is_first { 10 } else { 7 }));
     })
     .await;
 }
@@ -120,7 +120,7 @@ async fn a_fence_after_which_nothing_left_gives_back() {
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
-    assert_eq!(room_of(&world).await.remaining, Some(4));
+    assert_eq!(quota_of(&world).await.remaining, Some(4));
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn further_attempts_of_one_send_count_once_and_pass_when_nothing_is_left()
     let (_, batch) = world.campaign_batch(&["greylist-at-dot@example.com"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await.state, "deferred");
-    assert_eq!(room_of(&world).await.remaining, Some(0));
+    assert_eq!(quota_of(&world).await.remaining, Some(0));
     world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
     // Another process: this one paces the domain that deferred it.
     world.stage().deliver(&[&batch]).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_quota_that_a_campaign_has_used_up_stops_no_password_reset_and_no_sequ
     assert_eq!(world.row(message.send(0)).await, row("skipped", Some("quota_exceeded"), 0));
     // What always leaves is counted all the same.
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (3, 3));
-    assert_eq!(room_of(&world).await.remaining, Some(0));
+    assert_eq!(quota_of(&world).await.remaining, Some(0));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
 use uuid::Uuid;
 
 use super::Answer;
-use crate::warmup::{DomainKey, Place};
+use crate::warmup::{DomainKey, WarmupPermit};
 
 /// What a claim read about a batch.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct Held {
     /// It was deferred or put off before.
     pub was_deferred: bool,
     /// Its place in what the warm-up of its domain leaves for today.
-    pub _place: Option<Arc<Place>>,
+    pub _permit: Option<Arc<WarmupPermit>>,
     /// Its batch.
     pub batch: Arc<BatchContext>,
 }

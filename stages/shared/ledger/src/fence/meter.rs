@@ -37,7 +37,7 @@ impl Meter {
         for batch in batches {
             meter.today = batch.today;
             let limits = defaults.limits(batch.monthly, batch.daily);
-            if limits.bind() {
+            if limits.is_limited() {
                 limited.insert(batch.tenant_id, limits);
             }
         }
@@ -47,9 +47,9 @@ impl Meter {
         let tenants: Vec<Uuid> = limited.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
         sql::lock_quotas(db, &tenants).await?;
         // A statement of its own after the lock: it sees what the one before us has committed.
-        for (tenant, usage) in quota::usage(db, &tenants).await? {
-            let room = limited.get(&tenant).map(|limits| limits.room(usage, meter.today));
-            meter.left.insert(tenant, room.and_then(|room| room.remaining).unwrap_or(0));
+        for (tenant, usage) in quota::sent_counts(db, &tenants).await? {
+            let quota = limited.get(&tenant).map(|limits| limits.remaining(usage, meter.today));
+            meter.left.insert(tenant, quota.and_then(|quota| quota.remaining).unwrap_or(0));
         }
         Ok(meter)
     }

@@ -35,10 +35,10 @@ impl Warming {
         }
         warmup::lock(db, &domains).await?;
         // A statement of its own after the lock: it sees what the one before us has committed.
-        for standing in warmup::standings(db, &domains).await? {
-            warming.today = standing.today;
-            if standing.is_on {
-                warming.left.insert((standing.tenant_id, standing.domain_id), standing.room());
+        for state in warmup::load_states(db, &domains).await? {
+            warming.today = state.today;
+            if state.is_on {
+                warming.left.insert((state.tenant_id, state.domain_id), state.remaining());
             }
         }
         Ok(warming)

@@ -4,7 +4,7 @@ use chrono::{DateTime, Datelike, Days, Months, NaiveDate, NaiveTime, Utc};
 
 /// The limits in force for a tenant. `None`: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct QuotaLimits {
     /// Mails in a UTC month.
     pub monthly: Option<i64>,
     /// Mails in a UTC day.
@@ -13,7 +13,7 @@ pub struct Limits {
 
 /// What a tenant has handed over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct SentCounts {
     /// In this UTC month.
     pub month: i64,
     /// On this UTC day.
@@ -22,43 +22,43 @@ pub struct Usage {
 
 /// How much a tenant may still hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct QuotaRemaining {
     /// Mails left; `None`: there is no limit. Never negative.
     pub remaining: Option<i64>,
     /// When the limit that binds starts anew (midnight UTC); without a limit, the start of the next month.
     pub resets_at: DateTime<Utc>,
 }
 
-impl Limits {
+impl QuotaLimits {
     /// Whether there is a limit at all.
     #[must_use]
-    pub fn bind(&self) -> bool {
+    pub fn is_limited(&self) -> bool {
         self.monthly.is_some() || self.daily.is_some()
     }
 
     /// What is left on `today`. Where both limits leave the same, the one that lasts longer is named.
-    pub fn room(&self, usage: Usage, today: NaiveDate) -> Room {
+    pub fn remaining(&self, sent: SentCounts, today: NaiveDate) -> QuotaRemaining {
         let left = |limit: Option<i64>, used: i64| limit.map(|limit| limit.saturating_sub(used).max(0));
-        let (month, day) = (left(self.monthly, usage.month), left(self.daily, usage.day));
-        let resets = Resets::after(today);
+        let (month, day) = (left(self.monthly, sent.month), left(self.daily, sent.day));
+        let resets = QuotaResets::after(today);
         match (month, day) {
-            (Some(month), Some(day)) if day < month => Room { remaining: Some(day), resets_at: resets.day },
-            (None, Some(day)) => Room { remaining: Some(day), resets_at: resets.day },
-            (month, _) => Room { remaining: month, resets_at: resets.month },
+            (Some(month), Some(day)) if day < month => QuotaRemaining { remaining: Some(day), resets_at: resets.day },
+            (None, Some(day)) => QuotaRemaining { remaining: Some(day), resets_at: resets.day },
+            (month, _) => QuotaRemaining { remaining: month, resets_at: resets.month },
         }
     }
 }
 
 /// When the periods of a day start anew, midnight UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resets {
+pub struct QuotaResets {
     /// The first of the next month.
     pub month: DateTime<Utc>,
     /// The next day.
     pub day: DateTime<Utc>,
 }
 
-impl Resets {
+impl QuotaResets {
     /// After this day.
     #[must_use]
     pub fn after(today: NaiveDate) -> Self {
@@ -98,9 +98,9 @@ mod tests {
         #[case] resets_on: &str,
     ) {
         let today = NaiveDate::from_ymd_opt(2026, 12, 30).unwrap();
-        let room = Limits { monthly, daily }.room(Usage { month, day }, today);
-        assert_eq!(room.remaining, remaining);
-        assert_eq!(room.resets_at.to_rfc3339(), format!("{resets_on}T00:00:00+00:00"));
+        let left = QuotaLimits { monthly, daily }.remaining(SentCounts { month, day }, today);
+        assert_eq!(left.remaining, remaining);
+        assert_eq!(left.resets_at.to_rfc3339(), format!("{resets_on}T00:00:00+00:00"));
     }
 
     #[rstest]
@@ -115,7 +115,7 @@ mod tests {
     ) {
         let defaults = QuotaDefaults { send_quota_monthly: 1_000, send_quota_daily: 100 };
         let limits = defaults.limits(monthly, daily);
-        assert_eq!(limits, Limits { monthly: expected_monthly, daily: expected_daily });
-        assert!(!QuotaDefaults::default().limits(None, None).bind());
+        assert_eq!(limits, QuotaLimits { monthly: expected_monthly, daily: expected_daily });
+        assert!(!QuotaDefaults::default().limits(None, None).is_limited());
     }
 }

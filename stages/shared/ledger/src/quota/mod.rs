@@ -7,7 +7,7 @@
 //!
 //! It stops campaigns and one-off messages. Transactional mail and sequences count against it and always leave.
 //!
-//! The gate at launch and at `POST /v1/messages` asks [`room`] and locks nothing: it keeps a caller from queueing what cannot
+//! The gate at launch and at `POST /v1/messages` asks [`remaining_quota`] and locks nothing: it keeps a caller from queueing what cannot
 //! be sent. The fence is what holds.
 
 mod limits;
@@ -17,8 +17,8 @@ use schemas::MessageKind;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub use limits::Usage;
-pub use limits::{Limits, Resets, Room};
+pub use limits::SentCounts;
+pub use limits::{QuotaLimits, QuotaResets, QuotaRemaining};
 
 /// How many mails a tenant may hand over, unless `postrider quota set` says otherwise for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
@@ -36,12 +36,12 @@ pub struct QuotaDefaults {
 impl QuotaDefaults {
     /// The limits of a tenant for which `monthly` and `daily` are set (null: not set; 0: no limit).
     #[must_use]
-    pub fn limits(&self, monthly: Option<i64>, daily: Option<i64>) -> Limits {
+    pub fn limits(&self, monthly: Option<i64>, daily: Option<i64>) -> QuotaLimits {
         let effective = |set: Option<i64>, default: u64| {
             let limit = set.unwrap_or_else(|| i64::try_from(default).unwrap_or(i64::MAX));
             (limit > 0).then_some(limit)
         };
-        Limits { monthly: effective(monthly, self.send_quota_monthly), daily: effective(daily, self.send_quota_daily) }
+        QuotaLimits { monthly: effective(monthly, self.send_quota_monthly), daily: effective(daily, self.send_quota_daily) }
     }
 }
 
@@ -56,27 +56,27 @@ pub fn stops(kind: MessageKind) -> bool {
 
 /// A tenant's quota as it stands: limits, usage, room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct QuotaUsage {
     /// What is set for the tenant itself: null takes the default, 0 is no limit.
     pub set_monthly: Option<i64>,
     /// As `set_monthly`, for a day.
     pub set_daily: Option<i64>,
     /// The limits in force.
-    pub limits: Limits,
+    pub limits: QuotaLimits,
     /// Mails handed over this month.
     pub used_month: i64,
     /// Mails handed over today.
     pub used_day: i64,
     /// What is left.
-    pub room: Room,
+    pub left: QuotaRemaining,
     today: NaiveDate,
 }
 
-impl Standing {
+impl QuotaUsage {
     /// When each period starts anew.
     #[must_use]
-    pub fn resets(&self) -> Resets {
-        Resets::after(self.today)
+    pub fn resets(&self) -> QuotaResets {
+        QuotaResets::after(self.today)
     }
 }
 
@@ -84,33 +84,33 @@ impl Standing {
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn room(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<Room> {
-    standing(db, tenant, defaults).await.map(|standing| standing.room)
+pub async fn remaining_quota(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<QuotaRemaining> {
+    quota_usage(db, tenant, defaults).await.map(|usage| usage.left)
 }
 
 /// A tenant's limits, usage and room.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn standing(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<Standing> {
+pub async fn quota_usage(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<QuotaUsage> {
     let row = sqlx::query_file!("queries/quota/quota_usage.sql", &[tenant]).fetch_one(db).await?;
     let limits = defaults.limits(row.monthly, row.daily);
-    let usage = Usage { month: row.used_month, day: row.used_day };
-    Ok(Standing {
+    let usage = SentCounts { month: row.used_month, day: row.used_day };
+    Ok(QuotaUsage {
         set_monthly: row.monthly,
         set_daily: row.daily,
         limits,
         used_month: usage.month,
         used_day: usage.day,
-        room: limits.room(usage, row.today),
+        left: limits.remaining(usage, row.today),
         today: row.today,
     })
 }
 
 /// What is used by these tenants, which must be locked for it to be exact.
-pub async fn usage(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<Vec<(Uuid, Usage)>> {
+pub async fn sent_counts(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<Vec<(Uuid, SentCounts)>> {
     let rows = sqlx::query_file!("queries/quota/quota_usage.sql", tenants).fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| (row.tenant_id, Usage { month: row.used_month, day: row.used_day })).collect())
+    Ok(rows.into_iter().map(|row| (row.tenant_id, SentCounts { month: row.used_month, day: row.used_day })).collect())
 }
 
 /// Sets a tenant's own limits. `None` leaves a limit as it is, `Some(None)` goes back to the default, `Some(Some(0))` is no limit.

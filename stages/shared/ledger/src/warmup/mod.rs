@@ -6,19 +6,19 @@
 //!
 //! A day without mail does not count as a day of the plan: a reputation is made by sending.
 
-mod places;
+mod permits;
 mod plan;
 
 use chrono::NaiveDate;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub use self::places::{Place, Places};
-pub use self::plan::{DEFAULT_CAPS, cap, room};
+pub use self::permits::{WarmupPermit, WarmupPermits};
+pub use self::plan::{DEFAULT_CAPS, cap, remaining};
 
 /// A domain's warm-up as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct WarmupState {
     /// Whose.
     pub tenant_id: Uuid,
     /// The domain.
@@ -35,7 +35,7 @@ pub struct Standing {
     pub today: NaiveDate,
 }
 
-impl Standing {
+impl WarmupState {
     /// Today's cap. `None`: no limit.
     #[must_use]
     pub fn cap(&self) -> Option<i64> {
@@ -44,8 +44,8 @@ impl Standing {
 
     /// What it may still hand over today. `None`: no limit.
     #[must_use]
-    pub fn room(&self) -> Option<i64> {
-        room(self.cap(), self.used)
+    pub fn remaining(&self) -> Option<i64> {
+        remaining(self.cap(), self.used)
     }
 }
 
@@ -56,17 +56,17 @@ pub type DomainKey = (Uuid, Uuid);
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn standings(db: &mut PgConnection, domains: &[DomainKey]) -> sqlx::Result<Vec<Standing>> {
+pub async fn load_states(db: &mut PgConnection, domains: &[DomainKey]) -> sqlx::Result<Vec<WarmupState>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = domains.iter().copied().unzip();
-    sqlx::query_file_as!(Standing, "queries/quota/warmup.sql", &tenants, &ids).fetch_all(db).await
+    sqlx::query_file_as!(WarmupState, "queries/quota/warmup.sql", &tenants, &ids).fetch_all(db).await
 }
 
 /// How one domain stands.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn standing(db: &mut PgConnection, tenant: Uuid, domain: Uuid) -> sqlx::Result<Option<Standing>> {
-    Ok(standings(db, &[(tenant, domain)]).await?.pop())
+pub async fn load_state(db: &mut PgConnection, tenant: Uuid, domain: Uuid) -> sqlx::Result<Option<WarmupState>> {
+    Ok(load_states(db, &[(tenant, domain)]).await?.pop())
 }
 
 /// One commit at a time for these domains, which must be sorted: what they have used is read in a later statement.

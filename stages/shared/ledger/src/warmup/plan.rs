@@ -16,7 +16,7 @@ pub fn cap(own: Option<&[i64]>, days_before: i64) -> Option<i64> {
 
 /// What is left of a cap; never negative.
 #[must_use]
-pub fn room(cap: Option<i64>, used: i64) -> Option<i64> {
+pub fn remaining(cap: Option<i64>, used: i64) -> Option<i64> {
     cap.map(|cap| cap.saturating_sub(used).max(0))
 }
 
@@ -47,6 +47,6 @@ mod tests {
 
     #[test]
     fn what_is_left_is_never_negative() {
-        assert_eq!((room(Some(5), 3), room(Some(5), 9), room(None, 9)), (Some(2), Some(0), None));
+        assert_eq!((remaining(Some(5), 3), remaining(Some(5), 9), remaining(None, 9)), (Some(2), Some(0), None));
     }
 }

@@ -9,21 +9,21 @@ use super::DomainKey;
 
 /// The places taken, by domain.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub struct WarmupPermits {
     taken: Arc<Mutex<HashMap<DomainKey, i64>>>,
 }
 
-impl Places {
+impl WarmupPermits {
     /// A place in what is left, if there is one.
-    pub fn take(&self, domain: DomainKey, room: i64) -> Option<Place> {
+    pub fn take(&self, domain: DomainKey, remaining: i64) -> Option<WarmupPermit> {
         let mut taken = self.lock();
         let count = taken.entry(domain).or_default();
-        if *count >= room {
+        if *count >= remaining {
             return None;
         }
         *count += 1;
         drop(taken);
-        Some(Place { places: self.clone(), domain })
+        Some(WarmupPermit { permits: self.clone(), domain })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DomainKey, i64>> {
@@ -34,14 +34,14 @@ impl Places {
 
 /// A place, given back when dropped: when the send's result is committed, or it was given up.
 #[derive(Debug)]
-pub struct Place {
-    places: Places,
+pub struct WarmupPermit {
+    permits: WarmupPermits,
     domain: DomainKey,
 }
 
-impl Drop for Place {
+impl Drop for WarmupPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
+        let mut taken = self.permits.lock();
         if let Some(count) = taken.get_mut(&self.domain) {
             *count -= 1;
             if *count <= 0 {
@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn no_more_places_are_taken_than_there_is_room_and_what_ends_gives_back() {
-        let (places, domain) = (Places::default(), (Uuid::nil(), Uuid::nil()));
-        let first = places.take(domain, 2).unwrap();
-        let _second = places.take(domain, 2).unwrap();
-        assert!(places.take(domain, 2).is_none());
-        assert!(places.take((Uuid::nil(), Uuid::max()), 1).is_some());
+        let (permits, domain) = (WarmupPermits::default(), (Uuid::nil(), Uuid::nil()));
+        let first = permits.take(domain, 2).unwrap();
+        let _second = permits.take(domain, 2).unwrap();
+        assert!(permits.take(domain, 2).is_none());
+        assert!(permits.take((Uuid::nil(), Uuid::max()), 1).is_some());
         drop(first);
-        assert!(places.take(domain, 2).is_some());
+        assert!(permits.take(domain, 2).is_some());
     }
 }
