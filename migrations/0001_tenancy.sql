@@ -36,20 +36,20 @@ grant execute on function app_tenant() to postrider_ingress, postrider_stages;
 -- Row-level security for a table with a `tenant_id`: the ingress sees the rows of `app.tenant` only, the stages see all rows. Both
 -- roles may read and write; a table revokes below its definition what a role does not need.
 -- FORCE binds the owner too, so the owner has a policy: migrations and security-definer functions run as the owner.
-create function wall_off(tenant_table regclass) returns void
+create function enable_row_security(tenant_table regclass) returns void
 language plpgsql
 as $$
 begin
     execute format('alter table %s enable row level security', tenant_table);
     execute format('alter table %s force row level security', tenant_table);
     execute format(
-        'create policy tenant_wall on %s to postrider_ingress using (tenant_id = (select app_tenant())) with check (tenant_id = (select app_tenant()))',
+        'create policy tenant_isolation on %s to postrider_ingress using (tenant_id = (select app_tenant())) with check (tenant_id = (select app_tenant()))',
         tenant_table);
     execute format('create policy all_tenants on %s to postrider_stages using (true) with check (true)', tenant_table);
     execute format('create policy owner_migrates on %s to %I using (true) with check (true)', tenant_table, current_user);
     execute format('grant select, insert, update, delete on %s to postrider_ingress, postrider_stages', tenant_table);
 end $$;
-revoke execute on function wall_off(regclass) from public;
+revoke execute on function enable_row_security(regclass) from public;
 
 -- Tenants and their links, keys, nonces, rate counts and idempotency keys are looked up before the tenant is known. They have no
 -- row-level security; the ingress has the least privileges instead.
@@ -68,13 +68,13 @@ create table tenants (
     paused_at timestamptz,
     pause_actor text,
     pause_reason text,
-    wakes boolean not null default false,       -- resumed; some of its batches were set aside and are not yet dispatched again
+    resuming boolean not null default false,       -- resumed; some of its batches were set aside and are not yet dispatched again
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    constraint tenants_wake_when_resumed check (not wakes or paused_at is null)
+    constraint tenants_resuming_not_paused check (not resuming or paused_at is null)
 );
 create index tenants_paused on tenants (paused_at) where paused_at is not null;
-create index tenants_waking on tenants (id) where wakes;
+create index tenants_resuming on tenants (id) where resuming;
 grant select, insert, update on tenants to postrider_ingress;
 grant select, insert, update, delete on tenants to postrider_stages;
 
@@ -213,7 +213,7 @@ create table draft_proposals (
 );
 create index draft_proposals_newest on draft_proposals (tenant_id, created_at desc, id desc);
 create index draft_proposals_open on draft_proposals (tenant_id) where status = 'open';
-select wall_off('draft_proposals');
+select enable_row_security('draft_proposals');
 -- The ingress adds proposals and counts the open ones; it neither reads nor changes their text.
 revoke select, update, delete on draft_proposals from postrider_ingress;
 grant select (tenant_id, status) on draft_proposals to postrider_ingress;

@@ -33,7 +33,7 @@ create index contacts_newest on contacts (tenant_id, created_at desc, id desc);
 create index contacts_by_dot_number on contacts (tenant_id, dot_number) where dot_number is not null;
 -- The few archived contacts of many, newest first.
 create index contacts_archived on contacts (tenant_id, created_at desc, id desc) where status = 'archived';
-select wall_off('contacts');
+select enable_row_security('contacts');
 
 -- Custom fields of contacts.
 create table fields (
@@ -48,7 +48,7 @@ create table fields (
     primary key (tenant_id, id),
     unique (tenant_id, key)
 );
-select wall_off('fields');
+select enable_row_security('fields');
 
 -- Lists and tags -------------------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ create table audiences (
     constraint audiences_described_topics check (public_description is null or public_name is not null)
 );
 create index audiences_newest on audiences (tenant_id, created_at desc, id desc);
-select wall_off('audiences');
+select enable_row_security('audiences');
 
 create table audience_members (
     tenant_id uuid not null,
@@ -81,10 +81,10 @@ create table audience_members (
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
 );
 create index audience_members_by_contact on audience_members (tenant_id, contact_id);
-select wall_off('audience_members');
+select enable_row_security('audience_members');
 
 -- Contacts that left a topic themselves. Only they can join it again: an import or an API call that adds them has no effect.
-create table topic_departures (
+create table topic_opt_outs (
     tenant_id uuid not null,
     audience_id uuid not null,
     contact_id uuid not null,
@@ -94,20 +94,20 @@ create table topic_departures (
     foreign key (tenant_id, audience_id) references audiences (tenant_id, id),
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
 );
-select wall_off('topic_departures');
+select enable_row_security('topic_opt_outs');
 
-create function keep_departed_out() returns trigger
+create function remove_opted_out_members() returns trigger
 language plpgsql
 as $$
 begin
     delete from audience_members m
-    using joined j, topic_departures d
+    using joined j, topic_opt_outs d
     where d.tenant_id = j.tenant_id and d.contact_id = j.contact_id and d.audience_id = j.audience_id
       and m.tenant_id = j.tenant_id and m.contact_id = j.contact_id and m.audience_id = j.audience_id;
     return null;
 end $$;
 create trigger audience_members_joined after insert on audience_members
-    referencing new table as joined for each statement execute function keep_departed_out();
+    referencing new table as joined for each statement execute function remove_opted_out_members();
 
 -- Segments -------------------------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ create table segments (
 );
 create unique index segments_by_name on segments (tenant_id, name) where deleted_at is null;
 create index segments_newest on segments (tenant_id, created_at desc, id desc) where deleted_at is null;
-select wall_off('segments');
+select enable_row_security('segments');
 
 -- Which segments a segment's rule names (`in_segment`).
 create table segment_uses (
@@ -137,7 +137,7 @@ create table segment_uses (
     foreign key (tenant_id, uses) references segments (tenant_id, id)
 );
 create index segment_uses_by_used on segment_uses (tenant_id, uses);
-select wall_off('segment_uses');
+select enable_row_security('segment_uses');
 
 -- Imports and erasures -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ create table imports (
     primary key (tenant_id, id)
 );
 create index imports_newest on imports (tenant_id, created_at desc, id desc);
-select wall_off('imports');
+select enable_row_security('imports');
 
 -- Erasures under way. The contact's own row is erased at once; what other tables hold about the person is erased in slices by the
 -- audience stage, which continues after a restart where it stopped.
@@ -172,7 +172,7 @@ create table erasures (
     primary key (tenant_id, contact_id)
 );
 create index erasures_due on erasures (due_at) where finished_at is null;
-select wall_off('erasures');
+select enable_row_security('erasures');
 revoke update, delete on erasures from postrider_ingress;
 
 -- Suppressions ---------------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ create table suppressions (
 create index suppressions_newest on suppressions (tenant_id, created_at desc, id desc);
 -- Few suppressions expire. Those that have expired are subtracted from `suppression_totals`.
 create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
-select wall_off('suppressions');
+select enable_row_security('suppressions');
 
 -- How many suppressions a tenant has, by reason. Suppressions have many writers, so triggers count: each statement appends one
 -- row per reason to a log, which locks nothing and cannot deadlock; the engagement stage folds the log into the totals. A reader
@@ -209,7 +209,7 @@ create table suppression_changes (
     removed bigint not null
 );
 create index suppression_changes_by_tenant on suppression_changes (tenant_id);
-select wall_off('suppression_changes');
+select enable_row_security('suppression_changes');
 
 create table suppression_totals (
     tenant_id uuid not null references tenants (id),
@@ -217,7 +217,7 @@ create table suppression_totals (
     count bigint not null,
     primary key (tenant_id, reason)
 );
-select wall_off('suppression_totals');
+select enable_row_security('suppression_totals');
 
 create function note_added_suppressions() returns trigger
 language plpgsql
@@ -257,7 +257,7 @@ $$;
 -- Written so that the only plan is two look-ups by primary key per contact (`offset 0` keeps the planner from turning them
 -- into joins). With statistics missing, as after a first import, the planner would read all contacts of the tenant for each
 -- batch: measured at 69 us of CPU per recipient instead of 8.
-create function standings(of_tenant uuid, of_contacts uuid[])
+create function recipient_eligibility(of_tenant uuid, of_contacts uuid[])
 returns table (
     contact_id uuid, address text, contact_active boolean, marketing_status text, hard_bounced boolean, complained boolean,
     unsubscribed boolean, invalid boolean, suppressed_all boolean, suppressed_marketing boolean
@@ -287,4 +287,4 @@ as $$
         where s.tenant_id = of_tenant and s.address = c.address and (s.expires_at is null or s.expires_at > now())
     ) s
 $$;
-grant execute on function standings(uuid, uuid[]) to postrider_ingress, postrider_stages;
+grant execute on function recipient_eligibility(uuid, uuid[]) to postrider_ingress, postrider_stages;

@@ -36,7 +36,7 @@ create unique index domains_proven_once on domains (domain)
     where status in ('verified', 'degraded', 'suspended') and environment = 'production';
 create index domains_newest on domains (tenant_id, created_at desc, id desc);
 create index domains_to_check on domains (next_check_at) where next_check_at is not null;
-select wall_off('domains');
+select enable_row_security('domains');
 
 alter table tenants add constraint tenants_tracking_domain
     foreign key (id, tracking_domain_id) references domains (tenant_id, id);
@@ -107,7 +107,7 @@ create table senders (
 );
 create unique index senders_one_default on senders (tenant_id) where is_default;
 create index senders_newest on senders (tenant_id, created_at desc, id desc);
-select wall_off('senders');
+select enable_row_security('senders');
 
 -- What is rendered. A template version, a campaign's own body and a one-off message are one row each; batches pin it. A row is never
 -- changed, except that the retention sweep empties old one-off bodies.
@@ -125,7 +125,7 @@ create table contents (
     primary key (tenant_id, id)
 );
 create index contents_to_empty on contents (tenant_id, id) where kind = 'one_off' and body_html <> '';
-select wall_off('contents');
+select enable_row_security('contents');
 
 create table templates (
     tenant_id uuid not null references tenants (id),
@@ -141,7 +141,7 @@ create table templates (
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
 create index templates_newest on templates (tenant_id, created_at desc, id desc);
-select wall_off('templates');
+select enable_row_security('templates');
 
 create table template_versions (
     tenant_id uuid not null,
@@ -155,7 +155,7 @@ create table template_versions (
 );
 -- Which template version a content is: for the record of a send.
 create index template_versions_by_content on template_versions (tenant_id, content_id);
-select wall_off('template_versions');
+select enable_row_security('template_versions');
 
 -- Compiled messages by content hash; written by rendering, cached by delivery.
 create table skeletons (
@@ -165,4 +165,4 @@ create table skeletons (
     created_at timestamptz not null default now(),
     primary key (tenant_id, id)
 );
-select wall_off('skeletons');
+select enable_row_security('skeletons');

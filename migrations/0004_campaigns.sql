@@ -70,7 +70,7 @@ create index campaigns_undecided on campaigns (materialized_at)
 create index campaigns_by_launch on campaigns (tenant_id, launched_at desc) where launched_at is not null;
 -- Campaigns that may have mailed a contact within a period: for attribution.
 create index campaigns_by_end on campaigns (tenant_id, (coalesce(completed_at, 'infinity'::timestamptz))) where launched_at is not null;
-select wall_off('campaigns');
+select enable_row_security('campaigns');
 
 -- The versions of a campaign with an A/B test, A to H in the caller's order; what a version leaves out, it takes from the campaign.
 create table campaign_variants (
@@ -89,7 +89,7 @@ create table campaign_variants (
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
-select wall_off('campaign_variants');
+select enable_row_security('campaign_variants');
 
 -- The draw of a contact in a campaign's test, from 0 to 2^32 - 1: the first four bytes of SHA-256 over both ids. It never changes,
 -- so that a dry run, the launch and an explanation agree.
@@ -110,7 +110,7 @@ create table launch_audiences (
 );
 -- Ids do not compress; trying costs more than half of the time.
 alter table launch_audiences alter column contacts set storage external;
-select wall_off('launch_audiences');
+select enable_row_security('launch_audiences');
 
 -- When the next batch of a paced campaign may be dispatched. A table of its own, because only dispatch writes it.
 create table campaign_paces (
@@ -120,7 +120,7 @@ create table campaign_paces (
     primary key (tenant_id, campaign_id),
     foreign key (tenant_id, campaign_id) references campaigns (tenant_id, id)
 );
-select wall_off('campaign_paces');
+select enable_row_security('campaign_paces');
 
 -- A draft whose launch is being worked on is in preflight. The launch marks it by an advisory lock of its transaction: other
 -- transactions see it at once, and it ends with the transaction, however that ends. Two campaigns whose keys are the same 32 bits

@@ -21,7 +21,7 @@ create index requests_due on requests (announce_after) where announce_after is n
 create index requests_by_address on requests (tenant_id, (payload ->> 'address')) where kind = 'transactional';
 -- Retention.
 create index requests_by_age on requests (tenant_id, received_at) where announce_after is null;
-select wall_off('requests');
+select enable_row_security('requests');
 
 -- Messages and batches -------------------------------------------------------------------------------------------------------
 
@@ -35,15 +35,15 @@ create table messages (
     dot_number bigint,                          -- as the caller gave it
     metered integer not null,                   -- recipients that were not blocked: what the hourly limit counts
     created_at timestamptz not null default clock_timestamp(),  -- read under the tenant's lock, unlike now()
-    forgotten_at timestamptz,                   -- its attachments and compiled form are gone
+    purged_at timestamptz,                   -- its attachments and compiled form are gone
     primary key (tenant_id, id),
     foreign key (tenant_id, sender_id) references senders (tenant_id, id),
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
 create index messages_by_time on messages (tenant_id, created_at);
 create index messages_by_sender on messages (tenant_id, sender_id);                -- removing a sender asks for it
-create index messages_to_forget on messages (created_at) where forgotten_at is null;
-select wall_off('messages');
+create index messages_to_purge on messages (created_at) where purged_at is null;
+select enable_row_security('messages');
 
 -- The recipients of a message. Each becomes one send, under the id given here.
 create table message_recipients (
@@ -58,7 +58,7 @@ create table message_recipients (
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id)
 );
 create index message_recipients_by_contact on message_recipients (tenant_id, contact_id);
-select wall_off('message_recipients');
+select enable_row_security('message_recipients');
 
 -- Attachments as they go over the wire: base64 in lines. Deleted a few days after the message.
 create table message_attachments (
@@ -73,7 +73,7 @@ create table message_attachments (
 );
 -- Mostly compressed formats: trying to compress them again costs more than the insert.
 alter table message_attachments alter column encoded set storage external;
-select wall_off('message_attachments');
+select enable_row_security('message_attachments');
 
 -- The durable work list: at most 500 sends of one message, dispatched together.
 --   held       the remainder of an A/B test: waits for the winner
@@ -97,7 +97,7 @@ create table batches (
     state text not null default 'waiting' check (state in ('held', 'waiting', 'announced', 'resting', 'done')),
     announce_after timestamptz,                 -- null when waiting or done
     announcement integer not null default 0,
-    handed integer,                             -- of a paced campaign: how many sends were last dispatched with it
+    dispatched_sends integer,                             -- of a paced campaign: how many sends were last dispatched with it
     quiet_at timestamptz,                       -- when it last ceased to be announced
     lease_until timestamptz,                    -- the latest lease among its claimed and fenced sends
     size integer not null,
@@ -140,12 +140,12 @@ create index batches_open on batches (lane, state, tenant_id, id) where state <>
 create index batches_direct_waiting on batches (tenant_id, id)
     where lane = 'bulk' and state = 'waiting' and campaign_id is null;
 -- What a paced campaign has used of its minute. `quiet_at` changes with the state only, so this costs no HOT update.
-create index batches_paced on batches (tenant_id, campaign_id, quiet_at) where handed is not null;
+create index batches_paced on batches (tenant_id, campaign_id, quiet_at) where dispatched_sends is not null;
 -- Batches with a send in doubt. The counter changes only when a send becomes doubtful or decided, so this costs no HOT update.
 create index batches_unknown on batches (lane, id) where unknown > 0;
 -- A return path names its send and has no room for the tenant. The batch knows the tenant.
 create index batches_by_id on batches (id);
-select wall_off('batches');
+select enable_row_security('batches');
 
 -- Sends and events -----------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ create unique index sends_once_per_request on sends (tenant_id, request_id, cont
 -- "Which mail was sent to the contact within these days?" Campaign mail is found by the campaigns of the time and
 -- `sends_once_per_campaign`; all other mail by this index, which campaigns do not pay for.
 create index sends_by_contact on sends (tenant_id, contact_id, id) where campaign_id is null;
-select wall_off('sends');
+select enable_row_security('sends');
 
 -- Append-only facts about sends, in the partition of the send's launch. The key starts with the send, so a send's timeline
 -- is one index range and a repeated signal is refused by the same index.
@@ -211,7 +211,7 @@ create table events (
 -- For replays and recounts: facts by when they were recorded. Rows are appended, so a range index is a few pages and costs
 -- their writers nothing.
 create index events_by_time on events using brin (recorded_at) with (pages_per_range = 32, autosummarize = on);
-select wall_off('events');
+select enable_row_security('events');
 
 -- What was rendered for one priority send, kept until it is decided, so that a second attempt has the same bytes.
 create table renditions (
@@ -222,7 +222,7 @@ create table renditions (
     primary key (tenant_id, send_id)
 );
 create index renditions_by_age on renditions (created_at);
-select wall_off('renditions');
+select enable_row_security('renditions');
 
 -- What counts as delivered: confirmed where the route can confirm, otherwise accepted by the receiving server, and in both cases
 -- not bounced later. `delivered` counts both; `confirmed` counts those that a provider has confirmed.
@@ -265,7 +265,7 @@ as $$ select case when bounced_at is null and delivers_at_once(provider) is not 
 -- then takes these for empty however full they get, until autovacuum comes by. So a partition that has pages and is said to have no
 -- rows gets its statistics again, each time partitions are made ahead. A migration that creates such an index calls
 -- `ensure_partitions` after it.
-create function know_month(partition_name text, first date) returns void
+create function seed_month_statistics(partition_name text, first date) returns void
 language plpgsql security definer set search_path from current
 as $$
 begin
@@ -286,7 +286,7 @@ begin
     execute format('analyze %I (month)', partition_name);
     execute format('delete from %I where tenant_id = $1', partition_name) using '00000000-0000-0000-0000-000000000000'::uuid;
 end $$;
-revoke execute on function know_month(text, date) from public;
+revoke execute on function seed_month_statistics(text, date) from public;
 
 -- Makes the partitions from this month to `months_ahead` months later. Run here and daily by the audience stage.
 -- A new partition needs `sends` and `events` for itself for a moment: every other statement would wait behind it for the longest
@@ -315,8 +315,8 @@ begin
                 'events_' || suffix, first, (first + interval '1 month')::date);
             made := made + 1;
         end if;
-        perform know_month('sends_' || suffix, first);
-        perform know_month('events_' || suffix, first);
+        perform seed_month_statistics('sends_' || suffix, first);
+        perform seed_month_statistics('events_' || suffix, first);
     end loop;
     return made;
 end $$;

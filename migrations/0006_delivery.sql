@@ -21,7 +21,7 @@ create table provider_connections (
 );
 create unique index provider_connections_one_default on provider_connections (tenant_id) where is_default;
 create index provider_connections_by_id on provider_connections (id);
-select wall_off('provider_connections');
+select enable_row_security('provider_connections');
 revoke all on provider_connections from postrider_ingress;
 
 -- What the ingress needs of one connection to check an event before it knows the tenant. The role cannot read the table: the
@@ -54,7 +54,7 @@ create table send_limits (
     daily bigint check (daily >= 0),
     updated_at timestamptz not null default now()
 );
-select wall_off('send_limits');
+select enable_row_security('send_limits');
 revoke insert, update, delete on send_limits from postrider_ingress;
 
 -- Mails sent, by UTC day: sends that passed their first fence and were not given back. `shard` keeps the processes of a tenant
@@ -66,7 +66,7 @@ create table send_usage (
     used bigint not null,
     primary key (tenant_id, day, shard)
 ) with (fillfactor = 50);
-select wall_off('send_usage');
+select enable_row_security('send_usage');
 revoke insert, update, delete on send_usage from postrider_ingress;
 
 -- Warm-up and pacing ---------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ create table domain_warmups (
     primary key (tenant_id, domain_id),
     constraint domain_warmups_domain foreign key (tenant_id, domain_id) references domains (tenant_id, id) on delete cascade
 );
-select wall_off('domain_warmups');
+select enable_row_security('domain_warmups');
 revoke update, delete on domain_warmups from postrider_ingress;
 
 -- How many mails such a domain has sent, by UTC day, counted at the first fence as in `send_usage`. The row in domain_warmups is
@@ -96,7 +96,7 @@ create table warmup_usage (
     primary key (tenant_id, domain_id, day),
     constraint warmup_usage_domain foreign key (tenant_id, domain_id) references domains (tenant_id, id) on delete cascade
 ) with (fillfactor = 50);
-select wall_off('warmup_usage');
+select enable_row_security('warmup_usage');
 revoke insert, update, delete on warmup_usage from postrider_ingress;
 
 -- Throttle keys with a reduced rate: from one sending domain to one receiver (a recipient domain, or the name of a large operator's
@@ -108,13 +108,13 @@ create table paces (
     rate double precision not null check (rate > 0),        -- mails a second, of each process
     threshold double precision not null,                    -- below this the rate is raised by doubling
     cut_at timestamptz not null,
-    held_since timestamptz not null,
+    throttled_since timestamptz not null,
     good_at timestamptz,                                    -- when the receiver last accepted a mail since
     updated_at timestamptz not null default clock_timestamp(),
     primary key (tenant_id, sending_domain, receiver)
 ) with (fillfactor = 70);
 create index paces_by_age on paces (updated_at);
-select wall_off('paces');
+select enable_row_security('paces');
 revoke insert, update, delete on paces from postrider_ingress;
 
 -- Processes and the sandbox --------------------------------------------------------------------------------------------------
@@ -139,5 +139,5 @@ create table captured_mails (
 );
 create index captured_mails_newest on captured_mails (tenant_id, captured_at desc, send_id desc);
 create index captured_mails_by_age on captured_mails (captured_at);
-select wall_off('captured_mails');
+select enable_row_security('captured_mails');
 revoke insert, update on captured_mails from postrider_ingress;

@@ -23,7 +23,7 @@ create table inbound_events (
 create index inbound_events_due on inbound_events (due_at, id) where due_at is not null;
 create index inbound_events_by_age on inbound_events (received_at);
 create index inbound_events_rejected on inbound_events (tenant_id, id) where state = 'rejected';
-select wall_off('inbound_events');
+select enable_row_security('inbound_events');
 -- The ingress may add events, and tell a replay from a second delivery; nothing else.
 revoke all on inbound_events from postrider_ingress;
 grant insert on inbound_events to postrider_ingress;
@@ -35,7 +35,7 @@ create table inbound_mails (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- of the send and the octets: a repetition is the same mail
     send_id uuid not null,                      -- proved by the signed address, or by a signed part of the mail it reports
-    road text not null check (road in ('return_path', 'feedback')),     -- the kind of address it came to
+    address_kind text not null check (address_kind in ('return_path', 'feedback')),     -- the kind of address it came to
     null_sender boolean not null,               -- MAIL FROM:<>, as reports have
     size integer not null,
     head bytea check (octet_length(head) <= 1048576),   -- its beginning; null once read
@@ -47,12 +47,12 @@ create table inbound_mails (
 );
 create index inbound_mails_due on inbound_mails (due_at, id) where due_at is not null;
 create index inbound_mails_by_age on inbound_mails (received_at);
-select wall_off('inbound_mails');
+select enable_row_security('inbound_mails');
 revoke all on inbound_mails from postrider_ingress;
 
 -- Pending facts: reported before the send's own commit, or about a send that is not known. They are looked at again with growing
 -- pauses for 72 hours, then dropped; a dropped fact stays here for some days more.
-create table parked_facts (
+create table pending_facts (
     tenant_id uuid not null references tenants (id),
     id uuid not null,                           -- the fact's own id
     reason text not null check (reason in ('unknown_send', 'undecided_send')),
@@ -61,17 +61,17 @@ create table parked_facts (
     provider_message_id text,
     signal jsonb,                               -- null: says only that the mail has left
     occurred_at timestamptz not null,
-    parked_at timestamptz not null default now(),
+    pending_since timestamptz not null default now(),
     attempts smallint not null default 0,
     due_at timestamptz,                         -- null: dropped
     dropped_at timestamptz,
     primary key (tenant_id, id, reason),
     check (send_id is not null or provider is not null and provider_message_id is not null)
 );
-create index parked_facts_due on parked_facts (due_at, id) where due_at is not null;
-create index parked_facts_dropped on parked_facts (dropped_at) where dropped_at is not null;
-select wall_off('parked_facts');
-revoke all on parked_facts from postrider_ingress;
+create index pending_facts_due on pending_facts (due_at, id) where due_at is not null;
+create index pending_facts_dropped on pending_facts (dropped_at) where dropped_at is not null;
+select enable_row_security('pending_facts');
+revoke all on pending_facts from postrider_ingress;
 
 -- Provider messages ----------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ create table provider_messages (
     primary key (tenant_id, provider, message_id)
 );
 create index provider_messages_by_age on provider_messages using brin (noted_at);
-select wall_off('provider_messages');
+select enable_row_security('provider_messages');
 revoke all on provider_messages from postrider_ingress;
 
 create function note_provider_message() returns trigger
@@ -113,12 +113,12 @@ create table soft_bounces (
     contact_id uuid not null,
     send_id uuid not null,
     occurred_at timestamptz not null,
-    judged boolean not null default false,
+    checked boolean not null default false,
     primary key (tenant_id, contact_id, send_id)
 );
-create index soft_bounces_unjudged on soft_bounces (tenant_id, contact_id) where not judged;
+create index soft_bounces_unchecked on soft_bounces (tenant_id, contact_id) where not checked;
 create index soft_bounces_by_age on soft_bounces (occurred_at);
-select wall_off('soft_bounces');
+select enable_row_security('soft_bounces');
 revoke all on soft_bounces from postrider_ingress;
 
 -- By trigger, because these facts have two writers: delivery, when the retry deadline has passed, and engagement, when the mail
@@ -159,7 +159,7 @@ create index contact_facts_by_human on contact_facts (tenant_id, fact, human_at)
 -- Clicks of one contact: for attribution.
 create index contact_facts_human_clicks on contact_facts (tenant_id, contact_id, human_at)
     where fact = 'clicked' and human_at is not null;
-select wall_off('contact_facts');
+select enable_row_security('contact_facts');
 
 -- A trigger, because the facts on `sends` have several writers (engagement, delivery, provider events) and must not come
 -- apart from this table: no writer can forget it. Only columns of facts fire it, and only when one changed, so that what a
@@ -170,7 +170,7 @@ language plpgsql set plan_cache_mode = auto
 as $$
 begin
     insert into contact_facts as known (tenant_id, send_id, fact, contact_id, occurred_at, human_at)
-    select new.tenant_id, new.id, told.fact, new.contact_id, told.at, told.human_at
+    select new.tenant_id, new.id, changed.fact, new.contact_id, changed.at, changed.human_at
     from (values
         ('opened', old.opened_at, new.opened_at, old.human_opened_at, new.human_opened_at),
         ('clicked', old.clicked_at, new.clicked_at, old.human_clicked_at, new.human_clicked_at),
@@ -178,8 +178,8 @@ begin
         ('complained', old.complained_at, new.complained_at, null, null),
         ('unsubscribed', old.unsubscribed_at, new.unsubscribed_at, null, null),
         ('replied', old.replied_at, new.replied_at, null, null)
-    ) as told (fact, before, at, human_before, human_at)
-    where told.at is not null and (told.at is distinct from told.before or told.human_at is distinct from told.human_before)
+    ) as changed (fact, before, at, human_before, human_at)
+    where changed.at is not null and (changed.at is distinct from changed.before or changed.human_at is distinct from changed.human_before)
     on conflict (tenant_id, send_id, fact) do update set occurred_at = excluded.occurred_at, human_at = excluded.human_at;
     -- A fact that is taken back, as when a failed send is tried again.
     if (new.opened_at is null and old.opened_at is not null) or (new.clicked_at is null and old.clicked_at is not null)

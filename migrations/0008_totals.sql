@@ -15,7 +15,7 @@ create table rollups (
     primary key (tenant_id, hour, kind, event, shard)
 ) with (fillfactor = 50);
 create index rollups_by_hour on rollups (hour);
-select wall_off('rollups');
+select enable_row_security('rollups');
 
 -- Totals of transactional mail by template, and of sequences' mail by template and sequence: for the list of top messages and the
 -- reports by trigger. A transactional message is a batch of one, so summing batches would be summing messages. A trigger appends to
@@ -38,7 +38,7 @@ create table content_changes (
     unsubscribed integer not null
 );
 create index content_changes_by_tenant on content_changes (tenant_id);
-select wall_off('content_changes');
+select enable_row_security('content_changes');
 
 create table content_totals (
     tenant_id uuid not null references tenants (id),
@@ -58,7 +58,7 @@ create table content_totals (
     unsubscribed bigint not null,
     primary key (tenant_id, hour, content_id, sequence_id)
 );
-select wall_off('content_totals');
+select enable_row_security('content_totals');
 
 -- A batch of a sequence is one step's: its first send says which sequence it is.
 create function note_content_changes() returns trigger

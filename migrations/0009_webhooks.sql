@@ -20,7 +20,7 @@ grant select, insert, update, delete on event_feeds to postrider_stages;
 create table event_listeners (
     tenant_id uuid not null references tenants (id) primary key
 );
-select wall_off('event_listeners');
+select enable_row_security('event_listeners');
 
 -- Whether there is any listener, over all tenants: processes send no notification while there is none.
 create function anybody_listens() returns boolean
@@ -32,7 +32,7 @@ grant execute on function anybody_listens() to postrider_ingress, postrider_stag
 -- Of these tenants, those that have a listener or a feed. Triggers ask this several times for each mail. Written in SQL the question
 -- was planned each time, a quarter of a millisecond; here its plan is made once for a connection. It goes by key: neither table is
 -- read whole, however small it was when the plan was made.
-create function heard_tenants(asked uuid[]) returns setof uuid
+create function subscribed_tenants(asked uuid[]) returns setof uuid
 language plpgsql stable security definer
 set search_path from current
 set plan_cache_mode = 'force_generic_plan'
@@ -45,8 +45,8 @@ begin
        or exists (select from tenant_links k join event_feeds f on f.product = k.product and f.environment = k.environment
                   where k.tenant_id = w.id);
 end $$;
-revoke execute on function heard_tenants(uuid[]) from public;
-grant execute on function heard_tenants(uuid[]) to postrider_ingress, postrider_stages;
+revoke execute on function subscribed_tenants(uuid[]) from public;
+grant execute on function subscribed_tenants(uuid[]) to postrider_ingress, postrider_stages;
 
 -- What becomes an event and is no fact about a send.
 create table notices (
@@ -62,7 +62,7 @@ create table notices (
     primary key (tenant_id, id)
 );
 create index notices_newest on notices (tenant_id, recorded_at, id);
-select wall_off('notices');
+select enable_row_security('notices');
 
 -- The outbox -----------------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ begin
     select a.tenant_id, 'events', a.month, array_agg(a.send_id), array_agg(a.id)
     from added a
     where a.type not in ('deferred', 'unknown')
-      and a.tenant_id in (select heard_tenants((select array_agg(distinct tenant_id) from added)))
+      and a.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from added)))
     group by a.tenant_id, a.month;
     return null;
 end $$;
@@ -112,13 +112,13 @@ create function note_contacts() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
-    if not exists (select from heard_tenants((select array_agg(distinct tenant_id) from added))) then
+    if not exists (select from subscribed_tenants((select array_agg(distinct tenant_id) from added))) then
         return null;
     end if;
     insert into outbox (tenant_id, source, ids)
     select n.tenant_id, 'contacts', array_agg(n.id)
     from (select tenant_id, id, (row_number() over (partition by tenant_id) - 1) / 1000 as part from added) n
-    where n.tenant_id in (select heard_tenants((select array_agg(distinct tenant_id) from added)))
+    where n.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from added)))
     group by n.tenant_id, n.part;
     return null;
 end $$;
@@ -131,7 +131,7 @@ as $$
 begin
     insert into outbox (tenant_id, source, ids)
     select a.tenant_id, 'notices', array_agg(a.id) from added a
-    where a.tenant_id in (select heard_tenants((select array_agg(distinct tenant_id) from added)))
+    where a.tenant_id in (select subscribed_tenants((select array_agg(distinct tenant_id) from added)))
     group by a.tenant_id;
     return null;
 end $$;
@@ -192,7 +192,7 @@ create table webhook_subscriptions (
 ) with (fillfactor = 70);
 -- Counted, with the tenant's row locked, before one becomes active: at most ten per tenant and product.
 create index webhook_subscriptions_newest on webhook_subscriptions (tenant_id, product, created_at desc, id desc);
-select wall_off('webhook_subscriptions');
+select enable_row_security('webhook_subscriptions');
 
 -- Writers of one tenant's subscriptions run one after the other here: of two that look at the same time, one would not see the
 -- other's row.
@@ -229,11 +229,11 @@ create table webhook_events (
 alter table webhook_events alter column body set storage external;
 create index webhook_events_by_age on webhook_events (created_at);
 create index webhook_events_by_contact on webhook_events (tenant_id, contact_id) where contact_id is not null;
-select wall_off('webhook_events');
+select enable_row_security('webhook_events');
 revoke insert, update, delete on webhook_events from postrider_ingress;
 
 -- Bodies contain the address: they go when the contact is erased. A delivery that still waits for such a body is dead.
-create function forget_erased_events() returns trigger
+create function delete_erased_events() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
@@ -241,7 +241,7 @@ begin
     return null;
 end $$;
 create trigger contacts_erased_events after update of status on contacts
-    for each row when (new.status = 'erased' and old.status <> 'erased') execute function forget_erased_events();
+    for each row when (new.status = 'erased' and old.status <> 'erased') execute function delete_erased_events();
 
 -- One row per event and subscription; its id follows from the two (`Event::delivery_of`), so one event is never two deliveries. No
 -- foreign key, as in `sends`: checking it would lock the subscription's row for every delivery.
@@ -266,7 +266,7 @@ create table webhook_deliveries (
 ) with (fillfactor = 75);
 create index webhook_deliveries_newest on webhook_deliveries (tenant_id, subscription_id, created_at desc, id desc);
 create index webhook_deliveries_by_age on webhook_deliveries (created_at);
-select wall_off('webhook_deliveries');
+select enable_row_security('webhook_deliveries');
 revoke insert, update, delete on webhook_deliveries from postrider_ingress;
 
 -- Dead deliveries, which are few and often asked for. A table of their own: an index on the status of `webhook_deliveries` would end
@@ -278,7 +278,7 @@ create table webhook_dead (
     delivery_id uuid not null,
     primary key (tenant_id, subscription_id, created_at, delivery_id)
 );
-select wall_off('webhook_dead');
+select enable_row_security('webhook_dead');
 revoke insert, update, delete on webhook_dead from postrider_ingress;
 
 create function note_dead_delivery() returns trigger
@@ -297,7 +297,7 @@ begin
 end $$;
 create trigger webhook_deliveries_died after update of status on webhook_deliveries
     for each row when ((new.status = 'dead') <> (old.status = 'dead')) execute function note_dead_delivery();
-create trigger webhook_deliveries_forgotten after delete on webhook_deliveries
+create trigger webhook_deliveries_deleted after delete on webhook_deliveries
     for each row when (old.status = 'dead') execute function note_dead_delivery();
 
 -- What is still to be tried, by the process that holds the subscription's lease. A row goes when its delivery is over.
@@ -351,7 +351,7 @@ create table webhook_replays (
 );
 create index webhook_replays_newest on webhook_replays (tenant_id, subscription_id, created_at desc, id desc);
 create index webhook_replays_running on webhook_replays (created_at) where status = 'running';
-select wall_off('webhook_replays');
+select enable_row_security('webhook_replays');
 
 -- How the attempts of all tenants ended, by the hour; for the platform's health. `shard` keeps processes apart.
 create table webhook_totals (

@@ -15,7 +15,7 @@ create table sequences (
     status text not null check (status in ('draft', 'active', 'paused', 'archived')),
     -- Set when a sequence is resumed or archived: the sequencing stage has yet to change its enrollments.
     -- Pausing needs nothing: an enrollment that comes due meanwhile is paused when it is found.
-    settle_since timestamptz,
+    unapplied_since timestamptz,
     activated_at timestamptz,
     archived_at timestamptz,
     created_at timestamptz not null default now(),
@@ -24,8 +24,8 @@ create table sequences (
     foreign key (tenant_id, sender_profile_id) references senders (tenant_id, id)
 );
 create index sequences_newest on sequences (tenant_id, created_at desc, id desc);
-create index sequences_to_settle on sequences (settle_since) where settle_since is not null;
-select wall_off('sequences');
+create index sequences_unapplied on sequences (unapplied_since) where unapplied_since is not null;
+select enable_row_security('sequences');
 
 -- Never changed: an enrollment's `next_step` counts on it.
 create table sequence_steps (
@@ -46,7 +46,7 @@ create table sequence_steps (
     foreign key (tenant_id, template_id) references templates (tenant_id, id),
     constraint sequence_steps_mail_has_a_template check ((step_type = 'send_email') = (template_id is not null))
 );
-select wall_off('sequence_steps');
+select enable_row_security('sequence_steps');
 
 -- How often the secret of a product's calls (`call_product_webhook`) was rotated. The secret itself is derived: from the master key,
 -- the tenant, the product and this number. No row: never.
@@ -57,7 +57,7 @@ create table call_secrets (
     rotated_at timestamptz not null default now(),
     primary key (tenant_id, product)
 );
-select wall_off('call_secrets');
+select enable_row_security('call_secrets');
 
 -- Whether a tenant's sequence may write to an address as to the owner: the owner's own, or one on a domain that the tenant has proven.
 create function is_owners_address(of_tenant uuid, asked text) returns boolean
@@ -102,7 +102,7 @@ create unique index enrollments_one_live on enrollments (tenant_id, sequence_id,
 -- Due work: by time while it all fits into one run, by tenant in turn when it does not.
 create index enrollments_due on enrollments (next_action_at) where status = 'active';
 create index enrollments_due_by_tenant on enrollments (tenant_id, next_action_at) where status = 'active';
-create index enrollments_parked on enrollments (tenant_id, sequence_id) where status = 'paused';
+create index enrollments_paused on enrollments (tenant_id, sequence_id) where status = 'paused';
 create index enrollments_newest on enrollments (tenant_id, created_at desc, id desc);
 create index enrollments_by_sequence on enrollments (tenant_id, sequence_id, created_at desc, id desc);
 create index enrollments_by_contact on enrollments (tenant_id, contact_id, created_at desc, id desc);
@@ -113,7 +113,7 @@ create index enrollments_over on enrollments (tenant_id, sequence_id, status, cr
 -- that were, is worth that.
 create index enrollments_live on enrollments (tenant_id, sequence_id, created_at desc, id desc)
     where status in ('active', 'paused');
-select wall_off('enrollments');
+select enable_row_security('enrollments');
 
 -- An enrollment that ends makes one notice, by trigger, in the transaction that ends it. After the last step and after an
 -- `end_sequence` step the sequence is completed; every other end before the last step is an exit, and a step that cannot be taken a
@@ -154,7 +154,7 @@ create table enrollment_steps (
     done_at timestamptz not null default now(),
     primary key (tenant_id, enrollment_id, step_order)
 );
-select wall_off('enrollment_steps');
+select enable_row_security('enrollment_steps');
 
 -- Which step a mail is of. Written with the send; the second key makes sure that a step sends one mail.
 create table sequence_sends (
@@ -166,7 +166,7 @@ create table sequence_sends (
     primary key (tenant_id, send_id),
     unique (tenant_id, enrollment_id, step_id)
 );
-select wall_off('sequence_sends');
+select enable_row_security('sequence_sends');
 
 -- Exits ----------------------------------------------------------------------------------------------------------------------
 

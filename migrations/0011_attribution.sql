@@ -23,7 +23,7 @@ create table outcomes (
     credit_due timestamptz default now(),
     credit_reason text not null default 'first'
         check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model', 'rescored')),
-    looks smallint not null default 0,
+    credit_attempts smallint not null default 0,
     -- Its credit; null before the first look.
     revision integer not null default 0,        -- how often the credit was set
     model text check (model in ('last_touch', 'first_touch', 'linear')),
@@ -45,7 +45,7 @@ create index outcomes_by_contact on outcomes (tenant_id, contact_id, created_at 
 create index outcomes_by_email on outcomes (tenant_id, contact_email) where contact_email is not null;
 create index outcomes_by_dot_number on outcomes (tenant_id, dot_number) where dot_number is not null;
 create index outcomes_due on outcomes (credit_due) where credit_due is not null;
-select wall_off('outcomes');
+select enable_row_security('outcomes');
 
 -- The mails an outcome is credited to now.
 create table outcome_credits (
@@ -64,7 +64,7 @@ create table outcome_credits (
     foreign key (tenant_id, outcome_id) references outcomes (tenant_id, id)
 );
 create index outcome_credits_by_campaign on outcome_credits (tenant_id, campaign_id, outcome_id) where campaign_id is not null;
-select wall_off('outcome_credits');
+select enable_row_security('outcome_credits');
 
 -- Every credit there ever was, the present one last.
 create table outcome_restatements (
@@ -83,7 +83,7 @@ create table outcome_restatements (
 );
 -- Retention.
 create index outcome_restatements_by_age on outcome_restatements (tenant_id, restated_at);
-select wall_off('outcome_restatements');
+select enable_row_security('outcome_restatements');
 
 -- How a tenant's outcomes are credited. No row: the defaults.
 create table attribution_settings (
@@ -93,7 +93,7 @@ create table attribution_settings (
     delivery_days integer not null default 7 check (delivery_days between 0 and 365),
     updated_at timestamptz not null default now()
 );
-select wall_off('attribution_settings');
+select enable_row_security('attribution_settings');
 revoke insert, update, delete on attribution_settings from postrider_ingress;
 
 -- Totals ---------------------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ create table campaign_outcomes (
     value_cents bigint not null,
     primary key (tenant_id, campaign_id, outcome_type)
 ) with (fillfactor = 50);
-select wall_off('campaign_outcomes');
+select enable_row_security('campaign_outcomes');
 
 -- … and by the hour (UTC) the outcomes happened in. `kind` is that of the credited mail, or 'recorded': all outcomes, whole.
 create table outcome_hours (
@@ -123,7 +123,7 @@ create table outcome_hours (
     value_cents bigint not null,
     primary key (tenant_id, hour, kind, outcome_type)
 ) with (fillfactor = 50);
-select wall_off('outcome_hours');
+select enable_row_security('outcome_hours');
 
 -- Late facts -----------------------------------------------------------------------------------------------------------------
 

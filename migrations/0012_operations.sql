@@ -77,7 +77,7 @@ create table traces (
     primary key (tenant_id, work_id)
 );
 create index traces_by_age on traces (kept_at);
-select wall_off('traces');
+select enable_row_security('traces');
 
 -- The platform's health ------------------------------------------------------------------------------------------------------
 --
@@ -155,14 +155,14 @@ as $$
 $$;
 
 -- Throttle keys with a reduced rate, how many of them have sent nothing for an hour, and domains in warm-up.
-create function platform_pacing() returns table (held bigint, barren bigint, slowest double precision, warming bigint)
+create function platform_pacing() returns table (throttled bigint, stalled bigint, slowest double precision, warming bigint)
 language sql stable security definer set search_path from current
 as $$
-    select p.held, p.barren, p.slowest, w.warming
-    from (select count(*) as held,
-                 count(*) filter (where coalesce(q.good_at, q.held_since) < now() - interval '1 hour') as barren,
+    select p.throttled, p.stalled, p.slowest, w.warming
+    from (select count(*) as throttled,
+                 count(*) filter (where coalesce(q.good_at, q.throttled_since) < now() - interval '1 hour') as stalled,
                  min(q.rate) as slowest
-          from (select held_since, good_at, rate from paces where updated_at > now() - interval '1 hour' limit 10000) q) p
+          from (select throttled_since, good_at, rate from paces where updated_at > now() - interval '1 hour' limit 10000) q) p
     cross join (select count(*) as warming from (select from domain_warmups where is_on limit 10000) q) w
 $$;
 
@@ -285,15 +285,15 @@ as $$
     group by s.stage, s.lane
 $$;
 
--- Facts that wait for their send. Served by `parked_facts_due`.
-create function platform_parked() returns bigint
+-- Facts that wait for their send. Served by `pending_facts_due`.
+create function platform_pending_facts() returns bigint
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$
-    select count(*) from (select from parked_facts where due_at is not null limit 10000) q
+    select count(*) from (select from pending_facts where due_at is not null limit 10000) q
 $$;
 
 revoke execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
-    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_parked() from public;
+    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts() from public;
 grant execute on function platform_totals(), platform_backlog(), platform_domains(), platform_webhooks(), platform_pacing(),
-    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_parked()
+    platform_pauses(), platform_batches(), platform_requests(), platform_unknown(), platform_owed(), platform_pending_facts()
     to postrider_ingress, postrider_stages;

@@ -116,7 +116,7 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
 /// Gives every answer its request id, and counts, times and logs it.
 pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let _held = Gauge::HttpRequestsInFlight.hold();
+    let _in_flight = Gauge::HttpRequestsInFlight.count_in_flight();
     let via = if request.extensions().get::<auth::Trusted>().is_some() { "bus" } else { "http" };
     let id = request_id(request.headers().get(&REQUEST_ID));
     let method = method_label(request.method());

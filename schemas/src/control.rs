@@ -74,13 +74,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nudge_is_as_short_as_it_can_be() {
+    fn a_change_signal_is_short() {
         assert_eq!(serde_json::to_string(&Control::PauseSwitches).unwrap(), r#"{"kind":"pause_switches"}"#);
     }
 
     #[test]
     fn a_filter_without_more_is_for_every_process_and_for_good() {
-        let told: Control = serde_json::from_str(r#"{"kind":"log","filter":"debug"}"#).unwrap();
-        assert_eq!(told, Control::Log { filter: Some("debug".to_owned()), for_seconds: None, process: None });
+        let control: Control = serde_json::from_str(r#"{"kind":"log","filter":"debug"}"#).unwrap();
+        assert_eq!(control, Control::Log { filter: Some("debug".to_owned()), for_seconds: None, process: None });
     }
 }

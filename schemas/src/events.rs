@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_told_as_two_types_has_two_ids_that_never_change() {
+    fn a_fact_of_two_event_types_has_two_stable_ids() {
         let fact = Uuid::nil();
         assert_eq!(Event::id_of(fact, EventType::EmailSent), Event::id_of(fact, EventType::EmailSent));
         assert_ne!(Event::id_of(fact, EventType::EmailSent), Event::id_of(fact, EventType::EmailDelivered));

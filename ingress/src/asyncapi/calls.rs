@@ -98,7 +98,7 @@ pub(super) fn refusal(http: &Value) -> Described {
             "mail.v1.api.refusal".to_owned(),
             "Refusal",
             "Every answer that is not a success.",
-            Side::Told,
+            Side::Outgoing,
             standing_alone(schema, &http["components"]["schemas"]),
             vec![(
                 "refusal".to_owned(),
@@ -172,11 +172,18 @@ fn call(operation: &'static str, summary: &str, request: Shown, answer: Shown) -
         request: Described {
             headers: REQUEST_HEADERS,
             address,
-            ..described(request_name(operation), summary, summary, Side::Asked, request.0, request.1)
+            ..described(request_name(operation), summary, summary, Side::Incoming, request.0, request.1)
         },
         answer: Described {
             headers: ANSWER_HEADERS,
-            ..described(answer_name(operation), &format!("Answer: {summary}"), summary, Side::Told, answer.0, answer.1)
+            ..described(
+                answer_name(operation),
+                &format!("Answer: {summary}"),
+                summary,
+                Side::Outgoing,
+                answer.0,
+                answer.1,
+            )
         },
     }
 }

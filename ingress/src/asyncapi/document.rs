@@ -32,10 +32,10 @@ pub(super) fn make(messages: &[Described], calls: &[Call]) -> Value {
     }
     for message in messages {
         match message.side {
-            Side::Inner => document.inner(message),
-            Side::Told if message.stream.is_some() => document.told(message),
-            Side::Asked if message.stream.is_some() => document.asked(message),
-            Side::Told | Side::Asked => {}
+            Side::Internal => document.inner(message),
+            Side::Outgoing if message.stream.is_some() => document.told(message),
+            Side::Incoming if message.stream.is_some() => document.asked(message),
+            Side::Outgoing | Side::Incoming => {}
         }
     }
     document.calls(calls);

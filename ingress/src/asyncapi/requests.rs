@@ -43,7 +43,7 @@ pub(super) fn all(http: &Value) -> Vec<Described> {
             name: format!("mail.v1.request.{kind}"),
             title: format!("Request: {summary}"),
             summary: format!("{summary}: what HTTP takes for `{id}`."),
-            side: Side::Asked,
+            side: Side::Incoming,
             address: format!("mail.v1.request.{{product}}.{{environment}}.{kind}"),
             stream: Some(stream::REQUESTS),
             headers: HEADERS,

@@ -1,7 +1,7 @@
 //! Schemas of the types that read bodies and write answers, in the form this API has: no object takes fields that it does not name.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
-use schemas::catalog::tidied;
+use schemas::catalog::normalized;
 use serde_json::{Map, Value, json};
 
 use super::schema::{Field, Schema, only, required};
@@ -46,7 +46,7 @@ fn made<T: JsonSchema>(settings: SchemaSettings) -> Schema {
 }
 
 fn shaped(schema: Value) -> Value {
-    let mut schema = tidied(schema);
+    let mut schema = normalized(schema);
     shape(&mut schema);
     schema
 }

@@ -273,7 +273,7 @@ async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError>
     let added = sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
          select $1, $2, w.contact_id from unnest($3::uuid[]) as w (contact_id)
-         where not exists (select from topic_departures d
+         where not exists (select from topic_opt_outs d
                            where d.tenant_id = $1 and d.contact_id = w.contact_id and d.audience_id = $2)
          order by w.contact_id
          on conflict do nothing",
@@ -285,7 +285,7 @@ async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError>
     .await?
     .rows_affected();
     let departed = sqlx::query_scalar!(
-        r#"select count(*) as "departed!" from topic_departures
+        r#"select count(*) as "departed!" from topic_opt_outs
            where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)"#,
         tenant,
         id,

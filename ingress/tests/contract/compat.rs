@@ -28,7 +28,7 @@ const LOWER: [&str; 4] = ["minLength", "minimum", "minItems", "minProperties"];
 impl<'a> Compared<'a> {
     /// Whether what was taken must still be taken.
     fn is_read(&self) -> bool {
-        matches!(self.side, Side::Asked | Side::Inner)
+        matches!(self.side, Side::Incoming | Side::Internal)
     }
 
     fn fault(&mut self, path: &str, what: &str) {
@@ -82,9 +82,9 @@ impl<'a> Compared<'a> {
             return;
         }
         let fits = match self.side {
-            Side::Asked => old.is_subset(&new),
-            Side::Told => new.is_subset(&old),
-            Side::Inner => false,
+            Side::Incoming => old.is_subset(&new),
+            Side::Outgoing => new.is_subset(&old),
+            Side::Internal => false,
         };
         if !fits {
             self.fault(path, &format!("is of another type: {old:?} became {new:?}"));
@@ -142,7 +142,7 @@ impl<'a> Compared<'a> {
                 self.fault(&format!("{path}.{name}"), "is required now, and was not");
             }
         }
-        if self.side == Side::Told {
+        if self.side == Side::Outgoing {
             for name in old.difference(&new) {
                 self.fault(&format!("{path}.{name}"), "was always there, and is not any more");
             }
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_is_only_added_breaks_nobody() {
-        for side in [Side::Asked, Side::Told, Side::Inner] {
+        for side in [Side::Incoming, Side::Outgoing, Side::Internal] {
             assert_eq!(breaks(side, &before(), &before()), Vec::<String>::new());
             assert_eq!(
                 breaks(side, &before(), &with("/properties/c", json!({"type": "string"}))),
@@ -276,17 +276,17 @@ mod tests {
         let before = json!({"type": ["string", "null"], "enum": ["x", null]});
         let after = json!({"anyOf": [{"$ref": "#/$defs/Word"}, {"type": "null"}],
             "$defs": {"Word": {"type": "string", "enum": ["x", "y"]}}});
-        for side in [Side::Asked, Side::Told, Side::Inner] {
+        for side in [Side::Incoming, Side::Outgoing, Side::Internal] {
             assert_eq!(breaks(side, &before, &after), Vec::<String>::new(), "{side:?}");
         }
         let never_null = json!({"anyOf": [{"$ref": "#/$defs/Word"}], "$defs": after["$defs"]});
-        assert!(!breaks(Side::Asked, &before, &never_null).is_empty());
+        assert!(!breaks(Side::Incoming, &before, &never_null).is_empty());
     }
 
     #[test]
     fn what_somebody_relied_on_is_missed() {
         let gone = json!({"a": {"type": "string", "enum": ["x", "y"], "maxLength": 10}});
-        for side in [Side::Asked, Side::Told, Side::Inner] {
+        for side in [Side::Incoming, Side::Outgoing, Side::Internal] {
             for (place, value) in [
                 ("/properties", gone.clone()),
                 ("/properties/a/enum", json!(["x"])),
@@ -302,17 +302,19 @@ mod tests {
     fn a_reader_must_go_on_taking_and_a_writer_go_on_telling() {
         let required = with("/required", json!(["a", "b"]));
         assert!(
-            !breaks(Side::Asked, &before(), &required).is_empty()
-                && !breaks(Side::Inner, &before(), &required).is_empty()
+            !breaks(Side::Incoming, &before(), &required).is_empty()
+                && !breaks(Side::Internal, &before(), &required).is_empty()
         );
-        assert!(breaks(Side::Told, &before(), &required).is_empty());
+        assert!(breaks(Side::Outgoing, &before(), &required).is_empty());
         let dropped = with("/required", json!([]));
         assert!(
-            !breaks(Side::Told, &before(), &dropped).is_empty() && breaks(Side::Asked, &before(), &dropped).is_empty()
+            !breaks(Side::Outgoing, &before(), &dropped).is_empty()
+                && breaks(Side::Incoming, &before(), &dropped).is_empty()
         );
         let shorter = with("/properties/a/maxLength", json!(5));
         assert!(
-            !breaks(Side::Asked, &before(), &shorter).is_empty() && breaks(Side::Told, &before(), &shorter).is_empty()
+            !breaks(Side::Incoming, &before(), &shorter).is_empty()
+                && breaks(Side::Outgoing, &before(), &shorter).is_empty()
         );
     }
 }

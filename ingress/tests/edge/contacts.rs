@@ -299,7 +299,7 @@ async fn leave_more_traces(edge: &Edge, client: &Client, contact: &str) {
         "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
          select $1, gen_random_uuid(), $3, 'postmark', 'x', '', convert_to('{\"Email\": \"Ann@Example.com\"}', 'UTF8'), null, 'handled'
          where $2::text is not null",
-        "insert into parked_facts (tenant_id, id, reason, send_id, signal, occurred_at)
+        "insert into pending_facts (tenant_id, id, reason, send_id, signal, occurred_at)
          select $1, gen_random_uuid(), 'unknown_send', $3, '{\"kind\": \"opened\", \"ip\": \"203.0.113.9\", \"user_agent\": \"x\"}', now()
          where $2::text is not null",
         "insert into outcomes (tenant_id, id, source_system, contact_email, outcome_type, occurred_at)

@@ -289,7 +289,7 @@ async fn the_ingress_can_read_neither_secrets_nor_what_was_told() {
         "select raw from inbound_events",
         "update inbound_events set state = 'handled'",
         "delete from inbound_events",
-        "select signal from parked_facts",
+        "select signal from pending_facts",
         "select send_id from provider_messages",
     ] {
         let mut tx = runtime::db::begin_for_tenant(pool, door.tenant).await.unwrap();

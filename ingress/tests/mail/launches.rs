@@ -316,7 +316,7 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
     // A magic recipient is suppressed without a row; in the sandbox only.
     sqlx::query("update tenants set environment = 'sandbox'").execute(&ready.edge.pool).await.unwrap();
     let rows = sqlx::query(
-        "select s.* from standings($1, (select array_agg(contact_id) from audience_members where audience_id = $2)) s
+        "select s.* from recipient_eligibility($1, (select array_agg(contact_id) from audience_members where audience_id = $2)) s
          where s.contact_active",
     )
     .bind(ready.client.tenant)

@@ -246,8 +246,8 @@ async fn everything_can_be_done_with_the_keyboard_alone() {
         browser.screenshot(&dir.join("saved.png"));
     });
     let left =
-        "select count(*) from topic_departures d join audiences a on a.id = d.audience_id where a.public_name = 'News'";
-    assert_eq!((reader.count(left).await, reader.count("select count(*) from topic_departures").await), (1, 1));
+        "select count(*) from topic_opt_outs d join audiences a on a.id = d.audience_id where a.public_name = 'News'";
+    assert_eq!((reader.count(left).await, reader.count("select count(*) from topic_opt_outs").await), (1, 1));
     tokio::task::block_in_place(|| {
         for _ in 0..4 {
             browser.tab();

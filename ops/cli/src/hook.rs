@@ -237,11 +237,11 @@ async fn again(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
 
 async fn parked(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) -> anyhow::Result<()> {
     let rows = sqlx::query!(
-        r#"select tenant_id, id, reason, send_id, coalesce(provider, 'link') as "provider!", signal ->> 'kind' as kind, parked_at,
+        r#"select tenant_id, id, reason, send_id, coalesce(provider, 'link') as "provider!", signal ->> 'kind' as kind, pending_since,
                   attempts, due_at, dropped_at
-           from parked_facts
+           from pending_facts
            where ($1::uuid is null or tenant_id = $1) and (not $2 or dropped_at is not null)
-           order by parked_at desc limit $3"#,
+           order by pending_since desc limit $3"#,
         tenant,
         dropped,
         limit
@@ -253,12 +253,15 @@ async fn parked(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) 
         .map(|row| {
             json!({
                 "id": row.id, "tenant": row.tenant_id, "provider": row.provider, "reason": row.reason, "kind": row.kind,
-                "send_id": row.send_id, "parked_at": row.parked_at, "attempts": row.attempts, "due_at": row.due_at,
+                "send_id": row.send_id, "pending_since": row.pending_since, "attempts": row.attempts, "due_at": row.due_at,
                 "dropped_at": row.dropped_at,
             })
         })
         .collect();
-    operator::print(&records, &["id", "provider", "kind", "reason", "send_id", "parked_at", "due_at", "dropped_at"]);
+    operator::print(
+        &records,
+        &["id", "provider", "kind", "reason", "send_id", "pending_since", "due_at", "dropped_at"],
+    );
     Ok(())
 }
 

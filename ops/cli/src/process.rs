@@ -226,7 +226,7 @@ impl Process {
         let facts = CommitNotifier::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
-                .heeding(levers)
+                .with_switches(levers)
                 .counting_starts(pool.clone()),
             bus,
             pool,

@@ -1,7 +1,7 @@
 //! `postrider rescore`: opens and clicks judged anew, by the rules this version has for machines.
 
 use chrono::{DateTime, Utc};
-use ledger::facts::rescore::{Done, Scope, rescore};
+use ledger::facts::rescore::{RescoreScope, RescoreTotals, rescore};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -35,7 +35,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let bar = progress::spinner("judging");
     let mut told = 0;
-    let progress = |done: &Done| {
+    let progress = |done: &RescoreTotals| {
         bar.set_message(line(done));
         // Where nobody watches the bar, a line now and then.
         if bar.is_hidden() && done.sends >= told + LINE_EVERY {
@@ -43,7 +43,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             eprintln!("{}", line(done));
         }
     };
-    let scope = Scope { tenant: args.tenant, since: args.since };
+    let scope = RescoreScope { tenant: args.tenant, since: args.since };
     let done = rescore(&pool, scope, args.dry_run, progress).await?;
     bar.finish_and_clear();
     let record = json!({
@@ -61,8 +61,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn line(done: &Done) -> String {
-    let Done { sends, events, marked, cleared, relabelled } = done;
+fn line(done: &RescoreTotals) -> String {
+    let RescoreTotals { sends, events, marked, cleared, relabelled } = done;
     format!(
         "{sends} mails, {events} opens and clicks: {marked} now a machine's, {cleared} now a person's, {relabelled} the same for another reason"
     )

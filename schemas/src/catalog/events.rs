@@ -224,7 +224,7 @@ fn described(event: EventType) -> Described {
     let (title, summary, data, example) = particulars(event);
     let is_rejection = event == EventType::RequestRejected;
     let mut schema =
-        if is_rejection { schema_of::<RequestRejected>(Side::Told) } else { schema_of::<Event>(Side::Told) };
+        if is_rejection { schema_of::<RequestRejected>(Side::Outgoing) } else { schema_of::<Event>(Side::Outgoing) };
     schema["title"] = json!(title);
     schema["description"] = json!(summary);
     schema["properties"]["type"] = json!({"type": "string", "const": event.as_str(), "description": "What happened."});
@@ -242,7 +242,7 @@ fn described(event: EventType) -> Described {
         name: format!("mail.v1.event.{event}"),
         title: title.to_owned(),
         summary: summary.to_owned(),
-        side: Side::Told,
+        side: Side::Outgoing,
         address: format!("mail.v1.event.{{product}}.{{environment}}.{event}"),
         stream: Some(stream::EVENTS),
         headers: HEADERS,
@@ -285,7 +285,7 @@ struct Data {
 
 /// Of a type of its own.
 fn own<T: JsonSchema>() -> Data {
-    let mut schema = schema_of::<T>(Side::Told);
+    let mut schema = schema_of::<T>(Side::Outgoing);
     let object = schema.as_object_mut();
     let definitions = object.and_then(|object| {
         for keyword in ["$schema", "title"] {

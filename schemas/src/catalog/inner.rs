@@ -131,7 +131,7 @@ fn of<T: Message + JsonSchema + Serialize + DeserializeOwned>(
     stream: Option<&'static str>,
     examples: Vec<(&str, Value)>,
 ) -> Described {
-    let mut schema = schema_of::<T>(Side::Inner);
+    let mut schema = schema_of::<T>(Side::Internal);
     schema["title"] = json!(title);
     // As today's code writes it.
     let written = |example: Value| {
@@ -144,7 +144,7 @@ fn of<T: Message + JsonSchema + Serialize + DeserializeOwned>(
         name: T::SCHEMA.to_owned(),
         title: title.to_owned(),
         summary: summary.to_owned(),
-        side: Side::Inner,
+        side: Side::Internal,
         address: address.to_owned(),
         stream,
         headers: if stream.is_some() { STORED } else { &[] },
@@ -160,7 +160,7 @@ fn dead() -> Described {
         name: "mail.v1.dead".to_owned(),
         title: "Dead letter".to_owned(),
         summary: "A message that can never be handled, as it was, with its reason in headers.".to_owned(),
-        side: Side::Inner,
+        side: Side::Internal,
         address: "mail.v1.dead.{stage}".to_owned(),
         stream: Some(stream::DEAD),
         headers: DEAD,

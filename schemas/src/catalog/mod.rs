@@ -4,25 +4,25 @@
 
 mod events;
 mod inner;
+mod normalize;
 mod print;
-mod tidy;
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use normalize::{normalized, sorted};
 pub use print::printed;
-pub use tidy::{sorted, tidied};
 
-/// Who writes a message and who reads it: what may change within a version follows from it.
+/// The writer and the reader of a message: the changes that are allowed within a version follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Written by callers, read by us: nothing that was taken may be refused later.
-    Asked,
-    /// Written by us, read by callers: nothing that was told may be missing later.
-    Told,
-    /// Written and read by us, and on the bus while versions change: what the version before wrote is still read.
-    Inner,
+    /// Written by callers, read by the engine: a message that was accepted must stay acceptable.
+    Incoming,
+    /// Written by the engine, read by callers: a field that was there must stay there.
+    Outgoing,
+    /// Written and read by the engine, also on the bus during an upgrade: messages of the previous version must stay readable.
+    Internal,
 }
 
 /// One kind of message.
@@ -74,10 +74,10 @@ pub fn all() -> Vec<Described> {
 fn schema_of<T: JsonSchema>(side: Side) -> Value {
     let settings = SchemaSettings::draft2020_12();
     let settings = match side {
-        Side::Told => settings.for_serialize(),
-        Side::Asked | Side::Inner => settings.for_deserialize(),
+        Side::Outgoing => settings.for_serialize(),
+        Side::Incoming | Side::Internal => settings.for_deserialize(),
     };
-    tidy::tidied(settings.into_generator().into_root_schema_for::<T>().to_value())
+    normalize::normalized(settings.into_generator().into_root_schema_for::<T>().to_value())
 }
 
 fn reads<T: DeserializeOwned>(bytes: &[u8]) -> Result<(), serde_json::Error> {

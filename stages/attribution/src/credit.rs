@@ -15,7 +15,7 @@ use crate::{
     totals::{Booked, Part, Totals, hour_of},
     touches::{self, Asked},
 };
-use ledger::outcomes::contacts::{self, Found, Keys};
+use ledger::outcomes::contacts::{self, ContactKeys, MatchedContacts};
 use ledger::outcomes::{Premium, SHARE_WHOLE};
 
 /// Outcomes looked at in one transaction, at most.
@@ -39,7 +39,7 @@ struct Due {
     value_cents: Option<i64>,
     occurred_at: DateTime<Utc>,
     credit_reason: String,
-    looks: i16,
+    credit_attempts: i16,
     revision: i32,
     booked_type: Option<String>,
     booked_hour: Option<DateTime<Utc>>,
@@ -79,7 +79,7 @@ pub(crate) async fn look_at(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::R
     let due = sqlx::query_as!(
         Due,
         "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
-                o.value_cents, o.occurred_at, o.credit_reason, o.looks, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
+                o.value_cents, o.occurred_at, o.credit_reason, o.credit_attempts, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
                 o.booked_value_cents
          from (select distinct * from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)) w
          join outcomes o on o.tenant_id = w.tenant_id and o.id = w.id
@@ -101,7 +101,7 @@ pub(crate) async fn look_at_due(pool: &PgPool) -> sqlx::Result<Looked> {
     let due = sqlx::query_as!(
         Due,
         "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
-                o.value_cents, o.occurred_at, o.credit_reason, o.looks, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
+                o.value_cents, o.occurred_at, o.credit_reason, o.credit_attempts, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
                 o.booked_value_cents
          from outcomes o
          where o.credit_due <= now()
@@ -155,7 +155,7 @@ impl Finding<'_> {
     }
 
     fn next_look(&self) -> Option<i32> {
-        usize::try_from(self.due.looks).ok().and_then(|looks| LOOKS_AGAIN.get(looks)).copied()
+        usize::try_from(self.due.credit_attempts).ok().and_then(|attempt| LOOKS_AGAIN.get(attempt)).copied()
     }
 }
 
@@ -241,15 +241,19 @@ fn question(due: &Due, policy: &Policy, contacts: &[Uuid]) -> Asked {
 /// Everybody each outcome may be about, and by which key. Who was found by his address stays; so does he who was found and erased
 /// since. A number is looked up anew: a company's people come and go.
 async fn candidates(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Vec<(Vec<Uuid>, String)>> {
-    let keys: Vec<Keys<'_>> = due
+    let keys: Vec<ContactKeys<'_>> = due
         .iter()
-        .map(|due| Keys { tenant: due.tenant_id, email: due.contact_email.as_deref(), dot_number: due.dot_number })
+        .map(|due| ContactKeys {
+            tenant: due.tenant_id,
+            email: due.contact_email.as_deref(),
+            dot_number: due.dot_number,
+        })
         .collect();
     let found = contacts::find(db, &keys).await?;
     Ok(due.iter().zip(found).map(|(due, found)| who(due, &found)).collect())
 }
 
-fn who(due: &Due, found: &Found) -> (Vec<Uuid>, String) {
+fn who(due: &Due, found: &MatchedContacts) -> (Vec<Uuid>, String) {
     let (contacts, key) = found.candidates();
     match (due.contact_id, due.contact_key.as_deref()) {
         (Some(contact), Some(known)) if known == "email" || contacts.is_empty() => (vec![contact], known.to_owned()),

@@ -1,5 +1,5 @@
--- Completes these campaigns, which the caller has locked in a statement before this one, as far as they still have nothing
--- open: sends may have been put back into the queue before the lock was had. $1 tenants, $2 campaigns.
+-- Completes these campaigns, which the caller has locked in a statement before this one, if they still have nothing
+-- open: sends may have become queued again before the lock. $1 tenants, $2 campaigns.
 with over as (
     select c.tenant_id, c.id
     from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)

@@ -1,4 +1,4 @@
-//! A campaign's launch: its audience is looked up once and stands in the ledger from then on.
+//! A campaign's launch: selects its audience once, and writes it to the ledger.
 
 use runner::StageError;
 use runtime::trace;
@@ -10,12 +10,12 @@ use ledger::audience::AudienceSelector;
 use ledger::audience::Split;
 use ledger::launch::{Plan, materialize};
 
-/// What a launch request came to. Written to `requests.outcome`.
+/// The outcome of a launch request. Written to `requests.outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// The audience stands in the ledger.
+enum LaunchOutcome {
+    /// The audience was written to the ledger.
     Materialized,
-    /// It stood there before.
+    /// The audience was already in the ledger.
     Repeated,
     /// The audience was empty; the campaign is sent.
     Empty,
@@ -27,7 +27,7 @@ enum Outcome {
     NotDue,
 }
 
-impl Outcome {
+impl LaunchOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Materialized => "materialized",
@@ -40,8 +40,8 @@ impl Outcome {
     }
 }
 
-/// What of a campaign decides about its launch.
-struct Campaign {
+/// The fields of a campaign that decide about its launch.
+struct LaunchedCampaign {
     id: Uuid,
     status: CampaignStatus,
     is_materialized: bool,
@@ -52,7 +52,7 @@ struct Campaign {
     max_per_minute: Option<i32>,
 }
 
-impl Campaign {
+impl LaunchedCampaign {
     /// Variants without a test divide the whole audience.
     fn split(&self) -> Split {
         let percent = self.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
@@ -68,9 +68,9 @@ pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<()
     let Some(campaign) = lock_campaign(&mut tx, input.tenant_id, payload.campaign_id).await? else {
         return Err(StageError::rejected("unknown_campaign", "the request's campaign is not in the ledger"));
     };
-    let outcome = act(&mut tx, input.tenant_id, &campaign, payload.digest.is_some()).await?;
-    settle(&mut tx, input, campaign.id, outcome).await?;
-    // Its batches say that they are because of this.
+    let outcome = prepare(&mut tx, input.tenant_id, &campaign, payload.digest.is_some()).await?;
+    finish_request(&mut tx, input, campaign.id, outcome).await?;
+    // The traces of its batches link to this one.
     trace::keep(&mut tx, input.tenant_id, campaign.id).await?;
     tx.commit().await?;
     tracing::info!(
@@ -100,8 +100,8 @@ async fn lock_request(
         .map_err(|_| StageError::rejected("malformed", "the payload does not name a campaign"))
 }
 
-/// Takes the campaign for this transaction: a cancel comes before or after, never in between.
-async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<Campaign>, StageError> {
+/// Locks the campaign for this transaction: a cancel comes before or after, never in between.
+async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<LaunchedCampaign>, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
                   coalesce(scheduled_for <= now(), true) as "is_due!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
@@ -113,7 +113,7 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
     )
     .fetch_optional(db)
     .await?;
-    Ok(row.map(|row| Campaign {
+    Ok(row.map(|row| LaunchedCampaign {
         id,
         status: row.status,
         is_materialized: row.is_materialized,
@@ -125,16 +125,23 @@ async fn lock_campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<
     }))
 }
 
-async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign, is_pinned: bool) -> Result<Outcome, StageError> {
+async fn prepare(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: &LaunchedCampaign,
+    is_pinned: bool,
+) -> Result<LaunchOutcome, StageError> {
     if campaign.is_materialized {
-        return Ok(Outcome::Repeated);
+        return Ok(LaunchOutcome::Repeated);
     }
     match campaign.status {
         CampaignStatus::Preflight | CampaignStatus::Scheduled | CampaignStatus::Sending => {}
-        CampaignStatus::Draft | CampaignStatus::Sent | CampaignStatus::Cancelled => return Ok(Outcome::NotLaunched),
+        CampaignStatus::Draft | CampaignStatus::Sent | CampaignStatus::Cancelled => {
+            return Ok(LaunchOutcome::NotLaunched);
+        }
     }
     if !campaign.is_due {
-        return Ok(Outcome::NotDue);
+        return Ok(LaunchOutcome::NotDue);
     }
     let selector = match &campaign.selector {
         Some(selector) if ledger::audience::is_known(&mut *db, tenant, selector).await? => Some(selector),
@@ -149,7 +156,7 @@ async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign, is_pinned
         .execute(db)
         .await?;
         tracing::error!(stage = "audience", tenant_id = %tenant, campaign_id = %campaign.id, "a launched campaign names no audience");
-        return Ok(Outcome::UnknownAudience);
+        return Ok(LaunchOutcome::UnknownAudience);
     };
     // A segment is evaluated once, as its rule stands now, and then is an audience like a pinned one.
     let is_evaluated = matches!(selector, AudienceSelector::Segment(_)) && !is_pinned;
@@ -164,16 +171,16 @@ async fn act(db: &mut PgConnection, tenant: Uuid, campaign: &Campaign, is_pinned
         max_per_minute: campaign.max_per_minute,
     };
     let sends = materialize(db, tenant, &plan).await?;
-    Ok(if sends == 0 { Outcome::Empty } else { Outcome::Materialized })
+    Ok(if sends == 0 { LaunchOutcome::Empty } else { LaunchOutcome::Materialized })
 }
 
-async fn settle(
+async fn finish_request(
     db: &mut PgConnection,
     input: &RequestAnnounced,
     campaign: Uuid,
-    outcome: Outcome,
+    outcome: LaunchOutcome,
 ) -> Result<(), StageError> {
-    if outcome == Outcome::NotDue {
+    if outcome == LaunchOutcome::NotDue {
         sqlx::query!(
             "update requests r set announce_after = c.scheduled_for
              from campaigns c where r.tenant_id = $1 and r.id = $2 and c.tenant_id = $1 and c.id = $3",
@@ -185,7 +192,7 @@ async fn settle(
         .await?;
         return Ok(());
     }
-    let state = if outcome == Outcome::UnknownAudience { "rejected" } else { "handled" };
+    let state = if outcome == LaunchOutcome::UnknownAudience { "rejected" } else { "handled" };
     sqlx::query!(
         "update requests set state = $3, outcome = $4, announce_after = null, handled_at = now()
          where tenant_id = $1 and id = $2",

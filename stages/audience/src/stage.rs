@@ -1,4 +1,4 @@
-//! The stage itself: takes requests in, each kind by its own road.
+//! The stage itself: handles requests, each kind by its own module.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) struct Audience {
     /// For requests that are handled in hundreds a second: one connection for each of their workers.
     plans: PreparedPool,
     reannounce: Duration,
-    /// Batches of a launch wait to be handed on.
+    /// Notified when the batches of a launch wait for dispatch.
     launched: Arc<Notify>,
 }
 
@@ -75,8 +75,8 @@ impl Stage for Audience {
 
     async fn handle(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
         let outcome = self.handle_all(inputs).await;
-        // A request that can never be handled must not be rung for again: it is rejected in the ledger, and its message becomes a
-        // dead letter. Several come back one by one, so here it is known which one it is.
+        // A request that can never be handled must not be announced again: it is rejected in the ledger, and its message becomes a dead
+        // letter. The runner handles several one by one after a rejection, so a single input names the request.
         if let (Err(error), [input]) = (&outcome, inputs)
             && !error.is_transient()
         {
@@ -85,8 +85,8 @@ impl Stage for Audience {
         outcome
     }
 
-    /// A launch is a fact. A mail that was asked for by itself is none before it is decided.
-    fn tells_facts(&self, inputs: &[RequestAnnounced]) -> bool {
+    /// A launch commits facts. A transactional request or a one-off message has none before its sends are decided.
+    fn commits_facts(&self, inputs: &[RequestAnnounced]) -> bool {
         inputs.iter().any(|input| input.kind == RequestKind::CampaignLaunch)
     }
 }
@@ -119,7 +119,7 @@ impl Audience {
     }
 }
 
-/// Rejects what an announcement names; of transactional requests all that were to be one batch with it.
+/// Rejects the requests of an announcement; for a transactional request, all requests of its future batch.
 async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &str) -> Result<(), StageError> {
     let is_transactional = input.kind == RequestKind::Transactional;
     let range = |id: Uuid| if is_transactional { (SendId(id).batch(), SendId::last_of(id)) } else { (id, id) };

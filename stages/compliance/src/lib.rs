@@ -1,7 +1,7 @@
-//! Compliance: resolved → cleared. Who must not be mailed is withheld, with the reason in the ledger; the rest goes on.
+//! Compliance: resolved → cleared. Recipients that must not be mailed are withheld, with the reason in the ledger; the others continue.
 //!
-//! The decision is `ledger::gate::decide_recipient`, the same that the claim and the fence pass again later. Here most withheld
-//! recipients are found, set-based and before any rendering is paid for.
+//! The decision is `ledger::gate::decide_recipient`, the same that claim and fence apply again later. This stage finds
+//! most withheld recipients, set-based and before rendering.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -25,7 +25,7 @@ pub struct Settings {
     pub compliance_workers: usize,
 }
 
-/// Priority batches are of one send: as many as are waiting are judged together.
+/// Priority batches have one send each: those that wait together are decided together.
 const PRIORITY_COALESCE: usize = 64;
 
 struct Compliance {
@@ -67,7 +67,7 @@ impl Stage for Compliance {
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
         let mut db = self.plans.take().await?;
-        let batches = gate::batches(&mut db, inputs).await?;
+        let batches = gate::load_batches(&mut db, inputs).await?;
         let (mut paused, mut aside, mut moving) = (Vec::new(), Vec::new(), Vec::new());
         for batch in batches.iter().filter(|batch| !batch.is_done) {
             match batch.eligibility.decide() {
@@ -84,7 +84,7 @@ impl Stage for Compliance {
         if !aside.is_empty() {
             withhold::put_aside(&self.pool, &aside).await?;
         }
-        let owed = gate::owed_sends(&mut db, &moving).await?;
+        let owed = gate::load_owed_sends(&mut db, &moving).await?;
         self.plans.put_back(db);
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());
@@ -101,18 +101,18 @@ impl Stage for Compliance {
                 moved.insert(batch.batch_id);
             }
         }
-        self.tell_the_end(inputs.iter().filter(|input| !moved.contains(&input.batch_id))).await;
+        self.notify_waiting(inputs.iter().filter(|input| !moved.contains(&input.batch_id))).await;
         Ok(outputs)
     }
 
-    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+    fn commits_facts(&self, _: &[Self::Input]) -> bool {
         false
     }
 }
 
 impl Compliance {
-    /// Tells those who wait for a batch of which nothing goes on.
-    async fn tell_the_end(&self, ended: impl Iterator<Item = &Resolved>) {
+    /// Notifies callers that wait for a batch of which no send continues.
+    async fn notify_waiting(&self, ended: impl Iterator<Item = &Resolved>) {
         for input in ended {
             if let Some(notify) = &input.notify {
                 self.bus.tell(notify, &Decided { tenant_id: input.tenant_id, batch_id: input.batch_id }).await;

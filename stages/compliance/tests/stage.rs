@@ -21,7 +21,7 @@ async fn campaign(rig: &Rig) -> (Tenant, Uuid) {
 }
 
 /// Rings for batches; a ring of another name is not dropped as a repeat.
-async fn ring(rig: &Rig, batches: &[&Resolved], name: &str) {
+async fn announce(rig: &Rig, batches: &[&Resolved], name: &str) {
     let publications = batches.iter().map(|batch| {
         let id = format!("{}-{name}", batch.batch_id);
         Publication::json(subjects::resolved(batch.lane), id, *batch).unwrap()
@@ -88,7 +88,7 @@ async fn whoever_is_withheld_has_the_reason_in_the_ledger(#[case] class: Classif
     let (tenant, campaign) = campaign(&rig).await;
     let people = ten_people(&rig, &tenant).await;
     let batch = rig.batch(&tenant, campaign, class, &people).await;
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     let soft = |reason: &str| if class == Classification::Marketing { skipped(reason) } else { queued() };
@@ -132,7 +132,7 @@ async fn a_suppression_that_has_run_out_withholds_nobody() {
     rig.suppress(&tenant, &people[0], "manual", "all").await;
     sqlx::query("update suppressions set expires_at = now() - interval '1 second'").execute(&rig.pool).await.unwrap();
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(sends(&rig, batch.batch_id).await, [queued()]);
@@ -147,7 +147,7 @@ async fn a_batch_of_which_all_are_withheld_is_done_and_goes_no_further() {
         rig.suppress(&tenant, person, "complaint", "all").await;
     }
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(state_of(&rig, batch.batch_id).await, "done");
@@ -162,7 +162,7 @@ async fn repeats_and_two_processes_change_nothing_more() {
     let people = ten_people(&rig, &tenant).await;
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
     for name in ["1", "2", "3", "4", "5"] {
-        ring(&rig, &[&batch], name).await;
+        announce(&rig, &[&batch], name).await;
     }
     start(&rig).await;
     start(&rig).await;
@@ -184,7 +184,7 @@ async fn who_may_not_send_has_all_recipients_withheld(#[case] change: &'static s
     let people = rig.people(&tenant, 2).await;
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
     sqlx::query(change).execute(&rig.pool).await.unwrap();
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(sends(&rig, batch.batch_id).await, [skipped(reason), skipped(reason)]);
@@ -199,7 +199,7 @@ async fn a_degraded_domain_still_sends() {
     let people = rig.people(&tenant, 1).await;
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
     sqlx::query("update domains set status = 'degraded'").execute(&rig.pool).await.unwrap();
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(cleared(&rig).await.len(), 1);
@@ -220,7 +220,7 @@ async fn a_paused_campaign_waits_and_a_cancelled_one_is_left_alone() {
         .execute(&rig.pool)
         .await
         .unwrap();
-    ring(&rig, &[&waits, &is_over], "1").await;
+    announce(&rig, &[&waits, &is_over], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(state_of(&rig, waits.batch_id).await, "waiting");
@@ -248,7 +248,7 @@ async fn defer(rig: &Rig, send: SendId, until: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_deferred_is_judged_again_when_it_is_due_and_not_before() {
+async fn deferred_sends_are_decided_again_when_they_are_due() {
     let rig = Rig::new().await;
     let (tenant, campaign) = campaign(&rig).await;
     let people = rig.people(&tenant, 4).await;
@@ -258,7 +258,7 @@ async fn what_is_deferred_is_judged_again_when_it_is_due_and_not_before() {
     defer(&rig, SendId::of(batch.batch_id, 2), "3600").await;
     rig.suppress(&tenant, &people[1], "hard_bounce", "all").await;
     rig.suppress(&tenant, &people[3], "hard_bounce", "all").await;
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     let states: Vec<String> = sends(&rig, batch.batch_id).await.into_iter().map(|(state, _)| state).collect();
@@ -277,7 +277,7 @@ async fn a_batch_of_which_only_later_work_is_left_rests_until_then() {
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
     defer(&rig, SendId::of(batch.batch_id, 0), "3600").await;
     rig.suppress(&tenant, &people[1], "complaint", "all").await;
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert_eq!(state_of(&rig, batch.batch_id).await, "resting");
@@ -285,7 +285,7 @@ async fn a_batch_of_which_only_later_work_is_left_rests_until_then() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_batches_of_several_tenants_are_judged_together_each_by_its_own_facts() {
+async fn batches_of_several_tenants_are_decided_each_by_its_facts() {
     let rig = Rig::new().await;
     let mut batches = Vec::new();
     for at in 0..6 {
@@ -301,7 +301,7 @@ async fn many_batches_of_several_tenants_are_judged_together_each_by_its_own_fac
         batch.lane = schemas::Lane::Priority;
     }
     sqlx::query("update batches set lane = 'priority'").execute(&rig.pool).await.unwrap();
-    ring(&rig, &batches.iter().collect::<Vec<_>>(), "1").await;
+    announce(&rig, &batches.iter().collect::<Vec<_>>(), "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     let cleared = cleared(&rig).await;
@@ -325,7 +325,7 @@ async fn a_batch_that_is_not_in_the_ledger_is_nothing_to_do() {
         announcement: 1,
         notify: None,
     };
-    ring(&rig, &[&gone], "1").await;
+    announce(&rig, &[&gone], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     assert!(cleared(&rig).await.is_empty() && rig.dead().await.is_empty());
@@ -337,12 +337,13 @@ async fn the_gate_looks_contacts_up_by_key_even_before_there_are_statistics() {
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 20_000).await;
     let asked: Vec<Uuid> = people.iter().step_by(40).map(|person| person.id).collect();
-    let plan: Vec<String> = sqlx::query_scalar("explain select contact_id, suppressed_all from standings($1, $2)")
-        .bind(tenant.id)
-        .bind(&asked)
-        .fetch_all(&rig.pool)
-        .await
-        .unwrap();
+    let plan: Vec<String> =
+        sqlx::query_scalar("explain select contact_id, suppressed_all from recipient_eligibility($1, $2)")
+            .bind(tenant.id)
+            .bind(&asked)
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
     let plan = plan.join("\n");
     assert!(plan.contains("id = w.id") && plan.contains("address = c.address"), "{plan}");
     assert!(!plan.contains("Seq Scan") && !plan.contains("Hash"), "{plan}");
@@ -378,7 +379,7 @@ async fn who_has_left_the_topic_since_the_launch_is_not_mailed(
     let people = rig.people(&tenant, 2).await;
     let batch = rig.batch(&tenant, campaign, class, &people).await;
     sqlx::query(
-        "insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
+        "insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
          select tenant_id, list_id, $2, $3 from campaigns where id = $1",
     )
     .bind(campaign)
@@ -387,7 +388,7 @@ async fn who_has_left_the_topic_since_the_launch_is_not_mailed(
     .execute(&rig.pool)
     .await
     .unwrap();
-    ring(&rig, &[&batch], "1").await;
+    announce(&rig, &[&batch], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
     let first = if withheld { skipped("unsubscribed") } else { queued() };

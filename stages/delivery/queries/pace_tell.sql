@@ -1,11 +1,11 @@
 -- Paths that are held to a pace, for the other processes: ages are in seconds before now, those of a receiver that took nothing
 -- since are null. In the order of the key, which they come in.
-insert into paces as p (tenant_id, sending_domain, receiver, rate, threshold, cut_at, held_since, good_at, updated_at)
+insert into paces as p (tenant_id, sending_domain, receiver, rate, threshold, cut_at, throttled_since, good_at, updated_at)
 select u.tenant_id, u.sending_domain, u.receiver, u.rate, u.threshold, clock_timestamp() - make_interval(secs => u.cut_age),
        clock_timestamp() - make_interval(secs => u.held_age), clock_timestamp() - make_interval(secs => u.good_age), clock_timestamp()
 from unnest($1::uuid[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::float8[], $7::float8[], $8::float8[])
      as u (tenant_id, sending_domain, receiver, rate, threshold, cut_age, held_age, good_age)
 on conflict (tenant_id, sending_domain, receiver) do update
 set rate = excluded.rate, threshold = excluded.threshold, cut_at = greatest(p.cut_at, excluded.cut_at),
-    held_since = least(p.held_since, excluded.held_since), good_at = greatest(p.good_at, excluded.good_at),
+    throttled_since = least(p.throttled_since, excluded.throttled_since), good_at = greatest(p.good_at, excluded.good_at),
     updated_at = excluded.updated_at

@@ -1,6 +1,6 @@
--- Takes raw events that are due, oldest first, and counts the start before anything of them is read; what another process takes is
--- passed over. Who dies over them leaves them to the next after a minute. $1 how many at most, $2 bytes in all at most (the first may
--- have more), $3 whether those that were started before. Served by inbound_events_due.
+-- Takes due raw events, oldest first, and counts the start before they are read; rows another process has locked are skipped. If the
+-- process dies, they are due again after a minute. $1 how many at most, $2 bytes in all at most (the first may have more), $3 true: only
+-- those that were started before. Served by inbound_events_due.
 with due as materialized (
     select e.tenant_id, e.id, e.due_at, octet_length(e.raw) as size
     from inbound_events e

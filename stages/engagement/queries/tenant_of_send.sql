@@ -1,4 +1,4 @@
--- Whose a send is: the one question asked before the tenant is known, of a return path whose tag was checked. $1 its batch, $2 the
+-- The tenant of a send. Used for a return path whose tag was checked, before the tenant is known. $1 its batch, $2 the
 -- send, $3 its month. Served by batches_by_id, then the primary key of sends.
 select b.tenant_id
 from batches b

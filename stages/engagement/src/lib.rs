@@ -1,11 +1,11 @@
-//! The engagement stage: what recipients do with a mail, recorded once however often and in whatever order it is told.
+//! The engagement stage: records opens, clicks, opt-outs, bounces, complaints and answers, each fact once, in any order of arrival.
 //!
 //! Facts fold to the same state in any order, any number of times: a repeat is refused by the key of `events`, the times on the
 //! send are the earliest, and a unique open is counted by the transaction that sets its first time. Every open and click is
 //! kept; the rules of [`machine`] say which were a person's, and those have times and counters of their own.
 
 pub mod inbound;
-pub mod postbox;
+pub mod inbound_smtp;
 mod reading;
 
 use std::{sync::Arc, time::Duration};
@@ -18,7 +18,7 @@ use sqlx::PgPool;
 
 use ledger::{compact, facts, soft_bounces};
 
-/// What this stage has read by [`runtime::Reader`].
+/// The jobs this stage runs in reader processes ([`runtime::Reader`]).
 pub const READER_JOBS: &[Job] = &[reading::MAIL];
 
 /// Settings of the engagement stage.
@@ -38,12 +38,12 @@ pub struct Settings {
     /// How long the mailbox then gets no marketing mail.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_PAUSE", default_value = "30d", value_parser = humantime::parse_duration)]
     pub soft_bounce_pause: Duration,
-    /// Mail that comes back.
+    /// The inbound SMTP server.
     #[command(flatten)]
-    pub postbox: postbox::Settings,
+    pub inbound_smtp: inbound_smtp::InboundSmtpSettings,
 }
 
-/// Where signals come from that name their send: links of ours, and the sandbox.
+/// Sources of signals that name their send: tracking links, and the sandbox.
 const SOURCES: [&str; 2] = ["tracking", "sandbox"];
 /// Signals one transaction records at most.
 const COALESCE: usize = 500;
@@ -56,13 +56,13 @@ struct Engagement {
 /// Starts the stage's workers.
 ///
 /// # Errors
-/// When the address for mail that comes back cannot be had.
+/// When the address of the inbound SMTP server cannot be bound.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let intake = Intake {
         lane: Lane::Priority,
         stream: subjects::stream::SIGNALS,
         durable: "engagement-priority".to_owned(),
-        // Not `*`: what providers tell is another consumer's.
+        // Not `*`: provider events have another consumer.
         subjects: SOURCES.map(subjects::signal).to_vec(),
         workers: settings.engagement_workers.max(1),
         coalesce: COALESCE,
@@ -70,9 +70,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let shard = facts::random_shard();
     deps.runner.start(Arc::new(Engagement { pool: deps.pool.clone(), shard }), vec![intake]);
     inbound::start(deps, shard);
-    deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::Logs(deps.pool.clone())));
-    deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::PastHours(deps.pool.clone())));
-    let limits = soft_bounces::Limits {
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::FoldLogs(deps.pool.clone())));
+    deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::MergeHours(deps.pool.clone())));
+    let limits = soft_bounces::SoftBounceLimits {
         count: settings.soft_bounce_limit,
         window: settings.soft_bounce_window,
         pause: settings.soft_bounce_pause,
@@ -80,9 +80,11 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start_sweep(Engagement::NAME, Arc::new(soft_bounces::SoftBounces { pool: deps.pool.clone(), limits }));
     deps.runner.start_sweep(
         Engagement::NAME,
-        Arc::new(postbox::ReadMails { pool: deps.pool.clone(), reader: deps.reader.clone(), shard }),
+        Arc::new(inbound_smtp::ReadInboundMail { pool: deps.pool.clone(), reader: deps.reader.clone(), shard }),
     );
-    postbox::listen(deps, &settings.postbox).await.map_err(|error| StageError::rejected("inbound_addr", error))?;
+    inbound_smtp::listen(deps, &settings.inbound_smtp)
+        .await
+        .map_err(|error| StageError::rejected("inbound_addr", error))?;
     Ok(())
 }
 
@@ -95,18 +97,18 @@ impl Stage for Engagement {
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
         // It holds batches that delivery needs when it comes to the contacts, which an import may hold for seconds.
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY_BRIEFLY).await?;
-        let facts::Recorded { fresh, unknown, .. } = facts::record(&mut tx, inputs, &[], self.shard).await?;
+        let facts::RecordedSignals { fresh, unknown, .. } = facts::record(&mut tx, inputs, &[], self.shard).await?;
         // A send nobody knows may come yet; until then its facts wait, and cost nobody else's.
-        let parked = inbound::park_unknown(&mut tx, inputs, &unknown).await?;
+        let pending = inbound::add_pending_signals(&mut tx, inputs, &unknown).await?;
         tx.commit().await?;
         for (kind, count) in fresh.by_kind() {
             Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
         }
         Counter::SignalsTotal.add(
-            (inputs.len() as u64).saturating_sub(fresh.total() + parked),
+            (inputs.len() as u64).saturating_sub(fresh.total() + pending),
             [("kind", "any"), ("outcome", "repeated")],
         );
-        Counter::SignalsTotal.add(parked, [("kind", "any"), ("outcome", "parked")]);
+        Counter::SignalsTotal.add(pending, [("kind", "any"), ("outcome", "pending")]);
         Ok(Vec::new())
     }
 }

@@ -241,7 +241,7 @@ async fn a_later_bounce_takes_a_mail_off_what_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ring_is_enough_and_none_is_needed() {
+async fn a_notification_is_enough_and_none_is_needed() {
     let mailed = Mailed::new(1).await;
     mailed.in_state("sent").await;
     start(&mailed.rig).await;
@@ -305,7 +305,7 @@ async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
     unnamed["Metadata"] = json!({});
     mailed.told(&unnamed).await;
     mailed.all_handled().await;
-    assert_eq!(mailed.number("select count(*) from parked_facts where reason = 'unknown_send'").await, 2);
+    assert_eq!(mailed.number("select count(*) from pending_facts where reason = 'unknown_send'").await, 2);
     assert_eq!(mailed.number("select count(*) from events").await, 0);
     // A link of ours, of a send that is not there either.
     let opened = Signal {
@@ -319,7 +319,7 @@ async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
     };
     let id = opened.signal_id.to_string();
     mailed.rig.publish(vec![Publication::json(subjects::signal("tracking"), id, &opened).unwrap()]).await;
-    until("the open waits", async || mailed.number("select count(*) from parked_facts").await == 3).await;
+    until("the open waits", async || mailed.number("select count(*) from pending_facts").await == 3).await;
     // Now both commit.
     sqlx::query(
         "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, sent, state, done_at)
@@ -345,8 +345,8 @@ async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
         .execute(&mailed.rig.pool)
         .await
         .unwrap();
-    sqlx::query("update parked_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
-    until("nothing waits", async || mailed.number("select count(*) from parked_facts").await == 0).await;
+    sqlx::query("update pending_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
+    until("nothing waits", async || mailed.number("select count(*) from pending_facts").await == 0).await;
     assert_eq!(mailed.number("select count(delivered_at) from sends").await, 2);
     assert_eq!(mailed.number("select count(*) from events where type = 'delivered'").await, 2);
     assert_eq!(mailed.number("select count(opened_at) from sends").await, 1);
@@ -359,24 +359,24 @@ async fn a_fact_whose_send_never_comes_is_given_up_and_stays_to_be_seen() {
     mailed.told(&delivery(new_batch_id(), Utc::now())).await;
     start(&mailed.rig).await;
     mailed.all_handled().await;
-    sqlx::query("update parked_facts set parked_at = now() - interval '71 hours', due_at = now()")
+    sqlx::query("update pending_facts set pending_since = now() - interval '71 hours', due_at = now()")
         .execute(&mailed.rig.pool)
         .await
         .unwrap();
     until("it is looked at again", async || {
-        mailed.number("select count(*) from parked_facts where attempts >= 1").await == 1
+        mailed.number("select count(*) from pending_facts where attempts >= 1").await == 1
     })
     .await;
     assert_eq!(
-        mailed.number("select count(*) from parked_facts where due_at > now() + interval '50 minutes'").await,
+        mailed.number("select count(*) from pending_facts where due_at > now() + interval '50 minutes'").await,
         1
     );
-    sqlx::query("update parked_facts set parked_at = now() - interval '73 hours', due_at = now()")
+    sqlx::query("update pending_facts set pending_since = now() - interval '73 hours', due_at = now()")
         .execute(&mailed.rig.pool)
         .await
         .unwrap();
-    until("it is given up", async || mailed.number("select count(dropped_at) from parked_facts").await == 1).await;
-    assert_eq!(mailed.number("select count(due_at) from parked_facts").await, 0);
+    until("it is given up", async || mailed.number("select count(dropped_at) from pending_facts").await == 1).await;
+    assert_eq!(mailed.number("select count(due_at) from pending_facts").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -395,7 +395,7 @@ async fn another_tenants_send_and_another_providers_are_nobodys() {
     start(&mailed.rig).await;
     mailed.all_handled().await;
     assert_eq!(mailed.number("select count(delivered_at) from sends").await, 0);
-    assert_eq!(mailed.number("select count(*) from parked_facts").await, 2);
+    assert_eq!(mailed.number("select count(*) from pending_facts").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -440,7 +440,7 @@ async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_
     mailed.all_handled().await;
     // The fact is in the ledger at once; that it left is kept in mind.
     assert_eq!(mailed.number("select count(delivered_at) from sends").await, 2);
-    assert_eq!(mailed.number("select count(*) from parked_facts where reason = 'undecided_send'").await, 2);
+    assert_eq!(mailed.number("select count(*) from pending_facts where reason = 'undecided_send'").await, 2);
     // The one ends in doubt, the other goes back to be tried once more.
     sqlx::query(
         "update sends set doubtful = 1, state = case when id = $1 then 'unknown' else 'queued' end,
@@ -451,9 +451,9 @@ async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_
     .await
     .unwrap();
     sqlx::query("update batches set fenced = 0, unknown = 1, queued = 1").execute(&mailed.rig.pool).await.unwrap();
-    sqlx::query("update parked_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
+    sqlx::query("update pending_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
     until("both have left", async || mailed.number("select count(*) from sends where state = 'sent'").await == 2).await;
-    until("nothing waits", async || mailed.number("select count(*) from parked_facts").await == 0).await;
+    until("nothing waits", async || mailed.number("select count(*) from pending_facts").await == 0).await;
     assert_eq!(mailed.number("select count(*) from batches where state = 'done' and sent = 2").await, 1);
     mailed.assert_books().await;
 }
@@ -562,7 +562,7 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
         mailed.number("select count(*) from events where type = 'replied' and (detail ->> 'automatic')::bool").await,
         1
     );
-    assert_eq!(mailed.number("select count(*) from parked_facts").await, 0, "nobody answers what is not there yet");
+    assert_eq!(mailed.number("select count(*) from pending_facts").await, 0, "nobody answers what is not there yet");
     assert_eq!(mailed.number("select count(*) from inbound_events where state = 'rejected'").await, 0);
     assert_eq!(
         mailed.number("select count(*) from sends where provider = 'postmark'").await,

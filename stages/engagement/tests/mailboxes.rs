@@ -53,9 +53,9 @@ async fn failed(rig: &Rig, tenant: &Tenant, batch: Uuid, days: i32, kind: &str, 
     .unwrap();
 }
 
-async fn judged(rig: &Rig) {
-    until("every soft bounce is judged", async || {
-        rig.number("select count(*) from soft_bounces where not judged").await == 0
+async fn checked(rig: &Rig) {
+    until("every soft bounce is checked", async || {
+        rig.number("select count(*) from soft_bounces where not checked").await == 0
     })
     .await;
 }
@@ -75,9 +75,9 @@ async fn a_mailbox_that_fails_three_times_in_two_weeks_gets_no_marketing_mail_fo
         failed(&rig, &tenant, batch, days, kind, detail).await;
     }
     start(&rig, &[]).await;
-    judged(&rig).await;
+    checked(&rig).await;
     assert_eq!(rig.number(HELD).await, 1);
-    let standing = "select count(*) from standings((select id from tenants), (select array_agg(id) from contacts)) where suppressed_marketing and not invalid";
+    let standing = "select count(*) from recipient_eligibility((select id from tenants), (select array_agg(id) from contacts)) where suppressed_marketing and not invalid";
     assert_eq!(rig.number(standing).await, 1, "a password reset still reaches him");
     sqlx::query("update suppressions set expires_at = now() - interval '1 second'").execute(&rig.pool).await.unwrap();
     assert_eq!(rig.number(standing).await, 0, "and then he is tried again");
@@ -94,7 +94,7 @@ async fn a_mail_that_arrived_in_between_forgives_what_was_before() {
     }
     mailed(&rig, &tenant, &people, 3).await;
     start(&rig, &[]).await;
-    judged(&rig).await;
+    checked(&rig).await;
     assert_eq!(rig.number("select count(*) from suppressions").await, 0);
 }
 
@@ -112,9 +112,9 @@ async fn failures_long_ago_and_refusals_of_the_sender_do_not_count_and_the_rule_
         failed(&rig, &tenant, batch, days, "bounced", json!({"class": "block"})).await;
     }
     start(&rig, &[]).await;
-    judged(&rig).await;
+    checked(&rig).await;
     assert_eq!(rig.number("select count(*) from suppressions").await, 0);
-    sqlx::query("update soft_bounces set judged = false, occurred_at = now()").execute(&rig.pool).await.unwrap();
+    sqlx::query("update soft_bounces set checked = false, occurred_at = now()").execute(&rig.pool).await.unwrap();
     let off = Rig::new().await;
     let tenant = off.tenant().await;
     let people = off.people(&tenant, 1).await;
@@ -123,6 +123,6 @@ async fn failures_long_ago_and_refusals_of_the_sender_do_not_count_and_the_rule_
         failed(&off, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
     }
     start(&off, &["--soft-bounce-limit", "0"]).await;
-    judged(&off).await;
+    checked(&off).await;
     assert_eq!(off.number("select count(*) from suppressions").await, 0);
 }

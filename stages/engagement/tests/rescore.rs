@@ -3,7 +3,7 @@
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use engagement::Settings;
-use ledger::facts::rescore::{Done, Scope, rescore};
+use ledger::facts::rescore::{RescoreScope, RescoreTotals, rescore};
 use runtime::Publication;
 use schemas::{Classification, SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
 use stage_rig::{Rig, Tenant, settings, until};
@@ -98,7 +98,7 @@ const OTHER_RULES: &str = "
         union all select tenant_id, human_clicked_at, 'clicked_human' from sends) t where at is not null group by 1, 2, 4;";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_other_rules_marked_is_as_if_it_had_just_been_told() {
+async fn a_rescore_equals_marks_made_by_the_current_rules() {
     let rig = Rig::new().await;
     engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
     told(&rig).await;
@@ -108,16 +108,16 @@ async fn what_other_rules_marked_is_as_if_it_had_just_been_told() {
     let wrong = ledger(&rig).await;
     assert_ne!(wrong, right);
 
-    let dry = rescore(&rig.pool, Scope::default(), true, |_| {}).await.unwrap();
+    let dry = rescore(&rig.pool, RescoreScope::default(), true, |_| {}).await.unwrap();
     assert_eq!(ledger(&rig).await, wrong, "a dry run changes nothing");
     let mut slices = 0;
-    let done = rescore(&rig.pool, Scope::default(), false, |_| slices += 1).await.unwrap();
+    let done = rescore(&rig.pool, RescoreScope::default(), false, |_| slices += 1).await.unwrap();
     assert_eq!((done, slices), (dry, 1));
-    assert_eq!(done, Done { sends: 3, events: 8, marked: 3, cleared: 5, relabelled: 0 });
+    assert_eq!(done, RescoreTotals { sends: 3, events: 8, marked: 3, cleared: 5, relabelled: 0 });
     assert_eq!(ledger(&rig).await, right);
     rig.assert_books().await;
 
-    let again = rescore(&rig.pool, Scope::default(), false, |_| {}).await.unwrap();
+    let again = rescore(&rig.pool, RescoreScope::default(), false, |_| {}).await.unwrap();
     assert_eq!(again.changed(), 0, "a second run finds nothing to do");
     assert_eq!(ledger(&rig).await, right);
 }
@@ -134,9 +134,9 @@ async fn who_credits_outcomes_by_clicks_hears_which_count_and_which_do_not() {
         .unwrap();
     sqlx::query("delete from late_facts").execute(&rig.pool).await.unwrap();
     sqlx::raw_sql(OTHER_RULES).execute(&rig.pool).await.unwrap();
-    rescore(&rig.pool, Scope::default(), true, |_| {}).await.unwrap();
+    rescore(&rig.pool, RescoreScope::default(), true, |_| {}).await.unwrap();
     assert_eq!(rig.number("select count(*) from late_facts").await, 0, "a dry run tells nobody");
-    rescore(&rig.pool, Scope::default(), false, |_| {}).await.unwrap();
+    rescore(&rig.pool, RescoreScope::default(), false, |_| {}).await.unwrap();
     let noted: Vec<(Uuid, String, i64)> =
         sqlx::query_as("select tenant_id, source, cardinality(ids)::bigint from late_facts")
             .fetch_all(&rig.pool)
@@ -144,7 +144,7 @@ async fn who_credits_outcomes_by_clicks_hears_which_count_and_which_do_not() {
             .unwrap();
     // Clicks of three mails, of the tenant who has outcomes; opens earn nothing.
     assert_eq!(noted, [(one.id, "rescored".to_owned(), 3)]);
-    rescore(&rig.pool, Scope::default(), false, |_| {}).await.unwrap();
+    rescore(&rig.pool, RescoreScope::default(), false, |_| {}).await.unwrap();
     assert_eq!(rig.number("select count(*) from late_facts").await, 1, "and nothing twice");
 }
 
@@ -154,11 +154,11 @@ async fn other_tenants_and_older_mail_are_left_alone() {
     engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
     let (one, _other) = (told(&rig).await, told(&rig).await);
     sqlx::raw_sql(OTHER_RULES).execute(&rig.pool).await.unwrap();
-    let later = Scope { since: Some(Utc::now() + TimeDelta::hours(1)), tenant: None };
-    assert_eq!(rescore(&rig.pool, later, false, |_| {}).await.unwrap(), Done::default());
-    let own = Scope { tenant: Some(one.id), since: Some(Utc::now() - TimeDelta::hours(1)) };
+    let later = RescoreScope { since: Some(Utc::now() + TimeDelta::hours(1)), tenant: None };
+    assert_eq!(rescore(&rig.pool, later, false, |_| {}).await.unwrap(), RescoreTotals::default());
+    let own = RescoreScope { tenant: Some(one.id), since: Some(Utc::now() - TimeDelta::hours(1)) };
     assert_eq!(rescore(&rig.pool, own, false, |_| {}).await.unwrap().sends, 3);
-    let rest = rescore(&rig.pool, Scope::default(), true, |_| {}).await.unwrap();
+    let rest = rescore(&rig.pool, RescoreScope::default(), true, |_| {}).await.unwrap();
     assert_eq!((rest.sends, rest.changed()), (6, 8), "the other tenant's");
     rig.assert_books().await;
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use engagement::Settings;
 use ledger::OptOut;
 use ledger::opt_out;
-use ledger::preferences::{Evidence, opt_in};
+use ledger::preferences::{ConsentEvidence, opt_in};
 use runtime::{Publication, plans};
 use schemas::{Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream};
 use stage_rig::{Person, Rig, Tenant, settings, until};
@@ -158,7 +158,7 @@ fn expected() -> Ledger {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn facts_told_together_are_folded() {
+async fn facts_of_one_group_are_folded() {
     let rig = Rig::new().await;
     let (tenant, _, batch) = mailed(&rig, 4).await;
     tell(&rig, &a_history(&tenant, batch), "1").await;
@@ -169,7 +169,7 @@ async fn facts_told_together_are_folded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn facts_told_one_by_one_backwards_and_twice_are_folded_to_the_same() {
+async fn facts_fold_to_the_same_backwards_and_twice() {
     let rig = Rig::new().await;
     let (tenant, _, batch) = mailed(&rig, 4).await;
     let history = a_history(&tenant, batch);
@@ -185,7 +185,7 @@ async fn facts_told_one_by_one_backwards_and_twice_are_folded_to_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn facts_told_by_many_at_once_to_two_processes_are_folded_to_the_same() {
+async fn facts_fold_to_the_same_in_two_processes_at_once() {
     let rig = Rig::new().await;
     let (tenant, _, batch) = mailed(&rig, 4).await;
     let history = a_history(&tenant, batch);
@@ -225,7 +225,7 @@ async fn a_signal_of_an_unknown_send_waits_and_nonsense_is_set_aside() {
     let reasons: Vec<String> = rig.dead().await.into_iter().map(|dead| dead.reason).collect();
     assert_eq!(reasons, ["malformed"]);
     assert_eq!(rig.number("select opened::bigint from batches").await, 2);
-    assert_eq!(rig.number("select count(*) from parked_facts where due_at is not null").await, 1);
+    assert_eq!(rig.number("select count(*) from pending_facts where due_at is not null").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +236,7 @@ async fn another_tenants_send_is_unknown() {
     tell(&rig, &[signal(&other, batch, 0, at(1, 1), SignalKind::Opened)], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
-    assert_eq!(rig.number("select count(*) from parked_facts where reason = 'unknown_send'").await, 1);
+    assert_eq!(rig.number("select count(*) from pending_facts where reason = 'unknown_send'").await, 1);
     assert_eq!(rig.number("select count(opened_at) from sends").await, 0);
 }
 
@@ -288,7 +288,7 @@ async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
         .execute(&rig.pool)
         .await
         .unwrap();
-    let evidence = Evidence { ip: Some("192.0.2.7"), user_agent: Some("Test/1.0") };
+    let evidence = ConsentEvidence { ip: Some("192.0.2.7"), user_agent: Some("Test/1.0") };
     for expected in [OptOut::Recorded, OptOut::Already] {
         let mut tx = runtime::db::begin_for_tenant(&pool, tenant.id).await.unwrap();
         plans::follow_keys(&mut tx).await.unwrap();
@@ -317,7 +317,7 @@ const FACT: &str = "select count(*) from events e join sends s on s.tenant_id = 
 async fn who_comes_back_and_leaves_again_has_left_twice() {
     let rig = Rig::new().await;
     let (tenant, people, batch) = mailed(&rig, 1).await;
-    let evidence = Evidence { ip: None, user_agent: None };
+    let evidence = ConsentEvidence { ip: None, user_agent: None };
     let mut db = rig.pool.acquire().await.unwrap();
     for _ in 0..2 {
         for _ in 0..2 {
@@ -350,7 +350,7 @@ async fn an_opt_out_noted_by_others_becomes_the_recipients_own() {
     rig.suppress(&tenant, &people[0], "unsubscribe", "marketing").await;
     sqlx::query("update suppressions set expires_at = now() + interval '1 hour'").execute(&rig.pool).await.unwrap();
     let mut db = rig.pool.acquire().await.unwrap();
-    let evidence = Evidence { ip: None, user_agent: None };
+    let evidence = ConsentEvidence { ip: None, user_agent: None };
     assert_eq!(opt_out(&mut db, tenant.id, batch, "page", evidence).await.unwrap(), OptOut::Recorded);
     assert_eq!(
         rig.number("select count(*) from suppressions where source = 'recipient' and expires_at is null").await,

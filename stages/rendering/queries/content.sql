@@ -1,12 +1,12 @@
--- Everything a message is compiled from that does not depend on its recipients. One row by primary keys, and the tenant's fields.
+-- All inputs of a compiled message that do not depend on its recipients. One row by primary keys, and the tenant's fields.
 -- The length of an attachment is read off the pointer to the stored value: nothing is loaded for it.
 -- $1 tenant, $2 content, $3 sender, $4 campaign, $5 one-off message.
 select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
        s.email as sender_email, s.name as sender_name, coalesce(o.reply_to, s.reply_to) as reply_to,
        coalesce(nullif(btrim(s.physical_address), ''), t.physical_address) as physical_address,
        d.domain as sending_domain,
-       -- The domain under whose name recipients reach us: the one the tenant has chosen, else the sender's own. None unless the last
-       -- check of that domain found the name.
+       -- The domain of tracking links: the one the tenant has chosen, else the sender's own. None unless the last check of that domain
+       -- found its tracking host.
        (
            select k.domain
            from domains k

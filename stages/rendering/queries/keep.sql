@@ -1,4 +1,4 @@
--- Renditions, and skeletons of messages that share theirs with nobody. Those that stand there stay as they are.
+-- Stores renditions, and skeletons that only one message uses. Existing rows stay unchanged.
 -- $1 tenants, $2 sends, $3 renditions, $4 tenants, $5 and $6 their skeletons, $7 whether the commit waits for the disk: set here, as the
 -- only statement of its transaction, it spares two round trips.
 with own_skeletons as (

@@ -1,7 +1,7 @@
 //! The rendering stage: cleared batches in, rendered batches out.
 //!
 //! [`template`] is its pure part: what a template may contain, how it is compiled and rendered. The HTTP API uses it to
-//! check templates when they are saved. The rest loads what a batch needs, renders it, and hands on the slots.
+//! check templates when they are saved. The rest loads the data of a batch, renders it, and passes the rendered parts on.
 
 mod stage;
 
@@ -58,7 +58,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             intake(Lane::Bulk, settings.rendering_workers, 1),
         ],
     );
-    deps.runner.start_sweep("rendering", Arc::new(stage::Forget::new(deps.pool.clone())));
-    deps.runner.start_sweep("rendering", Arc::new(stage::ForgetMessages::new(deps.pool.clone())));
+    deps.runner.start_sweep("rendering", Arc::new(stage::PurgeRenditions::new(deps.pool.clone())));
+    deps.runner.start_sweep("rendering", Arc::new(stage::PurgeMessages::new(deps.pool.clone())));
     Ok(())
 }

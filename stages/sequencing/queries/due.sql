@@ -1,4 +1,4 @@
--- Due enrollments, at most $1, the longest due first, locked. Those that another process has in hand are passed over. Served by
+-- Due enrollments, at most $1, the longest due first, locked. Rows that another process has locked are skipped. Served by
 -- `enrollments_due`.
 select e.tenant_id, e.id, e.sequence_id, e.contact_id, e.product, e.next_step, e.next_action_at as "due_at!", e.attempts,
        e.opted_out_by_step,

@@ -1,4 +1,4 @@
--- As `due.sql` when more are due than one group takes: each tenant that has any gets the same share of the group. The tenants are
+-- Due enrollments when more are due than one group takes: each tenant gets the same share of the group. The tenants are
 -- found by jumping from one to the next in `enrollments_due_by_tenant`, a page each.
 with recursive tenant (id) as (
     (select e.tenant_id from enrollments e where e.status = 'active' order by e.tenant_id limit 1)

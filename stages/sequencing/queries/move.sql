@@ -1,4 +1,4 @@
--- Enrollments to where they are now; they are locked. $1 tenants, $2 enrollments, then the columns. A step that was taken counts
+-- Writes the cursors of enrollments, which are locked. $1 tenants, $2 enrollments, then the columns. A step that was taken counts
 -- for the loop guard's day.
 update enrollments e
 set status = w.status,

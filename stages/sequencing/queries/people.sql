@@ -1,4 +1,4 @@
--- What is known of the contacts of a group, and whether an answer that no look has dealt with yet is one to the enrollment's own
+-- The contacts of a group, their eligibility, and whether an unhandled answer is one to the enrollment's own
 -- mail. $1 tenants, $2 contacts, $3 enrollments. All by key.
 select w.place as "place!", s.address as "address!", s.contact_active as "contact_active!",
        s.marketing_status as "marketing_status!", s.hard_bounced as "hard_bounced!", s.complained as "complained!",
@@ -10,7 +10,7 @@ select w.place as "place!", s.address as "address!", s.contact_active as "contac
            where k.tenant_id = w.tenant_id and k.contact_id = w.contact_id and q.enrollment_id = w.enrollment_id
        ) as "replied!"
 from unnest($1::uuid[], $2::uuid[], $3::uuid[]) with ordinality as w (tenant_id, contact_id, enrollment_id, place)
-cross join lateral standings(w.tenant_id, array[w.contact_id]) s
+cross join lateral recipient_eligibility(w.tenant_id, array[w.contact_id]) s
 cross join lateral (
     select c.timezone, c.first_name, c.last_name from contacts c
     where c.tenant_id = w.tenant_id and c.id = w.contact_id

@@ -1,5 +1,5 @@
--- Sets one field of each contact; they are locked. $1 tenants, $2 contacts, $3 fields, $4 values, $5 whether it is a column of
--- the contact's own. Answers those that have changed by it.
+-- Sets one field of each contact; they are locked. $1 tenants, $2 contacts, $3 fields, $4 values, $5 true if it is a column of
+-- the contact. Answers the changed contacts.
 update contacts c
 set first_name = case when w.field = 'first_name' and w.own then w.value #>> '{}' else c.first_name end,
     last_name = case when w.field = 'last_name' and w.own then w.value #>> '{}' else c.last_name end,

@@ -1,6 +1,6 @@
 //! `call_product_webhook`: a signed POST to an address of the product's, made outside of any transaction. The enrollment is
-//! claimed under a token for as long as a call may take and settled afterwards; when the process dies in between, the claim runs
-//! out and the call is made again under the same id. A receiver that answers late or never holds up its own tenant at most.
+//! claimed under a token for as long as a call may take, and moved on afterwards; when the process dies in between, the claim runs
+//! out and the call is made again under the same id. A receiver that answers late or never delays its own tenant only.
 
 use std::{
     collections::HashMap,
@@ -58,7 +58,7 @@ pub(crate) struct Call {
 /// How many calls are out, by tenant.
 type Out = Arc<Mutex<HashMap<Uuid, usize>>>;
 
-/// The room a call takes, given back however it ends.
+/// A permit for one call, given back when it is dropped.
 #[derive(Debug)]
 struct Slot {
     out: Out,
@@ -100,7 +100,7 @@ impl Calls {
         }
     }
 
-    /// Prepares an item's call. `None`: there is no room for it now.
+    /// Prepares an item's call. `None`: the limit of concurrent calls is reached.
     pub(crate) fn claim(&self, item: &Item<'_>) -> Option<Call> {
         let Some(Action::CallProductWebhook(config)) = &item.step.action else { return None };
         let slot = self.slot(item.due.tenant_id)?;
@@ -142,7 +142,7 @@ impl Calls {
             "sequencing",
             trace::inherit(async move {
                 let answer = calls.post(&call).await;
-                if let Err(error) = calls.settle(&call, answer).await {
+                if let Err(error) = calls.record_answer(&call, answer).await {
                     // The claim runs out, and the call is made again.
                     tracing::warn!(code = error.code(), error = %error.chain(), "a call's outcome is not written down");
                 }
@@ -150,7 +150,7 @@ impl Calls {
         );
     }
 
-    /// What the product calls the tenant, and what its calls are signed with at this moment.
+    /// The product's own id of the tenant, and the secrets its calls are signed with now.
     async fn product(&self, call: &Call) -> sqlx::Result<(Option<String>, Vec<WebhookSecret>)> {
         let row = sqlx::query!(
             r#"select (
@@ -206,10 +206,10 @@ impl Calls {
         }
     }
 
-    /// Moves the enrollment on, if it is still ours: it may have ended meanwhile.
-    async fn settle(&self, call: &Call, answer: Result<u16, Refusal>) -> Result<(), StageError> {
+    /// Moves the enrollment on, if its claim still holds: it may have ended meanwhile.
+    async fn record_answer(&self, call: &Call, answer: Result<u16, Refusal>) -> Result<(), StageError> {
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let Some(now) = hold(&mut tx, call).await? else { return Ok(tx.rollback().await?) };
+        let Some(now) = lock_claimed(&mut tx, call).await? else { return Ok(tx.rollback().await?) };
         let due = std::slice::from_ref(&call.due);
         let sequences = sequence::load(&mut tx, due).await?;
         let people = due::people(&mut tx, due).await?;
@@ -239,7 +239,7 @@ impl Calls {
 }
 
 /// Locks the enrollment if the claim still holds; answers the time.
-async fn hold(db: &mut PgConnection, call: &Call) -> sqlx::Result<Option<DateTime<Utc>>> {
+async fn lock_claimed(db: &mut PgConnection, call: &Call) -> sqlx::Result<Option<DateTime<Utc>>> {
     sqlx::query_scalar!(
         r#"select now() as "now!" from enrollments
            where tenant_id = $1 and id = $2 and claim_token = $3 and status in ('active', 'paused')

@@ -1,5 +1,5 @@
-//! Who has to leave between two steps: facts note the contact in `enrollment_checks`, by trigger, and this looks whose enrollments
-//! end by it. A step looks for itself before it acts, so nothing hangs on how soon this is.
+//! Ends enrollments between two steps: triggers on facts note the contact in `enrollment_checks`, and this sweep decides whether its
+//! enrollments end. Each step makes the same check before it acts, so nothing depends on how soon the sweep runs.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     sequence,
 };
 
-/// Notes looked at in one transaction.
+/// Notes handled in one transaction.
 const AT_ONCE: i64 = 500;
 
 pub(crate) struct Checks {
@@ -26,14 +26,14 @@ pub(crate) struct Checks {
 #[async_trait]
 impl Sweep for Checks {
     fn name(&self) -> &'static str {
-        "exits"
+        "check_exits"
     }
 
     fn interval(&self) -> Duration {
         Duration::from_millis(500)
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
@@ -65,7 +65,7 @@ impl Sweep for Checks {
     }
 }
 
-/// Locks the contacts' live enrollments, in key order. A step that is being taken is waited for: its transaction is short.
+/// Locks the contacts' live enrollments, in key order. It waits for a step that is being taken: that transaction is short.
 async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Result<Vec<Due>> {
     let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) = contacts.into_iter().unzip();
     sqlx::query_as!(
@@ -83,7 +83,7 @@ async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Resul
     .await
 }
 
-/// Those that end, and why.
+/// The enrollments that end, with their reasons.
 async fn leaving(db: &mut PgConnection, live: &[Due]) -> sqlx::Result<Vec<(Uuid, Uuid, ExitReason)>> {
     let sequences = sequence::load(&mut *db, live).await?;
     let people = due::people(db, live).await?;
@@ -91,7 +91,7 @@ async fn leaving(db: &mut PgConnection, live: &[Due]) -> sqlx::Result<Vec<(Uuid,
         let sequence = sequences.get(&(due.tenant_id, due.sequence_id))?;
         let reason = match person {
             None => Some(ExitReason::ContactArchived),
-            Some(person) => exit_reason(&person.standing, &sequence.rules(due.opted_out_by_step))
+            Some(person) => exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step))
                 .or(person.replied.then_some(ExitReason::Replied)),
         };
         Some((due.tenant_id, due.id, reason?))

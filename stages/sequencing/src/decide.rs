@@ -1,4 +1,4 @@
-//! What becomes of a due enrollment: one pure decision.
+//! One pure decision about a due enrollment.
 
 use schemas::{ExitReason, SequenceStatus};
 
@@ -8,42 +8,47 @@ use crate::{
     sequence::{Sequence, Step},
 };
 
-/// The way on.
+/// The decision about a due enrollment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Way<'a> {
+pub(crate) enum NextMove<'a> {
     /// Its step is taken.
-    Act(&'a Step),
+    Step(&'a Step),
     /// It ends early.
     Exit(ExitReason),
     /// Every step is taken.
     Complete,
-    /// The sequence is paused: it leaves the due ones and keeps its time.
-    Park,
-    /// Its tenant is suspended or paused: it comes again.
-    Rest,
+    /// The sequence is paused: so is the enrollment, which keeps its time.
+    Pause,
+    /// Its tenant is suspended or paused: it is due again later.
+    Wait,
 }
 
-/// Decides. Leaving comes before pausing comes before acting: who has left is not held back by a pause.
-pub(crate) fn way<'a>(due: &Due, sequence: &'a Sequence, person: Option<&Person>, steps_per_day: i16) -> Way<'a> {
-    let Some(person) = person else { return Way::Exit(ExitReason::ContactArchived) };
+/// Decides about a due enrollment. An exit goes before a pause: a contact that has opted out does not wait for a resumption.
+pub(crate) fn next_move<'a>(
+    due: &Due,
+    sequence: &'a Sequence,
+    person: Option<&Person>,
+    steps_per_day: i16,
+) -> NextMove<'a> {
+    let Some(person) = person else { return NextMove::Exit(ExitReason::ContactArchived) };
     if sequence.status == SequenceStatus::Archived {
-        return Way::Exit(ExitReason::SequenceArchived);
+        return NextMove::Exit(ExitReason::SequenceArchived);
     }
-    if let Some(reason) = exit_reason(&person.standing, &sequence.rules(due.opted_out_by_step)) {
-        return Way::Exit(reason);
+    if let Some(reason) = exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step)) {
+        return NextMove::Exit(reason);
     }
     if person.replied {
-        return Way::Exit(ExitReason::Replied);
+        return NextMove::Exit(ExitReason::Replied);
     }
     if sequence.status != SequenceStatus::Active {
-        return Way::Park;
+        return NextMove::Pause;
     }
     if !sequence.tenant_active {
-        return Way::Rest;
+        return NextMove::Wait;
     }
     match sequence.step(due.next_step) {
-        None => Way::Complete,
-        Some(_) if due.steps_today >= steps_per_day => Way::Exit(ExitReason::LoopDetected),
-        Some(step) => Way::Act(step),
+        None => NextMove::Complete,
+        Some(_) if due.steps_today >= steps_per_day => NextMove::Exit(ExitReason::LoopDetected),
+        Some(step) => NextMove::Step(step),
     }
 }

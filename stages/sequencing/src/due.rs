@@ -29,13 +29,12 @@ pub(crate) struct Person {
     pub(crate) first_name: Option<String>,
     pub(crate) last_name: Option<String>,
     pub(crate) timezone: Option<String>,
-    pub(crate) standing: RecipientEligibility,
-    /// He answered a mail of this very enrollment.
+    pub(crate) eligibility: RecipientEligibility,
+    /// The contact answered a mail of this enrollment.
     pub(crate) replied: bool,
 }
 
-/// Locks due enrollments, at most `limit`, and one of each contact: two steps that change one contact would be one too many for
-/// a statement. What is left over is due still.
+/// Locks due enrollments, at most `limit`, and one of each contact: one statement cannot change a contact twice. The others stay due.
 pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<Due>> {
     let waiting = sqlx::query_scalar!(
         r#"select count(*) as "waiting!"
@@ -54,7 +53,7 @@ pub(crate) async fn lock(db: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<
     Ok(due)
 }
 
-/// The contacts of these enrollments, in their order. Run in a statement of its own: it sees every fact committed before.
+/// The contacts of these enrollments, in their order. A statement of its own, so that it sees every fact committed before.
 pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Vec<Option<Person>>> {
     let column = |of: fn(&Due) -> Uuid| due.iter().map(of).collect::<Vec<Uuid>>();
     let rows = sqlx::query_file!(
@@ -67,7 +66,7 @@ pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<V
     .await?;
     let mut people = vec![None; due.len()];
     for row in rows {
-        let standing = RecipientEligibility {
+        let eligibility = RecipientEligibility {
             contact_active: row.contact_active,
             marketing: MarketingStatus::from_column(&row.marketing_status),
             hard_bounced: row.hard_bounced,
@@ -84,7 +83,7 @@ pub(crate) async fn people(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<V
                 first_name: row.first_name,
                 last_name: row.last_name,
                 timezone: row.timezone,
-                standing,
+                eligibility,
                 replied: row.replied,
             });
         }

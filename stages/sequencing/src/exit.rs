@@ -1,10 +1,9 @@
-//! When an enrollment ends before its last step: one pure decision, for the step that is about to act and for the look between
-//! steps.
+//! One pure decision whether an enrollment ends before its last step: made before each step, and by the sweep between steps.
 
 use ledger::gate::{MarketingStatus, RecipientEligibility};
 use schemas::ExitReason;
 
-/// What a sequence says about leaving it.
+/// Which events end an enrollment of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExitRules {
     pub(crate) on_unsubscribe: bool,
@@ -14,15 +13,15 @@ pub(crate) struct ExitRules {
     pub(crate) opted_out_by_step: bool,
 }
 
-/// Why the enrollment of a contact of this standing ends now, the gravest reason first. A contact whose consent is pending stays:
-/// its mail is withheld by the gate, the other steps are taken.
-pub(crate) fn exit_reason(standing: &RecipientEligibility, rules: &ExitRules) -> Option<ExitReason> {
-    let left = standing.unsubscribed || standing.marketing == MarketingStatus::Unsubscribed;
-    let suppressed = standing.suppressed_all || standing.suppressed_marketing || standing.invalid;
+/// Why the contact's enrollment ends now, the gravest reason first. A contact whose consent is pending stays enrolled: the gate withholds
+/// its mail, and the other steps are taken.
+pub(crate) fn exit_reason(eligibility: &RecipientEligibility, rules: &ExitRules) -> Option<ExitReason> {
+    let left = eligibility.unsubscribed || eligibility.marketing == MarketingStatus::Unsubscribed;
+    let suppressed = eligibility.suppressed_all || eligibility.suppressed_marketing || eligibility.invalid;
     let reasons = [
-        (!standing.contact_active, ExitReason::ContactArchived),
-        (standing.complained && rules.on_complaint, ExitReason::Complained),
-        (standing.hard_bounced && rules.on_bounce, ExitReason::Bounced),
+        (!eligibility.contact_active, ExitReason::ContactArchived),
+        (eligibility.complained && rules.on_complaint, ExitReason::Complained),
+        (eligibility.hard_bounced && rules.on_bounce, ExitReason::Bounced),
         (left && rules.on_unsubscribe && !rules.opted_out_by_step, ExitReason::Unsubscribed),
         (suppressed && !rules.opted_out_by_step, ExitReason::Suppressed),
     ];
@@ -48,16 +47,16 @@ mod tests {
     #[case(RecipientEligibility { invalid: true, ..C }, Some(ExitReason::Suppressed), Some(ExitReason::Suppressed), None)]
     #[case(RecipientEligibility { contact_active: false, ..C }, Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived), Some(ExitReason::ContactArchived))]
     #[case(RecipientEligibility { complained: true, hard_bounced: true, unsubscribed: true, ..C }, Some(ExitReason::Complained), None, Some(ExitReason::Complained))]
-    fn who_must_leave_leaves(
-        #[case] standing: RecipientEligibility,
+    fn opt_outs_bounces_and_complaints_end_an_enrollment(
+        #[case] eligibility: RecipientEligibility,
         #[case] with_flags: Option<ExitReason>,
         #[case] without: Option<ExitReason>,
         #[case] opted_out_by_step: Option<ExitReason>,
     ) {
         let all = ExitRules { on_unsubscribe: true, on_bounce: true, on_complaint: true, opted_out_by_step: false };
         let none = ExitRules { on_unsubscribe: false, on_bounce: false, on_complaint: false, opted_out_by_step: false };
-        assert_eq!(exit_reason(&standing, &all), with_flags);
-        assert_eq!(exit_reason(&standing, &none), without);
-        assert_eq!(exit_reason(&standing, &ExitRules { opted_out_by_step: true, ..all }), opted_out_by_step);
+        assert_eq!(exit_reason(&eligibility, &all), with_flags);
+        assert_eq!(exit_reason(&eligibility, &none), without);
+        assert_eq!(exit_reason(&eligibility, &ExitRules { opted_out_by_step: true, ..all }), opted_out_by_step);
     }
 }

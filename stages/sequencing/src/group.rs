@@ -1,5 +1,5 @@
-//! A group of due enrollments: locked, judged, their steps taken, moved on, all in one transaction. Whatever process does it and
-//! whenever it dies, a step is taken once: the cursor moves in the transaction of the effect.
+//! A group of due enrollments in one transaction: locks them, decides about each, takes their steps, moves their cursors. A step is taken
+//! once, whenever a process dies: the cursor moves in the transaction of the effect.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     calls::{Call, Calls},
-    decide::{Way, way},
+    decide::{NextMove, next_move},
     due::{self, Due, Person},
     moves::{self, Log, Move},
     sequence::{self, Sequence},
@@ -29,12 +29,12 @@ const BACKOFF: [Duration; 4] = [
     Duration::from_secs(30 * 60),
     Duration::from_secs(2 * 60 * 60),
 ];
-/// Until a contact that somebody holds is tried again.
+/// Wait before a contact is tried again that another transaction has locked.
 const LATER: Duration = Duration::from_secs(1);
-/// Until an enrollment of a suspended or paused tenant is looked at again.
-const REST: Duration = Duration::from_secs(5 * 60);
+/// Wait before an enrollment of a suspended or paused tenant is due again.
+const TENANT_STOPPED_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// What groups are worked on with.
+/// Takes the steps of groups of due enrollments.
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     pub(crate) pool: PgPool,
@@ -45,15 +45,15 @@ pub(crate) struct Groups {
     pub(crate) owner_mails_per_hour: u32,
 }
 
-/// What a group came to.
+/// The moves and log entries of a group.
 #[derive(Debug, Default)]
-struct Settled {
+struct GroupResult {
     moves: Vec<Move>,
     log: Vec<Log>,
 }
 
 impl Groups {
-    /// Works one group off; answers how many enrollments it had.
+    /// Takes the steps of one group; answers how many enrollments it had.
     pub(crate) async fn work(&self) -> Result<u64, StageError> {
         let mut announce = Announcements::new();
         let mut calls = Vec::new();
@@ -63,67 +63,67 @@ impl Groups {
             tx.rollback().await?;
             return Ok(0);
         }
-        // Nobody called: a share of the groups begins a trace, and its mail goes on in it.
+        // No caller started a trace: a share of the groups starts one, and their mail continues it.
         let span = Span::enter(SpanKind::Internal, || "sequencing step".into(), None);
         let traced = || span.as_ref().map(Span::ambient);
-        let settled = trace::within(traced(), self.settle(&mut tx, &due, &mut announce, &mut calls)).await?;
-        moves::write(&mut tx, &settled.moves, &settled.log).await?;
+        let result = trace::within(traced(), self.take_steps(&mut tx, &due, &mut announce, &mut calls)).await?;
+        moves::write(&mut tx, &result.moves, &result.log).await?;
         tx.commit().await?;
-        measure(&due, &settled);
+        measure(&due, &result);
         trace::scope(traced(), || calls.into_iter().for_each(|call| self.calls.start(call)));
-        // The ledger has it: the sweeps of the audience stage ring again for what the bus does not take.
+        // The ledger has it: the sweeps of the audience stage announce again what the bus did not take.
         if let Err(error) = self.bus.publish_all(announce).await {
             tracing::warn!(%error, "not announced; the sweep will");
         }
         Ok(u64::try_from(due.len()).unwrap_or(0))
     }
 
-    async fn settle(
+    async fn take_steps(
         &self,
         db: &mut PgConnection,
         due: &[Due],
         announce: &mut Announcements,
         calls: &mut Vec<Call>,
-    ) -> Result<Settled, StageError> {
+    ) -> Result<GroupResult, StageError> {
         let now = sqlx::query_scalar!(r#"select now() as "now!""#).fetch_one(&mut *db).await?;
         let sequences = sequence::load(&mut *db, due).await?;
         let people = due::people(&mut *db, due).await?;
-        let mut settled = Settled::default();
+        let mut result = GroupResult::default();
         let mut by_type: BTreeMap<StepType, Vec<Item<'_>>> = BTreeMap::new();
         for (due, person) in due.iter().zip(&people) {
-            // Foreign keys hold the sequence there.
+            // A foreign key makes sure that the sequence exists.
             let Some(sequence) = sequences.get(&(due.tenant_id, due.sequence_id)) else { continue };
-            match (way(due, sequence, person.as_ref(), self.steps_per_day), person) {
-                (Way::Act(step), Some(person)) => {
+            match (next_move(due, sequence, person.as_ref(), self.steps_per_day), person) {
+                (NextMove::Step(step), Some(person)) => {
                     by_type.entry(step.kind).or_default().push(Item { due, sequence, step, person });
                 }
-                (Way::Act(_), None) => settled.moves.push(Move::exit(due, ExitReason::ContactArchived)),
-                (Way::Exit(reason), _) => settled.moves.push(Move::exit(due, reason)),
-                (Way::Complete, _) => settled.moves.push(Move::complete(due)),
-                (Way::Park, _) => settled.moves.push(Move::park(due)),
-                (Way::Rest, _) => settled.moves.push(Move::again(due, now + REST)),
+                (NextMove::Step(_), None) => result.moves.push(Move::exit(due, ExitReason::ContactArchived)),
+                (NextMove::Exit(reason), _) => result.moves.push(Move::exit(due, reason)),
+                (NextMove::Complete, _) => result.moves.push(Move::complete(due)),
+                (NextMove::Pause, _) => result.moves.push(Move::pause(due)),
+                (NextMove::Wait, _) => result.moves.push(Move::again(due, now + TENANT_STOPPED_WAIT)),
             }
         }
         for (kind, items) in by_type {
             if kind == StepType::CallProductWebhook {
-                self.claim_calls(&items, now, &mut settled, calls);
+                self.claim_calls(&items, now, &mut result, calls);
                 continue;
             }
             let taken = steps::take(&mut *db, kind, &items, announce, self.owner_mails_per_hour).await?;
             for (item, taken) in items.iter().zip(taken) {
                 let (moved, log) = follow(item, taken, now);
-                settled.moves.push(moved);
-                settled.log.extend(log);
+                result.moves.push(moved);
+                result.log.extend(log);
             }
         }
-        Ok(settled)
+        Ok(result)
     }
 
-    /// Calls to products are made after the commit: the enrollment is claimed for as long as one may take. Where there is no room
-    /// for more, it comes again in a moment.
-    fn claim_calls(&self, items: &[Item<'_>], now: DateTime<Utc>, settled: &mut Settled, calls: &mut Vec<Call>) {
+    /// Claims enrollments whose step is a call to a product, which is made after the commit. An enrollment above the limit of concurrent
+    /// calls is due again in a moment.
+    fn claim_calls(&self, items: &[Item<'_>], now: DateTime<Utc>, result: &mut GroupResult, calls: &mut Vec<Call>) {
         for item in items {
-            settled.moves.push(match self.calls.claim(item) {
+            result.moves.push(match self.calls.claim(item) {
                 Some(call) => {
                     let token = call.token;
                     calls.push(call);
@@ -135,7 +135,7 @@ impl Groups {
     }
 }
 
-/// Where an item goes after its step, and what the log says of it.
+/// The move and the log entry after a step.
 pub(crate) fn follow(item: &Item<'_>, taken: Taken, now: DateTime<Utc>) -> (Move, Option<Log>) {
     match taken {
         Taken::Later => (Move::again(item.due, now + LATER), None),
@@ -153,7 +153,7 @@ pub(crate) fn advance(due: &Due, sequence: &Sequence, person: &Person, effect: &
     let moved = match (effect.ends, sequence.due(due.next_step + 1, now, person.timezone.as_deref())) {
         (Some(reason), _) => Move::exit(due, reason),
         (None, None) => Move::complete(due),
-        (None, Some(at)) => Move::on(due, at),
+        (None, Some(at)) => Move::next(due, at),
     };
     moved.after(due, effect)
 }
@@ -172,16 +172,16 @@ pub(crate) fn fail(
     }
 }
 
-fn measure(due: &[Due], settled: &Settled) {
+fn measure(due: &[Due], result: &GroupResult) {
     let now = Utc::now();
     for due in due {
         let late = (now - due.due_at).max(TimeDelta::zero());
         Histogram::SequenceLagSeconds.record(late.as_seconds_f64(), []);
     }
-    for log in &settled.log {
+    for log in &result.log {
         Counter::SequenceStepsTotal.add(1, [("step_type", log.kind.as_str()), ("outcome", log.outcome)]);
     }
-    for moved in &settled.moves {
+    for moved in &result.moves {
         if let Some(end) = moved.end() {
             Counter::EnrollmentsEndedTotal.add(1, [("reason", end)]);
         }

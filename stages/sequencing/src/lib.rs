@@ -1,9 +1,9 @@
 //! Sequencing: due enrollments take their next step, each exactly once.
 //!
-//! Work is found by the `due` sweep: it locks a group of due enrollments (`skip locked`: any number of processes), judges each
-//! contact, takes the steps of each type together, and moves the cursors in the same transaction. What a step sends goes down the
-//! road of all mail. Calls to products are made between two transactions, under a claim. Two more sweeps see to what happens
-//! between steps: `exits` ends enrollments of those who left, bounced, complained or answered, `settle` lets enrollments follow a
+//! The sweep `due_enrollments` locks a group of due enrollments (`skip locked`: any number of processes), decides about each contact,
+//! takes the steps of each type together, and moves the cursors in the same transaction. Mail of a step passes the whole pipeline. Calls
+//! to products are made between two transactions, under a claim. Two more sweeps cover the time between steps: `check_exits` ends
+//! enrollments of contacts that opted out, bounced, complained or answered; `apply_status_changes` resumes or ends the enrollments of a
 //! sequence that was resumed or archived.
 //!
 //! [`action`] and [`delay`] are its pure parts: the API checks steps and answers `next_action_at` with them.
@@ -16,7 +16,7 @@ mod exit;
 mod group;
 mod moves;
 mod sequence;
-mod settle;
+mod status_changes;
 mod steps;
 
 use std::{sync::Arc, time::Duration};
@@ -28,7 +28,7 @@ use runner::{Deps, StageError, Sweep};
 use calls::Calls;
 use checks::Checks;
 use group::Groups;
-use settle::Settle;
+use status_changes::StatusChanges;
 
 /// The stage's name.
 const NAME: &str = "sequencing";
@@ -44,7 +44,7 @@ pub struct Settings {
     /// Due enrollments of one group: one transaction.
     #[arg(long, env = "POSTRIDER_SEQUENCING_GROUP", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5_000))]
     pub sequencing_group: u16,
-    /// Pause after a look for due enrollments that found none.
+    /// Pause after a sweep that found no due enrollments.
     #[arg(long, env = "POSTRIDER_SEQUENCING_POLL", default_value = "250ms", value_parser = humantime::parse_duration)]
     pub sequencing_poll: Duration,
     /// Steps that a contact may take in one sequence within a day, over all its enrollments; with one more the enrollment ends
@@ -73,11 +73,11 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let due = DueSweep { groups, workers: settings.sequencing_workers.max(1), interval: settings.sequencing_poll };
     deps.runner.start_sweep(NAME, Arc::new(due));
     deps.runner.start_sweep(NAME, Arc::new(Checks { pool: deps.pool.clone() }));
-    deps.runner.start_sweep(NAME, Arc::new(Settle { pool: deps.pool.clone() }));
+    deps.runner.start_sweep(NAME, Arc::new(StatusChanges { pool: deps.pool.clone() }));
     Ok(())
 }
 
-/// Finds due enrollments and works them off, several groups at a time.
+/// Takes the steps of due enrollments, several groups at a time.
 struct DueSweep {
     groups: Groups,
     workers: usize,
@@ -87,7 +87,7 @@ struct DueSweep {
 #[async_trait]
 impl Sweep for DueSweep {
     fn name(&self) -> &'static str {
-        "due"
+        "due_enrollments"
     }
 
     fn interval(&self) -> Duration {
@@ -96,7 +96,7 @@ impl Sweep for DueSweep {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let first = self.groups.work().await?;
-        // One group took all there was: nothing for others.
+        // One group took everything that was due.
         if first < u64::try_from(self.groups.group_max).unwrap_or(u64::MAX) / 2 {
             return Ok(first);
         }

@@ -1,4 +1,4 @@
-//! Writing down where enrollments are and what each step did. That one has ended is told by a trigger of the table, whoever ends it.
+//! Writes the cursors of enrollments and the log of their steps. A trigger of the table makes the event when an enrollment ends.
 
 use chrono::{DateTime, Utc};
 use schemas::{EnrollmentStatus, ExitReason, StepType};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{due::Due, steps::Effect};
 
-/// Where an enrollment is now.
+/// The new cursor of an enrollment.
 #[derive(Debug, Clone)]
 pub(crate) struct Move {
     tenant_id: Uuid,
@@ -41,12 +41,12 @@ impl Move {
         }
     }
 
-    /// To the next step.
-    pub(crate) fn on(due: &Due, at: DateTime<Utc>) -> Self {
+    /// Advances to the next step.
+    pub(crate) fn next(due: &Due, at: DateTime<Utc>) -> Self {
         Self { next_step: due.next_step + 1, next_action_at: Some(at), attempts: 0, ..Self::stay(due) }
     }
 
-    /// The same step at another time, through no fault of its own.
+    /// The same step at another time; no attempt is counted.
     pub(crate) fn again(due: &Due, at: DateTime<Utc>) -> Self {
         Self { next_action_at: Some(at), ..Self::stay(due) }
     }
@@ -62,13 +62,13 @@ impl Move {
         Self { opted_out: effect.opted_out, steps_today: due.steps_today.saturating_add(1), ..self }
     }
 
-    /// Somebody has its step in hand until then.
+    /// A worker has claimed its step until then.
     pub(crate) fn claim(due: &Due, token: Uuid, until: DateTime<Utc>) -> Self {
         Self { next_action_at: Some(until), claim_token: Some(token), ..Self::stay(due) }
     }
 
-    /// Out of the due ones; its time stays.
-    pub(crate) fn park(due: &Due) -> Self {
+    /// Paused with its sequence; its time stays.
+    pub(crate) fn pause(due: &Due) -> Self {
         Self { status: EnrollmentStatus::Paused, ..Self::stay(due) }
     }
 
@@ -144,16 +144,16 @@ impl Log {
     }
 }
 
-/// Writes them. The enrollments are locked.
+/// Writes moves and log entries. The enrollments are locked.
 pub(crate) async fn write(db: &mut PgConnection, moves: &[Move], log: &[Log]) -> sqlx::Result<()> {
-    move_on(&mut *db, moves).await?;
+    write_moves(&mut *db, moves).await?;
     if !log.is_empty() {
         write_log(&mut *db, log).await?;
     }
     Ok(())
 }
 
-async fn move_on(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> {
+async fn write_moves(db: &mut PgConnection, moves: &[Move]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = moves.iter().map(|to| to.tenant_id).collect();
     let ids: Vec<Uuid> = moves.iter().map(|to| to.id).collect();
     let statuses: Vec<&str> = moves.iter().map(|to| to.status.as_str()).collect();

@@ -49,7 +49,7 @@ impl Stage for Webhooks {
         Ok(Vec::new())
     }
 
-    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+    fn commits_facts(&self, _: &[Self::Input]) -> bool {
         false
     }
 }

@@ -51,7 +51,7 @@ impl Sweep for Forget {
         FORGET_EVERY
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
@@ -97,7 +97,7 @@ impl Sweep for Measure {
         MEASURE_EVERY
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 

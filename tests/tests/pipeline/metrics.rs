@@ -27,7 +27,7 @@ const ZERO_HERE: &[&str] = &[
     "mail_inbound_mails_total",
     "mail_assistant_calls_total",
     "mail_assistant_refusals_total",
-    "mail_pace_put_off_total",
+    "mail_pace_postponed_total",
     "mail_trace_spans_total",
     "mail_panics_total",
     "mail_reader_jobs_total",
@@ -184,11 +184,11 @@ async fn every_metric_is_told_where_the_list_says_and_no_label_speaks_of_anybody
 /// What is wrong with a series.
 fn faults_of(process: &str, sample: &Sample, metric: &Metric) -> Vec<String> {
     let mut faults = Vec::new();
-    let is_teller = match metric.teller {
+    let is_emitter = match metric.emitter {
         Emitter::Every | Emitter::Runner => true,
         Emitter::Parts(parts) => parts.contains(&process),
     };
-    if !is_teller {
+    if !is_emitter {
         faults.push(format!("{process} tells {}, which is another's", sample.name));
     }
     let named: BTreeSet<&str> = sample.labels.keys().map(String::as_str).filter(|label| *label != "le").collect();

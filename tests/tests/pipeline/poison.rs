@@ -28,7 +28,7 @@ async fn sent(rig: &Rig, people: usize, prefix: &str) -> Vec<Uuid> {
 /// A bounce of each send, as the server for such mail stores it. Earlier ones are due first.
 async fn came_back(rig: &Rig, sends: &[Uuid], seconds_ago: i32) {
     sqlx::query(
-        "insert into inbound_mails (tenant_id, id, send_id, road, null_sender, size, head, due_at)
+        "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head, due_at)
          select $1, gen_random_uuid(), send_id, 'return_path', true, octet_length($3), $3, now() - make_interval(secs => $4)
          from unnest($2::uuid[]) send_id",
     )

@@ -129,8 +129,8 @@ async fn each_batch_of_a_campaign_is_a_trace_that_names_the_launch() {
     let mut ids = BTreeSet::new();
     for trace in batches {
         let steps = trace_with(&collector, &trace, &ROAD[1..]).await;
-        assert_chain(&steps, &["audience hand on", ROAD[1], ROAD[2], ROAD[3]]);
-        let first = named(&steps, "audience hand on");
+        assert_chain(&steps, &["audience dispatch", ROAD[1], ROAD[2], ROAD[3]]);
+        let first = named(&steps, "audience dispatch");
         assert_eq!((first.parent.as_str(), &first.links), ("", &vec![TRACES[1].0.to_owned()]), "because of the launch");
         assert_eq!(named(&steps, ROAD[2]).attributes["mail.campaign_id"], campaign.to_string());
         ids.insert(first.attributes["mail.batch_id"].clone());

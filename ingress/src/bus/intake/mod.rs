@@ -81,7 +81,7 @@ impl Stage for Requests {
         Ok(outputs)
     }
 
-    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+    fn commits_facts(&self, _: &[Self::Input]) -> bool {
         // Rung where the act commits.
         false
     }

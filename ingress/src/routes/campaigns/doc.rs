@@ -101,7 +101,7 @@ fn pause_reason() -> Schema {
 }
 
 fn letter() -> Schema {
-    one_of(ledger::audience::LETTERS)
+    one_of(ledger::audience::VARIANT_NAMES)
 }
 
 fn variant_fields() -> Vec<Field> {

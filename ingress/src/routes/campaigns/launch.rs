@@ -253,7 +253,7 @@ pub(super) fn announce(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use ledger::audience::Members;
+    use ledger::audience::AudienceMembers;
     use rstest::rstest;
 
     #[rstest]
@@ -290,7 +290,7 @@ mod tests {
             queued,
             skipped: Vec::new(),
             digest: "d".to_owned(),
-            members: Members::default(),
+            members: AudienceMembers::default(),
             variants: Vec::new(),
         };
         assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);

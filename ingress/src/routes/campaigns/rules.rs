@@ -10,8 +10,8 @@ use crate::act::{Faults, Id, Patch};
 
 /// Fewest variants of a test.
 pub(super) const VARIANTS_MIN: usize = 2;
-/// Most variants of a test: one for each of [`ledger::audience::LETTERS`].
-pub(super) const VARIANTS_MAX: usize = ledger::audience::LETTERS.len();
+/// Most variants of a test: one for each of [`ledger::audience::VARIANT_NAMES`].
+pub(super) const VARIANTS_MAX: usize = ledger::audience::VARIANT_NAMES.len();
 /// The largest weight of a variant.
 pub(super) const WEIGHT_MAX: i64 = 1_000;
 /// Longest wait for a winner: thirty days.

@@ -31,7 +31,7 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     let variant = query.variant.as_deref();
     if let Some(variant) = variant {
         let mut faults = Faults::default();
-        faults.one_of("variant", variant, &ledger::audience::LETTERS);
+        faults.one_of("variant", variant, &ledger::audience::VARIANT_NAMES);
         faults.finish()?;
     }
     let month =

@@ -185,7 +185,7 @@ async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rul
     sqlx::query!("delete from campaign_variants where tenant_id = $1 and campaign_id = $2", tenant, campaign)
         .execute(&mut *db)
         .await?;
-    for (variant, letter) in rules.variants.iter().zip(ledger::audience::LETTERS) {
+    for (variant, letter) in rules.variants.iter().zip(ledger::audience::VARIANT_NAMES) {
         sqlx::query!(
             "insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, subject, preheader, template_id,
                                             body_html, content_id)

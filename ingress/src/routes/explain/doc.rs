@@ -48,7 +48,7 @@ pub(super) fn explain() -> Doc {
         required("decided_by", one_of(GATES).or_null()),
         required(
             "variant",
-            one_of(ledger::audience::LETTERS).or_null().about("Of an A/B test; null in the remainder."),
+            one_of(ledger::audience::VARIANT_NAMES).or_null().about("Of an A/B test; null in the remainder."),
         ),
         required("gates", array(gate)),
         required(

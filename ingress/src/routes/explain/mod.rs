@@ -144,7 +144,7 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
     let variant = match &contact {
         Some(contact) if !row.variants.is_empty() => {
             let part = store::part(&mut *asker.db, id, contact.id, row.split().thresholds()).await?;
-            send.as_ref().and_then(|send| send.variant.clone()).or(row.split().letter(part).map(str::to_owned))
+            send.as_ref().and_then(|send| send.variant.clone()).or(row.split().variant_name(part).map(str::to_owned))
         }
         _ => None,
     };

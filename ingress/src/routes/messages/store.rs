@@ -101,7 +101,7 @@ pub(crate) async fn standings(
         r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
                   invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
-           from standings($1, $2)"#,
+           from recipient_eligibility($1, $2)"#,
         tenant,
         contacts
     )

@@ -6,10 +6,10 @@ mod store;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ledger::outcomes::Fault;
+use ledger::outcomes::OutcomeFault;
+use ledger::outcomes::OutcomeRefusal;
 use ledger::outcomes::OutcomeRequest;
 use ledger::outcomes::Premium;
-use ledger::outcomes::Refusal;
 use ledger::outcomes::SHARE_WHOLE;
 use runtime::Publication;
 use schemas::{OutcomeType, RequestAnnounced, RequestKind, new_id, subjects};
@@ -36,9 +36,9 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
     let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
     let recorded =
         ledger::outcomes::record(act.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
-            Refusal::ContactConflict => ApiError::unprocessable("contact_conflict")
+            OutcomeRefusal::ContactConflict => ApiError::unprocessable("contact_conflict")
                 .detail("contact_email and dot_number belong to different contacts"),
-            Refusal::Ledger(error) => error.into(),
+            OutcomeRefusal::Ledger(error) => error.into(),
         })?;
     if recorded.changed {
         let ring = RequestAnnounced::of(tenant, recorded.outcome_id, RequestKind::Outcome);
@@ -52,7 +52,7 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
     )
 }
 
-fn refused(faults: Vec<Fault>) -> ApiError {
+fn refused(faults: Vec<OutcomeFault>) -> ApiError {
     ApiError::validation(
         faults.into_iter().map(|fault| FieldFault::new(fault.path, fault.code, fault.detail)).collect(),
     )

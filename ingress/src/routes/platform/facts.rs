@@ -282,7 +282,7 @@ async fn owed(pool: &PgPool) -> sqlx::Result<Vec<Owed>> {
 async fn pacing(pool: &PgPool) -> sqlx::Result<Pacing> {
     sqlx::query_as!(
         Pacing,
-        r#"select held as "held!", barren as "barren!", slowest, warming as "warming!" from platform_pacing()"#
+        r#"select throttled as "held!", stalled as "barren!", slowest, warming as "warming!" from platform_pacing()"#
     )
     .fetch_one(pool)
     .await

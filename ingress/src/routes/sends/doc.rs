@@ -32,7 +32,9 @@ fn common() -> Vec<Field> {
         required("step_id", id().or_null()),
         required(
             "variant",
-            one_of(ledger::audience::LETTERS).or_null().about("Of an A/B test; null while it waits for the winner."),
+            one_of(ledger::audience::VARIANT_NAMES)
+                .or_null()
+                .about("Of an A/B test; null while it waits for the winner."),
         ),
         required("template_id", id().or_null()),
         required(

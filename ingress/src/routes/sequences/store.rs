@@ -245,7 +245,7 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
              status = coalesce($7, status),
              activated_at = case when $7 = 'active' then coalesce(activated_at, now()) else activated_at end,
              archived_at = case when $7 = 'archived' then coalesce(archived_at, now()) else archived_at end,
-             settle_since = case when $7 in ('active', 'archived') then now() else settle_since end,
+             unapplied_since = case when $7 in ('active', 'archived') then now() else unapplied_since end,
              updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,

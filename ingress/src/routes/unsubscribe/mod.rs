@@ -17,7 +17,7 @@ use axum::{
 };
 use http::HeaderMap;
 use ledger::OptOut;
-use ledger::preferences::Evidence;
+use ledger::preferences::ConsentEvidence;
 use runtime::{Counter, plans};
 use schemas::{
     SendId,
@@ -96,7 +96,7 @@ impl Leaving {
     async fn carry_out(self) -> Result<OptOut, ApiError> {
         let Self { ingress, claims, method, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
-        let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
         let found = opt_out(&mut tx, &claims, method, evidence).await?;
         tx.commit().await?;
@@ -110,7 +110,7 @@ async fn opt_out(
     db: &mut PgConnection,
     claims: &TokenClaims,
     method: &str,
-    evidence: Evidence<'_>,
+    evidence: ConsentEvidence<'_>,
 ) -> sqlx::Result<OptOut> {
     plans::follow_keys(&mut *db).await?;
     let found = ledger::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;

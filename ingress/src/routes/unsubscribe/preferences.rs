@@ -10,7 +10,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::HeaderMap;
-use ledger::preferences::{self, Evidence, Recipient, Topic};
+use ledger::preferences::{self, ConsentEvidence, Recipient, Topic};
 use schemas::{
     parse_id,
     token::{Purpose, TokenClaims},
@@ -131,7 +131,7 @@ impl Choosing {
         let contact = recipient.contact_id;
         let ip = peer.ip().map(|ip| ip.to_string());
         let agent = signals::user_agent(&headers);
-        let evidence = Evidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
         let mut left = None;
         let told = match &wish {
             Wish::Save { shown, chosen } => {

@@ -17,7 +17,7 @@ pub(super) async fn pause(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyh
     let was = lock(&mut tx, id).await?;
     if !was {
         sqlx::query!(
-            "update tenants set paused_at = now(), pause_actor = $2, pause_reason = $3, wakes = false, updated_at = now() where id = $1",
+            "update tenants set paused_at = now(), pause_actor = $2, pause_reason = $3, resuming = false, updated_at = now() where id = $1",
             id,
             who::actor(),
             reason,
@@ -39,7 +39,7 @@ pub(super) async fn resume(pool: &PgPool, id: Uuid, reason: Option<&str>) -> any
     let was = lock(&mut tx, id).await?;
     if was {
         sqlx::query!(
-            "update tenants set paused_at = null, pause_actor = null, pause_reason = null, wakes = true, updated_at = now() where id = $1",
+            "update tenants set paused_at = null, pause_actor = null, pause_reason = null, resuming = true, updated_at = now() where id = $1",
             id
         )
         .execute(&mut *tx)

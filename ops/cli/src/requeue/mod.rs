@@ -14,8 +14,8 @@ use crate::{
     progress, seek,
     who::Act,
 };
-use ledger::decide::{self, Decision, Outcome};
-use ledger::requeue::{self, Scope};
+use ledger::decide::{self, OperatorDecision, OperatorOutcome};
+use ledger::requeue::{self, RequeueScope as Scope};
 
 /// Rings again for work that does not move.
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub struct Args {
     database: DatabaseArgs,
     /// Decides the sends among them whose outcome is in doubt. Needs a reason: what the relay's log says of them.
     #[arg(long, value_enum, global = true, requires = "reason")]
-    unknown_as: Option<Outcome>,
+    unknown_as: Option<OperatorOutcome>,
     /// Has deferred sends tried now instead of at their time.
     #[arg(long, global = true)]
     now: bool,
@@ -57,12 +57,12 @@ enum What {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let scope = find(&pool, args.what).await?;
-    let rung = requeue::ring(&pool, &scope, args.now).await?;
-    let doubtful = requeue::in_doubt(&pool, &scope).await?;
+    let rung = requeue::requeue(&pool, &scope, args.now).await?;
+    let doubtful = requeue::unknown_sends(&pool, &scope).await?;
     let decided = match args.unknown_as {
         Some(outcome) if !doubtful.is_empty() => {
             let bar = progress::bar(doubtful.len() as u64, "deciding");
-            let decision = Decision { outcome, from: &["unknown"], evidence: "operator" };
+            let decision = OperatorDecision { outcome, from: &["unknown"], evidence: "operator" };
             let decided = decide::decide(&pool, &doubtful, decision, |count| bar.inc(count as u64)).await?;
             bar.finish_and_clear();
             decided
@@ -70,7 +70,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         _ => 0,
     };
     let in_doubt = doubtful.len() as u64 - decided;
-    let words = rung.words(decided, args.unknown_as, in_doubt);
+    let words = rung.summary(decided, args.unknown_as, in_doubt);
     let mut db = pool.acquire().await?;
     let subject = scope.subject();
     let act = Act {
@@ -79,12 +79,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         subject: &subject,
         reason: args.reason.as_deref(),
         outcome: Some(&words),
-        detail: Some(json!({"rung": rung.batches, "decided": decided, "as": args.unknown_as.map(Outcome::as_str)})),
+        detail: Some(
+            json!({"rung": rung.batches, "decided": decided, "as": args.unknown_as.map(OperatorOutcome::as_str)}),
+        ),
     };
     act.audit(&mut db).await?;
     let record = json!({
         "what": subject, "tenant": scope.tenant(), "rung": rung.batches, "requests": rung.requests, "brought_forward": rung.forward,
-        "left_alone": rung.left, "decided": decided, "in_doubt": in_doubt, "says": words,
+        "left_alone": rung.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
     operator::say(&record, &words);
     Ok(())

@@ -14,7 +14,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{operator, progress, who::Act};
-use ledger::decide::{self, Decision, Outcome};
+use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
 /// Everything that is not decided. After a restore nobody holds what the ledger says is claimed or fenced.
 const UNDECIDED: [&str; 5] = ["queued", "claimed", "fenced", "deferred", "unknown"];
@@ -30,7 +30,7 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason:
     let open = open_batches(pool).await?;
     let shown: Vec<(Uuid, Uuid)> = ids.iter().filter_map(|id| Some((*open.get(&SendId(*id).batch())?, *id))).collect();
     let bar = progress::bar(shown.len() as u64, "reconciling");
-    let decision = Decision { outcome: Outcome::Sent, from: &UNDECIDED, evidence: "relay_log" };
+    let decision = OperatorDecision { outcome: OperatorOutcome::Sent, from: &UNDECIDED, evidence: "relay_log" };
     let marked = match dry_run {
         true => 0,
         false => decide::decide(pool, &shown, decision, |count| bar.inc(count as u64)).await?,

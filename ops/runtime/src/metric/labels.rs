@@ -1,6 +1,6 @@
 //! Labels, and the bounded sets their values come from.
 
-pub(super) use crate::pause_switches::STAGES as STAGE_WORDS;
+pub(super) use crate::pause_switches::STAGES as STAGE_NAMES;
 
 use schemas::{EventType, ExitReason, Lane, RequestKind, SendState, SkipReason, StepType, answers::Class};
 
@@ -9,37 +9,37 @@ use schemas::{EventType, ExitReason, Lane, RequestKind, SendState, SkipReason, S
 pub struct Label {
     /// Its name.
     pub name: &'static str,
-    /// What it may say.
+    /// Its possible values.
     pub values: Values,
 }
 
-/// What a label may say.
+/// The possible values of a label.
 #[derive(Debug, Clone, Copy)]
 pub enum Values {
-    /// One of these words.
-    Words(fn() -> Vec<&'static str>),
-    /// A code of the program's own: lower-case words. These are known before anything happens.
+    /// One of these values.
+    OneOf(fn() -> Vec<&'static str>),
+    /// A code of the program, in lower case. The listed ones are exported from the start.
     Codes(&'static [&'static str]),
     /// A route of the API, as OpenAPI writes it; `none` for a path that is none.
     Route,
     /// An HTTP status.
     Status,
-    /// What a process runs, and in which version.
+    /// The parts a process runs, and its version.
     Build,
 }
 
 impl Values {
-    /// The values that are known before anything happens.
+    /// The values that are exported from the start.
     #[must_use]
     pub fn known(self) -> Vec<&'static str> {
         match self {
-            Self::Words(words) => words(),
+            Self::OneOf(one_of) => one_of(),
             Self::Codes(codes) => codes.to_vec(),
             Self::Route | Self::Status | Self::Build => Vec::new(),
         }
     }
 
-    /// Whether a value is one of the set, or at least of its kind.
+    /// True if a value is one of the set, or at least has its form.
     #[must_use]
     pub fn allow(self, value: &str) -> bool {
         let made_of = |extra: &[u8]| {
@@ -47,7 +47,7 @@ impl Values {
                 && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || extra.contains(&byte))
         };
         match self {
-            Self::Words(words) => words().contains(&value),
+            Self::OneOf(one_of) => one_of().contains(&value),
             Self::Codes(_) => made_of(b"_-.:") && !value.bytes().any(|byte| byte.is_ascii_uppercase()),
             Self::Route => value == "none" || (value.starts_with('/') && made_of(b"/{}_-.*")),
             Self::Status => value.len() == 3 && value.bytes().all(|byte| byte.is_ascii_digit()),
@@ -55,11 +55,11 @@ impl Values {
         }
     }
 
-    /// The set in words, for people.
+    /// The set as text, for the metrics page.
     #[must_use]
     pub fn describe(self) -> String {
         match self {
-            Self::Words(words) => words().join(", "),
+            Self::OneOf(one_of) => one_of().join(", "),
             Self::Codes([]) => "a code of the program's own".to_owned(),
             Self::Codes(codes) => format!("{}, or another code of the program's own", codes.join(", ")),
             Self::Route => "a route of the API, as OpenAPI writes it; none for any other path".to_owned(),
@@ -69,19 +69,19 @@ impl Values {
     }
 }
 
-/// Which processes tell a metric.
+/// Which processes export a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Emitter {
     /// Every process.
     Every,
-    /// Those that run one of these parts.
+    /// Processes that run one of these parts.
     Parts(&'static [&'static str]),
     /// The runner, of each stage it runs and each lane that stage reads.
     Runner,
 }
 
 impl Emitter {
-    /// In words, for people.
+    /// As text, for the metrics page.
     #[must_use]
     pub fn describe(self) -> String {
         match self {
@@ -94,43 +94,51 @@ impl Emitter {
 
 macro_rules! closed {
     ($set:ty) => {
-        Values::Words(|| <$set>::ALL.iter().map(|member| member.as_str()).collect())
+        Values::OneOf(|| <$set>::ALL.iter().map(|member| member.as_str()).collect())
     };
 }
 
-macro_rules! words {
-    ($($word:literal),+ $(,)?) => { Values::Words(|| vec![$($word),+]) };
+macro_rules! one_of {
+    ($($word:literal),+ $(,)?) => { Values::OneOf(|| vec![$($word),+]) };
 }
-pub(super) use words;
+pub(super) use one_of;
 
-pub(super) const STAGE: Values = Values::Words(|| STAGE_WORDS.to_vec());
+pub(super) const STAGE: Values = Values::OneOf(|| STAGE_NAMES.to_vec());
 /// The stages, and the ingress, which sweeps, too.
-pub(super) const PART: Values = Values::Words(|| STAGE_WORDS.into_iter().chain(["ingress"]).collect());
+pub(super) const PART: Values = Values::OneOf(|| STAGE_NAMES.into_iter().chain(["ingress"]).collect());
 pub(super) const LANE: Values = closed!(Lane);
 pub(super) const STATE: Values = closed!(SendState);
 pub(super) const SKIP_REASON: Values = closed!(SkipReason);
 pub(super) const EVENT: Values = closed!(EventType);
 pub(super) const STEP: Values = closed!(StepType);
 pub(super) const REQUEST: Values = closed!(RequestKind);
-/// What internal systems may publish.
-pub(super) const DIRECT: Values =
-    words!["campaign-launch", "transactional", "message", "enrollment", "outcome", "contact", "suppression", "unknown"];
-/// Operators that take the mail of many domains, and all the others together.
-pub(super) const RECEIVER: Values = Values::Words(|| schemas::receiver::families().collect());
-pub(super) const STREAM: Values = Values::Words(|| crate::streams::STREAMS.iter().map(|spec| spec.name).collect());
-pub(super) const ROLE: Values = words!["ingress", "ingress_by_key", "ingress_reads_by_key", "admission", "stages"];
-/// How a request of the API came.
-pub(super) const VIA: Values = words!["http", "bus"];
-pub(super) const METHOD: Values = words!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
-pub(super) const PROVIDER: Values = words!["ses", "postmark", "sendgrid", "mailgun", "resend"];
-/// Who told a fact: a provider, or a link that a recipient followed.
-pub(super) const SOURCE: Values = words!["ses", "postmark", "sendgrid", "mailgun", "resend", "link"];
+/// Requests that internal systems may publish.
+pub(super) const DIRECT: Values = one_of![
+    "campaign-launch",
+    "transactional",
+    "message",
+    "enrollment",
+    "outcome",
+    "contact",
+    "suppression",
+    "unknown"
+];
+/// Operators that receive the mail of many domains, and all others together.
+pub(super) const RECEIVER: Values = Values::OneOf(|| schemas::receiver::families().collect());
+pub(super) const STREAM: Values = Values::OneOf(|| crate::streams::STREAMS.iter().map(|spec| spec.name).collect());
+pub(super) const ROLE: Values = one_of!["ingress", "ingress_by_key", "ingress_reads_by_key", "admission", "stages"];
+/// The transport of an API request.
+pub(super) const VIA: Values = one_of!["http", "bus"];
+pub(super) const METHOD: Values = one_of!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
+pub(super) const PROVIDER: Values = one_of!["ses", "postmark", "sendgrid", "mailgun", "resend"];
+/// The source of a fact: a provider, or a tracking link.
+pub(super) const SOURCE: Values = one_of!["ses", "postmark", "sendgrid", "mailgun", "resend", "link"];
 pub(super) const SIGNAL: Values =
-    words!["opened", "clicked", "unsubscribed", "delivered", "complained", "bounced", "replied", "any"];
-/// What a receiving server's answer meant.
+    one_of!["opened", "clicked", "unsubscribed", "delivered", "complained", "bounced", "replied", "any"];
+/// The class of a receiving server's answer.
 pub(super) const ANSWER: Values =
-    Values::Words(|| Class::ALL.iter().map(|class| class.as_str()).chain(["accepted", "no_answer"]).collect());
-/// Why a send failed for good: what the last answer meant, or a code of rendering and delivery.
+    Values::OneOf(|| Class::ALL.iter().map(|class| class.as_str()).chain(["accepted", "no_answer"]).collect());
+/// Why a send failed for good: the class of the last answer, or a code of rendering and delivery.
 pub(super) const FAILURE: Values = Values::Codes(&[
     "hard",
     "mailbox_full",
@@ -144,4 +152,4 @@ pub(super) const FAILURE: Values = Values::Codes(&[
     "invalid_address",
 ]);
 pub(super) const ENROLLMENT_END: Values =
-    Values::Words(|| ExitReason::ALL.iter().map(|reason| reason.as_str()).chain(["completed"]).collect());
+    Values::OneOf(|| ExitReason::ALL.iter().map(|reason| reason.as_str()).chain(["completed"]).collect());

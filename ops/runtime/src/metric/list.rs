@@ -4,7 +4,7 @@ use super::{
     Metric,
     labels::{
         ANSWER, DIRECT, ENROLLMENT_END, EVENT, Emitter, FAILURE, LANE, Label, METHOD, PART, PROVIDER, RECEIVER,
-        REQUEST, ROLE, SIGNAL, SKIP_REASON, SOURCE, STAGE, STATE, STEP, STREAM, VIA, Values, words,
+        REQUEST, ROLE, SIGNAL, SKIP_REASON, SOURCE, STAGE, STATE, STEP, STREAM, VIA, Values, one_of,
     },
 };
 
@@ -14,15 +14,15 @@ const WORK: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 const ANSWERING: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 /// A commit, or the wait for a connection.
 const COMMIT: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0];
-/// From a request to its end: milliseconds for one mail, a day for a campaign that was put off.
-const ROAD: &[f64] =
+/// From a request to its end: milliseconds for one mail, a day for a deferred campaign.
+const LATENCY: &[f64] =
     &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
 
 const INGRESS: Emitter = Emitter::Parts(&["ingress"]);
 const DELIVERY: Emitter = Emitter::Parts(&["delivery"]);
 const ENGAGEMENT: Emitter = Emitter::Parts(&["engagement"]);
 const ATTRIBUTION: Emitter = Emitter::Parts(&["attribution"]);
-/// Those that read strangers' files.
+/// The parts that read untrusted files.
 const READING: Emitter = Emitter::Parts(&["ingress", "engagement"]);
 const WEBHOOKS: Emitter = Emitter::Parts(&["webhooks"]);
 const SEQUENCING: Emitter = Emitter::Parts(&["sequencing"]);
@@ -30,7 +30,7 @@ const SEQUENCING: Emitter = Emitter::Parts(&["sequencing"]);
 macro_rules! metric_set {
     ($(#[$meta:meta])* $name:ident { $(
         $(#[doc = $doc:literal])+
-        $variant:ident = $text:literal [$($label:ident: $values:expr),*] from $teller:expr $(=> $buckets:ident)?,
+        $variant:ident = $text:literal [$($label:ident: $values:expr),*] from $emitter:expr $(=> $buckets:ident)?,
     )+ }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ macro_rules! metric_set {
             #[must_use]
             pub fn name(self) -> &'static str { match self { $(Self::$variant => $text,)+ } }
 
-            /// All there is to know about it.
+            /// Its name, meaning, labels, emitter and buckets.
             #[must_use]
             pub fn metric(self) -> Metric {
                 match self {
@@ -52,7 +52,7 @@ macro_rules! metric_set {
                         name: $text,
                         help: concat!($($doc),+).trim_ascii(),
                         labels: const { &[$(Label { name: stringify!($label), values: $values }),*] },
-                        teller: $teller,
+                        emitter: $emitter,
                         buckets: metric_set!(@buckets $($buckets)?),
                     },)+
                 }
@@ -70,93 +70,92 @@ metric_set! {
         StageReceivedTotal = "mail_stage_received_total" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages a stage finished with.
         StageHandledTotal = "mail_stage_handled_total"
-            [stage: PART, lane: LANE, outcome: words!["done", "retried", "dead_lettered"]] from Emitter::Runner,
-        /// Messages a stage published and saw stored.
+            [stage: PART, lane: LANE, outcome: one_of!["done", "retried", "dead_lettered"]] from Emitter::Runner,
+        /// Messages a stage published, and whose storage was confirmed.
         StagePublishedTotal = "mail_stage_published_total" [stage: PART, lane: LANE] from Emitter::Runner,
-        /// Messages that came again.
+        /// Messages that were delivered again.
         StageRedeliveredTotal = "mail_stage_redelivered_total" [stage: PART, lane: LANE] from Emitter::Runner,
-        /// Messages set aside for a person, by why.
+        /// Messages set aside for a person, by reason.
         StageDeadLetteredTotal = "mail_stage_dead_lettered_total"
             [stage: PART, lane: LANE, reason: Values::Codes(&["malformed"])] from Emitter::Runner,
-        /// Pieces of work a sweep found and put right.
+        /// Pieces of work a sweep found and handled.
         SweepFoundTotal = "mail_sweep_found_total" [stage: PART, sweep: Values::Codes(&[])] from Emitter::Runner,
         /// Sweeps that failed; they run again.
         SweepFailedTotal = "mail_sweep_failed_total" [stage: PART, sweep: Values::Codes(&[])] from Emitter::Runner,
-        /// Panics that were caught, by the stage and the kind of task. Each cost what the task had in hand; the task went on.
+        /// Panics that were caught, by the stage and the kind of task. Each cost the task's current piece of work; the task continued.
         PanicsTotal = "mail_panics_total"
-            [stage: PART, task: words!["handler", "worker", "sweep", "gauges", "heartbeat", "ledger_writer", "task"]] from Emitter::Every,
+            [stage: PART, task: one_of!["handler", "worker", "sweep", "gauges", "heartbeat", "ledger_writer", "task"]] from Emitter::Every,
         /// Recipients withheld on purpose.
         SendsWithheldTotal = "mail_sends_withheld_total"
-            [stage: words!["audience", "compliance", "delivery"], reason: SKIP_REASON]
+            [stage: one_of!["audience", "compliance", "delivery"], reason: SKIP_REASON]
             from Emitter::Parts(&["audience", "compliance", "delivery"]),
         /// Sends by the state they reached.
         SendsTotal = "mail_sends_total" [lane: LANE, state: STATE] from Emitter::Parts(&["audience", "rendering", "delivery"]),
-        /// Sends that failed for good, by why.
+        /// Sends that failed for good, by reason.
         SendsFailedTotal = "mail_sends_failed_total" [lane: LANE, class: FAILURE] from Emitter::Parts(&["rendering", "delivery"]),
         /// Answers of receiving servers, by what they mean.
         SmtpAnswersTotal = "mail_smtp_answers_total" [lane: LANE, class: ANSWER] from DELIVERY,
-        /// Answers "later" that slow down the mail from one sending domain to one receiver.
+        /// Answers "later" of a receiver, which reduce the rate of one sending domain's mail to it.
         PaceDeferralsTotal = "mail_pace_deferrals_total" [receiver: RECEIVER] from DELIVERY,
-        /// Sends put off untried, because the receiver is not to get more now; each time counts.
-        PacePutOffTotal = "mail_pace_put_off_total" [receiver: RECEIVER] from DELIVERY,
-        /// SMTP connections opened, or how far those came that were not.
+        /// Sends postponed without an attempt, because the rate to their receiver is used up; each time counts.
+        PacePostponedTotal = "mail_pace_postponed_total" [receiver: RECEIVER] from DELIVERY,
+        /// SMTP connections: opened, or the step at which opening failed.
         SmtpConnectionsTotal = "mail_smtp_connections_total"
-            [outcome: words!["open", "connect", "greeting", "tls", "auth", "mail", "rcpt", "data", "body", "final"]] from DELIVERY,
+            [outcome: one_of!["open", "connect", "greeting", "tls", "auth", "mail", "rcpt", "data", "body", "final"]] from DELIVERY,
         /// Requests of the API answered, whether they came by HTTP or over the bus.
         HttpRequestsTotal = "mail_http_requests_total"
             [via: VIA, route: Values::Route, method: METHOD, status: Values::Status] from INGRESS,
-        /// Requests that internal systems published, by what became of them.
-        DirectRequestsTotal = "mail_direct_requests_total" [kind: DIRECT, outcome: words!["accepted", "rejected"]] from INGRESS,
-        /// Requests of providers that tell what became of mail.
+        /// Requests that internal systems published, by outcome.
+        DirectRequestsTotal = "mail_direct_requests_total" [kind: DIRECT, outcome: one_of!["accepted", "rejected"]] from INGRESS,
+        /// Provider event requests, by outcome.
         HookRequestsTotal = "mail_hook_requests_total"
-            [provider: PROVIDER, outcome: words!["stored", "repeated", "confirmed", "refused", "throttled", "failed"]] from INGRESS,
-        /// What providers told.
+            [provider: PROVIDER, outcome: one_of!["stored", "repeated", "confirmed", "refused", "throttled", "failed"]] from INGRESS,
+        /// Facts of provider events, by outcome.
         InboundFactsTotal = "mail_inbound_facts_total"
-            [provider: SOURCE, outcome: words!["recorded", "parked", "joined", "dropped", "ignored", "malformed", "failed"]]
+            [provider: SOURCE, outcome: one_of!["recorded", "pending", "joined", "dropped", "ignored", "malformed", "failed"]]
             from ENGAGEMENT,
-        /// Mails that came back, and what was made of them; or why they were not taken.
+        /// Inbound mails, by what they were; or why they were refused.
         InboundMailsTotal = "mail_inbound_mails_total"
-            [outcome: words![
+            [outcome: one_of![
                 "bounced", "delivered", "complained", "unsubscribed", "replied", "auto_replied", "delayed", "relayed", "receipt",
                 "auth_failure", "no_report", "no_evidence", "unreadable", "given_up", "bad_address", "unknown_send", "too_large",
                 "bare_line_end"
             ]] from ENGAGEMENT,
-        /// Opens, clicks and unsubscribes taken in: at the edge (published, lost, dropped) and into the ledger (recorded, repeated, parked).
+        /// Opens, clicks and unsubscribes: at the ingress (published, lost, dropped) and into the ledger (recorded, repeated, pending).
         SignalsTotal = "mail_signals_total"
-            [kind: SIGNAL, outcome: words!["published", "lost", "dropped", "recorded", "repeated", "parked"]]
+            [kind: SIGNAL, outcome: one_of!["published", "lost", "dropped", "recorded", "repeated", "pending"]]
             from Emitter::Parts(&["ingress", "engagement"]),
         /// Events made of facts.
         EventsTotal = "mail_events_total" [type: EVENT] from WEBHOOKS,
         /// Events published to products' feeds on the bus.
         FeedEventsTotal = "mail_feed_events_total" [] from WEBHOOKS,
         /// Attempts to deliver to webhook subscriptions.
-        WebhookAttemptsTotal = "mail_webhook_attempts_total" [outcome: words!["delivered", "failed", "dead", "disabled"]] from WEBHOOKS,
-        /// Why attempts failed: a code of ours, or `answered_<status>`.
+        WebhookAttemptsTotal = "mail_webhook_attempts_total" [outcome: one_of!["delivered", "failed", "dead", "disabled"]] from WEBHOOKS,
+        /// Failed webhook attempts, by reason: a code of the engine, or `answered_<status>`.
         WebhookFailuresTotal = "mail_webhook_failures_total"
             [reason: Values::Codes(&["timed_out", "connect_failed", "tls_failed", "dns_failed", "connection_lost", "address_not_allowed", "gone"])]
             from WEBHOOKS,
         /// Credits of outcomes that were set or restated.
-        OutcomesCreditedTotal = "mail_outcomes_credited_total" [rule: words!["human_click", "delivered", "none"]] from ATTRIBUTION,
+        OutcomesCreditedTotal = "mail_outcomes_credited_total" [rule: one_of!["human_click", "delivered", "none"]] from ATTRIBUTION,
         /// Steps of sequences.
         SequenceStepsTotal = "mail_sequence_steps_total"
-            [step_type: STEP, outcome: words!["done", "unchanged", "withheld", "retried", "failed"]] from SEQUENCING,
-        /// Enrollments that ended, by why.
+            [step_type: STEP, outcome: one_of!["done", "unchanged", "withheld", "retried", "failed"]] from SEQUENCING,
+        /// Enrollments that ended, by reason.
         EnrollmentsEndedTotal = "mail_enrollments_ended_total" [reason: ENROLLMENT_END] from SEQUENCING,
         /// Calls of the assistant endpoint's tools.
         AssistantCallsTotal = "mail_assistant_calls_total" [tool: Values::Codes(&["unknown"]), outcome: Values::Codes(&["unknown_tool"])] from INGRESS,
-        /// Requests to the assistant endpoint that were not let in.
+        /// Requests to the assistant endpoint that were refused.
         AssistantRefusalsTotal = "mail_assistant_refusals_total"
             [reason: Values::Codes(&["missing_credentials", "invalid_token", "not_approved", "rate_limit_exceeded"])] from INGRESS,
-        /// Readings of inbound mail and attachments in reader processes, by how they ended: with a result, over a bound, with the process
-        /// or a panic, over the time limit; or not begun, because no reader could be had.
+        /// Jobs of reader processes (inbound mail, attachments), by outcome: done, over a limit, crashed, over the time limit; or not started,
+        /// because no reader process was available.
         ReaderJobsTotal = "mail_reader_jobs_total"
-            [kind: Values::Codes(&["inbound_mail", "attachment"]), outcome: words!["done", "spent", "crashed", "timed_out", "unavailable"]]
+            [kind: Values::Codes(&["inbound_mail", "attachment"]), outcome: one_of!["done", "spent", "crashed", "timed_out", "unavailable"]]
             from READING,
         /// Starts of reader processes.
-        ReaderStartsTotal = "mail_reader_starts_total" [outcome: words!["started", "failed"]] from READING,
-        /// Steps of traces: taken by the collector, dropped here because it was too slow or the process was full of them, refused by it
-        /// or lost with it.
-        TraceSpansTotal = "mail_trace_spans_total" [outcome: words!["exported", "dropped", "refused"]] from Emitter::Every,
+        ReaderStartsTotal = "mail_reader_starts_total" [outcome: one_of!["started", "failed"]] from READING,
+        /// Spans of traces: exported to the collector, dropped because it was too slow or the queue was full, or refused by it or lost with it.
+        TraceSpansTotal = "mail_trace_spans_total" [outcome: one_of!["exported", "dropped", "refused"]] from Emitter::Every,
     }
 }
 
@@ -165,72 +164,72 @@ metric_set! {
     Gauge {
         /// 1 for each stage, and for the ingress, that this process runs.
         StageRunning = "mail_stage_running" [stage: PART] from Emitter::Every,
-        /// 1 for each stage an operator has paused; of a held ledger, for each that reaches the world outside.
+        /// 1 for each paused stage; while the ledger is paused, for each stage that sends to the outside.
         Paused = "mail_paused" [stage: STAGE] from Emitter::Every,
         /// Tenants an operator has paused.
         TenantsPaused = "mail_tenants_paused" [] from Emitter::Every,
-        /// 1 while the ledger is held: after a restore nothing leaves until somebody who knows releases it.
-        LedgerHeld = "mail_ledger_held" [] from Emitter::Every,
+        /// 1 while the ledger is paused: after a restore nothing leaves until an operator releases it.
+        LedgerPaused = "mail_ledger_paused" [] from Emitter::Every,
         /// Messages a stage is working on.
         StageInFlight = "mail_stage_in_flight" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Messages waiting for a stage, by its stream.
         StagePending = "mail_stage_pending" [stage: PART, lane: LANE] from Emitter::Runner,
-        /// Messages handed to a stage and not acknowledged, over all processes.
+        /// Messages delivered to a stage and not acknowledged, over all processes.
         StageAckPending = "mail_stage_ack_pending" [stage: PART, lane: LANE] from Emitter::Runner,
         /// Age of the oldest message waiting for a stage, by its stream.
         StageOldestMessageAgeSeconds = "mail_stage_oldest_message_age_seconds" [stage: PART, lane: LANE] from Emitter::Runner,
-        /// Age of the oldest work a stage owes, by the ledger; 0 when it owes none. What delivery owes is what was made into batches and is
-        /// open: compliance, rendering or delivery has it, as their streams tell. What rests on purpose (paused, put off) is not owed.
+        /// Age of the oldest work a stage owes, by the ledger; 0 when it owes none. Delivery owes all open batches: whether compliance,
+        /// rendering or delivery has them, their streams show. Paused and deferred work is not owed.
         BacklogOldestSeconds = "mail_backlog_oldest_seconds"
-            [stage: words!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Emitter::Every,
-        /// Batches in the ledger that are not done, counted to 10,000: waiting to be handed on, handed on (announced), or resting with
-        /// nothing open but deferred sends.
-        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: words!["waiting", "announced", "resting"]] from Emitter::Every,
-        /// How often the batch was announced that was announced most; one or two is normal.
+            [stage: one_of!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Emitter::Every,
+        /// Batches in the ledger that are not done, counted to 10,000: waiting for dispatch, announced, or resting with nothing open but
+        /// deferred sends.
+        BacklogBatches = "mail_backlog_batches" [lane: LANE, state: one_of!["waiting", "announced", "resting"]] from Emitter::Every,
+        /// Most announcements of one batch; one or two is normal.
         BacklogAnnouncementsMax = "mail_backlog_announcements_max" [lane: LANE] from Emitter::Every,
         /// Requests accepted and not handled, counted to 10,000.
         BacklogRequests = "mail_backlog_requests" [kind: REQUEST] from Emitter::Every,
-        /// Sends of the last seven days whose outcome nobody knows, counted to 10,000 batches.
+        /// Sends of the last seven days whose outcome is unknown, counted to 10,000 batches.
         UnknownSends = "mail_unknown_sends" [lane: LANE] from Emitter::Every,
-        /// How long ago the oldest of them was in doubt; 0 when there is none.
+        /// Age of the oldest unknown outcome; 0 when there is none.
         UnknownOldestSeconds = "mail_unknown_oldest_seconds" [lane: LANE] from Emitter::Every,
-        /// Sends that wait for the pace of their way: a sending domain's mail to one receiver.
+        /// Sends that wait for the rate of their throttle key: a sending domain's mail to one receiver.
         PaceWaiting = "mail_pace_waiting" [receiver: RECEIVER] from DELIVERY,
-        /// Ways that a receiver has slowed down.
-        PacePathsHeld = "mail_pace_paths_held" [receiver: RECEIVER] from DELIVERY,
-        /// Mails a second that those ways may take together.
+        /// Throttle keys with a reduced rate.
+        PaceKeysThrottled = "mail_pace_keys_throttled" [receiver: RECEIVER] from DELIVERY,
+        /// Sum of the rates of these throttle keys, in mails a second.
         PaceRate = "mail_pace_rate" [receiver: RECEIVER] from DELIVERY,
         /// Bytes a stream holds.
         StreamBytes = "mail_stream_bytes" [stream: STREAM] from Emitter::Every,
-        /// Bytes a stream may hold; a full work queue refuses more, the others forget their oldest.
+        /// Bytes a stream may hold; a full work queue refuses more, other streams discard their oldest.
         StreamBytesMax = "mail_stream_bytes_max" [stream: STREAM] from Emitter::Every,
         /// Messages a stream holds.
         StreamMessages = "mail_stream_messages" [stream: STREAM] from Emitter::Every,
         /// Age of the oldest message a stream holds; 0 when it is empty.
         StreamOldestSeconds = "mail_stream_oldest_seconds" [stream: STREAM] from Emitter::Every,
-        /// Messages that were set aside and wait for a person.
+        /// Dead letters: messages that were set aside and wait for a person.
         DeadLetters = "mail_dead_letters" [stage: PART] from Emitter::Every,
         /// Open SMTP connections.
-        SmtpConnectionsOpen = "mail_smtp_connections_open" [state: words!["idle", "busy"]] from DELIVERY,
+        SmtpConnectionsOpen = "mail_smtp_connections_open" [state: one_of!["idle", "busy"]] from DELIVERY,
         /// Postgres connections of this process.
-        PoolConnections = "mail_pool_connections" [role: ROLE, state: words!["idle", "busy"]] from Emitter::Every,
+        PoolConnections = "mail_pool_connections" [role: ROLE, state: one_of!["idle", "busy"]] from Emitter::Every,
         /// Postgres connections this process may open.
         PoolConnectionsMax = "mail_pool_connections_max" [role: ROLE] from Emitter::Every,
         /// Requests of the API being answered.
         HttpRequestsInFlight = "mail_http_requests_in_flight" [] from INGRESS,
-        /// Facts told by providers and links that wait for their send, counted to 10,000.
-        ParkedFacts = "mail_parked_facts" [] from Emitter::Every,
+        /// Pending facts: reported by providers and tracking links, and waiting for their send, counted to 10,000.
+        PendingFacts = "mail_pending_facts" [] from Emitter::Every,
         /// Webhook deliveries being tried by this process.
         WebhooksInFlight = "mail_webhooks_in_flight" [] from WEBHOOKS,
         /// Webhook subscriptions this process delivers to.
-        WebhooksHeld = "mail_webhooks_held" [] from WEBHOOKS,
+        WebhooksLeased = "mail_webhooks_leased" [] from WEBHOOKS,
         /// Webhook deliveries that are due to active subscriptions, over all processes, counted to 10,000.
         WebhooksDue = "mail_webhooks_due" [] from WEBHOOKS,
         /// How long the most overdue webhook delivery waits.
         WebhooksOldestDueSeconds = "mail_webhooks_oldest_due_seconds" [] from WEBHOOKS,
-        /// Age of the oldest fact that is not made into events yet.
+        /// Age of the oldest fact that is not an event yet.
         OutboxOldestSeconds = "mail_outbox_oldest_seconds" [] from WEBHOOKS,
-        /// Always 1; the labels say what runs.
+        /// Always 1; the labels name the version and what runs.
         BuildInfo = "mail_build_info" [version: Values::Build, processes: Values::Build] from Emitter::Every,
     }
 }
@@ -238,28 +237,28 @@ metric_set! {
 metric_set! {
     /// Distributions of times, in seconds.
     Histogram {
-        /// Time a stage took over what it handled at once.
+        /// Time a stage took for one group of messages.
         StageProcessingSeconds = "mail_stage_processing_seconds" [stage: PART, lane: LANE] from Emitter::Runner => WORK,
-        /// How long after their time due enrollments were taken up.
-        SequenceLagSeconds = "mail_sequence_lag_seconds" [] from SEQUENCING => ROAD,
+        /// How long after its time a due enrollment took its step.
+        SequenceLagSeconds = "mail_sequence_lag_seconds" [] from SEQUENCING => LATENCY,
         /// Time a request of the API took.
         HttpRequestSeconds = "mail_http_request_seconds" [via: VIA, route: Values::Route, method: METHOD] from INGRESS => ANSWERING,
-        /// Time from a request to the receiving server's acceptance of its mail: from the moment the request was taken in; of a campaign's
-        /// mail, from the start of the campaign; of a sequence's, from the step.
-        RequestLatencySeconds = "mail_request_latency_seconds" [lane: LANE] from DELIVERY => ROAD,
+        /// Time from a request to the receiving server's acceptance of its mail; for a campaign's mail, from the start of the campaign; for a
+        /// sequence's, from the step.
+        RequestLatencySeconds = "mail_request_latency_seconds" [lane: LANE] from DELIVERY => LATENCY,
         /// Time from the ledger's batch to the receiving server's acceptance.
-        SendLatencySeconds = "mail_send_latency_seconds" [lane: LANE] from DELIVERY => ROAD,
+        SendLatencySeconds = "mail_send_latency_seconds" [lane: LANE] from DELIVERY => LATENCY,
         /// Time of one SMTP transaction, MAIL to the last answer.
         SmtpTransactionSeconds = "mail_smtp_transaction_seconds" [lane: LANE] from DELIVERY => WORK,
         /// Time of one group commit of the delivery ledger writer.
-        LedgerCommitSeconds = "mail_ledger_commit_seconds" [kind: words!["fence", "result", "both"]] from DELIVERY => COMMIT,
-        /// How long somebody who asks for a Postgres connection waits: asked once a second.
+        LedgerCommitSeconds = "mail_ledger_commit_seconds" [kind: one_of!["fence", "result", "both"]] from DELIVERY => COMMIT,
+        /// Wait for a Postgres connection of the pool, measured once a second.
         PoolWaitSeconds = "mail_pool_wait_seconds" [role: ROLE] from Emitter::Every => COMMIT,
         /// Time of one attempt to deliver to a webhook subscription.
-        WebhookAttemptSeconds = "mail_webhook_attempt_seconds" [outcome: words!["delivered", "failed"]] from WEBHOOKS => ANSWERING,
+        WebhookAttemptSeconds = "mail_webhook_attempt_seconds" [outcome: one_of!["delivered", "failed"]] from WEBHOOKS => ANSWERING,
         /// Time from a fact's commit to the end of the first attempt to deliver it.
-        WebhookLatencySeconds = "mail_webhook_latency_seconds" [] from WEBHOOKS => ROAD,
-        /// Time of one commit of facts made into events.
+        WebhookLatencySeconds = "mail_webhook_latency_seconds" [] from WEBHOOKS => LATENCY,
+        /// Time of one transaction that turns facts into events.
         FanOutSeconds = "mail_fan_out_seconds" [] from WEBHOOKS => COMMIT,
     }
 }

@@ -27,7 +27,7 @@ pub struct Metric {
     /// What it is told by: names with their values.
     pub labels: &'static [Label],
     /// Which processes tell it.
-    pub teller: Emitter,
+    pub emitter: Emitter,
     /// Upper bounds of a histogram's buckets, in seconds; of others none.
     pub buckets: &'static [f64],
 }
@@ -76,9 +76,9 @@ impl Gauge {
 
     /// Raises the level by one until the answer is dropped, however that comes about.
     #[must_use]
-    pub fn hold(self) -> Hold {
+    pub fn count_in_flight(self) -> GaugeGuard {
         self.add(1.0, []);
-        Hold(self)
+        GaugeGuard(self)
     }
 
     /// Moves the level.
@@ -90,9 +90,9 @@ impl Gauge {
 
 /// One more of what a gauge counts.
 #[derive(Debug)]
-pub struct Hold(Gauge);
+pub struct GaugeGuard(Gauge);
 
-impl Drop for Hold {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1.0, []);
     }
@@ -144,7 +144,7 @@ pub fn open(parts: &[&'static str]) {
             let _ = metrics::histogram!(histogram.name(), &pairs);
         }
     }
-    // Levels that move by one, and so have a beginning. The others are told as they are found.
+    // Gauges that move by one start at zero. The others are set when they are measured.
     for gauge in [Gauge::WebhooksInFlight, Gauge::HttpRequestsInFlight] {
         for pairs in series(&gauge.metric(), parts) {
             metrics::gauge!(gauge.name(), &pairs).set(0.0);
@@ -154,25 +154,25 @@ pub fn open(parts: &[&'static str]) {
 
 /// The series of a metric that are known before anything happens.
 fn series(metric: &Metric, parts: &[&'static str]) -> Vec<Labels> {
-    let told = match metric.teller {
+    let exported = match metric.emitter {
         Emitter::Every => true,
-        Emitter::Parts(tellers) => tellers.iter().any(|teller| parts.contains(teller)),
+        Emitter::Parts(emitters) => emitters.iter().any(|emitter| parts.contains(emitter)),
         Emitter::Runner => false,
     };
-    if !told {
+    if !exported {
         return Vec::new();
     }
     let mut all: Vec<Labels> = vec![Vec::new()];
     for label in metric.labels {
-        // A stage speaks for itself only.
-        let is_ours = |word: &&'static str| label.name != "stage" || parts.contains(word);
-        let words: Vec<&'static str> = label.values.known().into_iter().filter(is_ours).collect();
-        let with = |pairs: &Labels, word: &'static str| {
+        // A process exports only its own stages.
+        let is_ours = |value: &&'static str| label.name != "stage" || parts.contains(value);
+        let values: Vec<&'static str> = label.values.known().into_iter().filter(is_ours).collect();
+        let with = |pairs: &Labels, value: &'static str| {
             let mut longer = pairs.clone();
-            longer.push((label.name, SharedString::const_str(word)));
+            longer.push((label.name, SharedString::const_str(value)));
             longer
         };
-        all = all.iter().flat_map(|pairs| words.iter().map(move |word| with(pairs, word))).collect();
+        all = all.iter().flat_map(|pairs| values.iter().map(move |value| with(pairs, value))).collect();
     }
     all
 }
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn there_are_not_too_many_series_to_begin_with() {
-        let everything = ["ingress"].into_iter().chain(labels::STAGE_WORDS).collect::<Vec<_>>();
+        let everything = ["ingress"].into_iter().chain(labels::STAGE_NAMES).collect::<Vec<_>>();
         let count: usize =
             all().iter().map(|metric| series(metric, &everything).len() * (metric.buckets.len() + 1)).sum();
         assert!(count < 1_500, "{count} lines of every scrape would be zeros");

@@ -10,7 +10,7 @@ const HEAD: &str = "\
 Every process answers `GET /metrics` on its admin port. These are all the metrics there are, made from the one list in
 `ops/runtime/src/metric/list.rs`; a test compares. Units are base units: seconds, bytes, or a number of things. Labels are bounded
 sets, never a tenant, an address or an id. What is counted begins at zero when the process starts. Levels that are taken from
-Postgres or JetStream are told by several processes, each for the whole installation: take their `max`, not their `sum`.
+Postgres or JetStream are exported by several processes, each for the whole installation: take their `max`, not their `sum`.
 
 Beside them each process has the usual `process_*` (CPU, memory, file descriptors, start time).
 ";
@@ -37,7 +37,7 @@ fn section(page: &mut String, title: &str, metrics: impl Iterator<Item = Metric>
             let bounds: Vec<String> = metric.buckets.iter().map(f64::to_string).collect();
             let _ = writeln!(page, "- buckets: {}", bounds.join(", "));
         }
-        let _ = writeln!(page, "- told by: {}", metric.teller.describe());
+        let _ = writeln!(page, "- exported by: {}", metric.emitter.describe());
     }
 }
 

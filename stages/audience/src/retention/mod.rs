@@ -1,8 +1,7 @@
 //! Retention: for every table of the schema, how long its rows are kept and who removes them.
 //!
-//! [`RULES`] is what the sweep here removes by its age, oldest first and in slices; [`SWEPT_BY_THEIR_STAGE`] is removed by the stage
-//! that writes it, when it is used up; [`KEPT`] stays, each table for its reason. A table that stands in none of the lists fails a
-//! test. Whole months of `sends` and `events` are detached and dropped.
+//! The sweep here removes old rows by [`RULES`], oldest first and in slices. The tables of [`SWEPT_BY_THEIR_STAGE`] are cleaned by the stage
+//! that writes them. The tables of [`KEPT`] stay, each for its reason. A table in none of the lists fails a test. Whole months of `sends` and `events` are detached and dropped.
 
 mod tables;
 
@@ -20,12 +19,12 @@ const INTERVAL: Duration = Duration::from_secs(5 * 60);
 const SLICE: i64 = 2_000;
 /// Slices of one table in one run.
 const SLICES: u32 = 50;
-/// The shortest time the ledger is kept: what is deferred, disputed or credited late needs its sends.
+/// The shortest time the ledger is kept: deferrals, complaints and late credits need its sends.
 const KEEP_LEDGER_MIN: Duration = Duration::from_secs(60 * 24 * 60 * 60);
 /// The shortest time handled requests are kept: a doubtful send is rendered again from its request's data.
 const KEEP_REQUESTS_MIN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// The shortest time raw events are kept: longer than providers repeat a request, so that each is known again.
+/// The shortest time raw events are kept: longer than providers repeat a request, so that each repetition is recognised.
 const KEEP_INBOUND_MIN: Duration = Duration::from_secs(48 * 60 * 60);
 
 /// How long rows are kept. `0s` keeps them for ever.
@@ -54,7 +53,7 @@ pub struct RetentionSettings {
     pub inbound_keep: Duration,
 }
 
-/// A duration that is nothing (kept for ever) or not shorter than this.
+/// Parses a duration that is zero (kept for ever) or not shorter than this.
 fn at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, RetentionFault> + Clone {
     move |text| {
         let keep = humantime::parse_duration(text)?;
@@ -65,7 +64,7 @@ fn at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, RetentionFault
 /// Why a retention setting is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RetentionFault {
-    /// No duration.
+    /// It is no duration.
     #[error(transparent)]
     Unreadable(#[from] humantime::DurationError),
     /// Work that is under way would lose what it needs.
@@ -89,11 +88,11 @@ pub enum Keep {
     Audit,
     /// `inbound-keep`.
     Inbound,
-    /// So many days, whatever is set.
+    /// This many days, independent of the settings.
     Days(u16),
 }
 
-/// Removes what is older than its setting says. Any number of processes may: what one has removed, the other does not find.
+/// Removes rows that are older than their setting. Any number of processes may run it.
 pub struct Retention {
     pool: PgPool,
     settings: RetentionSettings,
@@ -121,7 +120,7 @@ impl Retention {
         Ok(steps)
     }
 
-    /// Before when rows are old, by this rule; none if they are kept for ever.
+    /// The time before which rows are old, by this rule; `None` if they are kept for ever.
     async fn cutoff(&self, keep: Keep) -> sqlx::Result<Option<DateTime<Utc>>> {
         let keep = match keep {
             Keep::Requests => self.settings.keep_requests,
@@ -130,7 +129,7 @@ impl Retention {
             Keep::Inbound => self.settings.inbound_keep,
             Keep::Days(days) => Duration::from_secs(u64::from(days) * 24 * 60 * 60),
             Keep::Ledger => {
-                // Never before their sends are gone: a month may have to wait for an open batch.
+                // Never before their sends are dropped: a month may have to wait for an open batch.
                 let oldest = sqlx::query_scalar!("select oldest_ledger_month()").fetch_one(&self.pool).await?;
                 let oldest = oldest.and_then(|month| month.and_hms_opt(0, 0, 0)).map(|at| at.and_utc());
                 return Ok(older_than(self.settings.keep_ledger).zip(oldest).map(|(old, oldest)| old.min(oldest)));
@@ -173,7 +172,7 @@ impl Sweep for Retention {
         INTERVAL
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_retention_that_work_under_way_cannot_live_with_is_refused() {
+    fn a_retention_shorter_than_running_work_needs_is_refused() {
         let parse = at_least(KEEP_LEDGER_MIN);
         assert_eq!(parse("0s").ok(), Some(Duration::ZERO));
         assert_eq!(parse("60d").ok(), Some(KEEP_LEDGER_MIN));

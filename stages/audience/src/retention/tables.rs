@@ -1,4 +1,4 @@
-//! Every table, and what becomes of its rows.
+//! The retention rule of every table.
 
 use super::Keep;
 
@@ -7,11 +7,11 @@ use super::Keep;
 pub struct Rule {
     /// The table.
     pub table: &'static str,
-    /// Which setting says what is old.
+    /// The setting that says when rows are old.
     pub keep: Keep,
     /// Which rows `r` of a tenant `t` (or, for [`Rows::All`], of all) are old at `$1`, in the order of the index that finds them.
     rows: Rows,
-    /// What is done with them.
+    /// Whether they are deleted or emptied.
     end: End,
 }
 
@@ -56,10 +56,10 @@ impl Rule {
     }
 }
 
-/// The month partitions of these go as a whole.
+/// Tables whose month partitions are dropped as a whole.
 pub const MONTHLY: &[&str] = &["sends", "events"];
 
-/// What the retention sweep removes: what points to others before what it points to.
+/// The rules of the retention sweep: a table that references another comes first.
 pub const RULES: &[Rule] = &[
     Rule::of_tenant(
         "requests",
@@ -120,19 +120,19 @@ pub const RULES: &[Rule] = &[
     ),
     Rule::of_all("inbound_events", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
     Rule::of_all("inbound_mails", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
-    // Those that were given up; engagement takes away those whose send it finds.
-    Rule::of_all("parked_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
-    // Reports of mail come weeks later. Its index tells blocks, not rows.
+    // Dropped ones; engagement deletes those whose send it finds.
+    Rule::of_all("pending_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
+    // Reports about a mail come up to weeks later. Its index finds blocks, not rows.
     Rule::of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
     // Delivery keeps the newest 500 of a tenant at most.
     Rule::of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
-    // Those that nobody has told for an hour are not heard any more.
+    // A rate that was not renewed for an hour is ignored.
     Rule::of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
-    // Every stage deletes its own when handling ends: what stays is of processes that died with messages that never came again.
+    // Every stage deletes its own rows when handling ends: the rest are of processes that died with messages that never came again.
     Rule::of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
 ];
 
-/// What the stage that writes a table takes away itself, when it is used up or shortly after: what hangs together, or goes by the minute.
+/// Tables whose stage deletes their rows itself, when they are used up or shortly after.
 pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("nonces", "ingress, after 15 minutes"),
     ("rate_counts", "ingress, after 5 minutes"),
@@ -143,12 +143,12 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("message_attachments", "rendering, after 4 days"),
     ("renditions", "rendering, after 4 days"),
     ("delivery_sessions", "delivery, when the process is long gone"),
-    ("soft_bounces", "engagement, after the window they are judged in, which is a setting of the judgement"),
+    ("soft_bounces", "engagement, after the window they count in, which is a setting"),
     ("suppression_changes", "engagement, folded into totals"),
     ("content_changes", "engagement, folded into totals"),
-    ("late_facts", "attribution, when they are looked at"),
+    ("late_facts", "attribution, when they are handled"),
     ("outcome_credits", "attribution, when the credit is set anew"),
-    ("outbox", "webhooks, when its facts are told"),
+    ("outbox", "webhooks, when its facts are events"),
     ("feed_notes", "webhooks, when its facts are published"),
     ("webhook_events", "webhooks, after webhook-keep"),
     ("webhook_deliveries", "webhooks, after webhook-keep"),
@@ -157,15 +157,15 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("webhook_replays", "webhooks, after webhook-keep"),
     ("webhook_leases", "webhooks, an hour after they ran out"),
     ("webhook_totals", "webhooks, after 7 days"),
-    ("enrollment_checks", "sequencing, when they are looked at"),
+    ("enrollment_checks", "sequencing, when they are handled"),
 ];
 
-/// What stays, and why.
+/// Tables that are kept, with the reason.
 pub const KEPT: &[(&str, &str)] = &[
     ("tenants", "the customer"),
     ("tenant_links", "the customer"),
     ("api_keys", "settings; one row for each key ever issued, so that an audit entry can be read"),
-    ("assistant_approvals", "settings, and who allowed what"),
+    ("assistant_approvals", "settings: the approvals that were given"),
     ("attribution_settings", "settings"),
     ("call_secrets", "settings"),
     ("domain_warmups", "settings"),
@@ -176,7 +176,7 @@ pub const KEPT: &[(&str, &str)] = &[
     ("provider_pings", "one row for each provider"),
     ("send_limits", "settings"),
     ("stage_pauses", "settings"),
-    ("webhook_subscriptions", "settings, and which endpoint was told"),
+    ("webhook_subscriptions", "settings, and which endpoint got events"),
     ("domains", "the customer's sending domains"),
     ("senders", "the customer's senders; mail that was sent names them"),
     ("audiences", "the customer's own data"),
@@ -187,13 +187,13 @@ pub const KEPT: &[(&str, &str)] = &[
     ("templates", "the customer's own data"),
     ("template_versions", "the customer's own data: sends pin them"),
     ("skeletons", "compiled templates: one for each version that was sent; those of one-off messages go after 4 days"),
-    ("campaigns", "the customer's own data, with the counts of what became of it"),
+    ("campaigns", "the customer's own data, with its final counts"),
     ("campaign_variants", "the customer's own data"),
     ("sequences", "the customer's own data"),
     ("sequence_steps", "the customer's own data"),
     ("outcomes", "the customer's own records of business"),
     ("suppressions", "an opt-out or a bounce outlives the contact"),
-    ("topic_departures", "an opt-out from a topic"),
+    ("topic_opt_outs", "an opt-out from a topic"),
     ("suppression_totals", "totals"),
     ("rollups", "totals: reports of any window"),
     ("content_totals", "totals: reports of any window"),

@@ -1,4 +1,4 @@
-//! What the engine itself decides about a campaign stands in the audit log, as what callers decide does.
+//! The engine's own decisions about campaigns go into the audit log, like those of callers.
 
 use serde_json::Value;
 use sqlx::PgConnection;

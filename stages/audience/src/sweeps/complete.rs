@@ -1,4 +1,4 @@
-//! Completes campaigns of which nothing is open any more, and rolls their counters up.
+//! Completes campaigns without open batches, and rolls their counters up.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Campaigns completed at a time.
 const AT_ONCE: i64 = 50;
 
-pub(super) struct Complete {
+pub(super) struct CompleteCampaigns {
     pool: PgPool,
 }
 
-impl Complete {
+impl CompleteCampaigns {
     pub(super) fn new(pool: PgPool) -> Self {
         Self { pool }
     }
 }
 
 #[async_trait]
-impl Sweep for Complete {
+impl Sweep for CompleteCampaigns {
     fn name(&self) -> &'static str {
-        "complete"
+        "complete_campaigns"
     }
 
     fn interval(&self) -> Duration {
         INTERVAL
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.pool.begin().await?;
-        // A cancelled one that never was materialised never will be: the launch checks the status under the campaign's lock.
-        let held = sqlx::query!(
+        // A cancelled campaign that is not materialised never will be: the launch checks the status under the campaign's lock.
+        let campaigns = sqlx::query!(
             "select c.tenant_id, c.id
              from campaigns c
              where (c.status = 'sending' and c.materialized_at is not null or c.status = 'cancelled')
@@ -52,11 +52,11 @@ impl Sweep for Complete {
         )
         .fetch_all(&mut *tx)
         .await?;
-        if held.is_empty() {
+        if campaigns.is_empty() {
             return Ok(0);
         }
-        // Looked at again in a statement of its own: its snapshot is taken under the locks.
-        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().map(|row| (row.tenant_id, row.id)).unzip();
+        // Checked again in a statement of its own: its snapshot is taken under the locks.
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = campaigns.into_iter().map(|row| (row.tenant_id, row.id)).unzip();
         let completed = sqlx::query_file!("queries/complete_campaigns.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
         tx.commit().await?;
         for campaign in &completed {

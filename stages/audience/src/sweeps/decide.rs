@@ -1,7 +1,7 @@
-//! Decides A/B tests: when the test's mail has been out for long enough, the winner gets the remainder, which has waited in
-//! batches that were held back.
+//! Decides A/B tests: when the test's mail has been out for long enough, the remainder, which waited in `held` batches, gets the winner's
+//! content.
 //!
-//! The clock starts when nothing of the test waits or is in hand: a pause before that stops it. Deferred mail does not.
+//! The clock starts when no batch of the test waits or is announced: a pause before that delays it, deferred mail does not.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use ledger::variants::VariantResult;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Decide {
+pub(super) struct DecideTests {
     pool: PgPool,
 }
 
@@ -29,7 +29,7 @@ struct Due {
     metric: WinnerMetric,
 }
 
-impl Decide {
+impl DecideTests {
     pub(super) fn new(pool: PgPool) -> Self {
         Self { pool }
     }
@@ -41,23 +41,23 @@ impl Decide {
         let variants = results(&mut tx, &due).await?;
         let all: Vec<VariantResult> = variants.iter().map(|(_, result)| *result).collect();
         let (winner, reason) = variants::decide(&all, due.metric);
-        let Some((letter, _)) = variants.get(winner) else { return Ok(false) };
+        let Some((variant, _)) = variants.get(winner) else { return Ok(false) };
         sqlx::query!(
             "update campaigns set winner = $3, winner_reason = $4, decided_at = now(), updated_at = now()
              where tenant_id = $1 and id = $2",
             due.tenant_id,
             due.id,
-            letter,
+            variant,
             reason.as_str(),
         )
         .execute(&mut *tx)
         .await?;
-        let released = variants::release_held(&mut tx, due.tenant_id, due.id, letter).await?;
-        let detail = json!({"winner": letter, "reason": reason, "batches": released});
+        let released = variants::release_remainder(&mut tx, due.tenant_id, due.id, variant).await?;
+        let detail = json!({"winner": variant, "reason": reason, "batches": released});
         audit::write(&mut tx, due.tenant_id, "campaign.winner", due.id, detail).await?;
         tx.commit().await?;
         tracing::info!(
-            stage = "audience", tenant_id = %due.tenant_id, campaign_id = %due.id, winner = letter, reason = reason.as_str(),
+            stage = "audience", tenant_id = %due.tenant_id, campaign_id = %due.id, winner = variant, reason = reason.as_str(),
             batches = released, "A/B test decided"
         );
         Ok(true)
@@ -96,7 +96,7 @@ async fn lock_due(db: &mut PgConnection) -> sqlx::Result<Option<Due>> {
     .await
 }
 
-/// What each variant has come to, in the caller's order.
+/// The results of each variant, in the caller's order.
 async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, VariantResult)>> {
     let rows = sqlx::query!(
         r#"select v.variant, coalesce(sum(b.sent), 0) as "sent!", coalesce(sum(b.opened_human), 0) as "opened_human!",
@@ -119,9 +119,9 @@ async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, 
 }
 
 #[async_trait]
-impl Sweep for Decide {
+impl Sweep for DecideTests {
     fn name(&self) -> &'static str {
-        "decide"
+        "decide_tests"
     }
 
     fn interval(&self) -> Duration {

@@ -1,11 +1,11 @@
 //! The audience stage's sweeps. Each may run in any number of processes at once: rows are taken with `skip locked`, and a
-//! statement changes only what still is as it was found.
+//! statement changes only rows that are still as they were found.
 
 mod audit;
 mod complete;
 mod decide;
 mod partitions;
-mod watch;
+mod tripwire;
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use runner::{Deps, Stage, Sweep};
 use tokio::sync::Notify;
 
 use ledger::{
-    close::Close,
-    dispatch::{AnnounceRequests, Dispatch, DispatchLimits, Reannounce, ResumeTenants},
+    dispatch::{AnnounceRequests, Dispatch, DispatchLimits, ReannounceBatches, ResumeTenants},
+    end_stopped::EndStopped,
     erasure::Erasures,
 };
 
@@ -30,14 +30,14 @@ pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
     };
     let sweeps: [Arc<dyn Sweep>; 11] = [
         Arc::new(Dispatch::new(pool.clone(), bus.clone(), limits, launched.clone())),
-        Arc::new(Reannounce::new(pool.clone(), bus.clone(), settings.audience_reannounce)),
+        Arc::new(ReannounceBatches::new(pool.clone(), bus.clone(), settings.audience_reannounce)),
         Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
-        Arc::new(Close::new(pool.clone())),
+        Arc::new(EndStopped::new(pool.clone())),
         Arc::new(ResumeTenants::new(pool.clone())),
-        Arc::new(watch::Watch::new(pool.clone())),
-        Arc::new(decide::Decide::new(pool.clone())),
-        Arc::new(complete::Complete::new(pool.clone())),
-        Arc::new(partitions::Partitions::new(pool.clone())),
+        Arc::new(tripwire::Tripwire::new(pool.clone())),
+        Arc::new(decide::DecideTests::new(pool.clone())),
+        Arc::new(complete::CompleteCampaigns::new(pool.clone())),
+        Arc::new(partitions::CreatePartitions::new(pool.clone())),
         Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
         Arc::new(Erasures(pool.clone())),
     ];

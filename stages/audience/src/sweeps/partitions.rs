@@ -10,27 +10,27 @@ const INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Months that are there before they are needed.
 const MONTHS_AHEAD: i32 = 3;
 
-pub(super) struct Partitions {
+pub(super) struct CreatePartitions {
     pool: PgPool,
 }
 
-impl Partitions {
+impl CreatePartitions {
     pub(super) fn new(pool: PgPool) -> Self {
         Self { pool }
     }
 }
 
 #[async_trait]
-impl Sweep for Partitions {
+impl Sweep for CreatePartitions {
     fn name(&self) -> &'static str {
-        "partitions"
+        "create_partitions"
     }
 
     fn interval(&self) -> Duration {
         INTERVAL
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 

@@ -15,10 +15,10 @@ const REASONS: [&str; 6] = ["hard_bounce", "complaint", "unsubscribe", "manual",
 /// What is held against one contact: (reason, scope, whether it has run out).
 type Held = Vec<(&'static str, &'static str, bool)>;
 
-fn standings() -> impl Strategy<Value = (Held, &'static str)> {
-    let held = (proptest::sample::select(REASONS.to_vec()), prop_oneof![Just("all"), Just("marketing")], any::<bool>());
+fn eligibilities() -> impl Strategy<Value = (Held, &'static str)> {
+    let bits = (proptest::sample::select(REASONS.to_vec()), prop_oneof![Just("all"), Just("marketing")], any::<bool>());
     let marketing = proptest::sample::select(vec!["subscribed", "unsubscribed", "pending"]);
-    (proptest::collection::vec(held, 0..3), marketing)
+    (proptest::collection::vec(bits, 0..3), marketing)
 }
 
 /// 300 contacts with whatever may be held against them.
@@ -26,7 +26,7 @@ async fn random_audience(rig: &Rig, tenant: &Tenant) -> Vec<Person> {
     let people = rig.people(tenant, 300).await;
     let mut random = TestRunner::deterministic();
     for person in &people {
-        let (held, marketing) = standings().new_tree(&mut random).unwrap().current();
+        let (bits, marketing) = eligibilities().new_tree(&mut random).unwrap().current();
         sqlx::query("update contacts set marketing_status = $3 where tenant_id = $1 and id = $2")
             .bind(tenant.id)
             .bind(person.id)
@@ -34,7 +34,7 @@ async fn random_audience(rig: &Rig, tenant: &Tenant) -> Vec<Person> {
             .execute(&rig.pool)
             .await
             .unwrap();
-        for (reason, scope, over) in held {
+        for (reason, scope, over) in bits {
             sqlx::query(
                 "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
                  values ($1, $2, $3, $4, $5, 'api', case when $6 then now() - interval '1 day' end)
@@ -55,7 +55,7 @@ async fn random_audience(rig: &Rig, tenant: &Tenant) -> Vec<Person> {
 }
 
 /// What the compliance gate says of each, over the facts it reads.
-async fn judged(
+async fn decided(
     rig: &Rig,
     tenant: &Tenant,
     people: &[Person],
@@ -65,14 +65,14 @@ async fn judged(
     let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
     let rows: Vec<Row> = sqlx::query_as(
         "select contact_active, marketing_status, hard_bounced, complained, unsubscribed, invalid, suppressed_all,
-                suppressed_marketing from standings($1, $2)",
+                suppressed_marketing from recipient_eligibility($1, $2)",
     )
     .bind(tenant.id)
     .bind(&ids)
     .fetch_all(&rig.pool)
     .await
     .unwrap();
-    let mut verdicts = BTreeMap::new();
+    let mut decisions = BTreeMap::new();
     for row in rows {
         let standing = RecipientEligibility {
             contact_active: row.0,
@@ -84,9 +84,9 @@ async fn judged(
             suppressed_all: row.6,
             suppressed_marketing: row.7,
         };
-        *verdicts.entry(gate::decide_recipient(&standing, MessageKind::Campaign, class)).or_default() += 1;
+        *decisions.entry(gate::decide_recipient(&standing, MessageKind::Campaign, class)).or_default() += 1;
     }
-    verdicts
+    decisions
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,11 +96,11 @@ async fn the_count_is_what_the_gate_will_decide() {
     let people = random_audience(&rig, &tenant).await;
     let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
     for class in Classification::ALL {
-        let verdicts = judged(&rig, &tenant, &people, *class).await;
+        let decisions = decided(&rig, &tenant, &people, *class).await;
         let counted = count(&mut rig.pool.begin().await.unwrap(), tenant.id, &selector, *class).await.unwrap();
         assert_eq!(counted.total, 300);
-        assert_eq!(counted.queued, verdicts.get(&None).copied().unwrap_or(0), "{class}");
-        let skipped: Vec<_> = verdicts.iter().filter_map(|(verdict, count)| Some(((*verdict)?, *count))).collect();
+        assert_eq!(counted.queued, decisions.get(&None).copied().unwrap_or(0), "{class}");
+        let skipped: Vec<_> = decisions.iter().filter_map(|(verdict, count)| Some(((*verdict)?, *count))).collect();
         assert_eq!(counted.skipped, skipped, "{class}");
         assert!(counted.skipped.len() > 2, "the audience tries several reasons");
     }

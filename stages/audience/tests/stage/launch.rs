@@ -172,7 +172,7 @@ async fn a_launch_of_a_campaign_that_names_no_audience_is_rejected_with_its_reas
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_launch_request_of_an_unknown_campaign_becomes_a_dead_letter_and_is_not_rung_for_again() {
+async fn a_launch_of_an_unknown_campaign_is_a_dead_letter_once() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let request = rig.launch_request(&tenant, new_id()).await;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod count;
-mod hand_on;
+mod dispatch;
 mod launch;
 mod message;
 mod pace;

@@ -17,7 +17,7 @@ async fn all_handled(rig: &Rig, count: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_message_becomes_one_announced_batch_with_a_send_for_each_recipient_however_often_it_is_rung_for() {
+async fn a_message_becomes_one_batch_however_often_it_is_announced() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 50).await;

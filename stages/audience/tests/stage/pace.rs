@@ -24,8 +24,8 @@ async fn paced(rig: &Rig, people: usize, per_minute: i32) -> Uuid {
 }
 
 /// Delivery at its quickest: what is announced is sent at once. Answers when the batches it found would have been announced
-/// again, which tells exactly when they were handed on.
-async fn handed_on(rig: &Rig) -> Vec<DateTime<Utc>> {
+/// again, which tells exactly when they were dispatched.
+async fn dispatched_at(rig: &Rig) -> Vec<DateTime<Utc>> {
     sqlx::query_scalar(
         "with found as (select tenant_id, id, announce_after from batches where state = 'announced' for no key update)
          update batches b
@@ -46,8 +46,8 @@ async fn two_processes_together_keep_the_pace() {
         start(&rig, &["--audience-reannounce", "10m"]).await;
     }
     let mut times: Vec<DateTime<Utc>> = Vec::new();
-    until("the campaign is handed on", async || {
-        times.extend(handed_on(&rig).await.into_iter().map(|first_ring| first_ring - TimeDelta::minutes(10)));
+    until("the campaign is dispatched", async || {
+        times.extend(dispatched_at(&rig).await.into_iter().map(|first_ring| first_ring - TimeDelta::minutes(10)));
         times.len() >= 6
     })
     .await;
@@ -68,23 +68,25 @@ async fn a_minute_that_is_used_up_is_waited_for() {
     let rig = Rig::new().await;
     let campaign = paced(&rig, 500, 6_000).await;
     start(&rig, &[]).await;
-    until("the first is handed on", async || {
-        rig.number("select count(*) from batches where state = 'announced' and handed = 100").await >= 1
+    until("the first is dispatched", async || {
+        rig.number("select count(*) from batches where state = 'announced' and dispatched_sends = 100").await >= 1
     })
     .await;
     // A minute's mail has just left, as far as the ledger knows.
     sqlx::query("update campaigns set paused = true where id = $1").bind(campaign).execute(&rig.pool).await.unwrap();
-    handed_on(&rig).await;
-    sqlx::query("update batches set handed = 5950 where id = (select id from batches where state = 'done' limit 1)")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    dispatched_at(&rig).await;
+    sqlx::query(
+        "update batches set dispatched_sends = 5950 where id = (select id from batches where state = 'done' limit 1)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
     let before = rig.number("select count(*) from batches where state <> 'waiting'").await;
     sqlx::query("update campaigns set paused = false").execute(&rig.pool).await.unwrap();
-    // Another tenant's campaign shows that hands are being handed on meanwhile.
+    // Another tenant's campaign shows that hands are being dispatched meanwhile.
     paced(&rig, 1, 60).await;
-    until("the other one is handed on", async || {
-        rig.number("select count(*) from batches where state = 'announced' and handed = 1").await == 1
+    until("the other one is dispatched", async || {
+        rig.number("select count(*) from batches where state = 'announced' and dispatched_sends = 1").await == 1
     })
     .await;
     assert_eq!(
@@ -104,8 +106,10 @@ async fn what_was_deferred_waits_for_its_turn_like_other_mail() {
     let rig = Rig::new().await;
     paced(&rig, 20, 60).await;
     let deps = start(&rig, &[]).await;
-    until("one is handed on", async || rig.number("select count(*) from batches where state = 'announced'").await == 1)
-        .await;
+    until("one is dispatched", async || {
+        rig.number("select count(*) from batches where state = 'announced'").await == 1
+    })
+    .await;
     // It is deferred, and due again.
     sqlx::query(
         "with one as (update batches set state = 'resting', queued = 0, deferred = 1, quiet_at = now(), announce_after = now()
@@ -115,8 +119,8 @@ async fn what_was_deferred_waits_for_its_turn_like_other_mail() {
     .execute(&deps.pool)
     .await
     .unwrap();
-    until("it is handed on in its turn", async || {
-        rig.number("select count(*) from batches where state = 'announced' and deferred = 1 and announcement = 2 and handed = 1").await
+    until("it is dispatched", async || {
+        rig.number("select count(*) from batches where state = 'announced' and deferred = 1 and announcement = 2 and dispatched_sends = 1").await
             == 1
     })
     .await;

@@ -140,7 +140,7 @@ const USED_UP: [(&str, &str); 7] = [
     ),
     (
         "paces",
-        "(tenant_id, sending_domain, receiver, rate, threshold, cut_at, held_since, updated_at) select tenant, 'd', number::text, 1, 1, now(), now(), at",
+        "(tenant_id, sending_domain, receiver, rate, threshold, cut_at, throttled_since, updated_at) select tenant, 'd', number::text, 1, 1, now(), now(), at",
     ),
     (
         "provider_messages",
@@ -155,7 +155,7 @@ const USED_UP: [(&str, &str); 7] = [
         "(tenant_id, id, send_id, road, null_sender, size, due_at, received_at) select tenant, gen_random_uuid(), tenant, 'feedback', true, number, null, at",
     ),
     (
-        "parked_facts",
+        "pending_facts",
         "(tenant_id, id, reason, send_id, occurred_at, dropped_at) select tenant, gen_random_uuid(), 'unknown_send', tenant, now(), at",
     ),
 ];

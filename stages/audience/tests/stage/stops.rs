@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::start;
 
-/// A launched campaign to so many people, handed on as far as the backlog goes.
+/// A launched campaign to so many people, dispatched as far as the backlog goes.
 async fn running(rig: &Rig, people: usize) -> Uuid {
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, people).await;
@@ -14,7 +14,7 @@ async fn running(rig: &Rig, people: usize) -> Uuid {
     let request = rig.launch_request(&tenant, campaign).await;
     rig.ring(&[request], "1").await;
     start(rig, &["--audience-backlog", "500"]).await;
-    until("one batch is handed on", async || {
+    until("one batch is dispatched", async || {
         rig.number("select count(*) from batches where state = 'announced'").await == 1
     })
     .await;
@@ -37,7 +37,7 @@ async fn pause_reason(rig: &Rig) -> Option<String> {
 async fn what_a_closed_window_leaves_is_skipped_and_counted() {
     let rig = Rig::new().await;
     running(&rig, 1_200).await;
-    // One of those handed on is in a worker's hands.
+    // One of those dispatched is in a worker's hands.
     set(&rig, "update sends set state = 'claimed' where id = (select id from batches where state = 'announced')").await;
     set(&rig, "update batches set queued = queued - 1, claimed = 1 where state = 'announced'").await;
     set(&rig, "update campaigns set not_after = now(), closes_at = now()").await;
@@ -77,7 +77,7 @@ async fn a_campaign_to_be_held_is_paused_when_its_window_closes() {
     // Who resumes it waives the window: the rest is sent late.
     set(&rig, "update batches set state = 'done', sent = queued, queued = 0 where state = 'announced'").await;
     set(&rig, "update campaigns set paused = false, pause_reason = null, closes_at = null").await;
-    until("the next batch is handed on", async || {
+    until("the next batch is dispatched", async || {
         rig.number("select count(*) from batches where state = 'announced'").await == 1
     })
     .await;

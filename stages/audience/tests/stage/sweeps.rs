@@ -13,7 +13,7 @@ async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
     let people = rig.people(tenant, people).await;
     let list = rig.audience(tenant, "list", &people).await;
     let campaign = rig.campaign(tenant, list).await;
-    // Nothing is sent here: the first thousand would be all that is handed on.
+    // Nothing is sent here: the first thousand would be all that is dispatched.
     sqlx::query("update campaigns set tripwire = 'disarmed' where id = $1")
         .bind(campaign)
         .execute(&rig.pool)
@@ -65,7 +65,7 @@ async fn everything_is_announced_again_when_the_stream_store_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_stays_open_is_rung_for_with_growing_pauses() {
+async fn an_open_batch_is_announced_again_with_growing_pauses() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let campaign = launched(&rig, &tenant, 1).await;
@@ -116,7 +116,7 @@ async fn deferred(rig: &Rig, due: TimeDelta, state: &str) -> Uuid {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resting_batch_is_rung_for_when_its_deferred_send_is_due() {
+async fn a_resting_batch_is_announced_when_a_send_is_due() {
     let rig = Rig::new().await;
     let batch = deferred(&rig, TimeDelta::seconds(-1), "resting").await;
     start(&rig, &[]).await;
@@ -139,7 +139,7 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
     let tenant = rig.tenant().await;
     let campaign = launched(&rig, &tenant, 1_300).await;
     let deps = start(&rig, &["--audience-backlog", "500"]).await;
-    until("one batch is handed on", async || {
+    until("one batch is dispatched", async || {
         rig.number("select count(*) from batches where state = 'announced'").await == 1
     })
     .await;
@@ -198,7 +198,7 @@ async fn a_campaign_is_sent_when_nothing_of_it_is_open() {
     let tenant = rig.tenant().await;
     launched(&rig, &tenant, 700).await;
     start(&rig, &[]).await;
-    until("handed on", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
     let finish = "update batches set state = 'done', announce_after = null, done_at = now(), sent = queued, queued = 0
                   where id = (select min(id::text)::uuid from batches where state = 'announced')";
     sqlx::query("update sends set state = 'sent'").execute(&rig.pool).await.unwrap();

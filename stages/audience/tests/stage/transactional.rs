@@ -176,7 +176,7 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_accepted_together_become_one_batch_whichever_of_them_is_rung_for() {
+async fn requests_accepted_together_become_one_batch() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let (small, large) = (new_batch_id(), new_batch_id());
@@ -199,7 +199,7 @@ async fn requests_accepted_together_become_one_batch_whichever_of_them_is_rung_f
     assert_eq!(batches, [(small, "priority".to_owned(), 3), (large, "bulk".to_owned(), 60)]);
     assert_eq!(rig.number("select count(*) from sends where request_id = id").await, 63);
     rig.assert_books().await;
-    // The large one is handed on in its tenant's turn.
+    // The large one is dispatched in its tenant's turn.
     until("both are announced", async || {
         rig.number("select count(*) from batches where state = 'announced' and announcement = 1").await == 2
     })

@@ -22,7 +22,7 @@ async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, wei
     .execute(&rig.pool)
     .await
     .unwrap();
-    for (letter, weight) in ledger::audience::LETTERS.iter().zip(weights) {
+    for (letter, weight) in ledger::audience::VARIANT_NAMES.iter().zip(weights) {
         let content = new_id();
         sqlx::query(
             "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', $3, '<p>Hi</p>')",
@@ -95,7 +95,7 @@ async fn each_contact_gets_the_variant_it_is_drawn_for_and_the_rest_is_held_back
             .fetch_one(&rig.pool)
             .await
             .unwrap();
-        expected.entry(split.letter(part).map(str::to_owned)).or_default().insert(person.id);
+        expected.entry(split.variant_name(part).map(str::to_owned)).or_default().insert(person.id);
     }
     assert_eq!(found, expected);
     // 900, 300 and 1,800 are expected; four standard deviations are left for chance.
@@ -180,7 +180,7 @@ async fn the_remainder_gets_the_winner_when_the_time_has_come() {
     let people = rig.people(&tenant, 1_000).await;
     tested(&rig, &tenant, &people, 50, &[1, 1]).await;
     start(&rig, &["--audience-backlog", "100000"]).await;
-    until("the test is handed on, the rest is not", async || {
+    until("the test is dispatched, the rest is not", async || {
         rig.number("select count(*) from batches where state = 'announced' and variant is not null").await == 2
             && rig.number("select count(*) from batches where state = 'held'").await >= 1
     })
@@ -189,7 +189,7 @@ async fn the_remainder_gets_the_winner_when_the_time_has_come() {
     results(&rig, &[("A", 5), ("B", 25)]).await;
     decided(&rig).await;
     assert_eq!(decision(&rig).await, (Some("B".into()), Some("highest_rate".into())));
-    until("the rest is handed on as B", async || {
+    until("the rest is dispatched as B", async || {
         rig.number(
             "select count(*) from batches b join campaign_variants v on v.variant = 'B' and v.content_id = b.content_id
              where b.state = 'announced' and b.variant = 'B'",
@@ -214,7 +214,7 @@ async fn with_too_little_data_the_first_variant_wins() {
     let people = rig.people(&tenant, 200).await;
     tested(&rig, &tenant, &people, 50, &[1, 1]).await;
     start(&rig, &["--audience-backlog", "100000"]).await;
-    until("handed on", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
     results(&rig, &[("A", 0), ("B", 4)]).await;
     decided(&rig).await;
     assert_eq!(decision(&rig).await, (Some("A".into()), Some("too_little_data".into())));

@@ -110,7 +110,7 @@ impl Share {
         let levels = self.paces.tidy();
         for family in families() {
             let level = levels.get(family).copied().unwrap_or_default();
-            Gauge::PacePathsHeld.set(level.held as f64, [("receiver", family)]);
+            Gauge::PaceKeysThrottled.set(level.held as f64, [("receiver", family)]);
             Gauge::PaceRate.set(level.limit, [("receiver", family)]);
             Gauge::PaceWaiting.set(level.waiting, [("receiver", family)]);
         }
@@ -127,7 +127,7 @@ impl Sweep for Share {
         EVERY
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 

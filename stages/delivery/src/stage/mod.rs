@@ -53,7 +53,7 @@ use dkim::SigningThreads;
 use ledger::{
     claim::{Claimed, claim},
     fence::{Ledger, Recorded},
-    leases::Leases,
+    leases::ExpireLeases,
     warmup::WarmupPermits,
 };
 use smtp::{Pool, PoolCounts, SettingsError};
@@ -116,7 +116,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             intake(Lane::Bulk, settings.delivery_workers, 1),
         ],
     );
-    deps.runner.start_sweep(Delivery::NAME, Arc::new(Leases::new(deps.pool.clone())));
+    deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
     tokio::spawn(show_connections(relay, deps.shutdown.clone()));

@@ -4,15 +4,15 @@ use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
 
 use crate::pace::{Feedback, PacePermit, Paces, Path, PutOff, Turn};
-use ledger::claim::ClaimedSend;
-use ledger::fence::{Answer, Change, Held};
+use ledger::claim::ClaimedRecipient;
+use ledger::fence::{Answer, Change, ClaimedSend};
 use ledger::schedule::fraction;
 use smtp::classify::{Class, Decision, Outcome, Scope};
 
 /// A claimed send on its way, and where its parts are.
 #[derive(Debug)]
 pub(crate) struct Sendable {
-    pub send: Held,
+    pub send: ClaimedSend,
     /// Index of the message.
     pub input: usize,
     /// Index of the recipient in it.
@@ -21,8 +21,8 @@ pub(crate) struct Sendable {
     pub passage: Option<Passage>,
 }
 
-impl From<ClaimedSend> for Sendable {
-    fn from(ClaimedSend { send, input, recipient }: ClaimedSend) -> Self {
+impl From<ClaimedRecipient> for Sendable {
+    fn from(ClaimedRecipient { send, input, recipient }: ClaimedRecipient) -> Self {
         Self { send, input, recipient, passage: None }
     }
 }
@@ -44,7 +44,7 @@ impl Passage {
     ///
     /// # Errors
     /// [`PutOff`].
-    pub async fn permit(self, paces: &Paces, send: &Held) -> Result<PacePermit, PutOff> {
+    pub async fn permit(self, paces: &Paces, send: &ClaimedSend) -> Result<PacePermit, PutOff> {
         match self.permit {
             Some(permit) => Ok(permit),
             None => paces.acquire(self.path, turn(send), was_tried(send)).await,
@@ -73,7 +73,7 @@ pub(crate) fn sort(paces: &Paces, inputs: &[Rendered], sendable: Vec<Sendable>) 
 }
 
 /// What becomes of a mail that may not go now.
-pub(crate) fn change(send: Held, put_off: PutOff, family: &'static str) -> Change {
+pub(crate) fn change(send: ClaimedSend, put_off: PutOff, family: &'static str) -> Change {
     let wait = match put_off {
         PutOff::Throttled(wait) => wait,
         // Those of a batch come back together, and not with those of all others.
@@ -82,7 +82,7 @@ pub(crate) fn change(send: Held, put_off: PutOff, family: &'static str) -> Chang
             return Change::expired(send, SendState::Claimed, Class::Throttled.as_str(), Answer::default());
         }
     };
-    Counter::PacePutOffTotal.add(1, [("receiver", family)]);
+    Counter::PacePostponedTotal.add(1, [("receiver", family)]);
     Change::waiting(send, "paced", wait)
 }
 
@@ -108,7 +108,7 @@ fn is_greylisting(answer: &Answer) -> bool {
     answer.enhanced.as_deref() == Some("4.7.1") || words.contains("greylist") || words.contains("graylist")
 }
 
-fn turn(send: &Held) -> Turn {
+fn turn(send: &ClaimedSend) -> Turn {
     match send.batch.lane {
         Lane::Priority => Turn::Prompt,
         Lane::Bulk if send.was_deferred => Turn::Again,
@@ -116,7 +116,7 @@ fn turn(send: &Held) -> Turn {
     }
 }
 
-fn was_tried(send: &Held) -> bool {
+fn was_tried(send: &ClaimedSend) -> bool {
     send.attempt > 1
 }
 

@@ -37,7 +37,7 @@ impl Sweep for Pings {
         self.interval
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 

@@ -11,7 +11,7 @@ use super::{
     passage::{Passage, Sendable},
     sources::{Part, Sources},
 };
-use ledger::fence::Held;
+use ledger::fence::ClaimedSend;
 use smtp::Message;
 
 /// Sends prepared together: one job on a signing thread, a few milliseconds long.
@@ -22,7 +22,7 @@ pub(crate) const AHEAD: usize = 3;
 /// A send with its octets.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub send: Held,
+    pub send: ClaimedSend,
     /// Index of the message.
     pub input: usize,
     pub address: String,

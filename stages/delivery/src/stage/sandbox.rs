@@ -14,7 +14,7 @@ use schemas::{
 use uuid::Uuid;
 
 use crate::provider::smtp_answer;
-use ledger::fence::{Answer, Held};
+use ledger::fence::{Answer, ClaimedSend};
 use smtp::classify::{Decision, classify_reply};
 use smtp::{Message, Phase, Reply};
 
@@ -49,7 +49,7 @@ pub(crate) struct Capture(Mutex<Vec<Signal>>);
 
 impl Capture {
     /// Notes the facts that a captured mail's recipient makes.
-    pub(super) fn note(&self, send: &Held, address: &str, message: &Message, tokens: &TokenKeys) {
+    pub(super) fn note(&self, send: &ClaimedSend, address: &str, message: &Message, tokens: &TokenKeys) {
         let kinds = facts(address, || first_link(message, tokens));
         if kinds.is_empty() {
             return;

@@ -21,7 +21,7 @@ use crate::{
     pace::{Feedback, PacePermit, Paces},
     provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
 };
-use ledger::fence::{Answer, Change, Fence, Held, Ledger, POISON, Recorded};
+use ledger::fence::{Answer, Change, ClaimedSend, Fence, Ledger, POISON, Recorded};
 use smtp::classify::{Class, Decision, Outcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
@@ -68,7 +68,7 @@ impl Transmitter {
         }
     }
 
-    fn envelope(&self, send: &Held, address: &str, domain: &str, signed: &Signed) -> Option<Envelope> {
+    fn envelope(&self, send: &ClaimedSend, address: &str, domain: &str, signed: &Signed) -> Option<Envelope> {
         Some(Envelope {
             from: Some(return_path(&self.tokens, send.id, domain).ok()?),
             to: EnvelopeAddress::parse(address).ok()?,
@@ -79,7 +79,7 @@ impl Transmitter {
 
     async fn hand_over(
         &self,
-        send: Held,
+        send: ClaimedSend,
         way: &Way,
         envelope: &Envelope,
         signed: &Signed,
@@ -131,9 +131,9 @@ impl Transmitter {
     /// The last gate. Everything but a pass drops the handover, which abandons it: nothing has left.
     async fn fence(
         &self,
-        send: Held,
+        send: ClaimedSend,
         opened: Box<dyn PreparedSend>,
-    ) -> Result<(Held, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
+    ) -> Result<(ClaimedSend, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { at, metered_on } => Ok((send.metered(metered_on), opened, at)),
             Fence::Refused => Err(None),
@@ -145,13 +145,13 @@ impl Transmitter {
     }
 
     /// A commit that failed may have happened: the send is released from whichever of the two states it is in.
-    async fn release_in_doubt(&self, send: &Held) -> Option<Recorded> {
+    async fn release_in_doubt(&self, send: &ClaimedSend) -> Option<Recorded> {
         drop(self.ledger.record(Change::released(send.clone(), SendState::Claimed, SOON)).await);
         self.record(Change::released(send.clone(), SendState::Fenced, SOON)).await
     }
 
     /// The capture provider: the gate is the same, and then nothing leaves.
-    async fn capture(&self, send: Held, address: &str, signed: &Signed, capture: &Capture) -> Option<Recorded> {
+    async fn capture(&self, send: ClaimedSend, address: &str, signed: &Signed, capture: &Capture) -> Option<Recorded> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { metered_on, .. } => {
                 let send = send.metered(metered_on);
@@ -171,7 +171,7 @@ impl Transmitter {
 
     async fn refused(
         &self,
-        send: Held,
+        send: ClaimedSend,
         from: SendState,
         way: &Way,
         refused: Refused,

@@ -5,15 +5,15 @@ use std::time::Duration;
 use chrono::Utc;
 use schemas::SendState;
 
-use ledger::claim::patience;
-use ledger::fence::{Answer, Change, Held};
+use ledger::claim::retry_deadline;
+use ledger::fence::{Answer, Change, ClaimedSend};
 use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
 use smtp::classify::{Decision, Outcome, Scope};
 
 /// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the
 /// relay itself is at fault: the send then goes back to the queue and its attempt does not count.
 pub(super) fn change(
-    send: Held,
+    send: ClaimedSend,
     from: SendState,
     decision: Decision,
     answer: Answer,
@@ -35,14 +35,14 @@ pub(super) fn change(
 }
 
 /// The wait before the next attempt, or none when the send's time is over.
-fn wait(send: &Held) -> Option<Duration> {
+fn wait(send: &ClaimedSend) -> Option<Duration> {
     let attempt = u32::try_from(send.attempt).unwrap_or(1);
-    let patience = patience(send.batch.kind);
+    let deadline = retry_deadline(send.batch.kind);
     // A campaign's batch may have waited for days, scheduled or paused: its time counts from the first attempt.
-    let age = match patience {
+    let age = match deadline {
         RetryDeadline::Bulk => elapsed_before(attempt),
         RetryDeadline::Prompt => (Utc::now() - send.batch.created_at).to_std().unwrap_or_default(),
     };
     let seed = u64::try_from(send.id.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
-    next_attempt(attempt, age, patience, seed)
+    next_attempt(attempt, age, deadline, seed)
 }

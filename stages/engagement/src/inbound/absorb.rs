@@ -1,4 +1,4 @@
-//! Facts to their sends, and into the ledger.
+//! Finds the sends of incoming facts and records the facts.
 
 use std::collections::BTreeMap;
 
@@ -6,36 +6,36 @@ use schemas::{SendId, Signal};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Item, count_facts, months};
-use ledger::facts::{self, Evidence};
+use super::{IncomingFact, count_facts, months};
+use ledger::facts::{self, ProviderEvidence};
 
-/// What became of a fact.
+/// The result of recording a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum FactOutcome {
     /// It is in the ledger.
     Recorded,
     /// There is no such send, yet.
     Unknown,
-    /// It is in the ledger. As evidence it may be needed again: the send is still in hand.
+    /// It is in the ledger, and kept as evidence: the outcome of the send is still open.
     Undecided,
 }
 
-/// What became of facts, one for each item.
+/// The results of recording facts, one for each fact.
 #[derive(Debug)]
-pub(super) struct Fates {
-    pub each: Vec<Fate>,
+pub(super) struct FactOutcomes {
+    pub each: Vec<FactOutcome>,
 }
 
-impl Fates {
-    /// Counts them, by provider. `recorded` is the word for those that are in the ledger.
-    pub fn count(&self, recorded: &'static str, items: &[Item]) {
+impl FactOutcomes {
+    /// Counts the results by provider. `recorded` is the metric's outcome for facts that are in the ledger.
+    pub fn count(&self, recorded: &'static str, items: &[IncomingFact]) {
         let mut counts: BTreeMap<(&'static str, &'static str), u64> = BTreeMap::new();
-        for (item, fate) in items.iter().zip(&self.each) {
-            let outcome = match fate {
-                // Who answers a mail has it: what is not there now was never ours.
-                Fate::Unknown if item.is_reply() => "ignored",
-                Fate::Unknown => "parked",
-                Fate::Recorded | Fate::Undecided => recorded,
+        for (item, outcome) in items.iter().zip(&self.each) {
+            let outcome = match outcome {
+                // An answer comes after the mail was sent: a send that is unknown now never existed.
+                FactOutcome::Unknown if item.is_reply() => "ignored",
+                FactOutcome::Unknown => "pending",
+                FactOutcome::Recorded | FactOutcome::Undecided => recorded,
             };
             *counts.entry((item.provider.unwrap_or("link"), outcome)).or_default() += 1;
         }
@@ -46,17 +46,17 @@ impl Fates {
 }
 
 /// Finds the sends of these facts and records them. Takes effect when the caller commits.
-pub(super) async fn absorb(db: &mut PgConnection, items: &[Item], shard: i16) -> sqlx::Result<Fates> {
+pub(super) async fn absorb(db: &mut PgConnection, items: &[IncomingFact], shard: i16) -> sqlx::Result<FactOutcomes> {
     if items.is_empty() {
-        return Ok(Fates { each: Vec::new() });
+        return Ok(FactOutcomes { each: Vec::new() });
     }
     let found = find(db, items).await?;
     let mut signals: Vec<Signal> = Vec::new();
-    let mut evidence: Vec<Evidence> = Vec::new();
+    let mut evidence: Vec<ProviderEvidence> = Vec::new();
     for (item, send) in items.iter().zip(&found) {
         let Some(send_id) = *send else { continue };
         signals.extend(item.signal.clone().map(|signal| Signal { send_id, ..signal }));
-        evidence.extend(item.carrier().map(|provider| Evidence {
+        evidence.extend(item.carrier().map(|provider| ProviderEvidence {
             tenant_id: item.tenant_id,
             send_id,
             at: item.at,
@@ -65,22 +65,22 @@ pub(super) async fn absorb(db: &mut PgConnection, items: &[Item], shard: i16) ->
         }));
     }
     let recorded = facts::record(db, &signals, &evidence, shard).await?;
-    let fate = |(item, send): (&Item, &Option<Uuid>)| match send.map(|send| (item.tenant_id, send)) {
-        None => Fate::Unknown,
-        Some(send) if recorded.unknown.contains(&send) => Fate::Unknown,
-        Some(send) if recorded.undecided.contains(&send) && item.carrier().is_some() => Fate::Undecided,
-        Some(_) => Fate::Recorded,
+    let outcome = |(item, send): (&IncomingFact, &Option<Uuid>)| match send.map(|send| (item.tenant_id, send)) {
+        None => FactOutcome::Unknown,
+        Some(send) if recorded.unknown.contains(&send) => FactOutcome::Unknown,
+        Some(send) if recorded.undecided.contains(&send) && item.carrier().is_some() => FactOutcome::Undecided,
+        Some(_) => FactOutcome::Recorded,
     };
-    Ok(Fates { each: items.iter().zip(&found).map(fate).collect() })
+    Ok(FactOutcomes { each: items.iter().zip(&found).map(outcome).collect() })
 }
 
-/// The send of each fact: the one it names, if it is this tenant's and went by this provider; else the one the provider's id belongs
-/// to.
-async fn find(db: &mut PgConnection, items: &[Item]) -> sqlx::Result<Vec<Option<Uuid>>> {
+/// The send of each fact: the one it names, if it is this tenant's and was sent by this provider; else the one with the provider's message
+/// id.
+async fn find(db: &mut PgConnection, items: &[IncomingFact]) -> sqlx::Result<Vec<Option<Uuid>>> {
     let places: Vec<i32> = (0..items.len()).filter_map(|place| i32::try_from(place).ok()).collect();
     let tenants: Vec<Uuid> = items.iter().map(|item| item.tenant_id).collect();
-    // An answer to a mail that is named may come by anybody; the id the mail has with a provider is known to that one only.
-    let asked = |item: &Item| if item.send_id.is_some() { item.carrier() } else { item.provider };
+    // An answer that names its mail may come by any provider; a message id is known to its own provider only.
+    let asked = |item: &IncomingFact| if item.send_id.is_some() { item.carrier() } else { item.provider };
     let providers: Vec<Option<String>> = items.iter().map(|item| asked(item).map(str::to_owned)).collect();
     let sends: Vec<Option<Uuid>> = items.iter().map(|item| item.send_id).collect();
     let ids: Vec<Option<String>> = items.iter().map(|item| item.message_id.clone()).collect();
@@ -98,7 +98,7 @@ async fn find(db: &mut PgConnection, items: &[Item]) -> sqlx::Result<Vec<Option<
     let mut found = vec![None; items.len()];
     for row in rows {
         if let Some(slot) = usize::try_from(row.place).ok().and_then(|place| found.get_mut(place)) {
-            // A send's id says which month it is of: one that cannot be a send's is none.
+            // A send's id carries its time: an id of another version is no send's.
             *slot = row.send_id.filter(|send| SendId(*send).0.get_version_num() == 7);
         }
     }

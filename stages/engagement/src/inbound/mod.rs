@@ -1,12 +1,12 @@
-//! From what providers told to facts in the ledger: raw events the ingress has stored, and facts that waited for their send.
+//! Provider events to facts in the ledger: raw events that the ingress has stored, and facts that waited for their send.
 //!
 //! Raw events are taken in a group: their start is counted and committed, then they are read, with no transaction open. One more
-//! transaction finds their sends, records the facts, parks those whose send is not known, and marks the events handled. A crash
+//! transaction finds their sends, records the facts, keeps as pending those whose send is unknown, and marks the events handled. A crash
 //! between the two repeats the reading; an event that was started before and not finished is taken alone, so that it costs no other
-//! event, and is set aside after some starts. The message on the bus says "look now" and no more; a sweep looks by itself.
+//! event, and is set aside after some starts. The message on the bus only notifies; a sweep finds the same events.
 
 mod absorb;
-mod park;
+mod pending;
 mod sweeps;
 
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use schemas::{InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use self::{absorb::Fate, park::Waiting};
+use self::{absorb::FactOutcome, pending::PendingFact};
 pub(crate) use self::{
-    park::park_unknown,
-    sweeps::{Overdue, Parked},
+    pending::add_pending_signals,
+    sweeps::{ProcessInbound, RetryPendingFacts},
 };
 use crate::reading;
 use feedback::provider::{PROVIDERS, Told, What};
@@ -34,25 +34,25 @@ const BYTES: i64 = 4 * 1024 * 1024;
 const STARTS_MAX: i16 = 4;
 /// The reason of an event that was set aside.
 const FAILED: &str = "failed";
-/// Transactions of one message; what is left then is the sweep's.
-const TURNS: usize = 200;
+/// Transactions for one message; the sweep takes the rest.
+const GROUPS_MAX: usize = 200;
 
-/// Takes in what providers told.
+/// Records provider events.
 #[derive(Clone)]
 pub(crate) struct Inbound {
     pool: PgPool,
     shard: i16,
 }
 
-/// A fact, on its way to its send.
+/// A fact whose send is to be found.
 #[derive(Debug, Clone)]
-pub(crate) struct Item {
+pub(crate) struct IncomingFact {
     /// The fact's own id.
     pub id: Uuid,
     pub tenant_id: Uuid,
     /// The send, if it was named.
     pub send_id: Option<Uuid>,
-    /// Who told; `None`: a link of ours.
+    /// The provider that reported it; `None`: a tracking link.
     pub provider: Option<&'static str>,
     /// The mail's id with the provider.
     pub message_id: Option<String>,
@@ -61,20 +61,20 @@ pub(crate) struct Item {
     pub signal: Option<Signal>,
 }
 
-impl Item {
-    /// An answer, which came by whoever takes in the tenant's mail: not by whom the mail had gone, and no word of his.
+impl IncomingFact {
+    /// True for an answer. It is reported by the provider that receives the tenant's mail, not by the one that sent it.
     fn is_reply(&self) -> bool {
         self.signal.as_ref().is_some_and(|signal| matches!(signal.kind, SignalKind::Replied { .. }))
     }
 
-    /// Who told of it as the one who carried it.
+    /// The provider that sent the mail, if it is the one that reported the fact.
     fn carrier(&self) -> Option<&'static str> {
         self.provider.filter(|_| !self.is_reply())
     }
 }
 
 /// A raw event.
-struct Raw {
+struct RawEvent {
     tenant_id: Uuid,
     id: Uuid,
     connection_id: Uuid,
@@ -84,13 +84,13 @@ struct Raw {
     starts: i16,
 }
 
-/// A raw event that was read.
-struct Read {
-    event: Raw,
-    items: Vec<Item>,
-    /// What it tells beside, and nobody keeps.
+/// A raw event after reading.
+struct ReadEvent {
+    event: RawEvent,
+    items: Vec<IncomingFact>,
+    /// Number of facts in it that are not kept.
     ignored: u64,
-    /// Why it tells nothing.
+    /// Why it cannot be read.
     rejected: Option<&'static str>,
 }
 
@@ -99,14 +99,14 @@ impl Inbound {
         Self { pool, shard }
     }
 
-    /// Takes what is due, and answers how much it was. One event that cannot be taken costs itself only.
-    async fn turn(&self) -> Result<u64, StageError> {
+    /// Records the due events; answers how many. An event that cannot be recorded costs itself only.
+    async fn take_due(&self) -> Result<u64, StageError> {
         let first = self.group(EVENTS, false).await?;
         let again = self.group(1, true).await?;
         Ok(first + again)
     }
 
-    /// Takes events, reads and records them; answers how many. `again`: those that were started before.
+    /// Takes, reads and records events; answers how many. `again`: only those that were started before.
     async fn group(&self, at_most: i64, again: bool) -> Result<u64, StageError> {
         let events = take(&self.pool, at_most, again).await?;
         let found = events.len() as u64;
@@ -124,7 +124,7 @@ impl Inbound {
             let event = &read[at].event;
             tracing::error!(stage = "engagement", inbound_event = %event.id, start = event.starts, error = %StageError::from(error).chain(), "cannot be taken");
         }
-        // Where each could be recorded alone, it was not the events' fault.
+        // Each could be recorded alone, so no event was at fault.
         tracing::debug!(
             stage = "engagement",
             error = runtime::db::describe(&error),
@@ -133,20 +133,20 @@ impl Inbound {
         Ok(found)
     }
 
-    /// Records what events told, in one transaction.
-    async fn record(&self, read: &[Read]) -> sqlx::Result<()> {
+    /// Records the facts of events, in one transaction.
+    async fn record(&self, read: &[ReadEvent]) -> sqlx::Result<()> {
         if read.is_empty() {
             return Ok(());
         }
-        let items: Vec<Item> = read.iter().flat_map(|read| read.items.iter().cloned()).collect();
+        let items: Vec<IncomingFact> = read.iter().flat_map(|read| read.items.iter().cloned()).collect();
         let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let fates = absorb::absorb(&mut tx, &items, self.shard).await?;
-        let waiting: Vec<Waiting<'_>> = items.iter().zip(&fates.each).filter_map(Waiting::of).collect();
-        park::park(&mut tx, &waiting).await?;
-        mark(&mut tx, read).await?;
+        let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
+        let waiting: Vec<PendingFact<'_>> = items.iter().zip(&outcomes.each).filter_map(PendingFact::of).collect();
+        pending::add_pending(&mut tx, &waiting).await?;
+        mark_handled(&mut tx, read).await?;
         tx.commit().await?;
-        fates.count("recorded", &items);
-        for Read { event, ignored, rejected, .. } in read {
+        outcomes.count("recorded", &items);
+        for ReadEvent { event, ignored, rejected, .. } in read {
             count_facts(event.provider, "ignored", *ignored);
             if let Some(reason) = rejected {
                 let outcome = if *reason == FAILED { FAILED } else { "malformed" };
@@ -157,9 +157,9 @@ impl Inbound {
         Ok(())
     }
 
-    /// Takes a start back that said nothing about these events: they come again at once. Where Postgres is away for this as well, the
-    /// start stays counted; while it is away, nothing is taken either.
-    async fn give_back(&self, read: &[Read]) {
+    /// Does not count a start that failed for another reason: the events are due again at once. If this write fails as well, the start
+    /// stays counted; while Postgres is away, no events are taken either.
+    async fn give_back(&self, read: &[ReadEvent]) {
         let tenants: Vec<Uuid> = read.iter().map(|read| read.event.tenant_id).collect();
         let ids: Vec<Uuid> = read.iter().map(|read| read.event.id).collect();
         let given = sqlx::query!(
@@ -182,8 +182,8 @@ impl Inbound {
 }
 
 /// Reads an event. `None`: there was no answer, and another start may give one.
-async fn read_one(mut event: Raw) -> Option<Read> {
-    let nothing = |event, rejected| Some(Read { event, items: Vec::new(), ignored: 0, rejected: Some(rejected) });
+async fn read_one(mut event: RawEvent) -> Option<ReadEvent> {
+    let nothing = |event, rejected| Some(ReadEvent { event, items: Vec::new(), ignored: 0, rejected: Some(rejected) });
     if event.starts > STARTS_MAX {
         return nothing(event, FAILED);
     }
@@ -191,7 +191,7 @@ async fn read_one(mut event: Raw) -> Option<Read> {
         Ok(Ok(told)) => {
             let ignored = told.iter().filter(|told| told.what == What::Nothing).count() as u64;
             let items = told.into_iter().filter_map(|told| item(&event, told)).collect();
-            Some(Read { event, items, ignored, rejected: None })
+            Some(ReadEvent { event, items, ignored, rejected: None })
         }
         Ok(Err(malformed)) => nothing(event, malformed.0),
         Err(fault) => {
@@ -207,10 +207,10 @@ impl Stage for Inbound {
     const SPAN: &'static str = "engagement take in";
     type Input = InboundAnnounced;
 
-    /// However many rang: there is one thing to do.
+    /// Takes due events, whatever the number of notifications.
     async fn handle(&self, _: &[InboundAnnounced]) -> Result<Vec<Publication>, StageError> {
-        for _ in 0..TURNS {
-            if self.turn().await? == 0 {
+        for _ in 0..GROUPS_MAX {
+            if self.take_due().await? == 0 {
                 break;
             }
         }
@@ -218,16 +218,16 @@ impl Stage for Inbound {
     }
 }
 
-/// Takes raw events that are due; those that another process takes are its business.
-async fn take(pool: &PgPool, at_most: i64, again: bool) -> sqlx::Result<Vec<Raw>> {
+/// Takes due raw events; those that another process has locked are left to it.
+async fn take(pool: &PgPool, at_most: i64, again: bool) -> sqlx::Result<Vec<RawEvent>> {
     let rows = sqlx::query_file!("queries/take_inbound.sql", at_most, BYTES, again).fetch_all(pool).await?;
     Ok(rows
         .into_iter()
-        .map(|row| Raw {
+        .map(|row| RawEvent {
             tenant_id: row.tenant_id,
             id: row.id,
             connection_id: row.connection_id,
-            provider: word(&row.provider),
+            provider: provider_name(&row.provider),
             raw: row.raw,
             received_at: row.received_at,
             starts: row.attempts,
@@ -235,16 +235,16 @@ async fn take(pool: &PgPool, at_most: i64, again: bool) -> sqlx::Result<Vec<Raw>
         .collect())
 }
 
-/// A provider's word, from the closed set.
-fn word(provider: &str) -> &'static str {
+/// A provider's name, from the closed set.
+fn provider_name(provider: &str) -> &'static str {
     PROVIDERS.into_iter().find(|known| *known == provider).unwrap_or("other")
 }
 
 /// A fact of a raw event; `None` for what is not kept.
-fn item(event: &Raw, told: Told) -> Option<Item> {
-    // The connection's, so that nobody makes up the id of another's fact.
+fn item(event: &RawEvent, told: Told) -> Option<IncomingFact> {
+    // Derived from the connection, so that one tenant cannot make up the id of another's fact.
     let id = Uuid::new_v5(&event.connection_id, format!("{} {}", event.provider, told.event).as_bytes());
-    // A provider's clock may be ahead of ours; nothing has happened after we were told.
+    // A provider's clock may be ahead: no fact is later than its report, within five minutes.
     let at = told.at.map_or(event.received_at, |at| at.min(event.received_at + TimeDelta::minutes(5)));
     let signal = match told.what {
         What::Fact(kind) => Some(Signal {
@@ -259,7 +259,7 @@ fn item(event: &Raw, told: Told) -> Option<Item> {
         What::Taken => None,
         What::Nothing => return None,
     };
-    Some(Item {
+    Some(IncomingFact {
         id,
         tenant_id: event.tenant_id,
         send_id: told.send_id,
@@ -270,7 +270,7 @@ fn item(event: &Raw, told: Told) -> Option<Item> {
     })
 }
 
-async fn mark(db: &mut PgConnection, read: &[Read]) -> sqlx::Result<()> {
+async fn mark_handled(db: &mut PgConnection, read: &[ReadEvent]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = read.iter().map(|read| read.event.tenant_id).collect();
     let ids: Vec<Uuid> = read.iter().map(|read| read.event.id).collect();
     let reasons: Vec<Option<String>> = read.iter().map(|read| read.rejected.map(str::to_owned)).collect();
@@ -302,7 +302,7 @@ fn months(sends: &[Option<Uuid>]) -> Vec<Option<chrono::NaiveDate>> {
     sends.iter().map(|send| send.map(|send| SendId(send).month())).collect()
 }
 
-/// Starts what takes in what providers told.
+/// Starts the consumer and the sweeps of provider events.
 pub(crate) fn start(deps: &runner::Deps, shard: i16) {
     let inbound = Inbound::new(deps.pool.clone(), shard);
     let intake = runner::Intake {
@@ -314,6 +314,6 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16) {
         coalesce: 100,
     };
     deps.runner.start(Arc::new(inbound.clone()), vec![intake]);
-    deps.runner.start_sweep(Inbound::NAME, Arc::new(Overdue(inbound)));
-    deps.runner.start_sweep(Inbound::NAME, Arc::new(Parked { pool: deps.pool.clone(), shard }));
+    deps.runner.start_sweep(Inbound::NAME, Arc::new(ProcessInbound(inbound)));
+    deps.runner.start_sweep(Inbound::NAME, Arc::new(RetryPendingFacts { pool: deps.pool.clone(), shard }));
 }

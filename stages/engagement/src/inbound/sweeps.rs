@@ -1,4 +1,4 @@
-//! What looks by itself: raw events nobody rang for, and facts that waited long enough to be looked at again.
+//! The sweeps: raw events whose notification was lost, and pending facts that are due again.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{
-    Fate, Inbound, Item,
-    absorb::{self, Fates},
+    FactOutcome, Inbound, IncomingFact,
+    absorb::{self, FactOutcomes},
     count_facts,
-    park::{self, UNDECIDED, UNKNOWN, Waiting},
-    word,
+    pending::{self, PendingFact, UNDECIDED, UNKNOWN},
+    provider_name,
 };
 
-/// Raw events that are due, whether or not anybody rang.
-pub(crate) struct Overdue(pub(crate) Inbound);
+/// Records raw events that are due, whether or not a notification came.
+pub(crate) struct ProcessInbound(pub(crate) Inbound);
 
 #[async_trait]
-impl Sweep for Overdue {
+impl Sweep for ProcessInbound {
     fn name(&self) -> &'static str {
-        "inbound_events"
+        "process_inbound_events"
     }
 
     fn interval(&self) -> Duration {
@@ -32,30 +32,30 @@ impl Sweep for Overdue {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        self.0.turn().await
+        self.0.take_due().await
     }
 }
 
-/// Parked facts of one transaction.
-const PARKED: i64 = 500;
+/// Pending facts of one transaction.
+const PENDING_AT_ONCE: i64 = 500;
 
-/// Facts that wait for their send, looked at again with growing pauses until they are given up.
-pub(crate) struct Parked {
+/// Tries pending facts again, with growing pauses, until they are dropped.
+pub(crate) struct RetryPendingFacts {
     pub(crate) pool: PgPool,
     pub(crate) shard: i16,
 }
 
-/// A parked fact.
-struct Row {
-    item: Item,
+/// A row of `pending_facts`.
+struct PendingRow {
+    item: IncomingFact,
     reason: String,
-    parked_at: DateTime<Utc>,
+    pending_since: DateTime<Utc>,
 }
 
 #[async_trait]
-impl Sweep for Parked {
+impl Sweep for RetryPendingFacts {
     fn name(&self) -> &'static str {
-        "parked_facts"
+        "retry_pending_facts"
     }
 
     fn interval(&self) -> Duration {
@@ -68,77 +68,81 @@ impl Sweep for Parked {
         if rows.is_empty() {
             return Ok(0);
         }
-        let items: Vec<Item> = rows.iter().map(|row| row.item.clone()).collect();
-        let fates = absorb::absorb(&mut tx, &items, self.shard).await?;
-        // Found, and now evidence for a send whose outcome is open: waits on, as that.
-        let changed: Vec<Waiting<'_>> = rows
+        let items: Vec<IncomingFact> = rows.iter().map(|row| row.item.clone()).collect();
+        let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
+        // Its send is found and its outcome open: the fact stays pending, as evidence.
+        let changed: Vec<PendingFact<'_>> = rows
             .iter()
-            .zip(&fates.each)
-            .filter(|(row, fate)| row.reason == UNKNOWN && **fate == Fate::Undecided)
-            .map(|(row, _)| Waiting { item: &row.item, reason: UNDECIDED })
+            .zip(&outcomes.each)
+            .filter(|(row, outcome)| row.reason == UNKNOWN && **outcome == FactOutcome::Undecided)
+            .map(|(row, _)| PendingFact { item: &row.item, reason: UNDECIDED })
             .collect();
-        park::park(&mut tx, &changed).await?;
-        let dropped = settle(&mut tx, &rows, &fates).await?;
+        pending::add_pending(&mut tx, &changed).await?;
+        let dropped = update_pending(&mut tx, &rows, &outcomes).await?;
         tx.commit().await?;
-        count(&rows, &fates);
+        count(&rows, &outcomes);
         for (id, provider) in dropped {
-            let provider = provider.as_deref().map_or("link", word);
+            let provider = provider.as_deref().map_or("link", provider_name);
             count_facts(provider, "dropped", 1);
-            tracing::warn!(stage = "engagement", fact = %id, provider, reason = UNKNOWN, "given up: its send never came");
+            tracing::warn!(stage = "engagement", fact = %id, provider, reason = UNKNOWN, "dropped: its send never came");
         }
         Ok(rows.len() as u64)
     }
 }
 
-async fn due(db: &mut PgConnection) -> sqlx::Result<Vec<Row>> {
+async fn due(db: &mut PgConnection) -> sqlx::Result<Vec<PendingRow>> {
     let rows = sqlx::query!(
-        "select tenant_id, id, reason, send_id, provider, provider_message_id, signal, occurred_at, parked_at
-         from parked_facts where due_at <= now() order by due_at, id limit $1 for update skip locked",
-        PARKED
+        "select tenant_id, id, reason, send_id, provider, provider_message_id, signal, occurred_at, pending_since
+         from pending_facts where due_at <= now() order by due_at, id limit $1 for update skip locked",
+        PENDING_AT_ONCE
     )
     .fetch_all(db)
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Row {
-            item: Item {
+        .map(|row| PendingRow {
+            item: IncomingFact {
                 id: row.id,
                 tenant_id: row.tenant_id,
                 send_id: row.send_id,
-                provider: row.provider.as_deref().map(word),
+                provider: row.provider.as_deref().map(provider_name),
                 message_id: row.provider_message_id,
                 at: row.occurred_at,
                 signal: row.signal.and_then(|signal| serde_json::from_value::<Signal>(signal).ok()),
             },
             reason: row.reason,
-            parked_at: row.parked_at,
+            pending_since: row.pending_since,
         })
         .collect())
 }
 
-/// Takes away what has found its send, puts off what has not, and gives up what waited for too long. Answers what was given up,
-/// with who told it.
-async fn settle(db: &mut PgConnection, rows: &[Row], fates: &Fates) -> sqlx::Result<Vec<(Uuid, Option<String>)>> {
-    let waits = |row: &Row, fate: &Fate| match fate {
-        Fate::Recorded => false,
-        Fate::Unknown => true,
-        Fate::Undecided => row.reason == UNDECIDED,
+/// Deletes pending facts that found their send, postpones the others, and drops those that waited too long. Answers the dropped ones, with
+/// their providers.
+async fn update_pending(
+    db: &mut PgConnection,
+    rows: &[PendingRow],
+    outcomes: &FactOutcomes,
+) -> sqlx::Result<Vec<(Uuid, Option<String>)>> {
+    let waits = |row: &PendingRow, outcome: &FactOutcome| match outcome {
+        FactOutcome::Recorded => false,
+        FactOutcome::Unknown => true,
+        FactOutcome::Undecided => row.reason == UNDECIDED,
     };
     let tenants: Vec<Uuid> = rows.iter().map(|row| row.item.tenant_id).collect();
     let ids: Vec<Uuid> = rows.iter().map(|row| row.item.id).collect();
     let reasons: Vec<String> = rows.iter().map(|row| row.reason.clone()).collect();
-    let waiting: Vec<bool> = rows.iter().zip(&fates.each).map(|(row, fate)| waits(row, fate)).collect();
+    let waiting: Vec<bool> = rows.iter().zip(&outcomes.each).map(|(row, outcome)| waits(row, outcome)).collect();
     let dropped =
-        sqlx::query_file!("queries/settle_parked.sql", &tenants, &ids, &reasons, &waiting).fetch_all(db).await?;
+        sqlx::query_file!("queries/update_pending.sql", &tenants, &ids, &reasons, &waiting).fetch_all(db).await?;
     Ok(dropped.into_iter().map(|row| (row.id, row.provider)).collect())
 }
 
-fn count(rows: &[Row], fates: &Fates) {
-    for (row, fate) in rows.iter().zip(&fates.each) {
-        if row.reason == UNKNOWN && *fate != Fate::Unknown {
+fn count(rows: &[PendingRow], outcomes: &FactOutcomes) {
+    for (row, outcome) in rows.iter().zip(&outcomes.each) {
+        if row.reason == UNKNOWN && *outcome != FactOutcome::Unknown {
             let provider = row.item.provider.unwrap_or("link");
             count_facts(provider, "joined", 1);
-            let waited_s = (Utc::now() - row.parked_at).num_seconds();
+            let waited_s = (Utc::now() - row.pending_since).num_seconds();
             tracing::debug!(stage = "engagement", fact = %row.item.id, provider, waited_s, "joined its send");
         }
     }

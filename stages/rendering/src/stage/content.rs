@@ -1,5 +1,5 @@
-//! Loads and compiles what a batch is rendered from, and keeps it for a while. Contents never change; senders, campaign names
-//! and field fallbacks may, so what is kept is made anew after a minute.
+//! Loads and compiles the content of a batch, and caches it. Contents never change; senders, campaign names and field fallbacks may, so
+//! a cached message is compiled again after a minute.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ use templates::{
     compile, compile_written,
 };
 
-/// How old a change to a sender, a campaign's name or a field's fallback may be before mail shows it.
-const KEPT: Duration = Duration::from_secs(60);
+/// How long a compiled message is cached: a change to a sender, a campaign's name or a field's fallback shows in mail after this time.
+const CACHE_TIME: Duration = Duration::from_secs(60);
 /// The label of the return path's domain (API.md §6, records).
 const RETURN_PATH_LABEL: &str = "send";
 /// The label of the host of tracked links.
 const TRACKING_LABEL: &str = "link";
 
-/// What decides a compiled message.
+/// The inputs of a compiled message, as a cache key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct ContentKey {
     tenant_id: Uuid,
     content_id: Uuid,
     sender_id: Uuid,
@@ -33,7 +33,7 @@ struct Key {
     classification: Classification,
 }
 
-impl Key {
+impl ContentKey {
     fn of(batch: &Cleared) -> Self {
         Self {
             tenant_id: batch.tenant_id,
@@ -47,7 +47,7 @@ impl Key {
 
 /// A message that can be rendered.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct RenderableMessage {
     pub(super) compiled: Compiled,
     pub(super) skeleton: SkeletonId,
     pub(super) sending_domain: String,
@@ -56,7 +56,7 @@ pub(super) struct Ready {
     pub(super) tracking_host: Option<String>,
 }
 
-impl Ready {
+impl RenderableMessage {
     fn new(compiled: Compiled, skeleton: SkeletonId, sending_domain: String, tracking_domain: Option<String>) -> Self {
         let return_path_domain = format!("{RETURN_PATH_LABEL}.{sending_domain}");
         let tracking_host = tracking_domain.map(|domain| format!("{TRACKING_LABEL}.{domain}"));
@@ -65,11 +65,11 @@ impl Ready {
 }
 
 /// A content: ready, or one that does not compile. That one is final for everybody it was meant for.
-pub(super) type Content = Option<Arc<Ready>>;
+pub(super) type Content = Option<Arc<RenderableMessage>>;
 
 /// Compiles. A large template takes a while, and a fault of the HTML or template library would panic: neither on the reactor.
 async fn compiled(
-    key: Key,
+    key: ContentKey,
     work: impl FnOnce() -> Result<Compiled, Vec<TemplateFault>> + Send + 'static,
 ) -> Result<Option<Compiled>, StageError> {
     match tokio::task::spawn_blocking(work).await {
@@ -91,29 +91,30 @@ async fn compiled(
 /// Compiled contents.
 #[derive(Debug, Clone)]
 pub(super) struct Contents {
-    cache: Cache<Key, Content>,
+    cache: Cache<ContentKey, Content>,
 }
 
 impl Contents {
     pub(super) fn new(cache_mb: u64) -> Self {
-        let weigh = |_: &Key, content: &Content| {
+        let weigh = |_: &ContentKey, content: &Content| {
             let bytes = content.as_ref().map_or(1_024, |ready| ready.compiled.size_bytes());
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
-        let cache = Cache::builder().max_capacity(cache_mb * 1024 * 1024).weigher(weigh).time_to_live(KEPT).build();
+        let cache =
+            Cache::builder().max_capacity(cache_mb * 1024 * 1024).weigher(weigh).time_to_live(CACHE_TIME).build();
         Self { cache }
     }
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
     /// A connection is held while a content is loaded and while its skeleton is stored, not while it is compiled.
     pub(super) async fn of(&self, plans: &PreparedPool, batch: &Cleared) -> Result<Content, StageError> {
-        let key = Key::of(batch);
+        let key = ContentKey::of(batch);
         if batch.kind == MessageKind::OneOff {
             // Rendered once: nobody would ask for it again.
             return make_one_off(plans, key, batch.batch_id).await;
         }
-        if let Some(kept) = self.cache.get(&key).await {
-            return Ok(kept);
+        if let Some(load_stored) = self.cache.get(&key).await {
+            return Ok(load_stored);
         }
         let made = make(plans, key).await?;
         self.cache.insert(key, made.clone()).await;
@@ -121,7 +122,7 @@ impl Contents {
     }
 }
 
-async fn make(plans: &PreparedPool, key: Key) -> Result<Content, StageError> {
+async fn make(plans: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
     let Loaded { source, options, tracking_domain, .. } = load(plans, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
@@ -139,17 +140,17 @@ async fn make(plans: &PreparedPool, key: Key) -> Result<Content, StageError> {
     .execute(&mut *db)
     .await?;
     plans.put_back(db);
-    Ok(Some(Arc::new(Ready::new(compiled, skeleton, sending_domain, tracking_domain))))
+    Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton, sending_domain, tracking_domain))))
 }
 
 /// A message that its caller wrote out. The message is the batch.
-async fn make_one_off(plans: &PreparedPool, key: Key, message: Uuid) -> Result<Content, StageError> {
+async fn make_one_off(plans: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
     let Loaded { source, options, attachments, tracking_domain } = load(plans, key, Some(message)).await?;
     let sending_domain = options.sending_domain.clone();
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
     let Some(compiled) = made else { return Ok(None) };
-    Ok(Some(Arc::new(Ready::new(compiled, one_off::skeleton_id(message), sending_domain, tracking_domain))))
+    Ok(Some(Arc::new(RenderableMessage::new(compiled, one_off::skeleton_id(message), sending_domain, tracking_domain))))
 }
 
 /// What a content is compiled from.
@@ -161,8 +162,8 @@ struct Loaded {
     tracking_domain: Option<String>,
 }
 
-async fn load(plans: &PreparedPool, key: Key, message: Option<Uuid>) -> Result<Loaded, StageError> {
-    let Key { tenant_id, content_id, sender_id, campaign_id, classification } = key;
+async fn load(plans: &PreparedPool, key: ContentKey, message: Option<Uuid>) -> Result<Loaded, StageError> {
+    let ContentKey { tenant_id, content_id, sender_id, campaign_id, classification } = key;
     let mut db = plans.take().await?;
     let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)
         .fetch_optional(&mut *db)

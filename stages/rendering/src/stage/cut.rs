@@ -7,7 +7,7 @@ use schemas::{Cleared, Rendered, RenderedRecipient, subjects};
 
 use super::renditions::Rendition;
 
-/// Room for everything in a message but its recipients.
+/// Bytes reserved for everything in a message but its recipients.
 const FRAME_BYTES: usize = 1024;
 
 /// The messages of one batch. The same renditions in the same order give the same messages with the same ids.
@@ -125,7 +125,7 @@ mod tests {
         let publications = publications(&batch, renditions).unwrap();
         assert!(publications.len() > 2);
         assert!(publications.iter().all(|publication| publication.body.len() <= RENDERED_MAX_BYTES));
-        // Full, not merely within: at most one recipient's room is wasted.
+        // Full, not merely within the limit: at most one recipient's bytes are wasted.
         let fill = publications.iter().rev().skip(1).map(|publication| publication.body.len()).min().unwrap();
         assert!(fill > RENDERED_MAX_BYTES - 4_096, "{fill}");
         let messages = decoded(&publications);

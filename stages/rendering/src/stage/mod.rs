@@ -1,4 +1,4 @@
-//! The stage: load for all batches in hand, render on a thread for it, record who failed, hand on the rest.
+//! The stage: loads the data of all batches of a group, renders on a blocking thread, records failures, and passes the rest on.
 
 mod content;
 mod cut;
@@ -22,21 +22,21 @@ use crate::Settings;
 use content::{Content, Contents};
 use ledger::render_failures::{self, RenderFailure};
 use links::SendLinks;
-use people::Owed;
+use people::OwedRecipient;
 use renditions::{OwnSkeleton, Rendition};
 use templates::{MergeData, RenderFault};
 
-pub(crate) use one_off::ForgetMessages;
-pub(crate) use renditions::Forget;
+pub(crate) use one_off::PurgeMessages;
+pub(crate) use renditions::PurgeRenditions;
 
 /// Fault code of a content that does not compile.
 const CONTENT_INVALID: &str = "render_content_invalid";
 /// Fault code of a contact that is gone.
 const CONTACT_GONE: &str = "render_contact_gone";
-/// What stands for the host in `tracking-origin`.
+/// The placeholder of the host in `tracking-origin`.
 const HOST: &str = "{host}";
-/// Recipients of the batches in hand that are rendered a second time after the deadline: a machine that stood still is no fault of
-/// theirs, and a template that is slow for everybody does not hold the worker twice as long.
+/// Recipients of a group that are rendered a second time after a timeout: the machine may have stood still for a moment. The limit makes
+/// sure that a template that is slow for all recipients does not block the worker twice as long.
 const SECOND_TRIES: usize = 5;
 /// `rollups` spreads a tenant's counters over this many rows.
 const ROLLUP_SHARDS: i16 = 16;
@@ -45,12 +45,12 @@ const ROLLUP_SHARDS: i16 = 16;
 #[derive(Debug)]
 pub struct Rendering {
     pool: PgPool,
-    /// For what each batch is rendered from, and what is kept of it: one connection for each worker. None is held while a template is
-    /// compiled or rendered: a template is a stranger's, and takes as long as its limits allow.
+    /// Loads the data of each batch, and stores its renditions: one connection for each worker. No connection is used while a template is
+    /// compiled or rendered: a template is untrusted, and may take as long as its limits allow.
     plans: PreparedPool,
     tokens: Arc<TokenKeys>,
     public_url: Arc<str>,
-    /// With [`HOST`] where the name of a sender's own goes.
+    /// With [`HOST`] in the place of the sender's own host.
     tracking_origin: Arc<str>,
     contents: Contents,
     shard: i16,
@@ -58,12 +58,12 @@ pub struct Rendering {
     facts: CommitNotifier,
 }
 
-/// What rendering made of the sends in hand.
+/// The results of rendering a group of sends.
 #[derive(Default)]
 struct Outcome {
-    rendered: Vec<(Owed, Rendition)>,
+    rendered: Vec<(OwedRecipient, Rendition)>,
     failures: Vec<RenderFailure>,
-    /// Skeletons that are to be stored with what was rendered.
+    /// Skeletons to store with the renditions.
     skeletons: Vec<OwnSkeleton>,
 }
 
@@ -105,7 +105,7 @@ impl Rendering {
         })
     }
 
-    /// The same, telling those who wait for a batch when nothing of it goes on, and ringing for facts.
+    /// Also notifies callers that wait for a batch of which no send continues, and notifies about facts.
     #[must_use]
     pub fn telling(self, bus: Bus, facts: CommitNotifier) -> Self {
         Self { bus: Some(bus), facts, ..self }
@@ -119,11 +119,11 @@ impl Rendering {
         Ok(contents)
     }
 
-    /// Renders sends that were not rendered before, each for its person. Holds no connection meanwhile.
+    /// Renders sends that were not rendered before. Uses no database connection meanwhile.
     async fn render(
         &self,
         inputs: &[Cleared],
-        sends: Vec<Owed>,
+        sends: Vec<OwedRecipient>,
         people: Vec<Option<MergeData>>,
     ) -> Result<Outcome, StageError> {
         if sends.is_empty() {
@@ -137,7 +137,7 @@ impl Rendering {
             Some(self.tracking_origin.replace(HOST, host))
         };
         let own_urls: Vec<Option<String>> = contents.iter().map(own_url).collect();
-        // Templates are a stranger's: up to 200 ms each, and none of it on the reactor.
+        // Templates are untrusted: up to 200 ms each, and none of it on the reactor.
         let work = move || {
             let mut outcome = Outcome { skeletons, ..Outcome::default() };
             let mut second_tries = SECOND_TRIES;
@@ -178,14 +178,14 @@ impl Rendering {
 }
 
 fn rendition(
-    content: &content::Ready,
-    send: Owed,
+    content: &content::RenderableMessage,
+    send: OwedRecipient,
     person: &MergeData,
     links: &SendLinks<'_>,
     second_tries: &mut usize,
 ) -> Result<Rendition, &'static str> {
     let slots = match content.compiled.render(person, links) {
-        // The deadline is wall time. Once more, lest a machine that stood still for a moment cost a recipient the message.
+        // The time limit is wall time: a second try, so that a machine that stood still for a moment costs no recipient the message.
         Err(RenderFault::DeadlineExceeded) if *second_tries > 0 => {
             *second_tries -= 1;
             content.compiled.render(person, links)
@@ -209,25 +209,25 @@ impl Stage for Rendering {
 
     async fn handle(&self, inputs: &[Cleared]) -> Result<Vec<Publication>, StageError> {
         let sends = people::owed(inputs);
-        // Such mail may get a second attempt, whichever lane it is in.
-        let is_kept = |send: &Owed| {
+        // This mail may get a second attempt, in either lane.
+        let is_kept = |send: &OwedRecipient| {
             inputs.get(send.input).is_some_and(|batch| {
                 batch.lane == Lane::Priority || matches!(batch.kind, MessageKind::Transactional | MessageKind::OneOff)
             })
         };
-        let (priority, bulk): (Vec<Owed>, Vec<Owed>) = sends.into_iter().partition(is_kept);
+        let (priority, bulk): (Vec<OwedRecipient>, Vec<OwedRecipient>) = sends.into_iter().partition(is_kept);
         let mut db = self.plans.take().await?;
-        let mut kept: HashMap<Uuid, Rendition> =
-            if priority.is_empty() { HashMap::new() } else { renditions::kept(&mut db, &priority).await? };
-        let mut all: Vec<(Owed, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
+        let mut load_stored: HashMap<Uuid, Rendition> =
+            if priority.is_empty() { HashMap::new() } else { renditions::load_stored(&mut db, &priority).await? };
+        let mut all: Vec<(OwedRecipient, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
         let mut fresh = bulk;
         for send in priority {
-            match kept.remove(&send.send_id.0) {
+            match load_stored.remove(&send.send_id.0) {
                 Some(rendition) => all.push((send, rendition)),
                 None => fresh.push(send),
             }
         }
-        let people = people::load(&mut db, inputs, &fresh).await?;
+        let people = people::load_merge_data(&mut db, inputs, &fresh).await?;
         self.plans.put_back(db);
         let outcome = self.render(inputs, fresh, people).await?;
         let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
@@ -242,18 +242,18 @@ impl Stage for Rendering {
         }
         all.extend(to_keep);
         all.extend(bulk);
-        self.tell_the_end(inputs, &all).await;
+        self.notify_waiting(inputs, &all).await;
         self.publications(inputs, all)
     }
 
-    fn tells_facts(&self, _: &[Self::Input]) -> bool {
+    fn commits_facts(&self, _: &[Self::Input]) -> bool {
         false
     }
 }
 
 impl Rendering {
-    /// Tells those who wait for a batch of which nobody could be rendered.
-    async fn tell_the_end(&self, inputs: &[Cleared], rendered: &[(Owed, Rendition)]) {
+    /// Notifies callers that wait for a batch of which no send could be rendered.
+    async fn notify_waiting(&self, inputs: &[Cleared], rendered: &[(OwedRecipient, Rendition)]) {
         let Some(bus) = &self.bus else { return };
         for (number, batch) in inputs.iter().enumerate() {
             if let Some(notify) = &batch.notify
@@ -267,7 +267,7 @@ impl Rendering {
     fn publications(
         &self,
         inputs: &[Cleared],
-        rendered: Vec<(Owed, Rendition)>,
+        rendered: Vec<(OwedRecipient, Rendition)>,
     ) -> Result<Vec<Publication>, StageError> {
         let mut by_input: Vec<Vec<Rendition>> = inputs.iter().map(|_| Vec::new()).collect();
         for (send, rendition) in rendered {
@@ -277,7 +277,7 @@ impl Rendering {
         }
         let mut publications = Vec::new();
         for (batch, mut renditions) in inputs.iter().zip(by_input) {
-            // In one order, so that a repeat makes the same messages.
+            // In a fixed order, so that a repeat makes the same messages.
             renditions.sort_by_key(|rendition| rendition.recipient.ordinal);
             publications.extend(cut::publications(batch, renditions)?);
         }

@@ -1,4 +1,4 @@
-//! One-off messages: what is theirs beside the content, and how long it is kept.
+//! One-off messages: their skeletons, recipient names and attachments, and when these are purged.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 use super::{
     content::Content,
-    people::{Owed, index},
+    people::{OwedRecipient, index},
     renditions::OwnSkeleton,
 };
 use templates::MergeData;
 
-/// Where a message's skeleton is stored. It is used by this message alone, so that it can be forgotten with it.
+/// Where a message's skeleton is stored. Only this message uses it, so it can be purged with the message.
 pub(super) fn skeleton_id(message: Uuid) -> SkeletonId {
     SkeletonId(format!("message-{}", message.simple()))
 }
@@ -32,15 +32,16 @@ pub(super) fn skeletons(inputs: &[Cleared], contents: &[Content]) -> Result<Vec<
     Ok(skeletons)
 }
 
-/// The recipients' names as the caller gave them. The contact's own name says nothing here.
+/// Sets the recipients' names as the caller gave them. The contact's stored name is not used.
 pub(super) async fn fill_names(
     db: &mut PgConnection,
     inputs: &[Cleared],
-    sends: &[Owed],
+    sends: &[OwedRecipient],
     people: &mut [Option<MergeData>],
 ) -> Result<(), StageError> {
-    let is_one_off = |send: &Owed| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::OneOff);
-    let wanted: Vec<(usize, &Owed)> = sends.iter().enumerate().filter(|(_, send)| is_one_off(send)).collect();
+    let is_one_off =
+        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::OneOff);
+    let wanted: Vec<(usize, &OwedRecipient)> = sends.iter().enumerate().filter(|(_, send)| is_one_off(send)).collect();
     if wanted.is_empty() {
         return Ok(());
     }
@@ -70,38 +71,37 @@ pub(super) async fn fill_names(
     Ok(())
 }
 
-/// Deletes attachments and compiled forms of messages nobody can need any more: a message is decided within a day or two, and
-/// this is well past it.
-pub(crate) struct ForgetMessages {
+/// Deletes the attachments and skeletons of old messages: a message has its outcome within two days, and this is well past that.
+pub(crate) struct PurgeMessages {
     pool: PgPool,
 }
 
-impl ForgetMessages {
+impl PurgeMessages {
     pub(crate) fn new(pool: PgPool) -> Self {
         Self { pool }
     }
 }
 
-/// Messages one run forgets at most: some hundred megabytes of attachments.
-const FORGET_AT_ONCE: i64 = 100;
+/// Most messages purged in one run: some hundred megabytes of attachments.
+const PURGE_AT_ONCE: i64 = 100;
 
 #[async_trait]
-impl Sweep for ForgetMessages {
+impl Sweep for PurgeMessages {
     fn name(&self) -> &'static str {
-        "messages"
+        "purge_messages"
     }
 
     fn interval(&self) -> Duration {
         Duration::from_secs(600)
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let forgotten =
-            sqlx::query_file_scalar!("queries/forget_messages.sql", FORGET_AT_ONCE).fetch_one(&self.pool).await?;
-        Ok(u64::try_from(forgotten).unwrap_or(0))
+        let purged =
+            sqlx::query_file_scalar!("queries/purge_messages.sql", PURGE_AT_ONCE).fetch_one(&self.pool).await?;
+        Ok(u64::try_from(purged).unwrap_or(0))
     }
 }

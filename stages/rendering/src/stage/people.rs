@@ -1,4 +1,4 @@
-//! Who the recipients are: their merge data, loaded for all batches in hand with one statement each.
+//! The recipients' merge data, loaded for all batches of a group with one statement each.
 
 use chrono::{DateTime, Utc};
 use runner::StageError;
@@ -15,18 +15,18 @@ type Fields = sqlx::types::Json<serde_json::Map<String, Value>>;
 
 /// One send to render.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Owed {
-    /// Which of the batches in hand.
+pub(super) struct OwedRecipient {
+    /// Index of its batch in the group.
     pub(super) input: usize,
     pub(super) tenant_id: Uuid,
     pub(super) send_id: SendId,
     pub(super) contact_id: Uuid,
 }
 
-/// All sends of the batches in hand.
-pub(super) fn owed(inputs: &[Cleared]) -> Vec<Owed> {
+/// All sends of the batches.
+pub(super) fn owed(inputs: &[Cleared]) -> Vec<OwedRecipient> {
     let sends = inputs.iter().enumerate().flat_map(|(input, batch)| {
-        batch.recipients.iter().map(move |recipient| Owed {
+        batch.recipients.iter().map(move |recipient| OwedRecipient {
             input,
             tenant_id: batch.tenant_id,
             send_id: SendId::of(batch.batch_id, recipient.ordinal),
@@ -37,10 +37,10 @@ pub(super) fn owed(inputs: &[Cleared]) -> Vec<Owed> {
 }
 
 /// The merge data of each send, in order. `None`: the contact is gone.
-pub(super) async fn load(
+pub(super) async fn load_merge_data(
     db: &mut PgConnection,
     inputs: &[Cleared],
-    sends: &[Owed],
+    sends: &[OwedRecipient],
 ) -> Result<Vec<Option<MergeData>>, StageError> {
     if sends.is_empty() {
         return Ok(Vec::new());
@@ -74,7 +74,7 @@ pub(super) async fn load(
     Ok(people)
 }
 
-/// When each batch was made: the Date of its mail, so that a repeat has the same.
+/// The creation time of each batch: the Date header of its mail, so that a repeat has the same.
 async fn dates(db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Option<DateTime<Utc>>>, StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) =
         inputs.iter().map(|batch| (batch.tenant_id, batch.batch_id)).unzip();
@@ -100,12 +100,13 @@ async fn dates(db: &mut PgConnection, inputs: &[Cleared]) -> Result<Vec<Option<D
 async fn fill_data(
     db: &mut PgConnection,
     inputs: &[Cleared],
-    sends: &[Owed],
+    sends: &[OwedRecipient],
     people: &mut [Option<MergeData>],
 ) -> Result<(), StageError> {
     let is_transactional =
-        |send: &Owed| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Transactional);
-    let wanted: Vec<(usize, &Owed)> = sends.iter().enumerate().filter(|(_, send)| is_transactional(send)).collect();
+        |send: &OwedRecipient| inputs.get(send.input).is_some_and(|batch| batch.kind == MessageKind::Transactional);
+    let wanted: Vec<(usize, &OwedRecipient)> =
+        sends.iter().enumerate().filter(|(_, send)| is_transactional(send)).collect();
     if wanted.is_empty() {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! What was rendered for a priority send is kept until it is decided: a second attempt has the same bytes, whatever happened
-//! to template, sender or contact meanwhile.
+//! Renditions: the rendered parts of a priority send are kept until it is decided, so that a second attempt has the same bytes even if
+//! template, sender or contact have changed.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::people::Owed;
+use super::people::OwedRecipient;
 
 /// One send as it was rendered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +21,11 @@ pub(super) struct Rendition {
     pub(super) recipient: RenderedRecipient,
 }
 
-/// Those of these sends that were rendered before, by send.
-pub(super) async fn kept(db: &mut PgConnection, sends: &[Owed]) -> Result<HashMap<Uuid, Rendition>, StageError> {
+/// The stored renditions of these sends, by send.
+pub(super) async fn load_stored(
+    db: &mut PgConnection,
+    sends: &[OwedRecipient],
+) -> Result<HashMap<Uuid, Rendition>, StageError> {
     let (tenants, ids) = keys(sends.iter());
     let rows = sqlx::query!(
         r#"select r.send_id, r.rendered as "rendered: sqlx::types::Json<Rendition>"
@@ -44,12 +47,12 @@ pub(super) struct OwnSkeleton {
     pub(super) body: Value,
 }
 
-/// Keeps what was rendered now, with the skeletons it alone uses. Where another worker was first, its rendition replaces ours.
+/// Stores new renditions, with the skeletons that only they use. If another worker was first, its rendition replaces the new one.
 ///
-/// Should a crash of Postgres take renditions back they are made again. Not so skeletons: delivery may have been told of them.
+/// After a crash of Postgres, lost renditions are made again. Skeletons must not be lost: delivery may already refer to them.
 pub(super) async fn keep(
     db: &mut PgConnection,
-    rendered: &mut [(Owed, Rendition)],
+    rendered: &mut [(OwedRecipient, Rendition)],
     skeletons: Vec<OwnSkeleton>,
 ) -> Result<(), StageError> {
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
@@ -66,8 +69,8 @@ pub(super) async fn keep(
     if stored.rows_affected() == rendered.len() as u64 {
         return Ok(());
     }
-    let sends: Vec<Owed> = rendered.iter().map(|(send, _)| *send).collect();
-    let mut first = kept(db, &sends).await?;
+    let sends: Vec<OwedRecipient> = rendered.iter().map(|(send, _)| *send).collect();
+    let mut first = load_stored(db, &sends).await?;
     for (send, rendition) in rendered {
         if let Some(theirs) = first.remove(&send.send_id.0) {
             *rendition = theirs;
@@ -76,28 +79,28 @@ pub(super) async fn keep(
     Ok(())
 }
 
-fn keys<'a>(sends: impl Iterator<Item = &'a Owed>) -> (Vec<Uuid>, Vec<Uuid>) {
+fn keys<'a>(sends: impl Iterator<Item = &'a OwedRecipient>) -> (Vec<Uuid>, Vec<Uuid>) {
     sends.map(|send| (send.tenant_id, send.send_id.0)).unzip()
 }
 
-/// Forgets renditions nobody can need any more. Priority mail is decided within a day or two; this is well past it.
-pub(crate) struct Forget {
+/// Deletes old renditions. Priority mail has its outcome within two days; this is well past that.
+pub(crate) struct PurgeRenditions {
     pool: PgPool,
 }
 
-impl Forget {
+impl PurgeRenditions {
     pub(crate) fn new(pool: PgPool) -> Self {
         Self { pool }
     }
 }
 
-/// Renditions one run forgets at most. Twenty such runs a minute forget as fast as mail can be sent.
-const FORGET_AT_ONCE: i64 = 10_000;
+/// Most renditions purged in one run. Twenty runs a minute keep up with the fastest sending.
+const PURGE_AT_ONCE: i64 = 10_000;
 
 #[async_trait::async_trait]
-impl runner::Sweep for Forget {
+impl runner::Sweep for PurgeRenditions {
     fn name(&self) -> &'static str {
-        "renditions"
+        "purge_renditions"
     }
 
     fn interval(&self) -> std::time::Duration {
@@ -106,17 +109,17 @@ impl runner::Sweep for Forget {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         // Served by renditions_by_age.
-        let forgotten = sqlx::query!(
+        let purged = sqlx::query!(
             "delete from renditions r using (
                  select tenant_id, send_id from renditions where created_at < now() - interval '4 days'
                  order by created_at limit $1 for update skip locked
              ) as old
              where r.tenant_id = old.tenant_id and r.send_id = old.send_id",
-            FORGET_AT_ONCE
+            PURGE_AT_ONCE
         )
         .execute(&self.pool)
         .await?
         .rows_affected();
-        Ok(forgotten)
+        Ok(purged)
     }
 }

@@ -578,10 +578,10 @@ async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_messag
     let world = World::new().await;
     let contact = world.contact("Contact", json!({})).await;
     world.render(&[one_off_message(&world, contact).await]).await;
-    let sweep = ForgetMessages::new(world.pool.clone());
-    let kept = "select (select count(*) from message_attachments where tenant_id = $1) + (select count(*) from skeletons where tenant_id = $1)";
-    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(kept).await), (0, 2));
+    let sweep = PurgeMessages::new(world.pool.clone());
+    let load_stored = "select (select count(*) from message_attachments where tenant_id = $1) + (select count(*) from skeletons where tenant_id = $1)";
+    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (0, 2));
     sqlx::query("update messages set created_at = now() - interval '5 days'").execute(&world.pool).await.unwrap();
-    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(kept).await), (1, 0));
+    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (1, 0));
     assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 0);
 }

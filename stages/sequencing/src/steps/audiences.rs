@@ -81,7 +81,7 @@ pub(super) async fn departed(db: &mut PgConnection, memberships: &[Membership]) 
     let rows = sqlx::query!(
         "select d.tenant_id, d.audience_id, d.contact_id
          from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
-         join topic_departures d
+         join topic_opt_outs d
            on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
         &tenants,
         &audiences,

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
 use schemas::action::{Action, CONTACT_FIELDS};
 
-/// Locks the items' contacts as everybody locks contacts, and answers whose could be had. One that an import holds for seconds must
-/// not hold up the others of the group.
+/// Locks the items' contacts in the order of the ledger, and answers which it could lock. A contact that an import keeps locked for seconds
+/// must not delay the others of the group.
 pub(super) async fn lock(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
     let all: Vec<&Item<'_>> = items.iter().collect();
     let rows = sqlx::query!(
@@ -27,8 +27,8 @@ pub(super) async fn lock(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Res
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
 }
 
-pub(super) fn is_held(item: &Item<'_>, held: &HashSet<(Uuid, Uuid)>) -> bool {
-    held.contains(&(item.due.tenant_id, item.due.contact_id))
+pub(super) fn is_locked(item: &Item<'_>, locked: &HashSet<(Uuid, Uuid)>) -> bool {
+    locked.contains(&(item.due.tenant_id, item.due.contact_id))
 }
 
 /// What an item sets.
@@ -42,8 +42,9 @@ fn change<'a>(item: &Item<'a>) -> Option<(&'a str, Value)> {
 
 /// Sets a field of each contact: one of its own columns, or a defined field, where null deletes the key.
 pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
-    let held = lock(db, items).await?;
-    let ready: Vec<&Item<'_>> = items.iter().filter(|item| is_held(item, &held) && change(item).is_some()).collect();
+    let locked = lock(db, items).await?;
+    let ready: Vec<&Item<'_>> =
+        items.iter().filter(|item| is_locked(item, &locked) && change(item).is_some()).collect();
     let fields: Vec<String> = ready.iter().filter_map(|item| change(item)).map(|(field, _)| field.to_owned()).collect();
     let values: Vec<Value> = ready.iter().filter_map(|item| change(item)).map(|(_, value)| value).collect();
     let own: Vec<bool> = fields.iter().map(|field| is_column(field)).collect();
@@ -60,9 +61,9 @@ pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::R
     let changed: HashSet<(Uuid, Uuid)> = rows.into_iter().map(|row| (row.tenant_id, row.id)).collect();
     let taken = |item: &Item<'_>| match change(item) {
         None => MALFORMED,
-        Some(_) if !is_held(item, &held) => Taken::Later,
+        Some(_) if !is_locked(item, &locked) => Taken::Later,
         Some((field, _)) => {
-            let outcome = if is_held(item, &changed) { Outcome::Done } else { Outcome::Unchanged };
+            let outcome = if is_locked(item, &changed) { Outcome::Done } else { Outcome::Unchanged };
             Taken::Took(Effect::of(outcome, json!({ "field": field })))
         }
     };

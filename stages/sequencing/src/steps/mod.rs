@@ -1,4 +1,4 @@
-//! What the steps do: each type for all its enrollments of a group at once, within the group's transaction.
+//! The effects of steps: each type for all its enrollments of a group at once, within the group's transaction.
 
 mod audiences;
 mod contacts;
@@ -30,12 +30,12 @@ pub(crate) struct Item<'a> {
     pub(crate) person: &'a Person,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Something changed, or was sent on its way.
+    /// It changed something, or made a mail.
     Done,
-    /// It was so before.
+    /// Nothing had to change.
     Unchanged,
     /// It would have undone the recipient's own choice, or is not allowed any more.
     Withheld,
@@ -78,20 +78,20 @@ impl Effect {
     }
 }
 
-/// What became of an item.
+/// The result of trying a step.
 #[derive(Debug, Clone)]
 pub(crate) enum Taken {
     /// Its step was taken.
     Took(Effect),
     /// Its step could not be taken, for this reason (a code).
     Failed(&'static str),
-    /// Somebody else holds its contact: again in a moment.
+    /// Another transaction has locked its contact: again in a moment.
     Later,
     /// There is no capacity for it before this time.
     Wait(DateTime<Utc>),
 }
 
-/// Everything a group owes others after its commit.
+/// What a group publishes after its commit.
 pub(crate) type Announcements = Vec<Publication>;
 
 /// Takes one step for items of one type. One that the database refuses costs itself only: the others are taken one by one.
@@ -129,7 +129,7 @@ async fn attempt(
 ) -> sqlx::Result<Vec<Taken>> {
     let mut savepoint = db.begin().await?;
     let announced = announce.len();
-    let result = act(&mut savepoint, kind, items, announce, owner_mails_per_hour).await;
+    let result = take_type(&mut savepoint, kind, items, announce, owner_mails_per_hour).await;
     match result {
         Ok(taken) => {
             savepoint.commit().await?;
@@ -144,7 +144,7 @@ async fn attempt(
     }
 }
 
-async fn act(
+async fn take_type(
     db: &mut PgConnection,
     kind: StepType,
     items: &[Item<'_>],
@@ -160,7 +160,7 @@ async fn act(
         StepType::UpdateField | StepType::UpdateLifecycleStage => contacts::update(db, items).await,
         StepType::UpdateSubscription => subscriptions::update(db, items).await,
         StepType::AddSuppression => suppress::add(db, items).await,
-        StepType::CreateTask | StepType::CreateOpportunity => notices::tell(db, items).await,
+        StepType::CreateTask | StepType::CreateOpportunity => notices::add_notices(db, items).await,
         StepType::NotifyOwner => owner::notify(db, items, announce, owner_mails_per_hour).await,
         // Taken outside of the transaction: see `calls`.
         StepType::CallProductWebhook => Ok(items.iter().map(|_| Taken::Later).collect()),

@@ -1,4 +1,4 @@
-//! `create_task`, `create_opportunity`: this engine keeps no CRM. The product that enrolled the contact is told.
+//! `create_task`, `create_opportunity`: the engine has no CRM, so the product that enrolled the contact gets an event.
 
 use chrono::{TimeDelta, Utc};
 use schemas::EventType;
@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::{Effect, Item, MALFORMED, Outcome, Taken, column};
 use schemas::action::Action;
 
-/// What the product is told, as the event's own data.
-fn told(item: &Item<'_>) -> Option<(EventType, Value)> {
+/// The event for the product: its type and data.
+fn notice_of(item: &Item<'_>) -> Option<(EventType, Value)> {
     let (event, mut data) = match &item.step.action {
         Some(Action::CreateTask(task)) => {
             let due = task.due_in_days.map(|days| (Utc::now() + TimeDelta::days(i64::from(days))).date_naive());
@@ -28,12 +28,12 @@ fn told(item: &Item<'_>) -> Option<(EventType, Value)> {
     Some((event, data))
 }
 
-pub(super) async fn tell(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
-    let ready: Vec<&Item<'_>> = items.iter().filter(|item| told(item).is_some()).collect();
+pub(super) async fn add_notices(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
+    let ready: Vec<&Item<'_>> = items.iter().filter(|item| notice_of(item).is_some()).collect();
     // The id comes from what it is about: a repeat would be the same event.
     let ids = column(&ready, |item| Uuid::new_v5(&item.due.id, item.step.id.as_bytes()));
     let (types, data): (Vec<&str>, Vec<Value>) =
-        ready.iter().filter_map(|item| told(item)).map(|(event, data)| (event.as_str(), data)).unzip();
+        ready.iter().filter_map(|item| notice_of(item)).map(|(event, data)| (event.as_str(), data)).unzip();
     sqlx::query!(
         "insert into notices (tenant_id, id, type, product, contact_id, subject_id, data)
          select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::uuid[], $7::jsonb[])",
@@ -47,7 +47,7 @@ pub(super) async fn tell(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Res
     )
     .execute(db)
     .await?;
-    let taken = |item: &Item<'_>| match told(item) {
+    let taken = |item: &Item<'_>| match notice_of(item) {
         None => MALFORMED,
         Some(_) => {
             let event = Uuid::new_v5(&item.due.id, item.step.id.as_bytes());

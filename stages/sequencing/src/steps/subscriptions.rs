@@ -10,7 +10,7 @@ use super::{
     Effect, Item, MALFORMED, Outcome, Taken,
     audiences::{self, Membership},
     column,
-    contacts::{is_held, lock},
+    contacts::{is_locked, lock},
 };
 use schemas::action::{Action, Subscribed, UpdateSubscription};
 
@@ -22,14 +22,14 @@ fn asked(item: &Item<'_>) -> Option<UpdateSubscription> {
 }
 
 pub(super) async fn update(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
-    let held = lock(db, items).await?;
+    let locked = lock(db, items).await?;
     let ready: Vec<(&Item<'_>, UpdateSubscription)> =
-        items.iter().filter(|item| is_held(item, &held)).filter_map(|item| Some((item, asked(item)?))).collect();
+        items.iter().filter(|item| is_locked(item, &locked)).filter_map(|item| Some((item, asked(item)?))).collect();
     let lists = Lists::change(db, &ready).await?;
     let marketing = Marketing::change(db, &ready).await?;
     let taken = |item: &Item<'_>| match asked(item) {
         None => MALFORMED,
-        Some(_) if !is_held(item, &held) => Taken::Later,
+        Some(_) if !is_locked(item, &locked) => Taken::Later,
         Some(UpdateSubscription { list_id: Some(list), .. }) => Taken::Took(lists.effect(item, list)),
         Some(update) => Taken::Took(marketing.effect(item, update.status)),
     };
@@ -104,7 +104,7 @@ impl Marketing {
             .collect();
         let may: Vec<bool> = all
             .iter()
-            .map(|(item, update)| update.status == Subscribed::Unsubscribed || !is_held(item, &left))
+            .map(|(item, update)| update.status == Subscribed::Unsubscribed || !is_locked(item, &left))
             .collect();
         let rows = sqlx::query!(
             "update contacts c set marketing_status = w.status, updated_at = now()
@@ -122,10 +122,10 @@ impl Marketing {
     }
 
     fn effect(&self, item: &Item<'_>, status: Subscribed) -> Effect {
-        if status == Subscribed::Subscribed && is_held(item, &self.left) {
+        if status == Subscribed::Subscribed && is_locked(item, &self.left) {
             return Effect::of(Outcome::Withheld, json!({"reason": "left_by_recipient"}));
         }
         let opted_out = status == Subscribed::Unsubscribed;
-        Effect { opted_out, ..Effect::changed(is_held(item, &self.changed), json!({})) }
+        Effect { opted_out, ..Effect::changed(is_locked(item, &self.changed), json!({})) }
     }
 }

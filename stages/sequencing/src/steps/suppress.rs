@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     Effect, Item, MALFORMED, Taken,
-    contacts::{is_held, lock},
+    contacts::{is_locked, lock},
 };
 use ledger::suppressions::{self, NewSuppression, Suppressed, SuppressionReason};
 use schemas::action::{Action, AddSuppression};
@@ -23,8 +23,8 @@ fn asked<'a>(item: &Item<'a>) -> Option<&'a AddSuppression> {
 /// Suppresses the contacts' addresses. The contacts are locked first, as every writer of suppressions does: the fence of delivery
 /// locks the same rows.
 pub(super) async fn add(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Result<Vec<Taken>> {
-    let held = lock(db, items).await?;
-    let ready: Vec<&Item<'_>> = items.iter().filter(|item| is_held(item, &held) && asked(item).is_some()).collect();
+    let locked = lock(db, items).await?;
+    let ready: Vec<&Item<'_>> = items.iter().filter(|item| is_locked(item, &locked) && asked(item).is_some()).collect();
     let new = ready.iter().filter_map(|item| {
         let add = asked(item)?;
         let (tenant, address) = (item.due.tenant_id, item.person.address.clone());
@@ -41,7 +41,7 @@ pub(super) async fn add(db: &mut PgConnection, items: &[Item<'_>]) -> sqlx::Resu
             return MALFORMED;
         }
         let key = (item.due.tenant_id, item.person.address.clone());
-        let Some(row) = written.get(&key).filter(|_| is_held(item, &held)) else { return Taken::Later };
+        let Some(row) = written.get(&key).filter(|_| is_locked(item, &locked)) else { return Taken::Later };
         let effect = Effect::changed(!row.already_existed, json!({ "suppression_id": row.id }));
         Taken::Took(Effect { opted_out: true, ..effect })
     };

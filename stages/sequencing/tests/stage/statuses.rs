@@ -23,7 +23,7 @@ async fn a_pause_keeps_times_and_a_resumption_takes_up_what_is_overdue() {
     assert_eq!(world.text(times).await, before);
     assert_eq!(world.number("select count(*) from notices").await, 0);
 
-    world.execute("update sequences set status = 'active', settle_since = now(), updated_at = now()").await;
+    world.execute("update sequences set status = 'active', unapplied_since = now(), updated_at = now()").await;
     until("what was overdue is done", async || {
         world.number("select count(*) from enrollments where status = 'completed'").await == 10
     })
@@ -43,14 +43,16 @@ async fn an_archived_sequence_ends_all_its_enrollments() {
     world.execute("update enrollments set status = 'paused' where id in (select id from enrollments limit 10)").await;
     world
         .execute(
-            "update sequences set status = 'archived', settle_since = now(), updated_at = now() - interval '2 minutes'",
+            "update sequences set status = 'archived', unapplied_since = now(), updated_at = now() - interval '2 minutes'",
         )
         .await;
     world.start(&[]).await;
     world.over().await;
     assert!(world.states().await.iter().all(|state| state == "exited sequence_archived"));
-    until("settled", async || world.number("select count(*) from sequences where settle_since is not null").await == 0)
-        .await;
+    until("settled", async || {
+        world.number("select count(*) from sequences where unapplied_since is not null").await == 0
+    })
+    .await;
     assert_eq!(world.told().await, vec!["enrollment.exited sequence_archived"; 30]);
 }
 

@@ -159,7 +159,7 @@ async fn what_the_recipient_chose_himself_is_not_undone() {
          select tenant_id, gen_random_uuid(), address, 'unsubscribe', 'marketing', 'recipient' from contacts",
         )
         .await;
-    sqlx::query("insert into topic_departures (tenant_id, audience_id, contact_id, send_id) values ($1, $2, $3, $4)")
+    sqlx::query("insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id) values ($1, $2, $3, $4)")
         .bind(world.tenant.id)
         .bind(list)
         .bind(people[0].id)

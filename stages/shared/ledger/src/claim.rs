@@ -1,4 +1,4 @@
-//! Claiming: one transaction per message, set-based.
+//! The claim: one transaction per group of messages, set-based.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,44 +16,44 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{
-    Answer, BatchContext, BatchEligibility, Change, GateDecision, Held, PUT_OFF, Ring,
+    Answer, BatchContext, BatchEligibility, Change, ClaimedSend, GateDecision, NextAnnouncement, TENANT_PAUSED_WAIT,
     sql::{self, BatchKey, CounterDelta},
     until_tomorrow,
 };
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};
 
-/// When a send comes again that found all places in its domain's day taken by others.
+/// Wait before a send is tried again that found all warm-up permits of its domain taken.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// A claimed send and where its slots are.
+/// A claimed send, and where its rendered parts are.
 #[derive(Debug)]
-pub struct ClaimedSend {
+pub struct ClaimedRecipient {
     /// The send.
-    pub send: Held,
+    pub send: ClaimedSend,
     /// Index of the message.
     pub input: usize,
     /// Index of the recipient in it.
     pub recipient: usize,
 }
 
-/// What a claim brought.
+/// The result of a claim.
 #[derive(Debug, Default)]
 pub struct Claimed {
     /// Claimed, in the order of their batches.
-    pub sendable: Vec<ClaimedSend>,
-    /// Claimed and not to be sent: their changes, to be recorded.
+    pub sendable: Vec<ClaimedRecipient>,
+    /// Changes of claimed sends that are not to be sent; the caller records them.
     pub withheld: Vec<Change>,
 }
 
 /// A batch as the claim found it.
 struct Found {
     context: Arc<BatchContext>,
-    standing: BatchEligibility,
+    eligibility: BatchEligibility,
 }
 
-/// Claims what is to do in these messages, under this token and lease. Batches of cancelled campaigns are left to the cancel sweep, those of paused ones
-/// go back to waiting, those of paused tenants are rung for again and put aside by compliance.
+/// Claims the owed sends of these messages, under this token and lease. Batches of cancelled campaigns are left to the sweep that ends
+/// them; those of paused campaigns go back to waiting; those of paused tenants are announced again, and compliance sets them aside.
 ///
 /// # Errors
 /// Rejects messages of batches that do not exist; otherwise the ledger's own.
@@ -67,21 +67,24 @@ pub async fn claim(
     // The claim may be lost in a crash of Postgres: nothing was sent under it then.
     let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let batches = find_batches(&mut tx, inputs).await?;
-    let mut bookings: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
+    let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
     let mut places: HashMap<Uuid, (usize, usize)> = HashMap::new();
     for (number, input) in inputs.iter().enumerate() {
         let found = batches
             .get(&(input.tenant_id, input.batch_id))
             .ok_or_else(|| StageError::rejected("unknown_batch", input.batch_id))?;
-        match found.standing.decide() {
+        match found.eligibility.decide() {
             GateDecision::Cancel => continue,
             GateDecision::Paused => {
-                bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::Hold);
+                deltas.entry((input.tenant_id, input.batch_id)).or_default().announce(NextAnnouncement::OnDispatch);
                 continue;
             }
             GateDecision::TenantPaused => {
-                bookings.entry((input.tenant_id, input.batch_id)).or_default().ring(Ring::After(PUT_OFF));
+                deltas
+                    .entry((input.tenant_id, input.batch_id))
+                    .or_default()
+                    .announce(NextAnnouncement::After(TENANT_PAUSED_WAIT));
                 continue;
             }
             GateDecision::Pass | GateDecision::Skip(_) => {}
@@ -104,10 +107,10 @@ pub async fn claim(
             let Some(&(input, recipient)) = places.get(&row.id) else { continue };
             let key = (inputs[input].tenant_id, inputs[input].batch_id);
             let Some(found) = batches.get(&key) else { continue };
-            let booking = bookings.entry(key).or_default();
-            booking.moved(if row.was_deferred { SendState::Deferred } else { SendState::Queued }, SendState::Claimed);
-            booking.lease(lease.as_secs_f64());
-            let send = Held {
+            let delta = deltas.entry(key).or_default();
+            delta.moved(if row.was_deferred { SendState::Deferred } else { SendState::Queued }, SendState::Claimed);
+            delta.lease(lease.as_secs_f64());
+            let send = ClaimedSend {
                 id: row.id,
                 contact_id: row.contact_id,
                 token,
@@ -119,14 +122,14 @@ pub async fn claim(
                 batch: found.context.clone(),
             };
             let state = send.warming().and_then(|domain| warmups.get(&domain));
-            let withheld = withheld(&send, &found.standing).map(Box::new);
+            let withheld = withheld(&send, &found.eligibility).map(Box::new);
             match withheld.map_or_else(|| warming(send, state, warm), Err) {
-                Ok(send) => claimed.sendable.push(ClaimedSend { send, input, recipient }),
+                Ok(send) => claimed.sendable.push(ClaimedRecipient { send, input, recipient }),
                 Err(change) => claimed.withheld.push(*change),
             }
         }
     }
-    sql::settle(&mut tx, &bookings).await?;
+    sql::move_counters(&mut tx, &deltas).await?;
     tx.commit().await?;
     plans.put_back(connection);
     // In the order of the batch: contacts that stand together are locked together.
@@ -134,7 +137,7 @@ pub async fn claim(
     Ok(claimed)
 }
 
-/// The warm-ups of the batches' domains, as they stand. Looked at without a lock: the fence is what holds.
+/// The warm-ups of the batches' domains, read without a lock: the fence enforces them.
 async fn find_warmups(
     db: &mut PgConnection,
     batches: &HashMap<BatchKey, Found>,
@@ -148,33 +151,37 @@ async fn find_warmups(
     Ok(states.into_iter().map(|state| ((state.tenant_id, state.domain_id), state)).collect())
 }
 
-/// A campaign's send of a domain that is warmed up gets a place in what is left for today, or waits: until tomorrow when nothing
-/// is left, else for a moment, because those who have the places may not need them.
-fn warming(send: Held, state: Option<&WarmupState>, permits: &WarmupPermits) -> Result<Held, Box<Change>> {
+/// A campaign's send of a domain in warm-up gets a permit under today's cap, or waits: until tomorrow when nothing is left, else for a
+/// moment, because a permit may be given back unused.
+fn warming(
+    send: ClaimedSend,
+    state: Option<&WarmupState>,
+    permits: &WarmupPermits,
+) -> Result<ClaimedSend, Box<Change>> {
     let counts = send.batch.kind == MessageKind::Campaign && send.metered_on.is_none();
     let remaining = state.filter(|_| counts).and_then(|state| Some((state.today, state.remaining()?)));
     let (Some((today, remaining)), Some(domain)) = (remaining, send.warming()) else { return Ok(send) };
     match permits.take(domain, remaining) {
-        Some(permit) => Ok(Held { _permit: Some(Arc::new(permit)), ..send }),
+        Some(permit) => Ok(ClaimedSend { _permit: Some(Arc::new(permit)), ..send }),
         None if remaining == 0 => Err(Box::new(until_tomorrow(send, today))),
         None => Err(Box::new(Change::waiting(send, "warmup", PERMIT_WAIT))),
     }
 }
 
-/// Why a claimed send is not sent at all.
-fn withheld(send: &Held, standing: &BatchEligibility) -> Option<Change> {
-    if let GateDecision::Skip(reason) = standing.decide() {
+/// The change of a claimed send that must not be sent.
+fn withheld(send: &ClaimedSend, eligibility: &BatchEligibility) -> Option<Change> {
+    if let GateDecision::Skip(reason) = eligibility.decide() {
         return Some(Change::skipped(send.clone(), reason));
     }
     let age = (Utc::now() - send.batch.created_at).to_std().unwrap_or_default();
-    let patience = patience(send.batch.kind);
-    // A password reset of yesterday only confuses. Campaigns may rest for days, paused; their own time counts in attempts.
-    (patience == RetryDeadline::Prompt && age >= patience.limit())
+    let deadline = retry_deadline(send.batch.kind);
+    // Yesterday's password reset is of no use. A campaign may be paused for days, so its deadline counts from attempts.
+    (deadline == RetryDeadline::Prompt && age >= deadline.limit())
         .then(|| Change::expired(send.clone(), SendState::Claimed, "expired", Answer::default()))
 }
 
-/// How long a kind of message is worth trying.
-pub fn patience(kind: MessageKind) -> RetryDeadline {
+/// The retry deadline of a kind of message.
+pub fn retry_deadline(kind: MessageKind) -> RetryDeadline {
     match kind {
         MessageKind::Campaign => RetryDeadline::Bulk,
         MessageKind::Sequence | MessageKind::Transactional | MessageKind::OneOff => RetryDeadline::Prompt,
@@ -196,7 +203,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             warming: row.warming.filter(|_| row.environment == Environment::Production),
             created_at: row.created_at,
         };
-        let standing = BatchEligibility {
+        let eligibility = BatchEligibility {
             campaign: row.campaign_status,
             paused: row.paused,
             missed: row.missed,
@@ -205,7 +212,7 @@ async fn find_batches(db: &mut PgConnection, inputs: &[Rendered]) -> sqlx::Resul
             sender_active: row.sender_status == "active",
             domain: row.domain_status,
         };
-        ((row.tenant_id, row.id), Found { context: Arc::new(context), standing })
+        ((row.tenant_id, row.id), Found { context: Arc::new(context), eligibility })
     });
     Ok(found.collect())
 }
@@ -217,7 +224,7 @@ fn distinct_batches<'a>(inputs: impl Iterator<Item = &'a Rendered>) -> (Vec<Uuid
     keys.into_iter().unzip()
 }
 
-/// Their way rests: the batches are announced again when it may serve, and nothing is claimed.
+/// The circuit breaker of their route is open: nothing is claimed, and the batches are announced again after `wait`.
 pub async fn postpone(pool: &PgPool, inputs: &[&Rendered], wait: Duration) -> Result<(), StageError> {
     let (tenants, ids) = distinct_batches(inputs.iter().copied());
     sqlx::query_file!("queries/claim/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;

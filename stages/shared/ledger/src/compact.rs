@@ -1,4 +1,4 @@
-//! Keeps what analytics read small: logs folded into totals, shards of past hours merged.
+//! Compacts the tables that analytics read: folds logs into totals, and merges the shards of past hours.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use sqlx::PgPool;
 /// Rows of a log folded at a time; a sweep that found so many runs again at once.
 const AT_ONCE: i64 = 5_000;
 
-/// Folds the logs of suppressions and contents. Several processes may: each takes rows that no other holds.
-pub struct Logs(pub PgPool);
+/// Folds the logs of suppressions and contents. Several processes may run it: each takes rows that no other has locked.
+pub struct FoldLogs(pub PgPool);
 
 #[async_trait]
-impl Sweep for Logs {
+impl Sweep for FoldLogs {
     fn name(&self) -> &'static str {
         "fold_logs"
     }
@@ -22,7 +22,7 @@ impl Sweep for Logs {
         Duration::from_secs(10)
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
@@ -31,17 +31,17 @@ impl Sweep for Logs {
             sqlx::query_file_scalar!("queries/compact/compact_suppressions.sql", AT_ONCE).fetch_one(&self.0).await?;
         let contents =
             sqlx::query_file_scalar!("queries/compact/compact_contents.sql", AT_ONCE).fetch_one(&self.0).await?;
-        // Below the limit everything there was is folded: nothing to hurry for.
+        // Below the limit everything is folded, and the next run may wait.
         let full = suppressions.max(contents) >= AT_ONCE;
         Ok(if full { u64::try_from(suppressions + contents).unwrap_or(0) } else { 0 })
     }
 }
 
 /// Merges the shards of past hours.
-pub struct PastHours(pub PgPool);
+pub struct MergeHours(pub PgPool);
 
 #[async_trait]
-impl Sweep for PastHours {
+impl Sweep for MergeHours {
     fn name(&self) -> &'static str {
         "merge_hours"
     }
@@ -50,7 +50,7 @@ impl Sweep for PastHours {
         Duration::from_secs(300)
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 

@@ -1,4 +1,4 @@
-//! Deciding sends by an operator's evidence: what left, and what did not. Never back into the queue: what may have left is not sent
+//! Decides unknown sends by an operator's evidence. They become `sent` or `failed`, never `queued`: a mail that may have left is not sent
 //! again.
 
 use std::collections::BTreeSet;
@@ -10,19 +10,19 @@ use uuid::Uuid;
 
 /// Sends decided in one transaction.
 pub const AT_ONCE: usize = 500;
-/// The reason of a send of which an operator says that it did not leave. Not among those that are tried again.
+/// The reason of a send that an operator has decided as not sent. Sends with this reason are not tried again.
 const IN_DOUBT: &str = "in_doubt";
 
-/// What an operator says happened.
+/// An operator's decision about a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Outcome {
+pub enum OperatorOutcome {
     /// It left: the recipient has it.
     Sent,
     /// It did not leave, and is given up: it is not sent again.
     Failed,
 }
 
-impl Outcome {
+impl OperatorOutcome {
     /// The state.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,22 +32,22 @@ impl Outcome {
     }
 }
 
-/// From where sends are decided.
+/// A decision, the states it applies to, and its evidence.
 #[derive(Debug, Clone, Copy)]
-pub struct Decision<'a> {
+pub struct OperatorDecision<'a> {
     /// What happened.
-    pub outcome: Outcome,
+    pub outcome: OperatorOutcome,
     /// Only those in these states.
     pub from: &'a [&'a str],
-    /// By whose word, such as `operator` or `relay_log`.
+    /// The source of the evidence, such as `operator` or `relay_log`.
     pub evidence: &'a str,
 }
 
-/// Decides these sends, by tenant; answers how many it did. In chunks, each committed, so that an interruption leaves whole steps.
+/// Decides these sends; answers how many. Commits in chunks, so that an interruption leaves whole steps.
 pub async fn decide(
     pool: &PgPool,
     sends: &[(Uuid, Uuid)],
-    decision: Decision<'_>,
+    decision: OperatorDecision<'_>,
     mut progress: impl FnMut(usize),
 ) -> sqlx::Result<u64> {
     let mut decided = 0;
@@ -60,7 +60,11 @@ pub async fn decide(
     Ok(decided)
 }
 
-async fn decide_some(db: &mut PgConnection, sends: &[(Uuid, Uuid)], decision: Decision<'_>) -> sqlx::Result<u64> {
+async fn decide_some(
+    db: &mut PgConnection,
+    sends: &[(Uuid, Uuid)],
+    decision: OperatorDecision<'_>,
+) -> sqlx::Result<u64> {
     let sends: BTreeSet<(Uuid, Uuid)> = sends.iter().copied().collect();
     let batches: BTreeSet<(Uuid, Uuid)> = sends.iter().map(|(tenant, id)| (*tenant, SendId(*id).batch())).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = batches.into_iter().unzip();
@@ -77,7 +81,7 @@ async fn decide_some(db: &mut PgConnection, sends: &[(Uuid, Uuid)], decision: De
     .fetch_all(&mut *db)
     .await?;
     let from: Vec<String> = decision.from.iter().map(|state| (*state).to_owned()).collect();
-    let reason = (decision.outcome == Outcome::Failed).then_some(IN_DOUBT);
+    let reason = (decision.outcome == OperatorOutcome::Failed).then_some(IN_DOUBT);
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.iter().copied().unzip();
     let months: Vec<_> = ids.iter().map(|id| SendId(*id).month()).collect();
     let batches: Vec<Uuid> = ids.iter().map(|id| SendId(*id).batch()).collect();

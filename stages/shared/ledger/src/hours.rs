@@ -1,4 +1,4 @@
-//! Totals of hours: what signals add to them.
+//! The changes that signals make to the totals of hours.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// A batch: tenant and id.
 pub(crate) type BatchKey = (Uuid, Uuid);
 
-/// What is to be added to the totals of hours.
+/// Changes of the totals of hours, to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Hours(BTreeMap<(BatchKey, &'static str, DateTime<Utc>), i64>);
 
@@ -19,7 +19,7 @@ impl Hours {
         *self.0.entry((batch, event, hour)).or_default() += by;
     }
 
-    /// Adds it in the ledger.
+    /// Writes the changes.
     pub(crate) async fn write(&self, db: &mut PgConnection, shard: i16) -> sqlx::Result<()> {
         if self.0.is_empty() {
             return Ok(());
@@ -41,8 +41,8 @@ pub(crate) fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
     at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at)
 }
 
-/// How the totals of hours change when the first time of a fact was `before` and now is `after`. A unique fact belongs to the
-/// hour it first happened in, in whatever order that is told, and to none when it turns out not to have happened.
+/// How the totals of hours change when the first time of a fact was `before` and now is `after`. A unique fact counts in the
+/// hour it first happened in, in any order of arrival, and in none if it turns out not to have happened.
 pub(crate) fn moves(before: Option<DateTime<Utc>>, after: Option<DateTime<Utc>>) -> [Option<(DateTime<Utc>, i64)>; 2] {
     let (before, after) = (before.map(hour_of), after.map(hour_of));
     if before == after {

@@ -1,5 +1,4 @@
-//! A campaign's audience into the ledger: sends and batches, in a few set-based statements. Nothing of the audience passes
-//! through this process.
+//! Materialises a campaign's audience: sends and batches, in a few set-based statements. The contacts never pass through this process.
 
 use runner::StageError;
 use runtime::plans;
@@ -11,22 +10,22 @@ use crate::audience::AudienceSelector;
 use crate::audience::Split;
 use crate::audience::unpin;
 
-/// What of a campaign decides how its audience is cut.
+/// The fields of a campaign that decide how its audience is cut into batches.
 #[derive(Debug)]
 pub struct Plan {
-    /// Which.
+    /// The campaign.
     pub campaign: Uuid,
     /// Its audience.
     pub selector: AudienceSelector,
-    /// Who it is was written down at the launch.
+    /// True if the audience was pinned at the launch.
     pub is_pinned: bool,
-    /// The A/B test's; without variants all is one part.
+    /// The split of the A/B test; without variants the audience is one part.
     pub split: Split,
     /// Its pace, if it has one.
     pub max_per_minute: Option<i32>,
 }
 
-/// The parts of a split: arrays, as the statement takes them.
+/// The parts of a split, as columns for the statement.
 #[derive(Debug, Default)]
 struct Parts {
     first_batches: Vec<i64>,
@@ -44,7 +43,7 @@ impl Parts {
     }
 }
 
-/// How many sends a batch holds: all that fit, or what a paced campaign may send in a second, so that its mail flows evenly.
+/// Sends in one batch: the maximum, or what a paced campaign may send in a second, so that its mail flows evenly.
 fn batch_size(max_per_minute: Option<i32>) -> i64 {
     let most = BATCH_MAX as i64;
     max_per_minute.map_or(most, |pace| (i64::from(pace) / 60).clamp(1, most))
@@ -83,7 +82,7 @@ pub async fn materialize(db: &mut PgConnection, tenant: Uuid, plan: &Plan) -> Re
         .execute(&mut *db)
         .await?;
     }
-    // Nobody to mail: the completing sweep finds no open batch and sets it to sent, with zero counts.
+    // An empty audience: the sweep `complete_campaigns` finds no open batch and sets the campaign to sent, with zero counts.
     sqlx::query!(
         "update campaigns
          set status = 'sending', launch_prefix = $3, month = $4, materialized_at = now(),
@@ -137,7 +136,7 @@ async fn write_sends(
     .fetch_all(db)
     .await?;
     for row in rows {
-        let variant = plan.split.letter(row.part);
+        let variant = plan.split.variant_name(row.part);
         parts.add(row.first_batch, row.sends, variant, variant.is_none());
     }
     Ok(parts)

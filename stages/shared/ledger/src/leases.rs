@@ -1,5 +1,5 @@
-//! Leases that ran out, and those of processes that are gone: what a crash left claimed is owed again, what it left fenced is in doubt.
-//! The same rule puts back at once what a handler had claimed that panicked.
+//! Expired leases, and those of processes that are gone: claimed sends are queued again, fenced sends become unknown or are tried once
+//! more. The same rule releases the claims of a handler that panicked.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,21 +14,21 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{
-    Ring, is_tried_again,
-    session::Gone,
+    NextAnnouncement, is_tried_again,
+    session::GoneSessions,
     sql::{self, BatchKey, CounterDelta, Totals},
 };
 
-/// What was in doubt is not tried again before this time: the process that tried it first may have the answer, and writes it as soon as
+/// An unknown send is not tried again before this time: the process that tried it first may have the answer, and writes it as soon as
 /// Postgres is back.
 const LATE_ANSWER: Duration = Duration::from_secs(30);
 
 /// The lease sweep.
-pub struct Leases {
+pub struct ExpireLeases {
     pool: PgPool,
 }
 
-impl Leases {
+impl ExpireLeases {
     /// The sweep.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
@@ -36,7 +36,7 @@ impl Leases {
     }
 }
 
-/// A batch whose lease is over, or with sends of a session that is gone.
+/// A batch whose lease has expired, or with sends of a session that is gone.
 struct Expired {
     tenant_id: Uuid,
     id: Uuid,
@@ -46,22 +46,22 @@ struct Expired {
 }
 
 #[async_trait]
-impl Sweep for Leases {
+impl Sweep for ExpireLeases {
     fn name(&self) -> &'static str {
-        "leases"
+        "expire_leases"
     }
 
     fn interval(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    fn rests(&self) -> bool {
+    fn stops_when_paused(&self) -> bool {
         false
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut connection = self.pool.acquire().await?;
-        let gone = Gone::find(&mut connection).await?;
+        let gone = GoneSessions::find(&mut connection).await?;
         let (tenants, ids) = abandoned(&mut connection, &gone).await?;
         let mut tx = connection.begin().await?;
         let mut expired = sqlx::query_file_as!(Expired, "queries/claim/expired_leases.sql").fetch_all(&mut *tx).await?;
@@ -71,23 +71,22 @@ impl Sweep for Leases {
         }
         expired.sort_by_key(|batch| (batch.tenant_id, batch.id));
         expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
-        let found = end_all(&mut tx, expired, &gone, Ring::After(Duration::ZERO)).await?;
+        let found = end_all(&mut tx, expired, &gone, NextAnnouncement::After(Duration::ZERO)).await?;
         tx.commit().await?;
         if found > 0 {
             tracing::warn!(
                 stage = "delivery",
                 sends = found,
                 sessions = gone.first.len(),
-                "leases ran out or their holders are gone; their sends go on"
+                "leases expired or their processes are gone; their sends continue"
             );
         }
         Ok(found)
     }
 }
 
-/// The batches with sends of sessions that are gone and that wait for nothing, some at a time. A session that has none left and of which
-/// nothing more is to be expected is forgotten.
-async fn abandoned(db: &mut PgConnection, gone: &Gone) -> sqlx::Result<(Vec<Uuid>, Vec<Uuid>)> {
+/// Some batches with sends of sessions that are gone. A session without sends, from which no more writes can come, is deleted.
+async fn abandoned(db: &mut PgConnection, gone: &GoneSessions) -> sqlx::Result<(Vec<Uuid>, Vec<Uuid>)> {
     if gone.first.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -103,43 +102,48 @@ async fn abandoned(db: &mut PgConnection, gone: &Gone) -> sqlx::Result<(Vec<Uuid
     .fetch_all(&mut *db)
     .await?;
     if rows.is_empty() {
-        gone.forget(db).await?;
+        gone.delete_over(db).await?;
     }
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).unzip())
 }
 
-/// Puts back at once what was claimed for these messages under this token and not fenced; answers how many sends. Their batches are
-/// announced again as planned: a message that makes its handler panic each time must not go round in circles.
+/// Releases the sends of these messages that are claimed under this token and not fenced; answers how many. Their batches are announced
+/// again as planned, so that a message that makes its handler panic each time does not loop.
 ///
 /// # Errors
 /// When Postgres is away.
 pub async fn release_claims(pool: &PgPool, inputs: &[Rendered], token: Uuid) -> Result<u64, StageError> {
-    let holder = Gone { first: vec![token], last: vec![token], is_over: vec![false] };
+    let holder = GoneSessions { first: vec![token], last: vec![token], is_over: vec![false] };
     let keys: Vec<BatchKey> =
         inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect::<BTreeSet<_>>().into_iter().collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     let mut tx = pool.begin().await?;
-    // The next statement skips what somebody else has locked.
+    // The next statement skips rows that another transaction has locked.
     sql::lock_batches(&mut tx, &keys).await?;
     let batches =
         sqlx::query_file_as!(Expired, "queries/claim/lock_abandoned.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
-    let released = end_all(&mut tx, batches, &holder, Ring::AsPlanned).await?;
+    let released = end_all(&mut tx, batches, &holder, NextAnnouncement::AsPlanned).await?;
     tx.commit().await?;
     Ok(released)
 }
 
-/// Ends the leases in these batches, which are locked, that ran out or whose holders are gone; answers how many. `ring`: when batches of
-/// claims that are put back are announced again.
-async fn end_all(db: &mut PgConnection, batches: Vec<Expired>, gone: &Gone, ring: Ring) -> Result<u64, StageError> {
+/// Ends expired leases in these batches, which are locked, and those whose sessions are gone; answers how many. `announce`: when batches of
+/// released claims are announced again.
+async fn end_all(
+    db: &mut PgConnection,
+    batches: Vec<Expired>,
+    gone: &GoneSessions,
+    announce: NextAnnouncement,
+) -> Result<u64, StageError> {
     let mut months: BTreeMap<NaiveDate, Vec<Expired>> = BTreeMap::new();
     for batch in batches {
         months.entry(batch.month).or_default().push(batch);
     }
-    let (mut bookings, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
+    let (mut deltas, mut totals, mut found) = (BTreeMap::new(), Totals::new(), 0);
     for (month, batches) in &months {
-        found += end_leases(db, *month, batches, (gone, ring), &mut bookings, &mut totals).await?;
+        found += end_leases(db, *month, batches, (gone, announce), &mut deltas, &mut totals).await?;
     }
-    sql::settle(db, &bookings).await?;
+    sql::move_counters(db, &deltas).await?;
     sql::add_rollups(db, &totals, 0).await?;
     for batches in months.values() {
         let (tenants, ids, last) = keys(batches);
@@ -153,8 +157,8 @@ async fn end_leases(
     db: &mut PgConnection,
     month: NaiveDate,
     batches: &[Expired],
-    (gone, ring): (&Gone, Ring),
-    bookings: &mut BTreeMap<BatchKey, CounterDelta>,
+    (gone, announce): (&GoneSessions, NextAnnouncement),
+    deltas: &mut BTreeMap<BatchKey, CounterDelta>,
     totals: &mut Totals,
 ) -> Result<u64, StageError> {
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
@@ -184,10 +188,10 @@ async fn end_leases(
     let mut found = 0;
     for (id, from, to) in moved {
         let Some(batch) = by_id.get(&SendId(id).batch()) else { continue };
-        let booking = bookings.entry((batch.tenant_id, batch.id)).or_default();
-        booking.moved(from, to);
+        let delta = deltas.entry((batch.tenant_id, batch.id)).or_default();
+        delta.moved(from, to);
         let is_tried_once_more = (from, to) == (SendState::Fenced, SendState::Queued);
-        booking.ring(if is_tried_once_more { Ring::After(LATE_ANSWER) } else { ring });
+        delta.announce(if is_tried_once_more { NextAnnouncement::After(LATE_ANSWER) } else { announce });
         if to == SendState::Unknown {
             *totals.entry((batch.tenant_id, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
@@ -196,7 +200,7 @@ async fn end_leases(
     Ok(found)
 }
 
-/// The kinds and classifications of what is not tried again at the first doubt, as the columns of an `unnest`.
+/// The kinds and classifications of mail that is never tried again after an unknown outcome, as columns for `unnest`.
 fn never_again() -> (Vec<String>, Vec<String>) {
     let all = MessageKind::ALL.iter().flat_map(|kind| Classification::ALL.iter().map(|class| (*kind, *class)));
     all.filter(|(kind, class)| !is_tried_again(*kind, *class))

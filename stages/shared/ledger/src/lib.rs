@@ -4,10 +4,10 @@
 
 pub mod audience;
 pub mod claim;
-pub mod close;
 pub mod compact;
 pub mod decide;
 pub mod dispatch;
+pub mod end_stopped;
 pub mod erasure;
 pub mod facts;
 pub mod fence;

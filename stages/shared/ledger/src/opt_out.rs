@@ -1,4 +1,4 @@
-//! A recipient leaves, or complains about mail so old that only the contact is known.
+//! Opt-outs and complaints of recipients, also about mail so old that only the contact is known.
 
 use std::collections::BTreeSet;
 
@@ -9,28 +9,28 @@ use uuid::Uuid;
 
 use crate::{
     facts,
-    preferences::Evidence,
+    preferences::ConsentEvidence,
     suppressions::{self, NewSuppression, SuppressionReason},
 };
 
-/// What an opt-out found.
+/// The result of an opt-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptOut {
-    /// The recipient is opted out from now on, at once and for good.
+    /// The recipient is now opted out, at once and for good.
     Recorded,
-    /// He was already; nothing changed but that this mail may have been the occasion as well.
+    /// The recipient was opted out before; only the fact of this mail was recorded.
     Already,
     /// There is no such send.
     UnknownSend,
 }
 
-/// Opts the recipient of a send out of marketing: the contact, a suppression that outlives it, and the fact about the send with all
-/// that follows from it (event, counters, totals, what products are told). Harmless to repeat: one fact for each send, until the
+/// Opts the recipient of a send out of marketing: the contact, a suppression that outlives it, and the fact about the send with its
+/// consequences (event, counters, totals, webhooks). Harmless to repeat: one fact for each send, until the
 /// recipient opts in again. `method`: `one_click`, `page` or `preferences`.
 ///
 /// Takes effect when the caller commits, all of it or nothing. The locks come in the order of the whole ledger: the batch, then the
-/// contact, as a fence does. A fence that commits before this was mailed before the opt-out was answered, and one that comes later
-/// sees it. The transaction has called [`runtime::plans::follow_keys`].
+/// contact, as a fence does. A fence that commits before this one is mail sent before the opt-out was answered; a later
+/// fence sees the opt-out. The transaction has called [`runtime::plans::follow_keys`].
 ///
 /// # Errors
 /// When Postgres is away.
@@ -39,7 +39,7 @@ pub async fn opt_out(
     tenant: Uuid,
     send_id: Uuid,
     method: &str,
-    evidence: Evidence<'_>,
+    evidence: ConsentEvidence<'_>,
 ) -> sqlx::Result<OptOut> {
     let Some(contact_id) = sqlx::query_scalar!(
         "select contact_id from sends where tenant_id = $1 and id = $2 and month = $3",
@@ -57,7 +57,7 @@ pub async fn opt_out(
         return Ok(OptOut::UnknownSend);
     };
     let outcome = leave(&mut *db, tenant, contact_id, &recipient, Some(send_id)).await?;
-    // One fact, however often it is asked for; another one when the recipient has come back meanwhile.
+    // One fact for repeated requests; a new one if the recipient has opted in again meanwhile.
     let since = recipient.opted_in_at.map_or(0, |at| at.timestamp_micros());
     let fact = Signal {
         signal_id: Uuid::new_v5(&send_id, format!("unsubscribed {since}").as_bytes()),
@@ -72,8 +72,8 @@ pub async fn opt_out(
     Ok(outcome)
 }
 
-/// Opts a contact out of marketing whose mail is so old that the ledger does not keep its month any more: there is no send to keep a fact
-/// about. Harmless to repeat. Takes effect when the caller commits.
+/// Opts a contact out of marketing whose mail is so old that the ledger does not keep its month any more: there is no send for
+/// a fact. Harmless to repeat. Takes effect when the caller commits.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -100,7 +100,7 @@ struct Recipient {
     address: String,
     opted_in_at: Option<DateTime<Utc>>,
     is_erased: bool,
-    /// By an own act, for good.
+    /// True if the recipient has opted out before, for good.
     has_left: bool,
 }
 
@@ -120,8 +120,8 @@ async fn lock_recipient(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> s
     .await
 }
 
-/// The contact, and a suppression that outlives it. An opt-out noted by somebody else, or one that runs out, becomes the recipient's own:
-/// only the recipient can lift it.
+/// Opts the contact out, with a suppression that outlives it. An opt-out from another source, or one that expires, becomes the recipient's
+/// own: only the recipient can lift it.
 async fn leave(
     db: &mut PgConnection,
     tenant: Uuid,

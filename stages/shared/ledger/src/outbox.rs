@@ -1,4 +1,4 @@
-//! Notes of facts to tell: taken out of `outbox` in the transaction that makes events of them.
+//! The outbox: notes of facts, deleted in the transaction that turns the facts into events.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,14 +6,14 @@ use chrono::NaiveDate;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// About so many facts are told in one transaction.
+/// Facts that one transaction turns into events, about.
 const FACTS_MAX: i64 = 2_000;
 /// The most notes taken in one transaction.
 const NOTES_MAX: i64 = 256;
-/// A note of more facts than this is told in parts.
+/// A note of more facts than this is handled in parts.
 const NOTE_MAX: usize = 4_000;
 
-/// Where a fact stands: tenant and id, for facts about sends also the send and its month.
+/// The keys of facts: tenant and id, for facts about sends also the send and its month.
 #[derive(Debug, Default)]
 pub struct Noted {
     /// Facts about sends.
@@ -26,12 +26,12 @@ pub struct Noted {
     pub taken: Taken,
 }
 
-/// How many notes one transaction took.
+/// The number of notes one transaction took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Taken {
-    /// None: there were none, or others have them.
+    /// None: there are none, or other transactions have locked them.
     pub notes: usize,
-    /// As many as one transaction takes: there may be more. What comes later than these has a bell of its own.
+    /// As many as one transaction takes: there may be more. Later notes have a notification of their own.
     pub is_full: bool,
 }
 
@@ -46,22 +46,22 @@ impl Taken {
 /// Rows by tenant and id, as parallel arrays.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// Whose.
+    /// The tenants.
     pub tenants: Vec<Uuid>,
-    /// Which.
+    /// The ids.
     pub ids: Vec<Uuid>,
 }
 
 /// Facts about sends, as parallel arrays.
 #[derive(Debug, Default)]
 pub struct EventKeys {
-    /// Whose.
+    /// The tenants.
     pub tenants: Vec<Uuid>,
-    /// About which send.
+    /// The sends.
     pub sends: Vec<Uuid>,
-    /// Which.
+    /// The ids.
     pub ids: Vec<Uuid>,
-    /// The send's month.
+    /// The months of the sends.
     pub months: Vec<NaiveDate>,
 }
 
@@ -91,7 +91,7 @@ struct Note {
     ids: Vec<Uuid>,
 }
 
-/// Takes the oldest notes that nobody else has in hand.
+/// Takes the oldest notes that no other transaction has locked.
 pub async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
     let rows = sqlx::query_file!("queries/outbox/take_notes.sql", FACTS_MAX, NOTES_MAX).fetch_all(&mut *db).await?;
     let taken = Taken::of(rows.iter().map(|row| row.ids.len()), FACTS_MAX);
@@ -109,7 +109,7 @@ pub async fn take(db: &mut PgConnection) -> sqlx::Result<Noted> {
     Ok(noted)
 }
 
-/// Puts what is too much for one transaction back, as a note of its own.
+/// Puts facts beyond the limit of one transaction back, as a note of their own.
 async fn split(db: &mut PgConnection, mut note: Note) -> sqlx::Result<Note> {
     if note.ids.len() <= NOTE_MAX {
         return Ok(note);
@@ -153,7 +153,7 @@ pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTree
     .await
 }
 
-/// Takes the oldest notes of feeds that nobody else has in hand, none younger than this.
+/// Takes the oldest notes of feeds that no other transaction has locked, none younger than this.
 pub async fn take_for_feed(db: &mut PgConnection, facts: i64, age: Duration) -> sqlx::Result<Noted> {
     let rows = sqlx::query_file!("queries/outbox/take_feed_notes.sql", facts, age.as_secs_f64(), NOTES_MAX)
         .fetch_all(db)

@@ -1,29 +1,29 @@
-//! What a recipient chooses on his preferences page: topics, none at all, and coming back.
+//! The preferences page: topics, opting out of all marketing mail, and opting in again.
 //!
-//! A topic is a list with a public name. Who leaves one is taken off the list and remembered as departed: only he comes back by
-//! himself, whatever imports and callers do.
+//! A topic is a list with a public name. A contact that leaves one is removed from the list and recorded in `topic_opt_outs`: only the
+//! contact can join it again, imports and API calls cannot.
 
 use schemas::SendId;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A recipient, found by a mail he got.
+/// The recipient of a mail.
 #[derive(Debug, Clone)]
 pub struct Recipient {
     /// The contact.
     pub contact_id: Uuid,
-    /// His address, in canonical form.
+    /// The address, in canonical form.
     pub address: String,
-    /// His language, as the tenant knows it.
+    /// The contact's language, as the tenant knows it.
     pub locale: Option<String>,
-    /// Whether he has left all marketing mail.
+    /// True if the contact has opted out of all marketing mail.
     pub left: bool,
-    /// Whether something holds that he cannot lift himself: a bounce, a complaint, the tenant's own decision.
+    /// True if a suppression is in force that the contact cannot lift: a bounce, a complaint, the tenant's own decision.
     pub held: bool,
 }
 
-/// A topic he is in, or has left.
+/// A topic that a contact is in, or has left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
     /// The list.
@@ -32,24 +32,24 @@ pub struct Topic {
     pub name: String,
     /// Its public description.
     pub description: Option<String>,
-    /// Whether he gets it.
+    /// True if the contact is in it.
     pub joined: bool,
 }
 
-/// From where somebody chose: kept as evidence.
+/// The client of a choice, kept as evidence.
 #[derive(Debug, Clone, Copy)]
-pub struct Evidence<'a> {
+pub struct ConsentEvidence<'a> {
     /// The client's address.
     pub ip: Option<&'a str>,
     /// The client's User-Agent.
     pub user_agent: Option<&'a str>,
 }
 
-/// Topics one page shows at most.
+/// Most topics on one page.
 const TOPICS_MAX: i64 = 100;
 
-/// Finds the recipient of a send, or `named`, the contact its link names, where the ledger does not keep the send any more. `None` for a
-/// send there is not and that names nobody, and for a contact that was erased.
+/// Finds the recipient of a send, or `named`, the contact its link names, where the ledger does not keep the send any more. `None` for an
+/// unknown send without a named contact, and for an erased contact.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -65,7 +65,7 @@ pub async fn recipient(
                   c.marketing_status = 'unsubscribed' or g.unsubscribed as "left!",
                   g.hard_bounced or g.complained or g.invalid or g.suppressed_all or g.suppressed_marketing as "held!"
            from contacts c
-           cross join lateral standings($1, array[c.id]) g
+           cross join lateral recipient_eligibility($1, array[c.id]) g
            where c.tenant_id = $1 and c.status <> 'erased' and c.id = coalesce(
                (select s.contact_id from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $3), $4)"#,
         tenant,
@@ -77,7 +77,7 @@ pub async fn recipient(
     .await
 }
 
-/// The topics a contact is in or has left, by name. Lists he was never on are the tenant's business, not his.
+/// The topics a contact is in or has left, by name. Lists the contact was never on are not shown.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -87,7 +87,7 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
         r#"select a.id, a.public_name as "name!", a.public_description as description, m.contact_id is not null as "joined!"
            from audiences a
            left join audience_members m on m.tenant_id = $1 and m.audience_id = a.id and m.contact_id = $2
-           left join topic_departures d on d.tenant_id = $1 and d.audience_id = a.id and d.contact_id = $2
+           left join topic_opt_outs d on d.tenant_id = $1 and d.audience_id = a.id and d.contact_id = $2
            where a.tenant_id = $1 and a.public_name is not null and (m.contact_id is not null or d.contact_id is not null)
            order by lower(a.public_name), a.id limit $3"#,
         tenant,
@@ -98,9 +98,9 @@ pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx:
     .await
 }
 
-/// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Topics that are not his to choose are
-/// passed over. Each topic left is a fact of the mail, told as `email.unsubscribed` with the topic as its scope; of a mail that the
-/// ledger does not keep any more there are no facts. Harmless to repeat.
+/// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Other topics are ignored.
+/// Each topic left is a fact of the mail, with the event `email.unsubscribed` and the topic as its scope; a mail that the ledger does not
+/// keep any more has no facts. Harmless to repeat.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -111,9 +111,9 @@ pub async fn choose(
     send_id: Uuid,
     shown: &[Uuid],
     chosen: &[Uuid],
-    evidence: Evidence<'_>,
+    evidence: ConsentEvidence<'_>,
 ) -> sqlx::Result<()> {
-    // The row first: two forms of one person sent at once are carried out one after the other.
+    // Lock the row first: two forms of one contact, sent at once, are executed one after the other.
     sqlx::query!("select 1 as one from contacts where tenant_id = $1 and id = $2 for no key update", tenant, contact)
         .fetch_optional(&mut *db)
         .await?;
@@ -129,7 +129,7 @@ pub async fn choose(
              delete from audience_members where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)
          ),
          gone_now as (
-             insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
+             insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
              select $1, audience_id, $2, $4 from unnest($3::uuid[]) audience_id
              on conflict do nothing
              returning audience_id
@@ -150,9 +150,9 @@ pub async fn choose(
     )
     .execute(&mut *db)
     .await?;
-    // In two statements: the departed are kept out by the table itself.
+    // In two statements: a trigger removes members that have opted out of the topic.
     sqlx::query!(
-        "delete from topic_departures where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)",
+        "delete from topic_opt_outs where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)",
         tenant,
         contact,
         &joining,
@@ -171,8 +171,8 @@ pub async fn choose(
     .map(drop)
 }
 
-/// The recipient opts in again: lifts his own opt-out, and nothing else that holds. His act is the consent, kept with when and
-/// from where, and a fact of the mail as long as the ledger keeps that. `false`: he had not left, and nothing changed.
+/// Opts the recipient in again: lifts the recipient's own opt-out, and no other suppression. The act is the consent, stored with its time and
+/// client, and a fact of the mail as long as the ledger keeps the mail. `false`: the recipient had not opted out, and nothing changed.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -181,7 +181,7 @@ pub async fn opt_in(
     tenant: Uuid,
     contact: Uuid,
     send_id: Uuid,
-    evidence: Evidence<'_>,
+    evidence: ConsentEvidence<'_>,
 ) -> sqlx::Result<bool> {
     let Some(row) = sqlx::query!(
         "select address, marketing_status from contacts where tenant_id = $1 and id = $2 and status <> 'erased' for no key update",

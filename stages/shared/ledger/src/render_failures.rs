@@ -1,4 +1,4 @@
-//! Recipients whose message cannot be rendered: failed in the ledger, with their reason, and nobody else's concern.
+//! Records render failures: the send fails with its reason, and the other recipients are not affected.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use uuid::Uuid;
 pub struct RenderFailure {
     /// Index of its batch among the inputs.
     pub input: usize,
-    /// Which.
+    /// The send.
     pub send_id: SendId,
-    /// The code of its fault.
+    /// The code of the failure.
     pub code: &'static str,
 }
 
@@ -73,7 +73,7 @@ async fn record_batch(
     if failed > 0 {
         let small = |count: i64| i32::try_from(count).unwrap_or(i32::MAX);
         sqlx::query_file!(
-            "queries/render/settle_batch.sql",
+            "queries/render/finish_batch.sql",
             batch.tenant_id,
             batch.batch_id,
             small(moved.queued),

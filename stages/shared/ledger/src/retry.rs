@@ -1,21 +1,21 @@
-//! Failed sends of a campaign, owed again.
+//! Retries failed sends of a campaign.
 
 use schemas::{SendId, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// What became of failed sends that were to be tried again.
+/// The result of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retried {
-    /// Back in the queue.
+    /// Sends that are queued again.
     pub queued: i64,
-    /// Those of them that the quota has not counted yet: they failed before anything was handed over.
+    /// Those of them that the quota has not counted yet: they failed before a fence.
     pub unmetered: i64,
-    /// Left failed: another attempt would fail, too.
+    /// Sends that stay failed: another attempt would fail as well.
     pub skipped: i64,
 }
 
-/// Puts failed sends with these reasons back into the queue. The campaign is held.
+/// Queues failed sends with these reasons again. The campaign is locked.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -25,7 +25,7 @@ pub async fn retry_failed(
     campaign: Uuid,
     reasons: &[&str],
 ) -> sqlx::Result<Retried> {
-    // Batches before sends, in order: as everybody locks them. What is locked is read in the next statement.
+    // Lock order of the ledger: batches before sends, by id. The next statement reads the locked rows.
     let batches = sqlx::query_scalar!(
         "select id from batches where tenant_id = $1 and campaign_id = $2 and failed + expired > 0 order by id for update",
         tenant,

@@ -10,7 +10,7 @@ const HOUR: u64 = 60 * MINUTE;
 pub enum RetryDeadline {
     /// Campaign mail: 72 hours.
     Bulk,
-    /// Transactional and one-off mail: 24 hours; later it only confuses.
+    /// Transactional and one-off mail: 24 hours; later mail is of no use.
     Prompt,
 }
 
@@ -29,9 +29,9 @@ impl RetryDeadline {
 /// the most frequent deferral, lifts within minutes.
 const WAITS: &[u64] = &[MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 6 * HOUR];
 
-/// The wait before the next attempt, after `attempt` attempts (from 1), for a message of this age. `None`: its time is
-/// over. Jitter of up to a fifth, chosen by `seed`, keeps the sends of a batch from coming back all at once; the last
-/// attempt is made at the limit rather than given away.
+/// The wait before the next attempt, after `attempt` attempts (from 1), for a message of this age. `None`: its
+/// retry deadline has passed. Jitter of up to a fifth, chosen by `seed`, spreads the sends of a batch; the last attempt is made
+/// exactly at the deadline.
 #[must_use]
 pub fn next_attempt(attempt: u32, age: Duration, patience: RetryDeadline, seed: u64) -> Option<Duration> {
     let left = patience.limit().checked_sub(age).filter(|left| !left.is_zero())?;

@@ -14,7 +14,7 @@ const ANNOUNCE_AGAIN: Duration = Duration::from_secs(15);
 pub struct SequenceBatch {
     /// Its id.
     pub id: Uuid,
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// The step's template.
     pub template_id: Uuid,
@@ -29,15 +29,15 @@ pub struct SequenceBatch {
 pub struct SequenceSend {
     /// Its id, of its batch.
     pub id: Uuid,
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
-    /// To whom.
+    /// The recipient.
     pub contact_id: Uuid,
-    /// Of which sequence.
+    /// The sequence.
     pub sequence_id: Uuid,
-    /// For which enrollment.
+    /// The enrollment.
     pub enrollment_id: Uuid,
-    /// Of which step.
+    /// The step.
     pub step_id: Uuid,
 }
 

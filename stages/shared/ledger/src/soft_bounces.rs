@@ -1,4 +1,4 @@
-//! Mailboxes that fail again and again: no marketing mail for a while, and then a new try.
+//! Soft bounces: a mailbox that fails repeatedly gets no marketing mail for a while.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use sqlx::PgPool;
 
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 
-/// When a mailbox is left alone, and for how long.
+/// When a mailbox is suppressed, and for how long.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// So many soft bounces; 0: never.
+pub struct SoftBounceLimits {
+    /// Number of soft bounces; 0: never.
     pub count: u32,
-    /// Within so long.
+    /// The time within which they count.
     pub window: Duration,
-    /// For so long.
+    /// How long the mailbox gets no marketing mail.
     pub pause: Duration,
 }
 
-/// Contacts judged in one transaction.
+/// Contacts checked in one transaction.
 const AT_ONCE: i64 = 500;
 
-/// Judges the mailboxes that bounced softly since the last look. Any number of processes may: each takes other rows.
+/// Checks the mailboxes with new soft bounces. Any number of processes may run it: each takes other rows.
 pub struct SoftBounces {
     /// In the stages' role.
     pub pool: PgPool,
     /// From the settings.
-    pub limits: Limits,
+    pub limits: SoftBounceLimits,
 }
 
 #[async_trait]
 impl Sweep for SoftBounces {
     fn name(&self) -> &'static str {
-        "judge_soft_bounces"
+        "suppress_soft_bounces"
     }
 
     fn interval(&self) -> Duration {
@@ -44,12 +44,13 @@ impl Sweep for SoftBounces {
     async fn sweep(&self) -> Result<u64, StageError> {
         let window = self.limits.window.as_secs_f64();
         let mut tx = self.pool.begin().await?;
-        let who = sqlx::query_file!("queries/suppressions/judge_soft_bounces.sql", AT_ONCE).fetch_all(&mut *tx).await?;
-        let judged = who.len();
-        if judged > 0 && self.limits.count > 0 {
+        let contacts_taken =
+            sqlx::query_file!("queries/suppressions/take_soft_bounces.sql", AT_ONCE).fetch_all(&mut *tx).await?;
+        let checked = contacts_taken.len();
+        if checked > 0 && self.limits.count > 0 {
             let (tenants, contacts): (Vec<_>, Vec<_>) =
-                who.into_iter().map(|row| (row.tenant_id, row.contact_id)).unzip();
-            // The contacts first, as every writer of suppressions does; what is known of them in a later statement.
+                contacts_taken.into_iter().map(|row| (row.tenant_id, row.contact_id)).unzip();
+            // Every writer of suppressions locks the contacts first, and reads about them in a later statement.
             sqlx::query_file!("queries/suppressions/lock_contacts.sql", &tenants, &contacts)
                 .fetch_all(&mut *tx)
                 .await?;
@@ -75,13 +76,13 @@ impl Sweep for SoftBounces {
         tx.commit().await?;
         sqlx::query!(
             "delete from soft_bounces where ctid = any(array(
-                 select ctid from soft_bounces where occurred_at < now() - make_interval(secs => $1) and judged
+                 select ctid from soft_bounces where occurred_at < now() - make_interval(secs => $1) and checked
                  order by occurred_at limit $2))",
             window,
             10 * AT_ONCE
         )
         .execute(&self.pool)
         .await?;
-        Ok(judged as u64)
+        Ok(checked as u64)
     }
 }

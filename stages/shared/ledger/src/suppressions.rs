@@ -1,4 +1,4 @@
-//! Suppressions: addresses that must not be mailed. One statement writes them, whoever asks.
+//! Suppressions: addresses that must not be mailed. One statement writes them, for all callers.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -26,7 +26,7 @@ pub enum SuppressionReason {
 }
 
 impl SuppressionReason {
-    /// The word, everywhere.
+    /// The name, as in the database and the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl SuppressionReason {
         }
     }
 
-    /// The reason with this word.
+    /// The reason with this name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::HardBounce, Self::Complaint, Self::Unsubscribe, Self::Manual, Self::Invalid, Self::Import]
@@ -47,7 +47,7 @@ impl SuppressionReason {
             .find(|reason| reason.as_str() == text)
     }
 
-    /// What it withholds, where the caller does not choose: leaving is about marketing, facts about an address are about all mail.
+    /// The default scope: an opt-out is about marketing, facts about an address are about all mail.
     #[must_use]
     pub fn scope(self) -> SuppressionScope {
         match self {
@@ -56,13 +56,13 @@ impl SuppressionReason {
         }
     }
 
-    /// Whether the tenant chooses the scope.
+    /// True if the tenant chooses the scope.
     #[must_use]
     pub fn has_a_choice(self) -> bool {
         matches!(self, Self::Manual | Self::Import)
     }
 
-    /// Whether lifting it needs the tenant's word that it is meant.
+    /// True if lifting it needs a confirmation of the tenant.
     #[must_use]
     pub fn needs_confirmation(self) -> bool {
         matches!(self, Self::HardBounce | Self::Complaint)
@@ -72,58 +72,58 @@ impl SuppressionReason {
 /// A suppression to write.
 #[derive(Debug, Clone)]
 pub struct NewSuppression {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// The canonical address.
     pub address: String,
-    /// Why.
+    /// The reason.
     pub reason: SuppressionReason,
     /// Which mail is withheld.
     pub scope: SuppressionScope,
-    /// Who says so: `recipient`, `provider`, `delivery`, `engagement`, `api`, `sequence` or `import`.
+    /// The source: `recipient`, `provider`, `delivery`, `engagement`, `api`, `sequence` or `import`.
     pub source: &'static str,
-    /// In the tenant's words.
+    /// The tenant's note.
     pub note: Option<String>,
-    /// The mail it came of.
+    /// The mail that led to it.
     pub send_id: Option<Uuid>,
-    /// `None`: for good.
+    /// The end; `None`: for good.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
 impl NewSuppression {
-    /// One for good, with the scope its reason has by itself.
+    /// A suppression without end, with the default scope of its reason.
     #[must_use]
     pub fn new(tenant_id: Uuid, address: String, reason: SuppressionReason, source: &'static str) -> Self {
         let scope = reason.scope();
         Self { tenant_id, address, reason, scope, source, note: None, send_id: None, expires_at: None }
     }
 
-    /// The same, because of this mail.
+    /// Sets the mail that led to it.
     #[must_use]
     pub fn because_of(self, send_id: Uuid) -> Self {
         Self { send_id: Some(send_id), ..self }
     }
 }
 
-/// A suppression as it stands now.
+/// A stored suppression.
 #[derive(Debug, Clone)]
 pub struct Suppressed {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// Its id.
     pub id: Uuid,
     /// The canonical address.
     pub address: String,
-    /// Why: a [`SuppressionReason`].
+    /// The name of a [`SuppressionReason`].
     pub reason: String,
-    /// It stood there before.
+    /// True if it existed before.
     pub already_existed: bool,
 }
 
 /// Writes suppressions; of several with one key the first counts. One in force is never weakened. Takes effect when the caller commits.
 ///
-/// The contacts of the addresses are locked by then ([`lock_addresses`], or by id): the fence locks the same rows, so a
-/// suppression that was answered and a message that is sent afterwards cannot pass each other.
+/// The caller has locked the contacts of the addresses ([`lock_addresses`], or by id). The fence locks the same rows, so no message is sent
+/// after a suppression was answered.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -185,7 +185,7 @@ pub async fn lock_addresses(db: &mut PgConnection, tenant: Uuid, addresses: &[&s
     .map(drop)
 }
 
-/// Lifts suppressions by id. Whether they may be lifted the caller has decided, with the rows locked.
+/// Lifts suppressions by id. The caller has locked the rows and decided that they may be lifted.
 ///
 /// # Errors
 /// When Postgres is away.

@@ -1,8 +1,8 @@
-//! The tripwire: a campaign that meets too many dead addresses or complaints is stopped before it harms its sender's name.
+//! The tripwire: pauses a campaign with too many bounces or complaints, before it harms its sender's reputation.
 //!
 //! Rates are of what is decided so far, but at least of [`BOUNCES_OF`] and [`COMPLAINTS_OF`] mails: six dead addresses among
 //! the first ten are enough to know that a hundred will have more than five; one complaint among the first hundred says nothing.
-//! So the first thousand are judged, and then all there is, until the campaign is over.
+//! So the rates are checked over the first thousand, and then over all mails until the campaign is over.
 
 use schemas::PauseReason;
 
@@ -11,10 +11,10 @@ pub const BOUNCES_OF: i64 = 100;
 /// Complaints are counted of at least this many mails.
 pub const COMPLAINTS_OF: i64 = 1_000;
 
-/// What a campaign has come to so far.
+/// The results of a campaign so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
-    /// Sends that were tried and are decided.
+    /// Sends that were tried and have an outcome.
     pub decided: i64,
     /// Hard bounces among them.
     pub bounced: i64,
@@ -22,18 +22,18 @@ pub struct Tally {
     pub complained: i64,
 }
 
-/// What the caller allows, in percent.
+/// The limits of the caller, in percent.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bounces of the decided.
+pub struct TripwireLimits {
+    /// Bounces, of the sends with an outcome.
     pub bounce_percent: f64,
-    /// Complaints of the decided.
+    /// Complaints, of the sends with an outcome.
     pub complaint_percent: f64,
 }
 
-/// Why the campaign is to be paused, if it is.
+/// The reason to pause the campaign, if there is one.
 #[must_use]
-pub fn decide(tally: &Tally, limits: Limits) -> Option<PauseReason> {
+pub fn decide(tally: &Tally, limits: TripwireLimits) -> Option<PauseReason> {
     let above = |count: i64, of: i64, percent: f64| count as f64 * 100.0 > percent * tally.decided.max(of) as f64;
     if above(tally.complained, COMPLAINTS_OF, limits.complaint_percent) {
         return Some(PauseReason::TripwireComplaints);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    const DEFAULTS: Limits = Limits { bounce_percent: 5.0, complaint_percent: 0.3 };
+    const DEFAULTS: TripwireLimits = TripwireLimits { bounce_percent: 5.0, complaint_percent: 0.3 };
 
     #[rstest]
     #[case::nothing(0, 0, 0, None)]
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_hundred_percent_never_trips() {
-        let limits = Limits { bounce_percent: 100.0, complaint_percent: 100.0 };
+        let limits = TripwireLimits { bounce_percent: 100.0, complaint_percent: 100.0 };
         assert_eq!(decide(&Tally { decided: 500, bounced: 500, complained: 500 }, limits), None);
     }
 }

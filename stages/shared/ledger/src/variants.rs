@@ -1,4 +1,4 @@
-//! Who wins an A/B test, as one pure decision.
+//! The winner of an A/B test, as one pure decision.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -10,14 +10,14 @@ pub const SENT_MIN: i64 = 20;
 /// Responses that all variants together must have.
 pub const RESPONSES_MIN: i64 = 5;
 
-/// What one variant has come to.
+/// The results of one variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VariantResult {
-    /// Mails that a server took.
+    /// Mails that a server accepted.
     pub sent: i64,
-    /// Recipients who opened; machines do not count.
+    /// Recipients with a human open.
     pub opened_human: i64,
-    /// Recipients who clicked; machines do not count.
+    /// Recipients with a human click.
     pub clicked_human: i64,
 }
 
@@ -51,12 +51,13 @@ pub fn decide(results: &[VariantResult], metric: WinnerMetric) -> (usize, Winner
     (best, if tied { WinnerReason::Tie } else { WinnerReason::HighestRate })
 }
 
-/// Lets the remainder of a decided test go, as the winner's. Answers how many batches that is.
+/// Releases the remainder of a decided test with the winner's content. Answers the number of batches.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn release_held(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, winner: &str) -> sqlx::Result<u64> {
-    let released = sqlx::query_file!("queries/launch/release_held.sql", tenant, campaign, winner).execute(db).await?;
+pub async fn release_remainder(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, winner: &str) -> sqlx::Result<u64> {
+    let released =
+        sqlx::query_file!("queries/launch/release_remainder.sql", tenant, campaign, winner).execute(db).await?;
     Ok(released.rows_affected())
 }
 

@@ -1,4 +1,4 @@
-//! Writing verdicts: a withheld recipient has its reason in the ledger, and the batch's counters say so in the same transaction.
+//! Writes the gate's decisions: a withheld send becomes `skipped` with its reason, and the batch's counters move in the same transaction.
 
 use runtime::Counter;
 use schemas::{SendId, SkipReason, month_of};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::gate::BatchFacts;
 
-/// Skips these sends, unless somebody else has them by now.
+/// Skips these sends, unless another worker has claimed them by now.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
     let ids: Vec<Uuid> = withheld.iter().map(|(id, _)| *id).collect();
     let reasons: Vec<String> = withheld.iter().map(|(_, reason)| reason.as_str().to_owned()).collect();
@@ -58,8 +58,8 @@ fn shard_of(batch: Uuid) -> i16 {
     i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
 }
 
-/// A paused campaign's batches wait to be handed on again. One of which only deferred sends are open is due at once when the
-/// campaign is resumed; one of which somebody holds a send is left to him.
+/// Batches of a paused campaign go back to waiting for dispatch. A batch with only deferred sends is due at once when the campaign is
+/// resumed; a batch with a claimed send is left to its worker.
 pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();
@@ -85,9 +85,10 @@ pub async fn put_back(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()
     .map(drop)
 }
 
-/// A paused tenant's batches wait until it is resumed: campaigns' to be handed on again, the others to be woken. In this order: the
-/// batches, the tenants, and then the look whether they are paused still. Whoever resumes a tenant waits for us or is seen by us, so
-/// nothing is put aside that nobody would bring back. What somebody holds is left to him: he gives it back, and it comes by again.
+/// Sets aside the batches of a paused tenant until it is resumed: dispatch takes those of campaigns, the sweep `resume_tenants` the others.
+/// The order is: lock the batches, lock the tenants, then check that they are still paused. A resumption waits for this transaction or is
+/// seen by it, so no batch is set aside that nothing would bring back. A batch with claimed sends is left to its worker, which releases
+/// them, and the batch comes here again.
 pub async fn put_aside(pool: &PgPool, batches: &[&BatchFacts]) -> sqlx::Result<()> {
     let tenants: Vec<Uuid> = batches.iter().map(|batch| batch.tenant_id).collect();
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.batch_id).collect();

@@ -9,11 +9,11 @@ use uuid::Uuid;
 
 const CLAIM: &str = include_str!("../queries/claim/claim.sql");
 const APPLY: &str = include_str!("../queries/fence/apply.sql");
-const SETTLE: &str = include_str!("../queries/fence/settle.sql");
+const MOVE_COUNTERS: &str = include_str!("../queries/fence/move_counters.sql");
 const LOCK_BATCHES: &str = include_str!("../queries/fence/lock_batches.sql");
 const LOCK_CONTACTS: &str = include_str!("../queries/fence/lock_contacts_for_fence.sql");
-const LOOK_AT_BATCHES: &str = include_str!("../queries/fence/look_at_batches.sql");
-const LOOK_AT_CONTACTS: &str = include_str!("../queries/fence/look_at_contacts.sql");
+const READ_BATCHES: &str = include_str!("../queries/fence/read_batches.sql");
+const READ_CONTACTS: &str = include_str!("../queries/fence/read_contacts.sql");
 const TENANT: Uuid = Uuid::from_u128(1);
 
 /// How many rows a plan's nodes looked at in vain, loops included.
@@ -87,17 +87,17 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         ["60".to_owned(), each("null", "text"), each("null", "text")].join(", "),
     ];
     let counts = vec![each("0", "int4"); 11].join(", ");
-    let settle = [
+    let move_counters = [
         [keys.clone(), counts].join(", "),
         [each("null", "float8"), each("f", "bool"), each("0", "float8"), ids.clone(), each("0", "int4")].join(", "),
     ];
     vec![
         Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
-        Prepared { name: "settle", sql: SETTLE, arguments: settle.join(", ") },
+        Prepared { name: "move_counters", sql: MOVE_COUNTERS, arguments: move_counters.join(", ") },
         Prepared { name: "lock_batches", sql: LOCK_BATCHES, arguments: keys.clone() },
         Prepared { name: "lock_contacts", sql: LOCK_CONTACTS, arguments: keys.clone() },
-        Prepared { name: "look_at_batches", sql: LOOK_AT_BATCHES, arguments: keys.clone() },
-        Prepared { name: "look_at_contacts", sql: LOOK_AT_CONTACTS, arguments: keys },
+        Prepared { name: "read_batches", sql: READ_BATCHES, arguments: keys.clone() },
+        Prepared { name: "read_contacts", sql: READ_CONTACTS, arguments: keys },
     ]
 }
 

@@ -18,7 +18,7 @@ enum Takes {
     Sends,
     SendsTimesAndIds,
     Fold,
-    Settle,
+    Evidence,
 }
 
 /// What a statement is asked about.
@@ -79,7 +79,7 @@ async fn plan_of(db: &mut PgConnection, statement: &'static str, takes: Takes, t
             let five = explained.bind(at).bind(at).bind(at).bind(at).bind(at);
             five.bind(at).bind(no.clone()).bind(at).bind(at).bind(at).bind(no)
         }
-        Takes::Settle => {
+        Takes::Evidence => {
             let texts = vec!["ses".to_owned(); told.sends.len()];
             explained.bind(&told.at).bind(texts.clone()).bind(texts)
         }
@@ -99,12 +99,12 @@ fn rows_handled(plan: &Value) -> f64 {
 
 #[rstest]
 #[case::lock(include_str!("../queries/facts/lock_recipients.sql"), Takes::Sends)]
-#[case::leave(include_str!("../queries/facts/leave.sql"), Takes::SendsTimesAndIds)]
-#[case::look(include_str!("../queries/facts/look_at_sends.sql"), Takes::Sends)]
+#[case::opt_out(include_str!("../queries/facts/opt_out.sql"), Takes::SendsTimesAndIds)]
+#[case::progress(include_str!("../queries/facts/send_progress.sql"), Takes::Sends)]
 #[case::clicks(include_str!("../queries/facts/clicks.sql"), Takes::Sends)]
 #[case::touches(include_str!("../queries/facts/touches.sql"), Takes::Sends)]
 #[case::fold(include_str!("../queries/facts/fold.sql"), Takes::Fold)]
-#[case::settle(include_str!("../queries/facts/settle.sql"), Takes::Settle)]
+#[case::resolve(include_str!("../queries/facts/resolve_unknown.sql"), Takes::Evidence)]
 #[tokio::test]
 async fn signals_find_their_recipients_by_key_in_tables_without_statistics(
     #[case] statement: &'static str,

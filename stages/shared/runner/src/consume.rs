@@ -1,8 +1,8 @@
-//! One worker: pulls for itself, so a message is only ever fetched by somebody free to handle it.
+//! One worker: pulls for itself, so a message is fetched only by a worker that is free to handle it.
 //!
 //! A worker asks for one message and waits; when it comes, it takes up to `coalesce - 1` more that are already there. Every
-//! pull is a request of its own with an end, so nothing is ever stuck in a subscription that stopped hearing its server: a
-//! pull that comes back empty or fails is simply followed by the next, on a consumer made afresh when it is gone.
+//! pull is a request of its own with an end, so a subscription that lost its server cannot block: an
+//! empty or failed pull is followed by the next one, on a new consumer if the old one is gone.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    DeadLetter, Decode, Hold, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, Stage, StageError,
+    DeadLetter, Decode, Incoming, Intake, MAX_ACK_PENDING, MAX_DELIVERIES, PauseGate, Stage, StageError,
     starts::{self, Key, Starts},
 };
 
@@ -31,22 +31,22 @@ type Consumer = jetstream::consumer::Consumer<pull::Config>;
 
 /// How long one pull waits at the server. Also the longest an idle worker takes to stop.
 const PULL_EXPIRES: Duration = Duration::from_secs(2);
-/// Past its end by this much, a pull is given up: the server forgot it or is gone.
+/// A pull that is overdue by this much is given up: the server lost it or is gone.
 const PULL_GRACE: Duration = Duration::from_secs(3);
-/// When a message comes again that came to a stage which had just been paused.
-const HELD_BACK: Duration = Duration::from_secs(1);
+/// Delay until a message is delivered again that reached a stage just after it was paused.
+const PAUSED_DELAY: Duration = Duration::from_secs(1);
 /// Pause after a failed pull.
 const PULL_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The code of a message that was begun several times and never finished.
+/// The code of a message whose handling started several times and never finished.
 const NEVER_FINISHED: &str = "never_finished";
 
-/// What the workers of a runner have in common. Cheap to clone.
+/// State shared by the workers of a runner. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) bus: Bus,
     pub(crate) facts: CommitNotifier,
-    pub(crate) hold: Hold,
+    pub(crate) pause_gate: PauseGate,
     pub(crate) starts: Starts,
     pub(crate) ack_wait: Duration,
     pub(crate) shutdown: CancellationToken,
@@ -58,18 +58,18 @@ pub(crate) struct Worker<S> {
     shared: Shared,
 }
 
-/// A message in hand.
-struct Held {
+/// A message that this worker has pulled and not yet answered.
+struct PulledMessage {
     message: jetstream::Message,
     deliveries: i64,
     key: Key,
-    /// It was acknowledged or given back: it needs no sign of life any more.
-    is_settled: AtomicBool,
+    /// It is acknowledged or given back, and needs no more signs of life.
+    is_answered: AtomicBool,
 }
 
-/// A message that decoded.
+/// A decoded message.
 struct Work<'a, I> {
-    held: &'a Held,
+    pulled: &'a PulledMessage,
     input: I,
 }
 
@@ -78,16 +78,16 @@ impl<S: Stage> Worker<S> {
         Self { stage, intake, shared }
     }
 
-    /// Works until shut down. Whatever goes wrong in one turn, a panic, too, the next one follows.
+    /// Works until shut down. After an error or a panic, the next pull follows.
     pub(crate) async fn run(self) {
         let mut consumer = None;
         let shutdown = &self.shared.shutdown;
-        while shutdown.run_until_cancelled(self.shared.hold.until_running(S::NAME)).await.is_some() {
-            let turned = caught(S::NAME, "worker", self.turn(&mut consumer)).await;
-            if let Ok(Err(error)) = &turned {
+        while shutdown.run_until_cancelled(self.shared.pause_gate.until_running(S::NAME)).await.is_some() {
+            let pulled_once = caught(S::NAME, "worker", self.pull_once(&mut consumer)).await;
+            if let Ok(Err(error)) = &pulled_once {
                 tracing::warn!(stage = S::NAME, lane = %self.intake.lane, %error, "pull failed, trying again");
             }
-            if !matches!(turned, Ok(Ok(()))) {
+            if !matches!(pulled_once, Ok(Ok(()))) {
                 consumer = None;
                 tokio::select! {
                     () = shutdown.cancelled() => {}
@@ -97,15 +97,15 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// One pull and what it brought.
-    async fn turn(&self, consumer: &mut Option<Consumer>) -> Result<(), BusError> {
+    /// One pull, and the processing of its messages.
+    async fn pull_once(&self, consumer: &mut Option<Consumer>) -> Result<(), BusError> {
         let made = match consumer.take() {
             Some(made) => made,
             None => ensure_consumer(&self.shared, &self.intake).await?,
         };
         let messages = self.pull(&made).await?;
         *consumer = Some(made);
-        match self.shared.hold.start(S::NAME, messages.len()) {
+        match self.shared.pause_gate.start(S::NAME, messages.len()) {
             Some(_in_hand) if !messages.is_empty() => self.process(messages).await,
             Some(_) => {}
             None => put_back(&messages).await,
@@ -133,7 +133,7 @@ impl<S: Stage> Worker<S> {
                     messages.push(message);
                 }
             };
-            // What came is kept; what the server handed out and we did not see comes again after ACK_WAIT.
+            // Messages that arrived are kept; those the server sent but we did not receive are delivered again after ACK_WAIT.
             let _ = tokio::time::timeout(PULL_GRACE, more).await;
         }
         Ok(messages)
@@ -143,37 +143,37 @@ impl<S: Stage> Worker<S> {
         let labels = [("stage", S::NAME), ("lane", self.intake.lane.as_str())];
         Counter::StageReceivedTotal.add(messages.len() as u64, labels);
         Gauge::StageInFlight.add(messages.len() as f64, labels);
-        let held: Vec<Held> = messages.into_iter().map(|message| self.held(message)).collect();
-        // A panic in here is none of a handler's: what is not settled comes again.
+        let pulled: Vec<PulledMessage> = messages.into_iter().map(|message| self.pulled(message)).collect();
+        // A panic here is not a handler's: unanswered messages are delivered again.
         let _ = caught(S::NAME, "worker", async {
             tokio::select! {
-                () = self.work_on(&held) => {}
-                () = self.keep_alive(&held) => {}
+                () = self.process_pulled(&pulled) => {}
+                () = self.keep_alive(&pulled) => {}
             }
         })
         .await;
-        Gauge::StageInFlight.add(-(held.len() as f64), labels);
+        Gauge::StageInFlight.add(-(pulled.len() as f64), labels);
     }
 
-    fn held(&self, message: jetstream::Message) -> Held {
+    fn pulled(&self, message: jetstream::Message) -> PulledMessage {
         let incoming = Incoming::of(&self.shared.bus, &message);
         let (deliveries, key) = (incoming.deliveries, Key::of(&incoming, &self.intake.durable));
-        Held { message, deliveries, key, is_settled: AtomicBool::new(false) }
+        PulledMessage { message, deliveries, key, is_answered: AtomicBool::new(false) }
     }
 
-    /// Gives JetStream a sign of life of everything in hand, for as long as it is polled.
-    async fn keep_alive(&self, held: &[Held]) {
+    /// Sends JetStream signs of life for all unanswered messages, for as long as it is polled.
+    async fn keep_alive(&self, pulled: &[PulledMessage]) {
         loop {
             tokio::time::sleep(self.shared.ack_wait / 3).await;
-            for held in held.iter().filter(|held| !held.is_settled.load(Ordering::Relaxed)) {
-                // Failing to say so costs a redelivery, nothing else.
-                let _ = held.message.ack_with(AckKind::Progress).await;
+            for pulled in pulled.iter().filter(|pulled| !pulled.is_answered.load(Ordering::Relaxed)) {
+                // If this fails, the message is delivered again, which is harmless.
+                let _ = pulled.message.ack_with(AckKind::Progress).await;
             }
         }
     }
 
-    async fn work_on(&self, held: &[Held]) {
-        let work = self.decode(held).await;
+    async fn process_pulled(&self, pulled: &[PulledMessage]) {
+        let work = self.decode(pulled).await;
         let (together, suspects) = self.begin(work).await;
         if !together.is_empty() {
             let _beside_others = self.shared.starts.beside_others().await;
@@ -184,28 +184,28 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Decodes; what does not decode is poison and set aside at once.
-    async fn decode<'a>(&self, held: &'a [Held]) -> Vec<Work<'a, S::Input>> {
-        let mut work = Vec::with_capacity(held.len());
-        for held in held {
-            if held.deliveries > 1 {
+    /// Decodes messages. One that cannot be decoded is poison, and set aside at once.
+    async fn decode<'a>(&self, pulled: &'a [PulledMessage]) -> Vec<Work<'a, S::Input>> {
+        let mut work = Vec::with_capacity(pulled.len());
+        for pulled in pulled {
+            if pulled.deliveries > 1 {
                 Counter::StageRedeliveredTotal.add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str())]);
             }
-            let incoming = Incoming::of(&self.shared.bus, &held.message);
+            let incoming = Incoming::of(&self.shared.bus, &pulled.message);
             let decoded = caught_here(S::NAME, "handler", || S::Input::decode(&incoming))
                 .unwrap_or_else(|panicked| Err(panicked.into()));
             match decoded {
-                Ok(input) => work.push(Work { held, input }),
-                Err(error) => self.set_aside(held, &error).await,
+                Ok(input) => work.push(Work { pulled, input }),
+                Err(error) => self.set_aside(pulled, &error).await,
             }
         }
         work
     }
 
-    /// Records the start of what comes again, and tells it from what has been begun too often: that is to be handled alone.
+    /// Records the start of redelivered messages. Answers those to be handled together, and those started too often, to be handled alone.
     async fn begin<'a>(&self, work: Vec<Work<'a, S::Input>>) -> (Vec<Work<'a, S::Input>>, Vec<Work<'a, S::Input>>) {
-        let (again, mut together): (Vec<_>, Vec<_>) = work.into_iter().partition(|work| work.held.deliveries > 1);
-        let keys: Vec<Key> = again.iter().map(|work| work.held.key.clone()).collect();
+        let (again, mut together): (Vec<_>, Vec<_>) = work.into_iter().partition(|work| work.pulled.deliveries > 1);
+        let keys: Vec<Key> = again.iter().map(|work| work.pulled.key.clone()).collect();
         match self.shared.starts.begin(&keys, starts::TOGETHER).await {
             Ok(begun) => {
                 let mut suspects = Vec::new();
@@ -216,26 +216,26 @@ impl<S: Stage> Worker<S> {
             }
             Err(error) => {
                 for work in &again {
-                    self.give_back_uncounted(work.held, &error).await;
+                    self.give_back_uncounted(work.pulled, &error).await;
                 }
                 (together, Vec::new())
             }
         }
     }
 
-    /// Handles a message that was begun before and never finished, with no other in hand in this process: should it end the process,
-    /// it ends nothing else. One that was handled alone before is set aside.
+    /// Handles a message that was started before and never finished, while this process handles no other message: if it ends the process,
+    /// no other message suffers. A message that was handled alone before is set aside.
     async fn handle_alone(&self, work: Work<'_, S::Input>) {
-        let held = work.held;
+        let pulled = work.pulled;
         let Some(_alone) = self.shared.starts.alone().await else {
             tracing::warn!(stage = S::NAME, lane = %self.intake.lane, "a message that is to be handled alone waits for others");
-            self.give_back(held, backoff(held.deliveries)).await;
+            self.give_back(pulled, backoff(pulled.deliveries)).await;
             return;
         };
-        match self.shared.starts.begin(std::slice::from_ref(&held.key), starts::ALONE).await.as_deref() {
+        match self.shared.starts.begin(std::slice::from_ref(&pulled.key), starts::ALONE).await.as_deref() {
             Ok([true]) => {
                 tracing::warn!(
-                    stage = S::NAME, lane = %self.intake.lane, deliveries = held.deliveries,
+                    stage = S::NAME, lane = %self.intake.lane, deliveries = pulled.deliveries,
                     "begun several times and never finished: handled alone"
                 );
                 self.handle(vec![work]).await;
@@ -245,37 +245,38 @@ impl<S: Stage> Worker<S> {
                     NEVER_FINISHED,
                     "it was begun several times, the last time alone; each time its process ended",
                 );
-                trace::within(trace_of(&held.message), self.set_aside(held, &error)).await;
-                if held.is_settled.load(Ordering::Relaxed) {
-                    self.shared.starts.end(vec![held.key.clone()]).await;
+                trace::within(trace_of(&pulled.message), self.set_aside(pulled, &error)).await;
+                if pulled.is_answered.load(Ordering::Relaxed) {
+                    self.shared.starts.end(vec![pulled.key.clone()]).await;
                 }
             }
-            Err(error) => self.give_back_uncounted(held, error).await,
+            Err(error) => self.give_back_uncounted(pulled, error).await,
         }
     }
 
     async fn handle(&self, work: Vec<Work<'_, S::Input>>) {
-        let (held, inputs): (Vec<&Held>, Vec<S::Input>) = work.into_iter().map(|work| (work.held, work.input)).unzip();
-        match self.attempt(&held, &inputs).await {
+        let (pulled, inputs): (Vec<&PulledMessage>, Vec<S::Input>) =
+            work.into_iter().map(|work| (work.pulled, work.input)).unzip();
+        match self.attempt(&pulled, &inputs).await {
             Ok(()) => {
-                self.end(&held).await;
-                future::join_all(held.iter().map(|held| self.acknowledge(held))).await;
+                self.end(&pulled).await;
+                future::join_all(pulled.iter().map(|pulled| self.acknowledge(pulled))).await;
             }
             Err(error) if error.is_transient() || inputs.len() == 1 => {
-                self.end(&held).await;
-                for held in held {
-                    trace::within(trace_of(&held.message), self.settle_failure(held, &error)).await;
+                self.end(&pulled).await;
+                for pulled in pulled {
+                    trace::within(trace_of(&pulled.message), self.answer_failure(pulled, &error)).await;
                 }
             }
-            // One of several is poison: find it by handing them in alone.
+            // One of several is poison: handling them one by one finds it.
             Err(_) => {
-                for (held, input) in held.iter().zip(&inputs) {
-                    let attempted = self.attempt(std::slice::from_ref(held), std::slice::from_ref(input)).await;
-                    self.end(std::slice::from_ref(held)).await;
+                for (pulled, input) in pulled.iter().zip(&inputs) {
+                    let attempted = self.attempt(std::slice::from_ref(pulled), std::slice::from_ref(input)).await;
+                    self.end(std::slice::from_ref(pulled)).await;
                     match attempted {
-                        Ok(()) => self.acknowledge(held).await,
+                        Ok(()) => self.acknowledge(pulled).await,
                         Err(error) => {
-                            trace::within(trace_of(&held.message), self.settle_failure(held, &error)).await;
+                            trace::within(trace_of(&pulled.message), self.answer_failure(pulled, &error)).await;
                         }
                     }
                 }
@@ -283,19 +284,19 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Handling these has ended, well or not.
-    async fn end(&self, held: &[&Held]) {
-        let again = held.iter().filter(|held| held.deliveries > 1);
-        self.shared.starts.end(again.map(|held| held.key.clone()).collect()).await;
+    /// Records that the handling of these messages has ended, well or not.
+    async fn end(&self, pulled: &[&PulledMessage]) {
+        let again = pulled.iter().filter(|pulled| pulled.deliveries > 1);
+        self.shared.starts.end(again.map(|pulled| pulled.key.clone()).collect()).await;
     }
 
     /// Handles and publishes. A panic is a rejection.
-    async fn attempt(&self, held: &[&Held], inputs: &[S::Input]) -> Result<(), StageError> {
+    async fn attempt(&self, pulled: &[&PulledMessage], inputs: &[S::Input]) -> Result<(), StageError> {
         let labels = [("stage", S::NAME), ("lane", self.intake.lane.as_str())];
         let started = Instant::now();
         let work = async {
             let outputs = self.stage.handle(inputs).await?;
-            if self.stage.tells_facts(inputs) {
+            if self.stage.commits_facts(inputs) {
                 self.shared.facts.ring();
             }
             let count = outputs.len() as u64;
@@ -303,7 +304,7 @@ impl<S: Stage> Worker<S> {
             Counter::StagePublishedTotal.add(count, labels);
             Ok(())
         };
-        let spans = self.spans(held, inputs);
+        let spans = self.spans(pulled, inputs);
         let within = trace::within(spans.as_ref().map(trace::Group::ambient), caught(S::NAME, "handler", work));
         let result: Result<(), StageError> = within.await.unwrap_or_else(|panicked| Err(panicked.into()));
         if let (Some(spans), Err(error)) = (&spans, &result) {
@@ -313,10 +314,10 @@ impl<S: Stage> Worker<S> {
         result
     }
 
-    /// The steps of these messages, where any of them is part of a trace.
-    fn spans(&self, held: &[&Held], inputs: &[S::Input]) -> Option<trace::Group> {
-        let traced = held.iter().zip(inputs).map(|(held, input)| trace::Incoming {
-            parent: TraceContext::of_message(held.message.headers.as_ref()),
+    /// The spans of these messages, if any of them is part of a trace.
+    fn spans(&self, pulled: &[&PulledMessage], inputs: &[S::Input]) -> Option<trace::Group> {
+        let traced = pulled.iter().zip(inputs).map(|(pulled, input)| trace::Incoming {
+            parent: TraceContext::of_message(pulled.message.headers.as_ref()),
             about: input.about(),
             also_about: input.also_about(),
         });
@@ -329,56 +330,56 @@ impl<S: Stage> Worker<S> {
         Some(spans)
     }
 
-    async fn acknowledge(&self, held: &Held) {
+    async fn acknowledge(&self, pulled: &PulledMessage) {
         self.count("done");
-        held.is_settled.store(true, Ordering::Relaxed);
-        if let Err(error) = held.message.ack().await {
+        pulled.is_answered.store(true, Ordering::Relaxed);
+        if let Err(error) = pulled.message.ack().await {
             tracing::debug!(stage = S::NAME, %error, "acknowledgement lost; the message comes again and is harmless");
         }
     }
 
-    async fn settle_failure(&self, held: &Held, error: &StageError) {
-        let deliveries = held.deliveries;
+    async fn answer_failure(&self, pulled: &PulledMessage, error: &StageError) {
+        let deliveries = pulled.deliveries;
         if error.is_infrastructure() || (error.is_transient() && deliveries < MAX_DELIVERIES) {
             let delay = backoff(deliveries);
             tracing::warn!(
                 stage = S::NAME, lane = %self.intake.lane, deliveries, delay_ms = delay.as_millis() as u64,
                 code = error.code(), error = %error.chain(), "will be tried again"
             );
-            self.give_back(held, delay).await;
+            self.give_back(pulled, delay).await;
         } else {
-            self.set_aside(held, error).await;
+            self.set_aside(pulled, error).await;
         }
     }
 
-    /// Gives back what cannot be begun, because its start cannot be recorded.
-    async fn give_back_uncounted(&self, held: &Held, error: &sqlx::Error) {
-        let delay = backoff(held.deliveries);
+    /// Gives back a message whose start cannot be recorded.
+    async fn give_back_uncounted(&self, pulled: &PulledMessage, error: &sqlx::Error) {
+        let delay = backoff(pulled.deliveries);
         tracing::warn!(
-            stage = S::NAME, lane = %self.intake.lane, deliveries = held.deliveries, delay_ms = delay.as_millis() as u64,
+            stage = S::NAME, lane = %self.intake.lane, deliveries = pulled.deliveries, delay_ms = delay.as_millis() as u64,
             error = runtime::db::describe(error), "its start cannot be recorded; will be tried again"
         );
-        self.give_back(held, delay).await;
+        self.give_back(pulled, delay).await;
     }
 
-    async fn give_back(&self, held: &Held, delay: Duration) {
+    async fn give_back(&self, pulled: &PulledMessage, delay: Duration) {
         self.count("retried");
-        held.is_settled.store(true, Ordering::Relaxed);
-        let _ = held.message.ack_with(AckKind::Nak(Some(delay))).await;
+        pulled.is_answered.store(true, Ordering::Relaxed);
+        let _ = pulled.message.ack_with(AckKind::Nak(Some(delay))).await;
     }
 
-    /// Publishes the copy with its reason, awaits the answer, then ends the original.
-    async fn set_aside(&self, held: &Held, error: &StageError) {
-        let (message, deliveries) = (&held.message, held.deliveries);
+    /// Publishes the dead letter with its reason, awaits the store's answer, then terminates the original.
+    async fn set_aside(&self, pulled: &PulledMessage, error: &StageError) {
+        let (message, deliveries) = (&pulled.message, pulled.deliveries);
         let origin = Incoming::of(&self.shared.bus, message).origin();
-        let letter = DeadLetter::of(S::NAME, &origin, message.payload.clone(), error);
-        match self.shared.bus.publish_all(vec![letter.into_publication()]).await {
+        let dead = DeadLetter::of(S::NAME, &origin, message.payload.clone(), error);
+        match self.shared.bus.publish_all(vec![dead.into_publication()]).await {
             Ok(()) => {
                 self.count("dead_lettered");
                 Counter::StageDeadLetteredTotal
                     .add(1, [("stage", S::NAME), ("lane", self.intake.lane.as_str()), ("reason", error.code())]);
                 tracing::error!(stage = S::NAME, lane = %self.intake.lane, deliveries, code = error.code(), error = %error.chain(), "dead letter");
-                held.is_settled.store(true, Ordering::Relaxed);
+                pulled.is_answered.store(true, Ordering::Relaxed);
                 let _ = message.ack_with(AckKind::Term).await;
             }
             Err(publish) => {
@@ -393,20 +394,20 @@ impl<S: Stage> Worker<S> {
     }
 }
 
-/// What is said of a message is said in its trace.
+/// The trace of a message, for log lines about it.
 fn trace_of(message: &jetstream::Message) -> Option<trace::Ambient> {
     TraceContext::of_message(message.headers.as_ref()).map(|context| context.ambient())
 }
 
-/// Gives messages back that came while the stage was being paused.
+/// Gives back messages that arrived while the stage was being paused.
 async fn put_back(messages: &[jetstream::Message]) {
     for message in messages {
-        // Failing to say so costs a later redelivery, nothing else.
-        let _ = message.ack_with(AckKind::Nak(Some(HELD_BACK))).await;
+        // If this fails, the message is only delivered again later.
+        let _ = message.ack_with(AckKind::Nak(Some(PAUSED_DELAY))).await;
     }
 }
 
-/// Makes the durable consumer, or finds it as it is to be.
+/// Creates the durable consumer, or finds it with the same configuration.
 async fn ensure_consumer(shared: &Shared, intake: &Intake) -> Result<Consumer, BusError> {
     let bus = &shared.bus;
     let config = pull::Config {
@@ -422,14 +423,14 @@ async fn ensure_consumer(shared: &Shared, intake: &Intake) -> Result<Consumer, B
     match bus.jetstream().create_consumer_on_stream(config.clone(), &stream).await {
         Ok(consumer) => Ok(consumer),
         Err(error) => {
-            // The store may have been emptied under us: the streams are ours to make again, the ledger refills them.
+            // The store may have been emptied: create the streams again, and the ledger refills them.
             bus.ensure_streams().await.map_err(|_| BusError::refused(error))?;
             bus.jetstream().create_consumer_on_stream(config, &stream).await.map_err(BusError::refused)
         }
     }
 }
 
-/// The pause before a message is handed out again: 1 s doubling to a minute. Longer waits are due rows in Postgres.
+/// The pause before a message is delivered again: 1 s doubling to a minute. Longer waits are due rows in Postgres.
 fn backoff(deliveries: i64) -> Duration {
     let exponent = u32::try_from(deliveries.clamp(1, 7) - 1).unwrap_or(0);
     Duration::from_secs(2_u64.pow(exponent).min(60))

@@ -1,4 +1,4 @@
-//! What waits for a stage: asked of JetStream now and then, so an SRE sees which stage is behind and how old its oldest work is.
+//! Gauges of the messages that wait for a stage, measured at JetStream: they show which stage is behind, and how old its oldest work is.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::Intake;
 
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What will be counted of a stage and lane, at zero.
+/// Sets the counters of a stage and lane to zero, so that they are exported from the start.
 pub(crate) fn begin(stage: &'static str, lane: Lane) {
     let labels = [("stage", stage), ("lane", lane.as_str())];
     for counter in [Counter::StageReceivedTotal, Counter::StagePublishedTotal, Counter::StageRedeliveredTotal] {
@@ -25,22 +25,22 @@ pub(crate) fn begin(stage: &'static str, lane: Lane) {
     Histogram::StageProcessingSeconds.begin(labels);
 }
 
-/// The same of a sweep.
+/// Sets the counters of a sweep to zero, so that they are exported from the start.
 pub(crate) fn begin_sweep(stage: &'static str, sweep: &'static str) {
     let labels = [("stage", stage), ("sweep", sweep)];
     Counter::SweepFoundTotal.add(0, labels);
     Counter::SweepFailedTotal.add(0, labels);
 }
 
-/// Tells which stages this process runs.
+/// Exports which stages this process runs.
 pub(crate) fn running(beats: &[Beat]) {
     for beat in beats {
         Gauge::StageRunning.set(1.0, [("stage", beat.stage)]);
     }
 }
 
-/// Watches the intakes of one lane: what waits is the sum over them, and the oldest the oldest of all.
-pub(crate) async fn watch(
+/// Exports the gauges of one lane until shut down: messages summed over its intakes, and the age of the oldest of all.
+pub(crate) async fn export(
     stage: &'static str,
     lane: Lane,
     intakes: Vec<Arc<Intake>>,
@@ -72,7 +72,7 @@ async fn measure_all(intakes: &[Arc<Intake>], bus: &Bus) -> Option<(u64, usize, 
     Some((pending, ack_pending, age))
 }
 
-/// `None` while JetStream is away: the last levels stand, and `mail_stage_…` of a dead bus is the health check's to tell.
+/// `None` while JetStream is away: the gauges keep their last values, and the health check reports the bus.
 async fn measure(intake: &Intake, bus: &Bus) -> Option<(u64, usize, f64)> {
     let stream = bus.jetstream().get_stream(bus.prefixed(intake.stream)).await.ok()?;
     let mut consumer = stream.get_consumer::<pull::Config>(&intake.durable).await.ok()?;

@@ -1,5 +1,5 @@
-//! What is owed and what the streams hold, for the whole installation. Every process tells it, whatever it runs: when a stage is
-//! gone, somebody is left to say what waits for it. Look-ups by index, every ten seconds.
+//! Gauges of the whole installation: the backlog of the ledger, and the contents of the streams. Every process exports them, whatever it
+//! runs, so that the backlog of a stage is visible when the stage is gone. Look-ups by index, every ten seconds.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest one look may take; the last levels stand until the next one.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+/// Time limit of one measurement; the gauges keep their last values until the next one.
+const MEASURE_MAX: Duration = Duration::from_secs(5);
 
-/// Tells until shut down.
-pub(crate) async fn watch(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
+/// Exports the gauges until shut down.
+pub(crate) async fn export(pool: PgPool, bus: Bus, shutdown: CancellationToken) {
     loop {
-        let look = async {
+        let measured = async {
             let (ledger, streams) = tokio::join!(
-                tokio::time::timeout(LOOK_MAX, ledger(&pool)),
-                tokio::time::timeout(LOOK_MAX, streams(&bus))
+                tokio::time::timeout(MEASURE_MAX, ledger(&pool)),
+                tokio::time::timeout(MEASURE_MAX, streams(&bus))
             );
             match ledger {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(error = runtime::db::describe(&error), "the ledger's levels are not known")
                 }
-                Err(_) => tracing::debug!("the ledger's levels were looked at for too long"),
+                Err(_) => tracing::debug!("the ledger's levels took too long to measure"),
             }
             if !matches!(streams, Ok(Some(()))) {
                 tracing::debug!("the streams' levels are not known");
             }
             tokio::time::sleep(EVERY).await;
         };
-        if shutdown.run_until_cancelled(Box::pin(look)).await.is_none() {
+        if shutdown.run_until_cancelled(Box::pin(measured)).await.is_none() {
             return;
         }
     }
@@ -83,11 +83,11 @@ async fn ledger(pool: &PgPool) -> sqlx::Result<()> {
         Gauge::UnknownSends.set(row.sends as f64, lane);
         Gauge::UnknownOldestSeconds.set(row.oldest.unwrap_or(0.0).max(0.0), lane);
     }
-    let is_held =
+    let is_paused =
         sqlx::query_scalar!(r#"select held_at is not null as "is_held!" from ledger"#).fetch_one(&mut *db).await?;
-    Gauge::LedgerHeld.set(f64::from(u8::from(is_held)), []);
-    let parked = sqlx::query_scalar!(r#"select platform_parked() as "parked!""#).fetch_one(&mut *db).await?;
-    Gauge::ParkedFacts.set(parked as f64, []);
+    Gauge::LedgerPaused.set(f64::from(u8::from(is_paused)), []);
+    let pending = sqlx::query_scalar!(r#"select platform_pending_facts() as "pending!""#).fetch_one(&mut *db).await?;
+    Gauge::PendingFacts.set(pending as f64, []);
     Ok(())
 }
 
@@ -96,17 +96,17 @@ async fn streams(bus: &Bus) -> Option<()> {
     for spec in STREAMS {
         let found = bus.jetstream().get_stream_no_info(bus.prefixed(spec.name)).await.ok()?;
         let info = found.get_info().await.ok()?;
-        tell(spec.name, &info);
+        export_stream(spec.name, &info);
         if spec.name == stream::DEAD {
             let kept: Vec<(String, usize)> =
                 found.info_with_subjects(bus.prefixed("mail.v1.dead.*")).await.ok()?.try_collect().await.ok()?;
-            tell_dead(&kept);
+            export_dead_letters(&kept);
         }
     }
     Some(())
 }
 
-fn tell(name: &'static str, info: &Info) {
+fn export_stream(name: &'static str, info: &Info) {
     let stream = [("stream", name)];
     Gauge::StreamBytes.set(info.state.bytes as f64, stream);
     Gauge::StreamBytesMax.set(info.config.max_bytes.max(0) as f64, stream);
@@ -119,11 +119,11 @@ fn tell(name: &'static str, info: &Info) {
 }
 
 /// A stage without a subject has no dead letter.
-fn tell_dead(kept: &[(String, usize)]) {
+fn export_dead_letters(kept: &[(String, usize)]) {
     let stages = Gauge::DeadLetters.metric().labels.iter().flat_map(|label| label.values.known());
     for stage in stages {
         let of_stage = kept.iter().filter(|(subject, _)| subject.rsplit('.').next() == Some(stage));
-        let letters: usize = of_stage.map(|(_, messages)| messages).sum();
-        Gauge::DeadLetters.set(letters as f64, [("stage", stage)]);
+        let count: usize = of_stage.map(|(_, messages)| messages).sum();
+        Gauge::DeadLetters.set(count as f64, [("stage", stage)]);
     }
 }

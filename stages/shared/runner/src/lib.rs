@@ -9,8 +9,8 @@ mod dead;
 mod decode;
 mod error;
 mod gauges;
-mod hold;
 mod levels;
+mod pause_gate;
 mod starts;
 mod sweep;
 
@@ -27,13 +27,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use dead::DeadLetter;
 pub use decode::{Decode, Incoming, Origin};
 pub use error::StageError;
-pub use hold::{Hold, InHand};
+pub use pause_gate::{PauseGate, WorkInProgress};
 pub use sweep::Sweep;
 
 use consume::Shared;
 use starts::Starts;
 
-/// One of the two roads into a stage: a durable consumer with workers of its own.
+/// One intake of a stage: a durable consumer with workers of its own.
 #[derive(Debug, Clone)]
 pub struct Intake {
     /// The lane, also the metric label.
@@ -55,43 +55,43 @@ pub struct Intake {
 pub trait Stage: Send + Sync + 'static {
     /// The stage's name: in subjects, durables and metrics.
     const NAME: &'static str;
-    /// What it does, as a step of a trace: `audience resolve`.
+    /// The name of its span in a trace: `audience resolve`.
     const SPAN: &'static str = Self::NAME;
-    /// What it reads.
+    /// The message it reads.
     type Input: Decode;
 
     /// Handles messages that were waiting together (at most `coalesce`), and answers what to publish before they are
     /// acknowledged. Must be harmless to repeat.
     ///
     /// # Errors
-    /// A transient error brings all of them again, later. A rejection with several inputs makes the runner hand them in one by
-    /// one, so that one poison message costs itself only.
+    /// After a transient error, all of them are delivered again later. After a rejection of several inputs, the runner handles them one
+    /// by one, so that one poison message costs itself only.
     async fn handle(&self, inputs: &[Self::Input]) -> Result<Vec<Publication>, StageError>;
 
-    /// Whether handling these commits facts that others are told: the bell is rung then. A stage that seldom does rings by itself when it
-    /// did, and the one that hears the bell never.
-    fn tells_facts(&self, _inputs: &[Self::Input]) -> bool {
+    /// True if the handler commits facts. The runner then notifies the webhooks stage. A stage that seldom commits facts answers false and
+    /// notifies by itself; the webhooks stage answers false.
+    fn commits_facts(&self, _inputs: &[Self::Input]) -> bool {
         true
     }
 }
 
-/// How long a message may go without a sign of life before JetStream hands it to somebody else. Workers give one every third.
+/// How long a message may go without a sign of life before JetStream delivers it again. Workers give one every third of it.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(30);
 /// Deliveries of one message before it is set aside. With the backoff this is about six minutes.
 pub const MAX_DELIVERIES: i64 = 12;
-/// Messages one consumer may have handed out, over all processes. Above every sensible number of workers.
+/// Messages of one consumer that may be unacknowledged, over all processes. Above every sensible number of workers.
 pub const MAX_ACK_PENDING: i64 = 4_096;
 
-/// What a stage is built from.
+/// The dependencies of a stage.
 #[derive(Clone, Debug)]
 pub struct Deps {
     /// Starts its workers and sweeps.
     pub runner: Runner,
-    /// For what a sweep announces; outputs of `handle` are published by the runner.
+    /// For announcements of sweeps; the runner publishes the outputs of `handle`.
     pub bus: Bus,
     /// A pool in the stages' role.
     pub pool: sqlx::PgPool,
-    /// For facts that are committed outside of `handle` and of sweeps; the runner rings for those.
+    /// For facts that are committed outside of `handle` and of sweeps; the runner notifies for those.
     pub facts: CommitNotifier,
     /// Makes and checks the tokens in mail.
     pub tokens: Arc<schemas::token::TokenKeys>,
@@ -99,7 +99,7 @@ pub struct Deps {
     pub vault: Arc<runtime::Vault>,
     /// Calls addresses that customers named. One per process: its stages share connections.
     pub outbound: runtime::Outbound,
-    /// Reads strangers' bytes where they cannot take the process along.
+    /// Reads untrusted bytes in child processes, which cannot end this process.
     pub reader: runtime::Reader,
     /// Cancelled when the process is to stop.
     pub shutdown: CancellationToken,
@@ -113,8 +113,8 @@ pub struct Runner {
     shutdown: CancellationToken,
     tasks: TaskTracker,
     failing: sweep::Failing,
-    hold: Hold,
-    levers: PauseSwitches,
+    pause_gate: PauseGate,
+    switches: PauseSwitches,
     starts: Starts,
     ack_wait: Duration,
 }
@@ -126,47 +126,47 @@ impl std::fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// A runner that stops taking work when `shutdown` is cancelled, and rings `facts` after all that may have committed some.
+    /// A runner that stops taking work when `shutdown` is cancelled, and notifies `facts` after handlers that commit facts.
     #[must_use]
     pub fn new(bus: Bus, facts: CommitNotifier, shutdown: CancellationToken) -> Self {
-        let levers = PauseSwitches::released();
+        let switches = PauseSwitches::released();
         Self {
             bus,
             facts,
             shutdown,
             tasks: TaskTracker::new(),
             failing: sweep::Failing::default(),
-            hold: Hold::new(levers.clone()),
-            levers,
+            pause_gate: PauseGate::new(switches.clone()),
+            switches,
             starts: Starts::new(None),
             ack_wait: ACK_WAIT,
         }
     }
 
-    /// The same, heeding what an operator holds back.
+    /// Obeys these pause switches: a paused stage starts no work.
     #[must_use]
-    pub fn heeding(self, levers: PauseSwitches) -> Self {
-        Self { hold: Hold::new(levers.clone()), levers, ..self }
+    pub fn with_switches(self, switches: PauseSwitches) -> Self {
+        Self { pause_gate: PauseGate::new(switches.clone()), switches, ..self }
     }
 
-    /// Counts in this database, in the stages' role, how often messages are begun: one that ends its process each time is set aside.
+    /// Counts in this database, in the stages' role, how often the handling of a message starts: one that ends its process each time is set
+    /// aside.
     #[must_use]
     pub fn counting_starts(self, pool: sqlx::PgPool) -> Self {
         Self { starts: Starts::new(Some(pool)), ..self }
     }
 
-    /// Changes how long a message may go without a sign of life before JetStream hands it to another process. For tests that end
-    /// processes.
+    /// Changes the time without a sign of life after which JetStream delivers a message again. For tests that end processes.
     #[doc(hidden)]
     #[must_use]
     pub fn ack_wait(self, ack_wait: Duration) -> Self {
         Self { ack_wait, ..self }
     }
 
-    /// What is held back, for tasks that start work on their own account.
+    /// The pause gate, for tasks that start work by themselves.
     #[must_use]
-    pub fn hold(&self) -> &Hold {
-        &self.hold
+    pub fn pause_gate(&self) -> &PauseGate {
+        &self.pause_gate
     }
 
     /// Starts a stage's workers on each intake, and its gauges. Answers at once; the consumers are made when JetStream is there.
@@ -175,7 +175,7 @@ impl Runner {
         let shared = Shared {
             bus: self.bus.clone(),
             facts: self.facts.clone(),
-            hold: self.hold.clone(),
+            pause_gate: self.pause_gate.clone(),
             starts: self.starts.clone(),
             ack_wait: self.ack_wait,
             shutdown: self.shutdown.clone(),
@@ -191,32 +191,33 @@ impl Runner {
             if !of_lane.is_empty() {
                 gauges::begin(S::NAME, *lane);
                 let (bus, shutdown) = (self.bus.clone(), self.shutdown.clone());
-                let watch = move || gauges::watch(S::NAME, *lane, of_lane.clone(), bus.clone(), shutdown.clone());
-                self.tasks.spawn(supervise(S::NAME, "gauges", watch));
+                let export = move || gauges::export(S::NAME, *lane, of_lane.clone(), bus.clone(), shutdown.clone());
+                self.tasks.spawn(supervise(S::NAME, "gauges", export));
             }
         }
     }
 
     /// Starts a sweep: run now and then every interval, until shut down.
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
-        let (failing, facts, hold) = (self.failing.clone(), self.facts.clone(), self.hold.clone());
+        let (failing, facts, pause_gate) = (self.failing.clone(), self.facts.clone(), self.pause_gate.clone());
         let shutdown = self.shutdown.clone();
         gauges::begin_sweep(stage, sweep.name());
-        let run =
-            move || sweep::run(stage, sweep.clone(), failing.clone(), facts.clone(), hold.clone(), shutdown.clone());
+        let run = move || {
+            sweep::run(stage, sweep.clone(), failing.clone(), facts.clone(), pause_gate.clone(), shutdown.clone())
+        };
         self.tasks.spawn(supervise(stage, "sweep", run));
     }
 
-    /// Starts a task of the stage's own. It must end by itself once the process is to stop; draining waits for it. A panic ends the task:
-    /// one that is to go on is given to [`Runner::supervise`].
+    /// Starts a task of a stage. It must end by itself once the process is to stop; draining waits for it. A panic ends the task; see
+    /// [`Runner::supervise`] for a task that continues.
     pub fn spawn(&self, stage: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(async move {
             let _ = caught(stage, "task", task).await;
         });
     }
 
-    /// Starts a task of the stage's own that is started again when it panics. It must end by itself once the process is to stop;
-    /// draining waits for it.
+    /// Starts a task of a stage that is started again when it panics. It must end by itself once the process is to stop; draining waits
+    /// for it.
     pub fn supervise<F>(&self, stage: &'static str, start: impl FnMut() -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -224,35 +225,35 @@ impl Runner {
         self.tasks.spawn(supervise(stage, "task", start));
     }
 
-    /// Lets this process be heard of under its name, with the stages it runs and the names of the settings it was given, and lets it
-    /// tell what the whole installation owes, until shut down.
+    /// Writes this process's heartbeats under its name, with its stages and the names of the settings it was given, and exports the backlog
+    /// of the whole installation, until shut down.
     pub fn beat(&self, pool: sqlx::PgPool, name: &str, stages: Vec<&'static str>, settings: Vec<String>) {
-        let (failing, hold) = (self.failing.clone(), self.hold.clone());
-        // These tasks are the process's; a panic of theirs is counted under its first stage.
+        let (failing, pause_gate) = (self.failing.clone(), self.pause_gate.clone());
+        // These tasks belong to the process; their panics are counted under its first stage.
         let counted_under = stages.first().copied().unwrap_or("ingress");
         let beats = move || {
             let beat = |stage: &&'static str| Beat {
                 stage,
                 failing_sweeps: failing.of(stage),
-                // In this order: what is paused first cannot have something in hand afterwards that it did not have before.
-                is_paused: hold.is_paused(stage),
-                in_hand: hold.in_hand(stage),
+                // In this order: a stage that is already paused starts no more work before the count is read.
+                is_paused: pause_gate.is_paused(stage),
+                in_hand: pause_gate.in_progress(stage),
             };
             let beats: Vec<Beat> = stages.iter().map(beat).collect();
             gauges::running(&beats);
             beats
         };
         let (levels, bus, shutdown) = (pool.clone(), self.bus.clone(), self.shutdown.clone());
-        let watch = move || levels::watch(levels.clone(), bus.clone(), shutdown.clone());
-        self.tasks.spawn(supervise(counted_under, "gauges", watch));
+        let export = move || levels::export(levels.clone(), bus.clone(), shutdown.clone());
+        self.tasks.spawn(supervise(counted_under, "gauges", export));
         let heartbeat = Heartbeat::new(pool, name, settings);
-        let (levers, shutdown) = (self.levers.clone(), self.shutdown.clone());
-        let beat = move || heartbeat.clone().run(beats.clone(), levers.clone(), shutdown.clone());
+        let (switches, shutdown) = (self.switches.clone(), self.shutdown.clone());
+        let beat = move || heartbeat.clone().run(beats.clone(), switches.clone(), shutdown.clone());
         self.tasks.spawn(supervise(counted_under, "heartbeat", beat));
     }
 
-    /// Waits, at most `grace`, for work in hand to be finished and acknowledged. Call after cancelling the token. Answers whether
-    /// everything was finished; what was not comes again elsewhere.
+    /// Waits, at most `grace`, until work in progress is finished and acknowledged. Call after cancelling the token. True if everything was
+    /// finished; unfinished messages are delivered again elsewhere.
     pub async fn drained(&self, grace: Duration) -> bool {
         self.tasks.close();
         tokio::time::timeout(grace, self.tasks.wait()).await.is_ok()

@@ -1,8 +1,8 @@
-//! How often messages were begun and not finished, because their process died. The count survives the process: it stands in Postgres.
+//! Counts how often the handling of a message started and did not finish, because its process died. The count is kept in Postgres.
 //!
-//! JetStream's own count does not tell: it also counts messages that were given back, and those that were fetched and never begun. So
-//! a start is recorded before a message is handled, and deleted when handling ends. The first delivery writes nothing, which keeps the
-//! ordinary message free of cost; a message that comes again is presumed to have been begun once. Rows of messages that never come again
+//! JetStream's own count is not enough: it also counts messages that were given back, and those that were fetched and never started. So
+//! a start is recorded before a message is handled, and deleted when handling ends. The first delivery writes nothing, so an ordinary
+//! message costs nothing; a redelivered message is presumed to have started once. Rows of messages that are never delivered again
 //! go after two days (`audience::retention`).
 
 use std::{
@@ -20,17 +20,16 @@ use tokio::{
 
 use crate::Incoming;
 
-/// A message with fewer recorded starts is handled together with others. With the first one, which is not recorded, it is begun three
-/// times like that.
+/// A message with fewer recorded starts is handled together with others. With the first start, which is not recorded, that makes three.
 pub(crate) const TOGETHER: i32 = 2;
-/// One with fewer is handled alone, the others are set aside.
+/// A message with fewer recorded starts is handled alone; one with more is set aside.
 pub(crate) const ALONE: i32 = 3;
 /// Longest a message that is to be handled alone waits for the others of its process to be finished. Then it is given back.
 const ALONE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Ends remembered while Postgres does not take them.
 const OWED_MAX: usize = 10_000;
 
-/// A message, named for good.
+/// The permanent identity of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     stream: String,
@@ -51,20 +50,20 @@ impl Key {
     }
 }
 
-/// The counts, and who may handle messages in this process at the same time. Cheap to clone.
+/// The counts, and the lock that lets a suspect message be handled alone in this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Starts {
     pool: Option<PgPool>,
     /// Ends that Postgres has not taken. Deleted before the next starts are recorded.
     owed: Arc<Mutex<Vec<Key>>>,
-    /// Held shared by every group in hand, and alone by a message that may end the process.
-    in_hand: Arc<RwLock<()>>,
+    /// Locked shared by every group in progress, and exclusively by a message that may end the process.
+    in_progress: Arc<RwLock<()>>,
 }
 
 impl Starts {
     /// Counts in this database; without one nothing is counted.
     pub(crate) fn new(pool: Option<PgPool>) -> Self {
-        Self { pool, owed: Arc::default(), in_hand: Arc::default() }
+        Self { pool, owed: Arc::default(), in_progress: Arc::default() }
     }
 
     /// Records a start of each, all of one consumer, that has fewer than `most` recorded. Answers for each whether it may begin.
@@ -140,11 +139,11 @@ impl Starts {
 
     /// A place for a group of messages beside others.
     pub(crate) async fn beside_others(&self) -> OwnedRwLockReadGuard<()> {
-        Arc::clone(&self.in_hand).read_owned().await
+        Arc::clone(&self.in_progress).read_owned().await
     }
 
     /// The place for a message with no other in hand in this process; none when the others are not finished in time.
     pub(crate) async fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
-        timeout(ALONE_TIMEOUT, Arc::clone(&self.in_hand).write_owned()).await.ok()
+        timeout(ALONE_TIMEOUT, Arc::clone(&self.in_progress).write_owned()).await.ok()
     }
 }

@@ -1,4 +1,4 @@
-//! Sweeps: work that has not moved is announced again. The bus is a doorbell; the ledger knows what is owed.
+//! Sweeps: periodic jobs that find the work whose notification was lost. The bus only notifies; the ledger knows what is owed.
 
 use std::{
     collections::BTreeSet,
@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use runtime::{CommitNotifier, Counter, panics::caught};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Hold, StageError};
+use crate::{PauseGate, StageError};
 
-/// Something done every few seconds for as long as the stage runs. Must hold with any number of processes doing it at once.
+/// A periodic job of a stage. It must be correct in any number of processes at once.
 #[async_trait]
 pub trait Sweep: Send + Sync + 'static {
     /// Its name, a metric label.
@@ -21,17 +21,18 @@ pub trait Sweep: Send + Sync + 'static {
     /// The pause between two runs that found nothing. A run that found work is followed by the next at once.
     fn interval(&self) -> Duration;
 
-    /// Ends when it is time to look again after a run that found nothing.
+    /// Waits after a run that found nothing, until the next run is due.
     async fn pause(&self) {
         tokio::time::sleep(self.interval()).await;
     }
 
-    /// Whether it rests while its stage is paused. Not what keeps house: it starts nothing, and a pause may last for weeks.
-    fn rests(&self) -> bool {
+    /// True if the sweep stops while its stage is paused. False only for a sweep that cleans up: it starts no work, and a pause may last for
+    /// weeks.
+    fn stops_when_paused(&self) -> bool {
         true
     }
 
-    /// Runs once; answers how many pieces of work it found and put right.
+    /// Runs once; answers how many pieces of work it found and handled.
     ///
     /// # Errors
     /// Logged and counted; the sweep runs again.
@@ -43,7 +44,7 @@ const EAGER_RUNS: u32 = 20;
 /// The pause after a failed run.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-/// The sweeps whose last run failed, by stage. Shared by all sweeps of a runner; its heartbeats tell.
+/// The sweeps whose last run failed, by stage. Shared by all sweeps of a runner; the heartbeats report them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Failing(Arc<Mutex<BTreeSet<(&'static str, &'static str)>>>);
 
@@ -57,7 +58,7 @@ impl Failing {
         }
     }
 
-    /// Those of a stage.
+    /// The failing sweeps of a stage.
     pub(crate) fn of(&self, stage: &str) -> Vec<String> {
         let failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         failing.iter().filter(|(of, _)| *of == stage).map(|(_, sweep)| (*sweep).to_owned()).collect()
@@ -69,19 +70,19 @@ pub(crate) async fn run(
     sweep: Arc<dyn Sweep>,
     failing: Failing,
     facts: CommitNotifier,
-    hold: Hold,
+    pause_gate: PauseGate,
     shutdown: CancellationToken,
 ) {
     let labels = [("stage", stage), ("sweep", sweep.name())];
     let mut eager = 0;
     while !shutdown.is_cancelled() {
-        let in_hand = match sweep.rests() {
-            true => match hold.start(stage, 1) {
+        let in_progress = match sweep.stops_when_paused() {
+            true => match pause_gate.start(stage, 1) {
                 Some(work) => Some(work),
                 None => {
-                    // A sweep that rests does not fail.
+                    // A paused sweep does not count as failing.
                     failing.set(stage, sweep.name(), false);
-                    shutdown.run_until_cancelled(hold.until_running(stage)).await;
+                    shutdown.run_until_cancelled(pause_gate.until_running(stage)).await;
                     continue;
                 }
             },
@@ -89,7 +90,7 @@ pub(crate) async fn run(
         };
         let result = caught(stage, "sweep", sweep.sweep()).await;
         let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
-        drop(in_hand);
+        drop(in_progress);
         failing.set(stage, sweep.name(), result.is_err());
         let pause = match result {
             Ok(0) => {

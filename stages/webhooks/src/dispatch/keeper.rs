@@ -106,7 +106,7 @@ impl Keeper {
         let (held, free): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, is_held)| *is_held);
         self.look_again(held.into_iter().map(|((_, id), _)| id));
         lock(&self.shared.wanted).extend(free.into_iter().take(TAKEN_MAX).map(|(key, _)| key));
-        Gauge::WebhooksHeld.set(lock(&self.shared.endpoints).len() as f64, []);
+        Gauge::WebhooksLeased.set(lock(&self.shared.endpoints).len() as f64, []);
         self.work().await
     }
 
@@ -126,7 +126,7 @@ impl Keeper {
 
     /// Whether an operator holds the stage back.
     fn is_paused(&self) -> bool {
-        self.runner.hold().is_paused(Webhooks::NAME)
+        self.runner.pause_gate().is_paused(Webhooks::NAME)
     }
 
     /// Begins nothing more: endpoints finish what is under way, and their leases are given back. What is due stands in the queue.

@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use ledger::{
     claim,
-    fence::{Answer, Change, Fence, Held, Ledger, LedgerSettings, POISON},
+    fence::{Answer, Change, ClaimedSend, Fence, Ledger, LedgerSettings, POISON},
     warmup::WarmupPermits,
 };
 
 use super::world::{Batch, Handle, World, row};
 
 /// Claims all sends of these batches under the ledger's session.
-async fn claim_all(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<Held> {
+async fn claim_all(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<ClaimedSend> {
     let inputs: Vec<_> = batches.iter().map(|batch| batch.rendered.clone()).collect();
     let plans = runtime::plans::PreparedPool::new(&world.pool, 1);
     let held = (ledger.session().token(), Duration::from_secs(300));
@@ -23,7 +23,7 @@ async fn claim_all(world: &World, ledger: &Ledger, batches: &[&Batch]) -> Vec<He
     claimed.sendable.into_iter().map(|sendable| sendable.send).collect()
 }
 
-fn refused(send: &Held, code: i16) -> Change {
+fn refused(send: &ClaimedSend, code: i16) -> Change {
     let answer = Answer { code: Some(code), ..Answer::default() };
     Change::failed(send.clone(), SendState::Claimed, "content", answer, None)
 }

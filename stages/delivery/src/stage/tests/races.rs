@@ -72,7 +72,7 @@ async fn who_left_the_topic_after_compliance_is_not_fenced() {
     let statements =
         "insert into audiences (tenant_id, id, kind, name, public_name) values ($1, $2, 'list', 'l', 'News');
          update campaigns set audience_mode = 'list', list_id = $2 where tenant_id = $1 and id = $3;
-         insert into topic_departures (tenant_id, audience_id, contact_id, send_id)
+         insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
          select tenant_id, $2, contact_id, id from sends where tenant_id = $1 order by id desc limit 1";
     for statement in statements.split(';') {
         // Postgres wants each parameter used.

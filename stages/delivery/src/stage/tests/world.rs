@@ -25,7 +25,7 @@ use uuid::Uuid;
 use super::super::{Delivery, Settings};
 use crate::provider::PROVIDER_PURPOSE;
 use dkim::DkimKey;
-use ledger::leases::Leases;
+use ledger::leases::ExpireLeases;
 
 pub const DOMAIN: &str = "acme.example";
 
@@ -295,7 +295,7 @@ impl World {
     }
 
     pub async fn sweep_leases(&self) -> u64 {
-        Leases::new(self.pool.clone()).sweep().await.unwrap()
+        ExpireLeases::new(self.pool.clone()).sweep().await.unwrap()
     }
 
     /// Every batch's counters equal a recount of its sends, and its state follows from them.

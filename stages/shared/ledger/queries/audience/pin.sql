@@ -1,5 +1,5 @@
--- Writes down who an audience is now: the active contacts that are members of one of the audiences. $1 tenant, $2 audiences,
--- $3 campaign. Answers how many they are and the fingerprint that `count.sql` makes of the same contacts.
+-- Stores the current members of an audience: the active contacts that are members of one of the audiences. $1 tenant, $2 audiences,
+-- $3 campaign. Answers their number and the fingerprint that `count.sql` makes of the same contacts.
 -- About 1.5 s for 1,000,000 contacts.
 with parts as materialized (
     select (n / 10000)::integer as part, array_agg(id) as contacts, count(*) as size, bit_xor(uuid_hash_extended(id, 0)) as fingerprint

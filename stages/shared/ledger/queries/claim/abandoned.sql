@@ -1,5 +1,5 @@
 -- Batches with sends of sessions that are gone and that wait for nothing: claims of the sessions between $1 and $2, and fences of those
--- for which $3 says that nothing more is to be expected, where the send is not tried again ($4 and $5: such kinds and classifications).
+-- sessions from which no more writes can come ($3), if the send is not tried again ($4 and $5: such kinds and classifications).
 -- Served by batches_open and the primary key of sends.
 select b.tenant_id as "tenant_id!", b.id as "id!"
 from batches b

@@ -1,4 +1,4 @@
--- Claims what is to do among these sends, under one token and lease. A second announcement finds nothing to do. Primary key.
+-- Claims the owed sends among these, under one token and lease. A second announcement finds no owed sends. Primary key.
 update sends s
 set state = 'claimed', claim_token = $4, lease_until = now() + make_interval(secs => $5), attempts = s.attempts + 1
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)

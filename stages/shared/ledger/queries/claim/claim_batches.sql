@@ -1,4 +1,4 @@
--- Locks the batches of a message and reads what decides whether and how they are sent. Primary keys.
+-- Locks the batches of a group of messages, and reads the facts that decide whether and how they are sent. Primary keys.
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind", b.lane as "lane!: Lane",
        b.classification as "classification!: Classification", b.campaign_id, b.created_at as "created_at!",
        c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",

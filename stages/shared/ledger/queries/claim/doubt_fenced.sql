@@ -1,6 +1,6 @@
--- Leases that ran out after a fence: the body may have left. What is neither of a campaign nor marketing gets one more attempt with the
--- same bytes; the token of the first is kept, should its answer come late. What is not tried again does not wait for its lease where its
--- session is gone ($6 to $7).
+-- Leases that expired after a fence: the body may have left. Mail that is neither of a campaign nor marketing gets one more attempt with the
+-- same bytes; the token of the first attempt is kept, in case its answer comes late. Mail that is not tried again does not wait for its
+-- lease if its session is gone ($6 to $7).
 with doubted as (
     update sends s
     set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,

@@ -1,4 +1,4 @@
--- Batches with sends whose holder did not come back in time. Served by batches_open; other sweepers skip what is locked.
+-- Batches with sends whose lease has expired. Served by batches_open; other sweepers skip locked rows.
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind",
        b.classification as "classification!: Classification"
 from batches b

@@ -1,4 +1,4 @@
--- Locks these batches; other sweepers skip what is locked. Primary key.
+-- Locks these batches; other sweepers skip locked rows. Primary key.
 select b.tenant_id as "tenant_id!", b.id as "id!", b.month as "month!", b.kind as "kind!: MessageKind",
        b.classification as "classification!: Classification"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)

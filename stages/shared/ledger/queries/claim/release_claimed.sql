@@ -1,4 +1,4 @@
--- Claims whose leases ran out before a fence, and those of sessions that are gone ($5 to $6): certainly not sent.
+-- Claims whose leases expired before a fence, and those of sessions that are gone ($5 to $6): certainly not sent.
 update sends s
 set state = 'queued', claim_token = null, lease_until = null, next_attempt_at = null
 from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, first, last)

@@ -1,4 +1,4 @@
--- After a sweep a batch's lease is the first of those of the sends still held: that is when it is to be looked at again.
+-- After a sweep, a batch's lease is the earliest of its claimed and fenced sends: the next time to check the batch.
 update batches b
 set lease_until = (
     select min(s.lease_until) from sends s

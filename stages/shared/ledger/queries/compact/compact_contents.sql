@@ -1,4 +1,4 @@
--- Folds the log of what became of contents of transactional and sequence mail into totals of hours. $1 how many rows of the log at
+-- Folds the log of the results of transactional and sequence contents into totals of hours. $1 how many rows of the log at
 -- most. Answers how many were folded.
 with taken as (
     delete from content_changes c

@@ -1,4 +1,4 @@
--- Merges the shards of hours that are over: nobody writes to them any more but late opens and clicks. $1 how many totals at
+-- Merges the shards of past hours, to which only late opens and clicks are still added. $1 how many totals at
 -- most. Served by rollups_by_hour. Answers how many rows were saved.
 with past as (
     select tenant_id, hour, kind, event from rollups

@@ -1,5 +1,5 @@
--- Of these batches, those that are traced: by their own trace, or else by that of the launch they came from. $1 tenants, $2 batches.
--- Nearly always nothing is traced, and nothing is looked up. Primary keys.
+-- The traces of these batches: a batch's own trace, or else that of its launch. $1 tenants, $2 batches.
+-- Nearly always nothing is traced, and nothing is read. Primary keys.
 select w.tenant_id as "tenant_id!", w.id as "id!", t.traceparent, t.tracestate, t.is_own as "is_own!"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
 cross join lateral (

@@ -1,11 +1,10 @@
--- Sets the earliest times on sends, and answers what counted before and what counts now: a send that bounces no longer counts as
--- delivered, whichever is told first. $1 tenants, $2 sends,
--- $3 months, then since when each is now told to have been delivered, complained of, opened, clicked, unsubscribed from, and
--- opened by a person; null: not told. $10 whether its clicks were gone through anew, and $11 the first that is a person's among
--- them. $12 since when each is told to have bounced, $13 to have been answered; $14 whether its opens were gone through anew: then $9 is the
--- last word. Served by the primary key, one by one and in the order of the ids (the lock in the look-up keeps it one: without
--- statistics the planner compares all with all); the batches are locked.
-with told as (
+-- Sets the earliest times on sends, and answers which facts counted before and which count now: a send that bounces no longer counts as
+-- delivered, in either order of arrival. $1 tenants, $2 sends, $3 months, then the new time of each fact: delivered, complained, opened,
+-- clicked, unsubscribed, opened by a person; null: none. $10 true: all clicks were classified again, and $11 is the first human click.
+-- $12 bounced, $13 replied. $14 true: all opens were classified again, and $9 is the first human open. Served by the primary key, one by
+-- one and in the order of the ids (the lock in the look-up keeps it so: without statistics the planner compares all with all); the batches
+-- are locked.
+with reported as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[],
                 $8::timestamptz[], $9::timestamptz[], $10::bool[], $11::timestamptz[], $12::timestamptz[],
@@ -15,14 +14,14 @@ with told as (
 ), before as (
     select s.tenant_id, s.id, s.month, s.delivered_at, s.complained_at, s.opened_at, s.clicked_at, s.unsubscribed_at,
            s.human_opened_at, s.human_clicked_at, s.bounced_at, s.replied_at, s.provider, s.state, s.decided_at,
-           -- least() passes over nulls
+           -- least() ignores nulls
            least(s.delivered_at, t.delivered) as delivered, least(s.complained_at, t.complained) as complained,
            least(s.opened_at, t.opened) as opened, least(s.clicked_at, t.clicked) as clicked,
            least(s.unsubscribed_at, t.unsubscribed) as unsubscribed, least(s.bounced_at, t.bounced) as bounced,
            least(s.replied_at, t.replied) as replied,
            case when t.reopened then t.human_opened else least(s.human_opened_at, t.human_opened) end as human_opened,
            case when t.recounted then t.human_clicked else s.human_clicked_at end as human_clicked
-    from (select * from told order by tenant_id, send_id) t
+    from (select * from reported order by tenant_id, send_id) t
     cross join lateral (
         select s.* from sends s where s.tenant_id = t.tenant_id and s.id = t.send_id and s.month = t.month for no key update
     ) s
@@ -32,7 +31,7 @@ with told as (
         unsubscribed_at = b.unsubscribed, human_opened_at = b.human_opened, human_clicked_at = b.human_clicked,
         bounced_at = b.bounced, replied_at = b.replied
     from before b
-    -- The months are said once more for the planner: one look-up in each month there is seems dearer to it than all rows of all months.
+    -- The months are repeated for the planner: one look-up per month seems dearer to it than all rows of all months.
     where s.tenant_id = b.tenant_id and s.id = b.id and s.month = b.month and s.month = any ($3::date[])
 )
 select tenant_id, id as send_id,

@@ -1,5 +1,5 @@
--- Marks opens and clicks as judged. $1 tenants, $2 sends, $3 months, $4 events, $5 why each is a machine's, null for a person's, $6
--- the version of the rules.
+-- Marks opens and clicks by the current rules. $1 tenants, $2 sends, $3 months, $4 events, $5 why each is a machine's, null for a
+-- person's, $6 the version of the rules.
 update events e
 set detail = jsonb_strip_nulls((e.detail - 'machine_reason') || jsonb_build_object(
         'is_machine', w.reason is not null, 'machine_reason', w.reason, 'rules', $6::integer))

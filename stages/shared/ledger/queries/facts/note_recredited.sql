@@ -1,4 +1,4 @@
--- Mails whose clicks were judged anew, for tenants that have outcomes: what they are credited with may be another mail's now. A note
+-- Notes mails whose clicks were classified again, for tenants that have outcomes: the credit may belong to another mail now. One note
 -- for each tenant. $1 tenants, $2 sends. Served by the key of outcomes.
 insert into late_facts (tenant_id, source, ids)
 select w.tenant_id, 'rescored', array_agg(w.send_id)

@@ -1,5 +1,5 @@
 -- Adds to the totals of hours. $1 tenants, $2 batches, whose kind the total belongs to, $3 events, $4 hours, $5 by how much,
--- $6 shard. In key order, so that two processes do not wait for each other in a circle.
+-- $6 shard. In key order, so that two processes cannot deadlock.
 insert into rollups as r (tenant_id, hour, kind, event, shard, count)
 select d.tenant_id, d.hour, b.kind, d.event, $6, sum(d.count)
 from unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::bigint[]) as d (tenant_id, batch_id, event, hour, count)

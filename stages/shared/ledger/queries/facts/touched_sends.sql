@@ -1,4 +1,4 @@
--- The next sends that were opened or clicked. $1 tenant and $2 send of the last one seen, $3 a tenant, or null for all, $4 the
+-- The next sends with opens or clicks. $1 tenant and $2 send of the last one read, $3 a tenant, or null for all, $4 the
 -- smallest send id, $5 how many. A range of the key of contact_facts, which has such sends only.
 select tenant_id, send_id
 from contact_facts

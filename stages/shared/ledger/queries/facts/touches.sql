@@ -1,4 +1,4 @@
--- All opens and clicks of these sends, with what their marks were made of. $1 tenants, $2 sends, $3 months. A range of the key for
+-- All opens and clicks of these sends, with the data their marks follow from. $1 tenants, $2 sends, $3 months. A range of the key for
 -- each.
 select e.tenant_id, e.send_id, e.id, e.type = 'clicked' as "click!", e.occurred_at,
        coalesce((e.detail ->> 'link')::integer, -1) as "link!", e.detail ->> 'ip' as ip, e.detail ->> 'user_agent' as user_agent,

@@ -1,6 +1,6 @@
--- Moves sends from the state their holder believes them in to the next, with the holder's token, and writes the facts. That a mail was
--- accepted may also be said with the token of an attempt that ended in doubt.
--- A row that is elsewhere by now is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT.
+-- Moves sends from their expected state to the next, if the claim token still matches, and writes the facts. An acceptance may also carry
+-- the token of an attempt whose outcome was unknown.
+-- A row in another state is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT.
 with asked as (
     select *
     from unnest(

@@ -1,4 +1,4 @@
--- Locks the batches whose sends are about to change, in the order every writer takes them, which is the order they are told in.
+-- Locks the batches whose sends are about to change, in the given order, which is that of every writer.
 -- Primary key.
 select 1 as "locked!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)

@@ -1,8 +1,8 @@
--- Holds the gates of these tenants, and locks these contacts: a fence and whatever stops it cannot pass each other, because a
--- suppression locks the contact, and a cancel, a pause or a suspension closes the gate. What is known of both is read in later
--- statements, whose snapshots then hold everything that came first.
--- Who is held by somebody else is left out, or whose gate is closed: an import holds thousands for seconds, and nobody else's mail waits
--- for that. Primary key.
+-- Holds the gates of these tenants, and locks these contacts: so a fence and a stop are always in order, because a suppression locks the
+-- contact, and a cancel, a pause or a suspension closes the gate. Later statements read both; their snapshots contain everything that was
+-- committed before.
+-- A contact that another transaction has locked, or whose gate is closed, is left out: an import locks thousands for seconds, and other
+-- mail does not wait for it. Primary key.
 select c.id as "id!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 cross join lateral (

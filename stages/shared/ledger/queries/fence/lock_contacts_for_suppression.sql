@@ -1,4 +1,4 @@
--- As every suppression writer does before it writes. In the order of contact ids, in which they are told. Primary key.
+-- Locks contacts as every writer of suppressions does, in the order of contact ids, in which they are given. Primary key.
 select 1 as "locked!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 cross join lateral (

@@ -1,4 +1,4 @@
--- Tenants with a limit, one commit at a time: what they have used is read in a later statement and cannot change meanwhile.
+-- Locks tenants with a limit, one commit at a time: a later statement reads their usage, which cannot change meanwhile.
 -- Does not disturb the foreign keys of other writers. Primary key, in its order.
 select 1 as "locked!"
 from tenants t

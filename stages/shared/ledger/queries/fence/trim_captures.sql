@@ -1,5 +1,5 @@
--- Drops all but the newest captured mails of these tenants ($2 of each). Served by captured_mails_newest; what another process is
--- dropping is left to it.
+-- Deletes all but the newest captured mails of these tenants ($2 of each). Served by captured_mails_newest; rows another process has
+-- locked are left to it.
 delete from captured_mails m
 using unnest($1::uuid[]) as t (tenant_id)
 where m.tenant_id = t.tenant_id and m.send_id in (

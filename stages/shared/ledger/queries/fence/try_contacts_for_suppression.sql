@@ -1,4 +1,4 @@
--- As every suppression writer does before it writes, but who is held by somebody else is left out. Primary key.
+-- Locks contacts as every writer of suppressions does, but leaves out those that another transaction has locked. Primary key.
 select c.id as "id!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 cross join lateral (

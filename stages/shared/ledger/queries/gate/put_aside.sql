@@ -1,5 +1,5 @@
--- Puts batches of paused tenants aside, whose rows and whose tenants' rows the caller has locked; those of tenants that were resumed
--- meanwhile are due to be rung for at once. $1 tenants, $2 batches. Primary keys.
+-- Sets aside the batches of paused tenants, whose rows and whose tenants' rows the caller has locked; batches of tenants that were resumed
+-- meanwhile are due to be announced at once. $1 tenants, $2 batches. Primary keys.
 update batches b
 set state = case when t.paused_at is null then b.state else 'waiting' end,
     quiet_at = case when t.paused_at is null then b.quiet_at else now() end,

@@ -1,13 +1,13 @@
--- Skips sends of one batch with their reasons, writes the facts, and keeps the batch's counters and state. Answers how many were
+-- Skips sends of one batch with their reasons, writes the facts, and moves the batch's counters and state. Answers how many were
 -- skipped.
 -- $1 tenant, $2 first and $3 last id of the batch, $4 month, $5 send ids, $6 reasons. Served by the primary key of sends.
--- What is left rests when all of it is deferred to later: nobody else will come by to say so.
-with verdicts as (
+-- The batch becomes resting here if all that is left is deferred: no later statement would do it.
+with decisions as (
     select * from unnest($5::uuid[], $6::text[]) as v (id, reason)
 ), before as (
     select s.id, s.state, v.reason
     from sends s
-    join verdicts v on v.id = s.id
+    join decisions v on v.id = s.id
     where s.tenant_id = $1 and s.id between $2 and $3 and s.month = $4 and s.state in ('queued', 'deferred')
     order by s.id
     for update of s
@@ -24,7 +24,7 @@ with verdicts as (
     select count(*) filter (where was = 'queued')::integer as queued, count(*) filter (where was = 'deferred')::integer as deferred
     from changed
 ), left_open as (
-    select b.queued + b.claimed + b.fenced - n.queued as in_hand,
+    select b.queued + b.claimed + b.fenced - n.queued as in_progress,
            b.deferred - n.deferred as deferred,
            (select min(s.next_attempt_at)
             from sends s
@@ -33,10 +33,10 @@ with verdicts as (
     from batches b
     cross join counted n
     where b.tenant_id = $1 and b.id = $2
-), judged as (
+), next_state as (
     select case
-               when in_hand + deferred = 0 then 'done'
-               when in_hand = 0 and due > now() then 'resting'
+               when in_progress + deferred = 0 then 'done'
+               when in_progress = 0 and due > now() then 'resting'
            end as state,
            due
     from left_open
@@ -50,7 +50,7 @@ with verdicts as (
         quiet_at = case when b.state = 'announced' and j.state is not null then now() else b.quiet_at end,
         done_at = case when j.state = 'done' then now() else b.done_at end
     from counted n
-    cross join judged j
+    cross join next_state j
     where b.tenant_id = $1 and b.id = $2 and b.state <> 'done'
     returning n.queued + n.deferred as skipped
 )

@@ -1,6 +1,6 @@
 -- The batches of a launch, part by part. $1 tenant, $2 campaign, $3 launch prefix, $4 month, $5 sends per batch; then for each
--- part its first batch's number, its sends, its variant and whether it is held back. They pin what the variant, or else the
--- campaign, would render now.
+-- part its first batch's number, its sends, its variant, and true if its batches are `held` for the winner. They pin the content of the
+-- variant, or else of the campaign, as it is now.
 insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, variant, state, size, queued)
 select c.tenant_id, ($3::text || lpad(to_hex((p.first_batch + k) << 9), 9, '0'))::uuid, $4, 'campaign', 'bulk', c.classification, c.id,
        coalesce(v.content_id, c.content_id), c.sender_profile_id, p.variant, case when p.held then 'held' else 'waiting' end,

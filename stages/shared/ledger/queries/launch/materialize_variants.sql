@@ -1,5 +1,5 @@
--- The audience of a launch with an A/B test into `sends`, as `materialize_sends.sql`, each part of the split numbered for itself
--- and in batches of its own. $1 to $7 as there, $8 the thresholds of the split. Answers each part's first batch and size.
+-- Writes the audience of a launch with an A/B test to `sends`, like `materialize_sends.sql`, with numbers and batches of its own for each
+-- part of the split. $1 to $7 as there, $8 the thresholds of the split. Answers each part's first batch and size.
 with members as materialized (
     select m.id, m.part, row_number() over (partition by m.part order by m.id) - 1 as place
     from (

@@ -1,6 +1,6 @@
--- Decides sends that are open or in doubt: an operator has evidence. Writes the facts, and books it on the batches, whose rows the
+-- Decides sends that are open or unknown by an operator's evidence. Writes the facts, and moves the counters of the batches, whose rows the
 -- caller has locked. $1 tenants, $2 sends, $3 months, $4 batches, in their order; $5 `sent` or `failed`; $6 the states it may be decided
--- from; $7 the reason of a failure; $8 the fact's detail; $9 shard. Answers what was decided. Primary keys throughout.
+-- from; $7 the reason of a failure; $8 the fact's detail; $9 shard. Answers the decided sends. Primary keys throughout.
 with asked as (
     select * from unnest($1::uuid[], $2::uuid[], $3::date[], $4::uuid[]) as u (tenant_id, id, month, batch_id)
 ), before as (

@@ -1,4 +1,4 @@
--- Takes the oldest notes of feeds that nobody else has in hand, until they name $1 facts or more; one at least, $3 at most, and none
+-- Takes the oldest notes of feeds that no other transaction has locked, until they name $1 facts or more; one at least, $3 at most, and none
 -- younger than $2 seconds. Primary key.
 with oldest as (
     select id, cardinality(ids) as facts from feed_notes

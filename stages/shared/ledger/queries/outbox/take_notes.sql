@@ -1,4 +1,4 @@
--- Takes the oldest notes that nobody else has in hand, until they name $1 facts or more; one at least, $2 at most. Primary
+-- Takes the oldest notes that no other transaction has locked, until they name $1 facts or more; one at least, $2 at most. Primary
 -- key.
 with oldest as (
     select id, cardinality(ids) as facts from outbox order by id limit $2 for update skip locked

@@ -1,6 +1,6 @@
--- Whom outcomes are about. $1 their places in the group, $2 tenants, $3 addresses, $4 numbers. The contact with the address, and
--- those with the number, active and older ones first (a company's people share one). Look-ups by contacts' unique key and
--- contacts_by_dot_number; `offset 0` keeps the planner from joining whole tables that have no statistics yet.
+-- The contacts that outcomes may be about. $1 their positions in the group, $2 tenants, $3 addresses, $4 numbers. The contact with the
+-- address, and those with the number, active and older ones first (all contacts of a company share it). Look-ups by contacts' unique key
+-- and contacts_by_dot_number; `offset 0` keeps the planner from joining whole tables that have no statistics yet.
 select w.place as "place!", c.id as "contact_id!", c.by_email as "by_email!"
 from unnest($1::int[], $2::uuid[], $3::text[], $4::bigint[]) as w (place, tenant_id, email, dot_number)
 cross join lateral (

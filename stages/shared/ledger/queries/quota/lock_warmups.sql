@@ -1,4 +1,4 @@
--- Domains that are warmed up, one commit at a time, in the order they are told in. Primary key.
+-- Locks the warm-ups of domains, one commit at a time, in the given order. Primary key.
 select 1 as "locked!"
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 cross join lateral (

@@ -1,4 +1,4 @@
--- How these domains' warm-ups stand. From key to key (`offset 0`); a domain has as many rows of use as days on which it has sent.
+-- The warm-ups of these domains. From key to key (`offset 0`); a domain has as many rows of use as days on which it has sent.
 select w.tenant_id as "tenant_id!", w.domain_id as "domain_id!", w.is_on as "is_on!", w.caps,
        u.days_before as "days_before!", u.used as "used!", (now() at time zone 'utc')::date as "today!"
 from unnest($1::uuid[], $2::uuid[]) as d (tenant_id, id)

@@ -1,5 +1,5 @@
--- Sends of one batch that cannot be rendered: queued or deferred becomes failed, with its fact. Answers from which state each
--- came, for the batch's counters. The batch row is locked by the caller, before.
+-- Sends of one batch that cannot be rendered: queued or deferred becomes failed, with its fact. Answers the previous state of each,
+-- for the batch's counters. The caller has locked the batch row before.
 with owed as (
     select s.id, s.state, f.code
     from unnest($4::uuid[], $5::text[]) as f (id, code)

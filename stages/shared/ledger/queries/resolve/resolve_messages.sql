@@ -1,5 +1,5 @@
 -- One batch per message and one send per recipient, announced for the first time, and the request handled. $1 tenants,
--- $2 messages (each also its batch's and its request's id), $3 months, $4 seconds until it is rung again.
+-- $2 messages (each also its batch's and its request's id), $3 months, $4 seconds until it is announced again.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, message_id, month)
 ), recipient as (

@@ -1,8 +1,8 @@
 -- The batches and sends of these requests, and the requests handled. A small batch is announced now, in the priority lane; one of
--- more than $9 takes the bulk lane, where it is handed on when it is its tenant's turn. $1 tenants, $2 requests (each also its
--- send's id), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until what is announced is rung again.
--- What a template of another type than transactional says is marketing, whoever asks for it: opt-outs hold, and it carries the footer.
--- The product that sends it says that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed.
+-- more than $9 takes the bulk lane, and waits there for dispatch. $1 tenants, $2 requests (each also its
+-- send's id), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced again.
+-- Mail from a template of another type than transactional is marketing, regardless of the request: opt-outs count, and it has the footer.
+-- The product that sends it states that the contact may be written to, as when it enrolls one: a contact known from mail only is subscribed.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::uuid[], $6::uuid[], $7::uuid[])
         as w (tenant_id, request_id, batch_id, month, contact_id, content_id, sender_id)

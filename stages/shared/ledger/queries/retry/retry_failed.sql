@@ -1,6 +1,6 @@
--- Failed and expired sends with reasons that another attempt may not meet go back into the queue; their batches, which the
--- caller has locked, wait to be handed on. $1 tenant, $2 first and $3 last ids of the batches, $4 months, $5 the reasons.
--- Attempts stay counted. What the totals said of these sends is taken back where it was said.
+-- Failed and expired sends with reasons that another attempt may not meet become queued again; their batches, which the
+-- caller has locked, wait for dispatch. $1 tenant, $2 first and $3 last ids of the batches, $4 months, $5 the reasons.
+-- Attempts stay counted. The totals that counted these sends are corrected.
 with tried as (
     select s.id, s.month, w.first as batch_id, s.state, s.reason, s.decided_at, s.reason = any ($5) as again,
            s.fenced_at is null as unmetered

@@ -1,7 +1,7 @@
--- Whose mailbox bounced softly so often in so long, with nothing that arrived after the first of these: to be left alone for a while, by a
--- suppression of marketing mail that expires, which neither a delivery nor a second judgement shortens. $1 tenants, $2 contacts, which
--- are locked, $3 how often, $4 within how many seconds, $5 for how many seconds. What arrived is looked for among the campaigns of that time, by
--- sends_once_per_campaign. One that somebody else set and that holds is theirs.
+-- The contacts whose mailbox bounced softly $3 times within $4 seconds, with no mail that arrived after the first of these: they are to be
+-- suppressed for $5 seconds, for marketing mail. The suppression expires; neither a delivery nor a second check shortens it. $1 tenants,
+-- $2 contacts, which are locked. Arrived mail is searched among the campaigns of that time, by sends_once_per_campaign. A suppression that
+-- another source set and that is in force is left alone.
 select w.tenant_id as "tenant_id!", c.address, b.last_send as "send_id!", b.times as "times!",
        now() + make_interval(secs => $5) as "until!"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)

@@ -1,27 +1,27 @@
 -- The one statement that writes suppressions. $1 tenants, $2 ids, $3 addresses, $4 reasons, $5 scopes, $6 sources, $7 notes,
--- $8 sends, $9 ends. Each key once, in key order, so that two writers cannot wait for each other. A suppression in force is never
--- weakened: the wider scope and the later end hold, and its source stays unless the recipient acts: what the recipient decided only
--- the recipient can take back. One that has run out starts anew, under its old id.
-insert into suppressions as held (tenant_id, id, address, reason, scope, source, note, send_id, expires_at)
+-- $8 sends, $9 ends. Each key once, in key order, so that two writers cannot deadlock. A suppression in force is never
+-- weakened: the wider scope and the later end win, and its source stays unless the recipient acts: only the recipient can lift the
+-- recipient's own opt-out. An expired one starts anew, under its old id.
+insert into suppressions as existing (tenant_id, id, address, reason, scope, source, note, send_id, expires_at)
 select new.tenant_id, new.id, new.address, new.reason, new.scope, new.source, new.note, new.send_id, new.expires_at
 from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::timestamptz[])
     as new (tenant_id, id, address, reason, scope, source, note, send_id, expires_at)
 on conflict (tenant_id, address, reason) do update set
     scope = case
-        when held.expires_at <= now() then excluded.scope
-        when 'all' in (held.scope, excluded.scope) then 'all'
+        when existing.expires_at <= now() then excluded.scope
+        when 'all' in (existing.scope, excluded.scope) then 'all'
         else 'marketing'
     end,
-    source = case when held.expires_at <= now() or excluded.source = 'recipient' then excluded.source else held.source end,
+    source = case when existing.expires_at <= now() or excluded.source = 'recipient' then excluded.source else existing.source end,
     send_id = case
-        when held.expires_at <= now() or excluded.source = 'recipient' then excluded.send_id
-        else coalesce(held.send_id, excluded.send_id)
+        when existing.expires_at <= now() or excluded.source = 'recipient' then excluded.send_id
+        else coalesce(existing.send_id, excluded.send_id)
     end,
-    created_at = case when held.expires_at <= now() then now() else held.created_at end,
-    note = coalesce(excluded.note, held.note),
+    created_at = case when existing.expires_at <= now() then now() else existing.created_at end,
+    note = coalesce(excluded.note, existing.note),
     expires_at = case
-        when held.expires_at <= now() then excluded.expires_at
-        when held.expires_at is null or excluded.expires_at is null then null
-        else greatest(held.expires_at, excluded.expires_at)
+        when existing.expires_at <= now() then excluded.expires_at
+        when existing.expires_at is null or excluded.expires_at is null then null
+        else greatest(existing.expires_at, excluded.expires_at)
     end
 returning tenant_id, id, address, reason

@@ -1,4 +1,4 @@
-//! How many an audience is, and how many of them would be mailed: what a launch is answered with.
+//! Counts an audience, and how many of its contacts would be mailed: the answer of a launch.
 
 use std::collections::BTreeMap;
 
@@ -16,37 +16,37 @@ use segments::Compiled;
 pub struct AudienceCount {
     /// Active contacts in it.
     pub total: i64,
-    /// Those that would be mailed.
+    /// Contacts that would be mailed.
     pub queued: i64,
-    /// Those that would be withheld, by reason; no zeros, each reason once, in order.
+    /// Contacts that would be withheld, by reason, in order; reasons without contacts are left out.
     pub skipped: Vec<(SkipReason, i64)>,
-    /// Changes when a contact joins or leaves the audience, or the verdict on one changes; 32 hex digits.
+    /// Changes when a contact joins or leaves the audience, or the decision about one changes; 32 hex digits.
     pub digest: String,
-    /// Who they are, whatever the verdict on them.
-    pub members: Members,
-    /// Those that would be mailed of each variant's part; empty without variants.
+    /// The members, regardless of the decision about them.
+    pub members: AudienceMembers,
+    /// Contacts of each variant's part that would be mailed; empty without variants.
     pub variants: Vec<i64>,
 }
 
-/// A set of contacts, as far as two sets can be told apart.
+/// A set of contacts, to compare it with another set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Members {
-    /// How many they are.
+pub struct AudienceMembers {
+    /// The size of the set.
     pub contacts: i64,
-    /// Equal for equal sets, and hardly for others.
+    /// Equal for equal sets; different sets are practically never equal.
     pub fingerprint: i64,
 }
 
-/// Contacts that stand alike.
-struct Alike {
-    standing: RecipientEligibility,
-    /// Of the split.
+/// Contacts with the same eligibility, in the same part of the split.
+struct ContactGroup {
+    eligibility: RecipientEligibility,
+    /// The part of the split.
     part: i32,
     contacts: i64,
     fingerprint: i64,
 }
 
-/// Counts an audience as the compliance gate would judge it now: the same rules ([`gate::decide_recipient`]) over the same facts.
+/// Counts an audience as the compliance gate would decide about it now: the same rules ([`gate::decide_recipient`]) over the same facts.
 ///
 /// Takes under a second for a million contacts. Works in either role. Call it inside a
 /// transaction: it sets planner options for itself, which outside of one do not take hold.
@@ -62,7 +62,7 @@ pub async fn count(
     count_split(db, tenant, selector, classification, Uuid::nil(), &Split::default()).await
 }
 
-/// As [`count()`], and how many of each variant's part would be mailed.
+/// Counts an audience like [`count()`], and also how many contacts of each variant's part would be mailed.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -79,7 +79,7 @@ pub async fn count_split(
     let rows = match &segment {
         None => {
             sqlx::query_file_as!(
-                Row,
+                CountRow,
                 "queries/audience/count.sql",
                 tenant,
                 selector.audiences(),
@@ -92,18 +92,18 @@ pub async fn count_split(
         Some(segment) => count_segment(&mut *db, tenant, segment, campaign, split).await?,
     };
     plans::few_rows(db).await?;
-    let alike = rows.into_iter().map(|row| Alike {
-        standing: standing_of(row.standing, &row.marketing_status),
+    let groups = rows.into_iter().map(|row| ContactGroup {
+        eligibility: eligibility_from_bits(row.eligibility, &row.marketing_status),
         part: row.part,
         contacts: row.contacts,
         fingerprint: row.fingerprint,
     });
-    Ok(judge_all(alike, classification, split.variants()))
+    Ok(decide_groups(groups, classification, split.variants()))
 }
 
 /// A row of `count.sql`.
-struct Row {
-    standing: i32,
+struct CountRow {
+    eligibility: i32,
     marketing_status: String,
     part: i32,
     contacts: i64,
@@ -116,7 +116,7 @@ async fn count_segment(
     segment: &Compiled,
     campaign: Uuid,
     split: &Split,
-) -> sqlx::Result<Vec<Row>> {
+) -> sqlx::Result<Vec<CountRow>> {
     let sql = include_str!("../../queries/audience/count.sql");
     let bind = |arguments: &mut PgArguments| {
         arguments.add(campaign)?;
@@ -124,8 +124,8 @@ async fn count_segment(
     };
     let mut query = lookup::over_segment(sql, tenant, segment, bind)?;
     let rows: Vec<(i32, String, i32, i64, i64)> = query.build_query_as().fetch_all(db).await?;
-    let row = |(standing, marketing_status, part, contacts, fingerprint)| Row {
-        standing,
+    let row = |(eligibility, marketing_status, part, contacts, fingerprint)| CountRow {
+        eligibility,
         marketing_status,
         part,
         contacts,
@@ -134,7 +134,7 @@ async fn count_segment(
     Ok(rows.into_iter().map(row).collect())
 }
 
-fn standing_of(bits: i32, marketing_status: &str) -> RecipientEligibility {
+fn eligibility_from_bits(bits: i32, marketing_status: &str) -> RecipientEligibility {
     RecipientEligibility {
         contact_active: true,
         marketing: MarketingStatus::from_column(marketing_status),
@@ -147,36 +147,40 @@ fn standing_of(bits: i32, marketing_status: &str) -> RecipientEligibility {
     }
 }
 
-fn judge_all(alike: impl Iterator<Item = Alike>, classification: Classification, variants: usize) -> AudienceCount {
-    let mut verdicts: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
-    let mut members = Members::default();
+fn decide_groups(
+    groups: impl Iterator<Item = ContactGroup>,
+    classification: Classification,
+    variants: usize,
+) -> AudienceCount {
+    let mut decisions: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
+    let mut members = AudienceMembers::default();
     let mut queued_of = vec![0; variants];
-    for group in alike {
-        let verdict = gate::decide_recipient(&group.standing, MessageKind::Campaign, classification);
-        let (contacts, fingerprint) = verdicts.entry(verdict).or_default();
+    for group in groups {
+        let decision = gate::decide_recipient(&group.eligibility, MessageKind::Campaign, classification);
+        let (contacts, fingerprint) = decisions.entry(decision).or_default();
         *contacts += group.contacts;
         *fingerprint ^= group.fingerprint;
         members.contacts += group.contacts;
         members.fingerprint ^= group.fingerprint;
-        // The remainder is no variant's.
+        // The remainder belongs to no variant.
         let queued = usize::try_from(group.part).ok().and_then(|part| queued_of.get_mut(part));
-        if let (None, Some(queued)) = (verdict, queued) {
+        if let (None, Some(queued)) = (decision, queued) {
             *queued += group.contacts;
         }
     }
-    let mut words = String::new();
-    for (verdict, (contacts, fingerprint)) in &verdicts {
-        words.push_str(verdict.map_or("mail", SkipReason::as_str));
-        words.push_str(&format!(" {contacts} {fingerprint:016x}\n"));
+    let mut digest_input = String::new();
+    for (decision, (contacts, fingerprint)) in &decisions {
+        digest_input.push_str(decision.map_or("mail", SkipReason::as_str));
+        digest_input.push_str(&format!(" {contacts} {fingerprint:016x}\n"));
     }
-    let queued = verdicts.get(&None).map_or(0, |(contacts, _)| *contacts);
+    let queued = decisions.get(&None).map_or(0, |(contacts, _)| *contacts);
     let skipped: Vec<_> =
-        verdicts.iter().filter_map(|(verdict, (contacts, _))| verdict.map(|reason| (reason, *contacts))).collect();
+        decisions.iter().filter_map(|(decision, (contacts, _))| decision.map(|reason| (reason, *contacts))).collect();
     AudienceCount {
         total: queued + skipped.iter().map(|(_, contacts)| contacts).sum::<i64>(),
         queued,
         skipped,
-        digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, words.as_bytes()).simple().to_string(),
+        digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, digest_input.as_bytes()).simple().to_string(),
         members,
         variants: queued_of,
     }
@@ -193,13 +197,13 @@ mod tests {
     }
 
     fn counted(groups: &[(i32, &'static str, i64, i64)], classification: Classification) -> AudienceCount {
-        let alike = groups.iter().map(|&(bits, status, contacts, fingerprint)| Alike {
-            standing: standing_of(bits, status),
+        let groups = groups.iter().map(|&(bits, status, contacts, fingerprint)| ContactGroup {
+            eligibility: eligibility_from_bits(bits, status),
             part: 0,
             contacts,
             fingerprint,
         });
-        judge_all(alike, classification, 1)
+        decide_groups(groups, classification, 1)
     }
 
     proptest! {

@@ -1,7 +1,7 @@
-//! Statements over an audience, when the audience is a segment.
+//! Statements over an audience that is a segment.
 //!
-//! The statements stand in files and are checked against lists and tags, which they look up by themselves. For a segment the
-//! look-up alone is another: the compiled rule takes its place, the rest is the same text.
+//! The statements are files, checked at compile time for lists and tags, whose members they select themselves. For a segment, the
+//! compiled rule replaces the member selection; the rest is the same text.
 
 use sqlx::{Arguments, PgConnection, Postgres, QueryBuilder, error::BoxDynError, postgres::PgArguments};
 use uuid::Uuid;
@@ -9,10 +9,10 @@ use uuid::Uuid;
 use super::AudienceSelector;
 use segments::{self, Compiled, SegmentError};
 
-/// Who is a member, as the statements say it of lists and tags.
+/// The member selection in the statements, for lists and tags.
 const MEMBERS: &str = "select m.contact_id from audience_members m where m.tenant_id = $1 and m.audience_id = any ($2)";
 
-/// The segment of a selector, ready to be evaluated; `None` for lists and tags.
+/// The compiled segment of a selector; `None` for lists and tags.
 pub(crate) async fn segment_of(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -24,7 +24,7 @@ pub(crate) async fn segment_of(
     }
 }
 
-/// Whether an audience can be looked up at all.
+/// True if the audience exists and can be evaluated.
 pub async fn is_known(db: &mut PgConnection, tenant: Uuid, selector: &AudienceSelector) -> sqlx::Result<bool> {
     match segment_of(db, tenant, selector).await {
         Ok(_) => Ok(true),
@@ -33,7 +33,7 @@ pub async fn is_known(db: &mut PgConnection, tenant: Uuid, selector: &AudienceSe
     }
 }
 
-/// The statement over a segment. `bind` adds what it takes from `$3` on.
+/// The statement over a segment. `bind` adds the parameters from `$3` on.
 pub(crate) fn over_segment(
     sql: &'static str,
     tenant: Uuid,
@@ -52,7 +52,7 @@ pub(crate) fn over_segment(
     Ok(query)
 }
 
-/// Whether a contact is in the audience now.
+/// True if a contact is in the audience now.
 ///
 /// # Errors
 /// A segment that cannot be evaluated; Postgres away.
@@ -81,7 +81,7 @@ pub async fn includes(
     Ok(query.build_query_scalar().fetch_one(db).await?)
 }
 
-/// Some contacts of the audience, in no order: for looks at a few of many.
+/// Some contacts of the audience, in no order: for a sample.
 ///
 /// # Errors
 /// As [`includes`].
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_statements_over_an_audience_look_it_up_in_one_place() {
+    fn each_statement_over_an_audience_selects_members_once() {
         for sql in [include_str!("../../queries/audience/count.sql"), include_str!("../../queries/audience/pin.sql")] {
             assert_eq!(sql.matches(MEMBERS).count(), 1, "{sql}");
         }

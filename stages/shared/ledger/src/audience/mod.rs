@@ -6,8 +6,8 @@ mod pin;
 mod selector;
 mod split;
 
-pub use count::{AudienceCount, Members, count, count_split};
+pub use count::{AudienceCount, AudienceMembers, count, count_split};
 pub use lookup::{includes, is_known, some};
 pub use pin::{pin, unpin};
 pub use selector::AudienceSelector;
-pub use split::{LETTERS, Split};
+pub use split::{Split, VARIANT_NAMES};

@@ -1,17 +1,17 @@
-//! Writing an audience down at its launch, so that exactly these contacts are mailed, however long the launch waits.
+//! Pins an audience at its launch, so that exactly these contacts are mailed, however long the launch waits.
 //!
-//! A digest promises its caller an audience. Looking again when the audience is materialised could only break the promise, or
-//! cancel what was answered 202; so the audience is kept. Whoever is suppressed in between is still not mailed: he is
-//! skipped, with the reason.
+//! A digest promises the caller an audience. Selecting it again at materialisation could break the promise, or cancel a launch that was
+//! answered 202; so the selected contacts are kept. A contact that is suppressed in between is still not mailed: its send is skipped,
+//! with the reason.
 
 use runtime::plans;
 use sqlx::{Arguments, PgConnection};
 use uuid::Uuid;
 
-use super::{AudienceSelector, count::Members, lookup};
+use super::{AudienceSelector, count::AudienceMembers, lookup};
 use segments::Compiled;
 
-/// Writes down who the audience is now. Works in either role, inside a transaction.
+/// Stores the current members of the audience. Works in either role, inside a transaction.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -20,12 +20,12 @@ pub async fn pin(
     tenant: Uuid,
     selector: &AudienceSelector,
     campaign: Uuid,
-) -> sqlx::Result<Members> {
+) -> sqlx::Result<AudienceMembers> {
     let segment = lookup::segment_of(&mut *db, tenant, selector).await?;
     plans::many_rows(&mut *db).await?;
     let members = match &segment {
         None => {
-            sqlx::query_file_as!(Members, "queries/audience/pin.sql", tenant, selector.audiences(), campaign)
+            sqlx::query_file_as!(AudienceMembers, "queries/audience/pin.sql", tenant, selector.audiences(), campaign)
                 .fetch_one(&mut *db)
                 .await?
         }
@@ -35,14 +35,19 @@ pub async fn pin(
     Ok(members)
 }
 
-async fn pin_segment(db: &mut PgConnection, tenant: Uuid, segment: &Compiled, campaign: Uuid) -> sqlx::Result<Members> {
+async fn pin_segment(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    segment: &Compiled,
+    campaign: Uuid,
+) -> sqlx::Result<AudienceMembers> {
     let sql = include_str!("../../queries/audience/pin.sql");
     let mut query = lookup::over_segment(sql, tenant, segment, |arguments| arguments.add(campaign))?;
     let (contacts, fingerprint) = query.build_query_as().fetch_one(db).await?;
-    Ok(Members { contacts, fingerprint })
+    Ok(AudienceMembers { contacts, fingerprint })
 }
 
-/// Forgets a pinned audience: it stands in `sends`, or never will.
+/// Deletes a pinned audience: its contacts are in `sends` now, or never will be.
 ///
 /// # Errors
 /// When Postgres is away.

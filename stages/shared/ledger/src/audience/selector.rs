@@ -1,15 +1,15 @@
-//! Whom a campaign names as its audience.
+//! The audience a campaign selects.
 
 use uuid::Uuid;
 
-/// Whom a campaign names as its audience.
+/// The audience a campaign selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AudienceSelector {
     /// The members of one list.
     List(Uuid),
-    /// Whoever has at least one of these tags.
+    /// Contacts with at least one of these tags.
     Tags(Vec<Uuid>),
-    /// Whoever a segment's rule says, when it is asked.
+    /// Contacts that match a segment's rule when it is evaluated.
     Segment(Uuid),
 }
 

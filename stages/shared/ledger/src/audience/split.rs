@@ -1,10 +1,10 @@
-//! Who gets which variant of an A/B test: a number drawn from the ids of campaign and contact, and where it falls.
+//! The split of an A/B test: which contact gets which variant, by a number drawn from the ids of campaign and contact.
 //!
-//! The draw is the SQL function `ab_draw`; the thresholds are made here, and `width_bucket` answers the part. So the split is
-//! the same in a dry run, at the launch and in an explanation, and no contact can be in two parts.
+//! The SQL function `ab_draw` makes the number, this module the thresholds, and `width_bucket` finds the part. So the split is the same in
+//! a dry run, at the launch and in an explanation, and no contact is in two parts.
 
-/// The letters of the variants, in the caller's order.
-pub const LETTERS: [&str; 8] = ["A", "B", "C", "D", "E", "F", "G", "H"];
+/// The names of the variants, in the caller's order.
+pub const VARIANT_NAMES: [&str; 8] = ["A", "B", "C", "D", "E", "F", "G", "H"];
 
 /// One more than the largest draw.
 const DRAWS: u128 = 1 << 32;
@@ -42,8 +42,11 @@ impl Split {
 
     /// The variant of a part; none for the remainder.
     #[must_use]
-    pub fn letter(&self, part: i32) -> Option<&'static str> {
-        usize::try_from(part).ok().filter(|part| *part < self.variants()).and_then(|part| LETTERS.get(part).copied())
+    pub fn variant_name(&self, part: i32) -> Option<&'static str> {
+        usize::try_from(part)
+            .ok()
+            .filter(|part| *part < self.variants())
+            .and_then(|part| VARIANT_NAMES.get(part).copied())
     }
 }
 
@@ -61,7 +64,7 @@ mod tests {
     fn a_test_of_a_tenth_leaves_nine_tenths_for_the_winner() {
         let split = Split::new(10, &[1, 1]);
         assert_eq!(split.thresholds(), [214_748_364, 429_496_729]);
-        assert_eq!((split.letter(0), split.letter(1), split.letter(2)), (Some("A"), Some("B"), None));
+        assert_eq!((split.variant_name(0), split.variant_name(1), split.variant_name(2)), (Some("A"), Some("B"), None));
     }
 
     #[test]
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn without_variants_all_are_one_part() {
         assert_eq!(part(&Split::new(100, &[]), 77), 0);
-        assert_eq!(Split::new(100, &[]).letter(0), None);
+        assert_eq!(Split::new(100, &[]).variant_name(0), None);
     }
 
     proptest! {
@@ -95,7 +98,7 @@ mod tests {
             let split = Split::new(percent, &weights);
             let part = part(&split, draw);
             prop_assert!(usize::try_from(part).is_ok_and(|part| part <= weights.len()));
-            prop_assert!(percent < 100 || split.letter(part).is_some());
+            prop_assert!(percent < 100 || split.variant_name(part).is_some());
         }
     }
 }

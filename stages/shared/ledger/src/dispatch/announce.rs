@@ -1,4 +1,4 @@
-//! Ringing for what stands in the ledger. The ledger says first that it was announced; only then is it.
+//! Announcements of batches and requests on the bus. The ledger records an announcement first; then it is published.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use schemas::{Environment, Lane, RequestAnnounced, RequestKind, Resolved, SendId
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::traced::Announced;
+use super::traced::AnnouncementSpans;
 
 /// A batch whose announcement is committed.
 #[derive(Debug, Clone)]
 pub struct AnnouncedBatch {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// The batch.
     pub batch_id: Uuid,
@@ -24,16 +24,16 @@ pub struct AnnouncedBatch {
 }
 
 impl AnnouncedBatch {
-    /// Its announcement, to be published.
+    /// The message that announces it.
     ///
     /// # Errors
     /// When it cannot be encoded.
     pub fn publication(&self) -> Result<Publication, StageError> {
-        self.publication_telling(None)
+        self.publication_notifying(None)
     }
 
-    /// The announcement of a batch whose outcome somebody waits for.
-    pub fn publication_telling(&self, notify: Option<String>) -> Result<Publication, StageError> {
+    /// The message that announces it; `notify` is the subject of a caller that waits for the outcome.
+    pub fn publication_notifying(&self, notify: Option<String>) -> Result<Publication, StageError> {
         let message = Resolved {
             tenant_id: self.tenant_id,
             batch_id: self.batch_id,
@@ -48,15 +48,15 @@ impl AnnouncedBatch {
 /// A request whose announcement is committed.
 #[derive(Debug, Clone)]
 pub struct AnnouncedRequest {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// The request.
     pub request_id: Uuid,
-    /// Who asked.
+    /// The product that made the request.
     pub product: String,
-    /// Where.
+    /// Its environment.
     pub environment: Environment,
-    /// What is asked for.
+    /// The kind of request.
     pub kind: RequestKind,
     /// How often it was announced, this time included.
     pub announcements: i32,
@@ -69,7 +69,7 @@ struct Announcement<'a> {
 }
 
 impl<'a> Announcement<'a> {
-    /// One for each batch to be, and for each request of another kind.
+    /// One announcement for each future batch, and one for each request of another kind.
     fn of(announced: &'a [AnnouncedRequest]) -> Vec<Self> {
         let mut announcements: BTreeMap<(Uuid, Uuid), Self> = BTreeMap::new();
         for request in announced {
@@ -100,10 +100,10 @@ impl<'a> Announcement<'a> {
     }
 }
 
-/// Publishes announcements of batches. When the bus does not take them, the ledger forgets them: a bus that is away for an hour
-/// must not push the next announcement half an hour further.
+/// Publishes announcements of batches. If the bus refuses them, the ledger takes them back: an outage of an hour must not push the
+/// next announcement half an hour further.
 pub async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> Result<(), StageError> {
-    let traced = Announced::batches(pool, announced).await;
+    let traced = AnnouncementSpans::batches(pool, announced).await;
     let publication = |batch: &AnnouncedBatch| trace::scope(traced.of_batch(batch), || batch.publication());
     let publications = announced.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };
@@ -123,9 +123,9 @@ pub async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatch]) -> 
     Err(refused.into())
 }
 
-/// Publishes announcements of requests, and forgets them like those of batches when the bus does not take them.
+/// Publishes announcements of requests. If the bus refuses them, the ledger takes them back, as in [`batches`].
 pub async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedRequest]) -> Result<(), StageError> {
-    let traced = Announced::requests(pool, announced).await;
+    let traced = AnnouncementSpans::requests(pool, announced).await;
     let publication = |announcement: &Announcement<'_>| {
         trace::scope(traced.of_request(announcement.first), || announcement.publication())
     };

@@ -1,7 +1,7 @@
-//! Hands batches of campaigns on to compliance, tenants in turn, no more than the backlog at a time. A tenant with a connection of its
-//! own has a backlog of its own: what its provider does not take stands in nobody else's way.
+//! The fair scheduler: announces waiting batches to compliance, tenants in turn, up to the backlog. A tenant with a provider connection
+//! of its own is isolated: it has a backlog of its own, so a slow provider delays only its tenant.
 //!
-//! Only the bulk lane has batches that wait: priority sends are announced as they are made.
+//! Only the bulk lane has batches that wait: priority batches are announced when they are written.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use self::announce::AnnouncedBatch;
 
-pub use reannounce::Reannounce;
+pub use reannounce::ReannounceBatches;
 pub use requests::AnnounceRequests;
 pub use resume::ResumeTenants;
 
@@ -28,9 +28,9 @@ mod resume;
 mod traced;
 
 const INTERVAL: Duration = Duration::from_millis(100);
-/// While delivery may soon have nothing left to do.
+/// Used while delivery may soon have nothing left to do.
 const INTERVAL_NEARLY_IDLE: Duration = Duration::from_millis(20);
-/// For so long: what takes longer is a slow receiver's.
+/// How long the short interval is used: sends that take longer wait for a slow receiver.
 const NEARLY_IDLE_MAX: Duration = Duration::from_secs(2);
 
 /// How much is dispatched at a time.
@@ -38,7 +38,7 @@ const NEARLY_IDLE_MAX: Duration = Duration::from_secs(2);
 pub struct DispatchLimits {
     /// Campaign sends dispatched and not yet decided, over all tenants.
     pub backlog: u32,
-    /// The same of each tenant with a provider connection of its own.
+    /// Campaign sends dispatched and not yet decided, of each tenant with a provider connection of its own.
     pub connection_backlog: u32,
     /// First pause before a batch that is still open is announced again.
     pub reannounce: Duration,
@@ -52,39 +52,39 @@ pub struct Dispatch {
     connection_backlog: i64,
     reannounce: Duration,
     launched: Arc<Notify>,
-    last: Mutex<Option<Handed>>,
+    last: Mutex<Option<LastDispatch>>,
 }
 
-/// What was handed on last, where it left most of the room empty and batches behind: they wait for something other than room, such as
-/// the first thousand of their campaign. Those are done in a moment, and delivery has nothing to do until the next are handed on.
+/// The last dispatch, if it left more than half of the backlog free: the batches that still wait then wait for something else, such as
+/// the first thousand sends of their campaign. These are done in a moment, and delivery is idle until the next dispatch.
 #[derive(Debug, Clone, Copy)]
-struct Handed {
+struct LastDispatch {
     at: Instant,
-    /// Sends in flight at the last look. `None`: they were done, and nothing more was found.
+    /// Sends in flight at the last scan. `None`: they were done, and the scan found no more batches.
     in_flight: Option<i64>,
-    /// The last look that was not only at what is in flight.
-    looked_at: Instant,
+    /// When waiting batches were last scanned.
+    scanned_at: Instant,
 }
 
-impl Handed {
-    fn is_watched(&self) -> bool {
+impl LastDispatch {
+    fn is_nearly_idle(&self) -> bool {
         self.in_flight.is_some() && self.at.elapsed() < NEARLY_IDLE_MAX
     }
 
-    /// Whether a look may find something new: it costs milliseconds, and what is in flight a fraction of one.
+    /// True if a scan may find something new. A scan costs milliseconds; counting what is in flight costs a fraction of one.
     fn is_due(&self, in_flight: i64) -> bool {
         let is_batch_done = self.in_flight.is_some_and(|before| before - in_flight >= BATCH_MAX as i64);
-        self.looked_at.elapsed() >= INTERVAL || self.is_watched() && (is_batch_done || self.is_done(in_flight))
+        self.scanned_at.elapsed() >= INTERVAL || self.is_nearly_idle() && (is_batch_done || self.is_done(in_flight))
     }
 
-    /// Nine tenths of it, as what holds the rest of a campaign back wants it.
+    /// True if nine tenths are done: the share at which `dispatch_batches.sql` releases the rest of a campaign.
     fn is_done(&self, in_flight: i64) -> bool {
         self.in_flight.is_some_and(|before| in_flight * 10 <= before)
     }
 }
 
 impl Dispatch {
-    /// With these limits; `launched` says that a launch's batches are written.
+    /// A scheduler with these limits. `launched` is notified when a launch has written its batches.
     #[must_use]
     pub fn new(pool: PgPool, bus: Bus, limits: DispatchLimits, launched: Arc<Notify>) -> Self {
         Self {
@@ -98,74 +98,75 @@ impl Dispatch {
         }
     }
 
-    fn last(&self) -> Option<Handed> {
+    fn last(&self) -> Option<LastDispatch> {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps in mind what was handed on, or that it was looked in vain, with so many sends in flight before.
+    /// Records a dispatch of `taken` sends, or a scan that found none, with `in_flight` sends in flight before.
     fn note(&self, in_flight: i64, taken: i64) {
         let now = Instant::now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if taken > 0 {
             let in_flight = in_flight + taken;
-            let leaves_room = in_flight * 2 <= self.backlog;
-            *last = leaves_room.then_some(Handed { at: now, in_flight: Some(in_flight), looked_at: now });
-        } else if let Some(handed) = &mut *last {
-            let in_flight = Some(in_flight).filter(|_| handed.in_flight.is_some() && !handed.is_done(in_flight));
-            *handed = Handed { in_flight, looked_at: now, ..*handed };
+            let is_mostly_idle = in_flight * 2 <= self.backlog;
+            *last = is_mostly_idle.then_some(LastDispatch { at: now, in_flight: Some(in_flight), scanned_at: now });
+        } else if let Some(last) = &mut *last {
+            let in_flight = Some(in_flight).filter(|_| last.in_flight.is_some() && !last.is_done(in_flight));
+            *last = LastDispatch { in_flight, scanned_at: now, ..*last };
         }
     }
 
-    /// Nothing waits, or another process hands on.
-    fn forget(&self) {
+    /// Called when nothing waits, or another process dispatches.
+    fn reset(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Marks the next batches announced, in a transaction of its own.
     async fn take(&self) -> Result<Vec<AnnouncedBatch>, StageError> {
         let mut tx = self.pool.begin().await?;
-        // One process at a time, so that two do not fill the same room; the others find nothing to do. Whether anything waits is asked
-        // first: the statement that hands on takes milliseconds to plan, ten times a second.
-        let found =
-            sqlx::query_file!("queries/dispatch/hand_on_room.sql", self.connection_backlog).fetch_one(&mut *tx).await?;
+        // One process at a time, so that two do not fill the same backlog; the others find nothing to do. The cheap statement runs
+        // first: the one that dispatches takes milliseconds to plan, ten times a second.
+        let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.connection_backlog)
+            .fetch_one(&mut *tx)
+            .await?;
         let Some(in_flight) = found.in_flight else {
-            self.forget();
+            self.reset();
             return Ok(Vec::new());
         };
-        let room = (self.backlog - in_flight).max(0);
-        if room == 0 && !found.apart || self.last().is_some_and(|handed| !handed.is_due(in_flight)) {
+        let remaining = (self.backlog - in_flight).max(0);
+        if remaining == 0 && !found.isolated || self.last().is_some_and(|last| !last.is_due(in_flight)) {
             return Ok(Vec::new());
         }
         let rows = sqlx::query_file!(
-            "queries/dispatch/hand_on.sql",
-            room,
-            // No campaign can get more batches than this, so no more of each are looked at.
-            room.max(self.connection_backlog) / BATCH_MAX as i64 + 1,
+            "queries/dispatch/dispatch_batches.sql",
+            remaining,
+            // No campaign can get more batches than this, so no more of each are considered.
+            remaining.max(self.connection_backlog) / BATCH_MAX as i64 + 1,
             self.reannounce.as_secs_f64(),
             self.connection_backlog,
         )
         .fetch_all(&mut *tx)
         .await?;
         tx.commit().await?;
-        self.note(in_flight, rows.iter().map(|row| i64::from(row.load)).sum());
-        let rung = rows.into_iter().map(|row| AnnouncedBatch {
+        self.note(in_flight, rows.iter().map(|row| i64::from(row.weight)).sum());
+        let announced = rows.into_iter().map(|row| AnnouncedBatch {
             tenant_id: row.tenant_id,
             batch_id: row.id,
             lane: Lane::Bulk,
             announcement: row.announcement,
         });
-        Ok(rung.collect())
+        Ok(announced.collect())
     }
 }
 
 #[async_trait]
 impl Sweep for Dispatch {
     fn name(&self) -> &'static str {
-        "hand_on"
+        "dispatch"
     }
 
     fn interval(&self) -> Duration {
-        if self.last().is_some_and(|handed| handed.is_watched()) { INTERVAL_NEARLY_IDLE } else { INTERVAL }
+        if self.last().is_some_and(|last| last.is_nearly_idle()) { INTERVAL_NEARLY_IDLE } else { INTERVAL }
     }
 
     async fn pause(&self) {
@@ -189,30 +190,30 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::all_in_hand(Some(1_000), 0, 1_000, false)]
+    #[case::all_in_flight(Some(1_000), 0, 1_000, false)]
     #[case::less_than_a_batch_is_done(Some(1_000), 0, 501, false)]
     #[case::a_batch_is_done(Some(1_000), 0, 500, true)]
-    #[case::more_than_a_tenth_in_hand(Some(500), 0, 51, false)]
-    #[case::a_tenth_in_hand(Some(500), 0, 50, true)]
-    #[case::others_took_the_room(Some(1_000), 0, 9_000, false)]
-    #[case::done_and_looked_in_vain(None, 0, 0, false)]
-    #[case::looked_a_while_ago(Some(1_000), 100, 1_000, true)]
-    #[case::looked_in_vain_a_while_ago(None, 100, 0, true)]
-    fn it_is_looked_again_when_a_batch_of_what_was_handed_on_is_done_or_nearly_all_or_after_a_while(
+    #[case::more_than_a_tenth_in_flight(Some(500), 0, 51, false)]
+    #[case::a_tenth_in_flight(Some(500), 0, 50, true)]
+    #[case::others_filled_the_backlog(Some(1_000), 0, 9_000, false)]
+    #[case::done_and_none_found(None, 0, 0, false)]
+    #[case::scanned_a_while_ago(Some(1_000), 100, 1_000, true)]
+    #[case::none_found_a_while_ago(None, 100, 0, true)]
+    fn a_scan_is_due_after_a_batch_or_an_interval(
         #[case] in_flight_then: Option<i64>,
-        #[case] looked_before_ms: u64,
+        #[case] scanned_before_ms: u64,
         #[case] in_flight: i64,
         #[case] due: bool,
     ) {
         let now = Instant::now();
-        let looked_at = now.checked_sub(Duration::from_millis(looked_before_ms)).unwrap();
-        assert_eq!(Handed { at: now, in_flight: in_flight_then, looked_at }.is_due(in_flight), due);
+        let scanned_at = now.checked_sub(Duration::from_millis(scanned_before_ms)).unwrap();
+        assert_eq!(LastDispatch { at: now, in_flight: in_flight_then, scanned_at }.is_due(in_flight), due);
     }
 
     #[test]
-    fn what_takes_longer_is_not_watched_closely() {
+    fn a_slow_receiver_does_not_shorten_the_interval() {
         let now = Instant::now();
         let at = now.checked_sub(NEARLY_IDLE_MAX).unwrap();
-        assert!(!Handed { at, in_flight: Some(1_000), looked_at: now }.is_due(0));
+        assert!(!LastDispatch { at, in_flight: Some(1_000), scanned_at: now }.is_due(0));
     }
 }

@@ -1,4 +1,4 @@
-//! Rings again for batches that were handed on and are still open, and for resting ones whose deferred sends are due.
+//! Announces batches again that are still open, and resting batches whose deferred sends are due.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use sqlx::PgPool;
 use super::announce::{self, AnnouncedBatch};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Batches rung for at a time.
+/// Batches announced at a time.
 const AT_ONCE: i64 = 256;
 
 /// Announces batches again that are still open.
-pub struct Reannounce {
+pub struct ReannounceBatches {
     pool: PgPool,
     bus: Bus,
     reannounce: Duration,
 }
 
-impl Reannounce {
+impl ReannounceBatches {
     /// `reannounce`: the first pause; it doubles each time, up to 30 times this.
     #[must_use]
     pub fn new(pool: PgPool, bus: Bus, reannounce: Duration) -> Self {
@@ -30,9 +30,9 @@ impl Reannounce {
 }
 
 #[async_trait]
-impl Sweep for Reannounce {
+impl Sweep for ReannounceBatches {
     fn name(&self) -> &'static str {
-        "batches"
+        "reannounce"
     }
 
     fn interval(&self) -> Duration {
@@ -40,11 +40,11 @@ impl Sweep for Reannounce {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let rows = sqlx::query_file!("queries/dispatch/ring_batches.sql", AT_ONCE, self.reannounce.as_secs_f64())
+        let rows = sqlx::query_file!("queries/dispatch/reannounce_batches.sql", AT_ONCE, self.reannounce.as_secs_f64())
             .fetch_all(&self.pool)
             .await?;
         let found = rows.len() as u64;
-        let rung: Vec<_> = rows
+        let announced: Vec<_> = rows
             .into_iter()
             .filter(|row| row.state == "announced")
             .map(|row| AnnouncedBatch {
@@ -54,7 +54,7 @@ impl Sweep for Reannounce {
                 announcement: row.announcement,
             })
             .collect();
-        announce::batches(&self.pool, &self.bus, &rung).await?;
+        announce::batches(&self.pool, &self.bus, &announced).await?;
         Ok(found)
     }
 }

@@ -1,5 +1,5 @@
-//! Rings again for requests that were accepted and not handled. This also starts scheduled campaigns: their request is due when
-//! they are.
+//! Announces requests again that were accepted and not handled. This also starts scheduled campaigns: the request of a launch is due
+//! when its campaign is.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use super::announce::{self, AnnouncedRequest};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Requests rung for at a time.
+/// Requests announced at a time.
 const AT_ONCE: i64 = 500;
 
 /// Announces requests again that were accepted and not handled.
@@ -32,7 +32,7 @@ impl AnnounceRequests {
 #[async_trait]
 impl Sweep for AnnounceRequests {
     fn name(&self) -> &'static str {
-        "requests"
+        "announce_requests"
     }
 
     fn interval(&self) -> Duration {
@@ -60,7 +60,7 @@ impl Sweep for AnnounceRequests {
         )
         .fetch_all(&self.pool)
         .await?;
-        let rung: Vec<_> = rows
+        let announced: Vec<_> = rows
             .into_iter()
             .map(|row| AnnouncedRequest {
                 tenant_id: row.tenant_id,
@@ -71,7 +71,7 @@ impl Sweep for AnnounceRequests {
                 announcements: row.announcements,
             })
             .collect();
-        announce::requests(&self.pool, &self.bus, &rung).await?;
-        Ok(rung.len() as u64)
+        announce::requests(&self.pool, &self.bus, &announced).await?;
+        Ok(announced.len() as u64)
     }
 }

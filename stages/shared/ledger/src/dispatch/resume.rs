@@ -1,8 +1,8 @@
-//! Brings back what was put aside for a paused tenant, once it is resumed.
+//! Brings back the batches of a paused tenant after it is resumed.
 //!
-//! Those of the bulk lane are handed on like all others. Those of the priority lane are announced as they are made and wait for nobody,
-//! so they are announced anew here. Compliance puts a batch aside only while it holds the tenant's row and the row says "paused": once a
-//! resumption is committed nothing more is put aside, and one look that finds nothing is the end.
+//! Dispatch takes those of the bulk lane. Those of the priority lane do not pass through dispatch, so this sweep announces them. Compliance
+//! sets a batch aside only while it has the tenant's row locked and the row says "paused": after a resumption is committed no more batches
+//! are set aside, and a sweep that finds none ends the resumption.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use runner::{StageError, Sweep};
 use sqlx::PgPool;
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Batches woken in one transaction.
+/// Batches resumed in one transaction.
 const AT_ONCE: i64 = 500;
 
 /// Brings the batches of resumed tenants back.
@@ -30,7 +30,7 @@ impl ResumeTenants {
 #[async_trait]
 impl Sweep for ResumeTenants {
     fn name(&self) -> &'static str {
-        "wake"
+        "resume_tenants"
     }
 
     fn interval(&self) -> Duration {
@@ -39,19 +39,19 @@ impl Sweep for ResumeTenants {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let tenants =
-            sqlx::query_scalar!("select id from tenants where wakes order by id").fetch_all(&self.pool).await?;
+            sqlx::query_scalar!("select id from tenants where resuming order by id").fetch_all(&self.pool).await?;
         let mut found = 0;
         for tenant in tenants {
-            let woken = sqlx::query_file!("queries/dispatch/wake_batches.sql", tenant, AT_ONCE)
+            let resumed = sqlx::query_file!("queries/dispatch/resume_batches.sql", tenant, AT_ONCE)
                 .execute(&self.pool)
                 .await?
                 .rows_affected();
-            found += woken;
-            if woken == 0 {
-                // What another process has locked is being woken by it.
+            found += resumed;
+            if resumed == 0 {
+                // What another process has locked is being resumed by it.
                 sqlx::query!(
-                    "update tenants set wakes = false
-                     where id = $1 and wakes
+                    "update tenants set resuming = false
+                     where id = $1 and resuming
                        and not exists (select from batches b where b.lane = 'priority' and b.state = 'waiting' and b.tenant_id = $1)",
                     tenant
                 )

@@ -1,7 +1,7 @@
-//! Announcements from the ledger go on in the trace that the work was asked for in (W3C Trace Context).
+//! Announcements continue the trace that the work was requested in (W3C Trace Context).
 //!
-//! Of a campaign each batch has a trace of its own, linked to the launch: thousands of steps in one could not be read. It is kept with
-//! the batch, so that its next announcement is found beside the first.
+//! Each batch of a campaign has a trace of its own, linked to the launch: nobody could read one trace with thousands of steps. The ledger
+//! keeps the trace of a batch, so its next announcement joins the same trace.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,34 +12,34 @@ use uuid::Uuid;
 
 use crate::dispatch::announce::{AnnouncedBatch, AnnouncedRequest};
 
-/// A tenant's piece of work.
+/// A tenant and a piece of its work: a batch or a request.
 type Key = (Uuid, Uuid);
 
-/// The steps that announce what is traced; they end when dropped.
+/// The spans of announcements, for work that is traced. A span ends when it is dropped.
 #[derive(Debug, Default)]
-pub struct Announced(HashMap<Key, Span>);
+pub struct AnnouncementSpans(HashMap<Key, Span>);
 
-impl Announced {
-    /// What to make a batch's announcement in.
+impl AnnouncementSpans {
+    /// The span of a batch's announcement.
     pub fn of_batch(&self, batch: &AnnouncedBatch) -> Option<Ambient> {
         self.0.get(&(batch.tenant_id, batch.batch_id)).map(Span::ambient)
     }
 
-    /// What to make a request's announcement in.
+    /// The span of a request's announcement.
     pub fn of_request(&self, request: &AnnouncedRequest) -> Option<Ambient> {
         self.0.get(&key_of(request)).map(Span::ambient)
     }
 
-    /// Those of batches. Tracing stops no mail: what cannot be looked up is not traced.
-    pub async fn batches(pool: &PgPool, rung: &[AnnouncedBatch]) -> Self {
-        if rung.is_empty() {
+    /// Spans for announcements of batches. Tracing stops no mail: if the look-up fails, the batches are not traced.
+    pub async fn batches(pool: &PgPool, announced: &[AnnouncedBatch]) -> Self {
+        if announced.is_empty() {
             return Self::default();
         }
-        let found = look_up(pool, rung).await.unwrap_or_else(|error| {
+        let found = find_batch_spans(pool, announced).await.unwrap_or_else(|error| {
             tracing::debug!(transient = runtime::db::is_transient(&error), "traces of batches are not known");
-            Announced::default()
+            AnnouncementSpans::default()
         });
-        for batch in rung {
+        for batch in announced {
             if let Some(span) = found.0.get(&(batch.tenant_id, batch.batch_id)) {
                 describe(span, batch.tenant_id, "mail.batch_id", batch.batch_id, batch.announcement);
                 span.set("mail.lane", batch.lane.as_str());
@@ -48,12 +48,13 @@ impl Announced {
         found
     }
 
-    /// Those of requests.
-    pub async fn requests(pool: &PgPool, rung: &[AnnouncedRequest]) -> Self {
-        if rung.is_empty() {
+    /// Spans for announcements of requests.
+    pub async fn requests(pool: &PgPool, announced: &[AnnouncedRequest]) -> Self {
+        if announced.is_empty() {
             return Self::default();
         }
-        let works: BTreeMap<Key, i32> = rung.iter().map(|request| (key_of(request), request.announcements)).collect();
+        let works: BTreeMap<Key, i32> =
+            announced.iter().map(|request| (key_of(request), request.announcements)).collect();
         let keys: Vec<Key> = works.keys().copied().collect();
         let kept = trace::kept(pool, &keys).await.unwrap_or_default();
         let span = |(key, context): (Key, TraceContext)| {
@@ -65,7 +66,7 @@ impl Announced {
     }
 }
 
-/// Transactional requests that were asked for at once are one work: the batch they will be.
+/// Transactional requests of one call are one piece of work: the batch they will be.
 fn key_of(request: &AnnouncedRequest) -> Key {
     let work = match request.kind {
         RequestKind::Transactional => SendId(request.request_id).batch(),
@@ -74,8 +75,9 @@ fn key_of(request: &AnnouncedRequest) -> Key {
     (request.tenant_id, work)
 }
 
-async fn look_up(pool: &PgPool, rung: &[AnnouncedBatch]) -> sqlx::Result<Announced> {
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = rung.iter().map(|batch| (batch.tenant_id, batch.batch_id)).unzip();
+async fn find_batch_spans(pool: &PgPool, announced: &[AnnouncedBatch]) -> sqlx::Result<AnnouncementSpans> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) =
+        announced.iter().map(|batch| (batch.tenant_id, batch.batch_id)).unzip();
     let rows = sqlx::query_file!("queries/dispatch/traced_batches.sql", &tenants, &ids).fetch_all(pool).await?;
     let (mut spans, mut begun) = (HashMap::new(), Vec::new());
     for row in rows {
@@ -84,7 +86,7 @@ async fn look_up(pool: &PgPool, rung: &[AnnouncedBatch]) -> sqlx::Result<Announc
         let span = if row.is_own {
             Span::of(SpanKind::Producer, "audience announce", &context)
         } else {
-            let span = Span::because_of(SpanKind::Producer, "audience hand on", &context);
+            let span = Span::because_of(SpanKind::Producer, "audience dispatch", &context);
             begun.extend(span.context().map(|context| (key, context)));
             span
         };
@@ -93,7 +95,7 @@ async fn look_up(pool: &PgPool, rung: &[AnnouncedBatch]) -> sqlx::Result<Announc
     if !begun.is_empty() {
         trace::keep_all(&mut *pool.acquire().await?, &begun).await?;
     }
-    Ok(Announced(spans))
+    Ok(AnnouncementSpans(spans))
 }
 
 fn describe(span: &Span, tenant: Uuid, key: &'static str, work: Uuid, announcement: i32) {

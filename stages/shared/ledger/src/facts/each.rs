@@ -1,4 +1,4 @@
-//! What can be known of a send, and what a signal says of it.
+//! The facts a send can have, and what a signal means for them.
 
 use chrono::{DateTime, Utc};
 use schemas::{BounceClass, Signal, SignalKind};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::machine;
 
-/// A fact about a send: a first time on its row, a counter on its batch, a total of its hours. Its number is its place in every
+/// A fact about a send: a first time on its row, a counter on its batch, a total by the hour. Its number is its index in every
 /// array here and in `queries/facts/fold.sql`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fact {
@@ -19,14 +19,14 @@ pub(super) enum Fact {
     ClickedHuman,
     Bounced,
     Replied,
-    /// Delivered, by a provider's word. Nobody tells it by itself: it follows from `Delivered`.
+    /// Delivered, confirmed by a provider. No signal reports it: it follows from `Delivered`.
     Confirmed,
 }
 
 /// The feedback type of a message that was put back into the inbox.
 const NOT_SPAM: &str = "not-spam";
 
-/// How many facts there are.
+/// The number of facts.
 pub(super) const FACTS: usize = 10;
 
 /// One number or time for each fact.
@@ -46,7 +46,7 @@ impl Fact {
         Self::Confirmed,
     ];
 
-    /// The fact a signal tells, whoever caused it; `None` for one that is kept and changes nothing.
+    /// The fact a signal reports, by a person or a machine; `None` for a signal that is kept and changes nothing.
     pub(super) fn of(kind: &SignalKind) -> Option<Self> {
         match kind {
             SignalKind::Delivered => Some(Self::Delivered),
@@ -55,13 +55,13 @@ impl Fact {
             SignalKind::Clicked { .. } => Some(Self::Clicked),
             SignalKind::Unsubscribed { .. } => Some(Self::Unsubscribed),
             SignalKind::Bounced { .. } => Some(Self::Bounced),
-            // What a program wrote is kept, and is nobody's answer.
+            // A program's answer is kept as an event, and is not a reply.
             SignalKind::Replied { automatic, .. } => (!automatic).then_some(Self::Replied),
         }
     }
 
-    /// The word in totals.
-    pub(super) fn word(self) -> &'static str {
+    /// The name in totals.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
             Self::Complained => "complained",
@@ -77,7 +77,7 @@ impl Fact {
     }
 }
 
-/// The total in which each single signal counts, also another of the same fact: every open and click, and what came back by class.
+/// The total that counts every signal, also repeated ones of the same fact: opens, clicks, and bounces by class.
 pub(super) fn total(kind: &SignalKind) -> Option<&'static str> {
     match kind {
         SignalKind::Opened => Some("opened_total"),
@@ -91,13 +91,13 @@ pub(super) fn total(kind: &SignalKind) -> Option<&'static str> {
     }
 }
 
-/// Whether it is a report of spam. `not-spam` is a report, too: that the message was put back into the inbox (RFC 6430).
+/// True for a report of spam. A `not-spam` report says that the message was moved back into the inbox (RFC 6430).
 #[must_use]
 pub fn is_complaint(kind: &SignalKind) -> bool {
     matches!(kind, SignalKind::Complained { feedback_type } if feedback_type != NOT_SPAM)
 }
 
-/// The type of the event that is kept of a signal.
+/// The type of a signal's event.
 pub(super) fn event_type(kind: &SignalKind) -> &'static str {
     match kind {
         SignalKind::Complained { .. } if !is_complaint(kind) => "not_spam",
@@ -105,7 +105,7 @@ pub(super) fn event_type(kind: &SignalKind) -> &'static str {
     }
 }
 
-/// Why the signal is a machine's; `None` for a person's, and for what neither opens nor clicks.
+/// Why the signal is a machine's; `None` for a person's, and for signals that are neither opens nor clicks.
 pub(super) fn machine_reason(signal: &Signal, accepted_at: Option<DateTime<Utc>>) -> Option<&'static str> {
     let click = match signal.kind {
         SignalKind::Opened => false,
@@ -116,7 +116,7 @@ pub(super) fn machine_reason(signal: &Signal, accepted_at: Option<DateTime<Utc>>
         | SignalKind::Bounced { .. }
         | SignalKind::Replied { .. } => return None,
     };
-    machine::judge(&machine::Touch {
+    machine::classify(&machine::Touch {
         click,
         at: signal.occurred_at,
         accepted_at,
@@ -125,7 +125,7 @@ pub(super) fn machine_reason(signal: &Signal, accepted_at: Option<DateTime<Utc>>
     })
 }
 
-/// What is kept of a signal beside its type and time.
+/// The detail of a signal's event.
 pub(super) fn detail_of(signal: &Signal, machine: Option<&'static str>) -> Value {
     let mut detail = match &signal.kind {
         SignalKind::Opened | SignalKind::Delivered => json!({}),

@@ -1,8 +1,8 @@
-//! Signals into the ledger: one transaction for all that came together.
+//! Records signals in the ledger: one transaction for a group of them.
 
 mod each;
+mod evidence;
 pub mod rescore;
-mod settle;
 mod suppress;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::each::{Each, Fact};
-pub use self::{each::is_complaint, settle::Evidence};
+pub use self::{each::is_complaint, evidence::ProviderEvidence};
 use crate::{
     hours::{BatchKey, Hours, hour_of, moves},
     machine::{self, Click},
@@ -28,32 +28,32 @@ pub fn random_shard() -> i16 {
     i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0)
 }
 
-/// What became of signals.
+/// The result of recording signals.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub struct RecordedSignals {
     /// How many were new, by fact.
-    pub fresh: Fresh,
-    /// How many sends in doubt have left, as it turned out.
-    pub settled: u64,
-    /// Sends that do not exist: what is told of them is not recorded.
+    pub fresh: FreshCounts,
+    /// How many unknown sends turned out to be sent.
+    pub resolved: u64,
+    /// Sends that do not exist: their signals are not recorded.
     pub unknown: BTreeSet<SendKey>,
-    /// Sends of which there is evidence that they left, while we do not know what became of them ourselves: they are in hand, or
-    /// wait for an attempt. It may be needed yet.
+    /// Sends with evidence that they left, whose outcome is still open: claimed, or waiting for an attempt. The evidence may be needed
+    /// later.
     pub undecided: BTreeSet<SendKey>,
 }
 
 /// How many signals were new, by fact.
 #[derive(Debug, Default)]
-pub struct Fresh(BTreeMap<&'static str, u64>);
+pub struct FreshCounts(BTreeMap<&'static str, u64>);
 
-impl Fresh {
-    /// All of them.
+impl FreshCounts {
+    /// The sum over all facts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Each fact's name and how many there were.
+    /// Each fact's name and count.
     pub fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(kind, count)| (*kind, *count))
     }
@@ -64,18 +64,18 @@ pub type SendKey = (Uuid, Uuid);
 /// When a fact happened, if it did.
 type Time = Option<DateTime<Utc>>;
 
-/// What is told of a send.
+/// The new times of one send's facts.
 #[derive(Debug, Default, Clone, Copy)]
-struct Told {
-    /// The earliest time of each fact, as far as it is told now.
+struct FactTimes {
+    /// The earliest time of each fact in this group.
     times: Each<Time>,
-    /// Its clicks were gone through anew: the time of the first that is a person's is the last word.
+    /// All its clicks were classified again: the time of the first human click replaces the old one.
     recounted: bool,
-    /// The same of its opens.
+    /// All its opens were classified again: the time of the first human open replaces the old one.
     reopened: bool,
 }
 
-impl Told {
+impl FactTimes {
     fn earliest(&mut self, fact: Fact, at: DateTime<Utc>) {
         let time = &mut self.times[fact as usize];
         *time = Some(time.map_or(at, |earliest| earliest.min(at)));
@@ -86,61 +86,63 @@ fn batch_of((tenant, send): SendKey) -> BatchKey {
     (tenant, SendId(send).batch())
 }
 
-/// A signal, and why it is a machine's.
+/// A signal, with the reason if it is a machine's.
 #[derive(Debug, Clone, Copy)]
-struct Marked<'a> {
+struct MarkedSignal<'a> {
     signal: &'a Signal,
     machine: Option<&'static str>,
 }
 
-/// How far a send is.
+/// The progress of a send.
 #[derive(Debug, Clone, Copy)]
-struct Look {
-    /// When the server took it, or was about to.
+struct SendProgress {
+    /// When the server accepted it, or was about to.
     accepted_at: Time,
-    /// Nobody knows whether it left, or it is about to be tried once more because nobody did.
+    /// Its outcome is unknown, or it waits for another attempt because the outcome of the first is unknown.
     is_doubted: bool,
-    /// What becomes of it is open.
+    /// Its outcome is open.
     is_open: bool,
 }
 
 /// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the hours, and the
-/// suppressions that follow. And settles sends in doubt of which there is evidence. Takes effect when the caller commits.
+/// suppressions that follow. Unknown sends with evidence become `sent`. Takes effect when the caller commits.
 ///
 /// Locks in the order of the whole ledger: batches, contacts, sends, rollups. The transaction was begun with
 /// [`runtime::plans::BEGIN_BY_KEY`], or has called [`runtime::plans::follow_keys`].
 pub async fn record(
     db: &mut PgConnection,
     inputs: &[Signal],
-    evidence: &[Evidence],
+    evidence: &[ProviderEvidence],
     shard: i16,
-) -> sqlx::Result<Recorded> {
-    let named: BTreeSet<SendKey> = inputs.iter().map(send_of).chain(evidence.iter().map(Evidence::send)).collect();
+) -> sqlx::Result<RecordedSignals> {
+    let named: BTreeSet<SendKey> =
+        inputs.iter().map(send_of).chain(evidence.iter().map(ProviderEvidence::send)).collect();
     lock_batches(db, &named).await?;
-    let known = look_at_sends(db, &named).await?;
+    let known = read_progress(db, &named).await?;
     let inputs: Vec<&Signal> = inputs.iter().filter(|input| known.contains_key(&send_of(input))).collect();
-    let is = |told: &Evidence, rule: fn(&Look) -> bool| known.get(&told.send()).is_some_and(rule);
-    let doubted: Vec<&Evidence> = evidence.iter().filter(|told| is(told, |look| look.is_doubted)).collect();
+    let is = |item: &ProviderEvidence, rule: fn(&SendProgress) -> bool| known.get(&item.send()).is_some_and(rule);
+    let doubted: Vec<&ProviderEvidence> =
+        evidence.iter().filter(|item| is(item, |progress| progress.is_doubted)).collect();
     let mut hours = Hours::default();
-    let mut recorded = Recorded {
+    let mut recorded = RecordedSignals {
         unknown: named.into_iter().filter(|send| !known.contains_key(send)).collect(),
         undecided: evidence
             .iter()
-            .filter(|told| is(told, |look| look.is_open && !look.is_doubted))
-            .map(Evidence::send)
+            .filter(|item| is(item, |progress| progress.is_open && !progress.is_doubted))
+            .map(ProviderEvidence::send)
             .collect(),
-        ..Recorded::default()
+        ..RecordedSignals::default()
     };
     if !doubted.is_empty() {
-        recorded.settled = settle::settle(db, &doubted, &mut hours).await?;
+        recorded.resolved = evidence::resolve_unknown(db, &doubted, &mut hours).await?;
     }
     let new = insert_events(db, &inputs, &known).await?;
     if !new.is_empty() {
-        let mut told = tell(&new, &mut recorded.fresh, &mut hours);
+        let mut times = collect_times(&new, &mut recorded.fresh, &mut hours);
         let signals: Vec<&Signal> = new.iter().map(|new| new.signal).collect();
         suppress::suppress(db, &signals).await?;
-        recount_clicks(db, &mut told).await?;
-        let changes = fold_sends(db, &told, &mut hours).await?;
+        recount_clicks(db, &mut times).await?;
+        let changes = fold_sends(db, &times, &mut hours).await?;
         count(db, &changes).await?;
     }
     hours.write(db, shard).await?;
@@ -151,33 +153,33 @@ fn send_of(signal: &Signal) -> SendKey {
     (signal.tenant_id, signal.send_id)
 }
 
-/// What new signals tell, by send.
-fn tell(new: &[Marked<'_>], fresh: &mut Fresh, hours: &mut Hours) -> BTreeMap<SendKey, Told> {
-    let mut told: BTreeMap<SendKey, Told> = BTreeMap::new();
-    for Marked { signal, machine } in new {
+/// The times of new signals' facts, by send.
+fn collect_times(new: &[MarkedSignal<'_>], fresh: &mut FreshCounts, hours: &mut Hours) -> BTreeMap<SendKey, FactTimes> {
+    let mut all: BTreeMap<SendKey, FactTimes> = BTreeMap::new();
+    for MarkedSignal { signal, machine } in new {
         let send = (signal.tenant_id, signal.send_id);
         *fresh.0.entry(signal.kind.label()).or_default() += 1;
         let Some(fact) = Fact::of(&signal.kind) else { continue };
-        let told = told.entry(send).or_default();
-        told.earliest(fact, signal.occurred_at);
+        let send_times = all.entry(send).or_default();
+        send_times.earliest(fact, signal.occurred_at);
         if fact == Fact::Opened && machine.is_none() {
-            told.earliest(Fact::OpenedHuman, signal.occurred_at);
+            send_times.earliest(Fact::OpenedHuman, signal.occurred_at);
         }
         if let Some(total) = each::total(&signal.kind) {
             hours.add(batch_of(send), total, hour_of(signal.occurred_at), 1);
         }
     }
-    told
+    all
 }
 
-/// Three arrays that name sends: tenants, ids, months.
+/// The keys of sends as three columns: tenants, ids, months.
 fn columns<'a>(sends: impl Iterator<Item = &'a SendKey>) -> (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>) {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.copied().unzip();
     let months = ids.iter().map(|id| SendId(*id).month()).collect();
     (tenants, ids, months)
 }
 
-/// Locks the batches of sends, in id order: they come before contacts and sends, in the whole ledger.
+/// Locks the batches of sends, in id order. Everywhere in the ledger, batches are locked before contacts and sends.
 pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
     let keys: BTreeSet<BatchKey> = sends.iter().copied().map(batch_of).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
@@ -193,32 +195,35 @@ pub async fn lock_batches(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> s
     .map(drop)
 }
 
-/// The sends that there are, with how far they are.
-async fn look_at_sends(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<BTreeMap<SendKey, Look>> {
+/// The progress of these sends; sends that do not exist are left out.
+async fn read_progress(
+    db: &mut PgConnection,
+    sends: &BTreeSet<SendKey>,
+) -> sqlx::Result<BTreeMap<SendKey, SendProgress>> {
     let (tenants, ids, months) = columns(sends.iter());
-    let rows = sqlx::query_file!("queries/facts/look_at_sends.sql", &tenants, &ids, &months).fetch_all(db).await?;
-    let look = |accepted_at, is_doubted, is_open| Look { accepted_at, is_doubted, is_open };
+    let rows = sqlx::query_file!("queries/facts/send_progress.sql", &tenants, &ids, &months).fetch_all(db).await?;
+    let progress = |accepted_at, is_doubted, is_open| SendProgress { accepted_at, is_doubted, is_open };
     Ok(rows
         .into_iter()
-        .map(|row| ((row.tenant_id, row.id), look(row.accepted_at, row.is_doubted, row.is_open)))
+        .map(|row| ((row.tenant_id, row.id), progress(row.accepted_at, row.is_doubted, row.is_open)))
         .collect())
 }
 
-/// Stores the facts, marked, and answers those that were not stored before.
+/// Stores the facts with their marks, and answers those that were not stored before.
 async fn insert_events<'a>(
     db: &mut PgConnection,
     inputs: &[&'a Signal],
-    known: &BTreeMap<SendKey, Look>,
-) -> sqlx::Result<Vec<Marked<'a>>> {
+    known: &BTreeMap<SendKey, SendProgress>,
+) -> sqlx::Result<Vec<MarkedSignal<'a>>> {
     if inputs.is_empty() {
         return Ok(Vec::new());
     }
     let mark = |signal: &'a Signal| {
-        let accepted_at = known.get(&send_of(signal)).and_then(|look| look.accepted_at);
-        Marked { signal, machine: each::machine_reason(signal, accepted_at) }
+        let accepted_at = known.get(&send_of(signal)).and_then(|progress| progress.accepted_at);
+        MarkedSignal { signal, machine: each::machine_reason(signal, accepted_at) }
     };
-    // One id twice in one group is one fact; the order is that of the key, for everybody.
-    let signals: BTreeMap<(Uuid, Uuid, Uuid), Marked<'_>> =
+    // One id twice in one group is one fact. The order is that of the key, as for every writer.
+    let signals: BTreeMap<(Uuid, Uuid, Uuid), MarkedSignal<'_>> =
         inputs.iter().map(|signal| ((signal.tenant_id, signal.send_id, signal.signal_id), mark(signal))).collect();
     let tenants: Vec<Uuid> = signals.keys().map(|(tenant, ..)| *tenant).collect();
     let sends: Vec<Uuid> = signals.keys().map(|(_, send, _)| *send).collect();
@@ -245,10 +250,10 @@ async fn insert_events<'a>(
     Ok(rows.into_iter().filter_map(|row| signals.get(&(row.tenant_id, row.send_id, row.id)).copied()).collect())
 }
 
-/// Goes through all clicks of the sends that were clicked now: whether one is a person's depends on its neighbours, also on
-/// those that are told of later.
-async fn recount_clicks(db: &mut PgConnection, told: &mut BTreeMap<SendKey, Told>) -> sqlx::Result<()> {
-    let clicked = told.iter().filter(|(_, told)| told.times[Fact::Clicked as usize].is_some()).map(|(send, _)| send);
+/// Classifies all clicks of the sends that were clicked now: whether a click is a person's depends on the clicks near it, including
+/// those that arrive later.
+async fn recount_clicks(db: &mut PgConnection, all: &mut BTreeMap<SendKey, FactTimes>) -> sqlx::Result<()> {
+    let clicked = all.iter().filter(|(_, send)| send.times[Fact::Clicked as usize].is_some()).map(|(send, _)| send);
     let (tenants, ids, months) = columns(clicked);
     if ids.is_empty() {
         return Ok(());
@@ -265,17 +270,17 @@ async fn recount_clicks(db: &mut PgConnection, told: &mut BTreeMap<SendKey, Told
         let (marked, why) = machine::bursts(clicks);
         reason = why;
         marks.extend(marked.into_iter().map(|id| (*send, id)));
-        if let Some(told) = told.get_mut(send) {
-            told.recounted = true;
-            told.times[Fact::ClickedHuman as usize] =
+        if let Some(send_times) = all.get_mut(send) {
+            send_times.recounted = true;
+            send_times.times[Fact::ClickedHuman as usize] =
                 clicks.iter().filter(|click| !click.machine).map(|click| click.at).min();
         }
     }
-    mark_events(db, &marks, reason).await
+    mark_machine_events(db, &marks, reason).await
 }
 
-/// Marks events that were taken for a person's.
-async fn mark_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &str) -> sqlx::Result<()> {
+/// Marks events as a machine's that counted as a person's.
+async fn mark_machine_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &str) -> sqlx::Result<()> {
     if marks.is_empty() {
         return Ok(());
     }
@@ -296,16 +301,16 @@ async fn mark_events(db: &mut PgConnection, marks: &[(SendKey, Uuid)], reason: &
     .map(drop)
 }
 
-/// Sets the first times on the sends, and answers for each batch how many sends more, or fewer, have a fact.
+/// Sets the first times on the sends, and answers by batch the change in the number of sends with each fact.
 async fn fold_sends(
     db: &mut PgConnection,
-    told: &BTreeMap<SendKey, Told>,
+    all: &BTreeMap<SendKey, FactTimes>,
     hours: &mut Hours,
 ) -> sqlx::Result<BTreeMap<BatchKey, Each<i32>>> {
-    let (tenants, sends, months) = columns(told.keys());
-    let column = |fact: Fact| told.values().map(|told| told.times[fact as usize]).collect::<Vec<Time>>();
-    let recounted: Vec<bool> = told.values().map(|told| told.recounted).collect();
-    let reopened: Vec<bool> = told.values().map(|told| told.reopened).collect();
+    let (tenants, sends, months) = columns(all.keys());
+    let column = |fact: Fact| all.values().map(|send| send.times[fact as usize]).collect::<Vec<Time>>();
+    let recounted: Vec<bool> = all.values().map(|send| send.recounted).collect();
+    let reopened: Vec<bool> = all.values().map(|send| send.reopened).collect();
     let rows = sqlx::query_file!(
         "queries/facts/fold.sql",
         &tenants,
@@ -334,7 +339,7 @@ async fn fold_sends(
             let (before, after) = (time(&row.before), time(&row.after));
             change[fact as usize] += i32::from(after.is_some()) - i32::from(before.is_some());
             for (hour, by) in moves(before, after).into_iter().flatten() {
-                hours.add(batch, fact.word(), hour, by);
+                hours.add(batch, fact.name(), hour, by);
             }
         }
     }
@@ -342,7 +347,7 @@ async fn fold_sends(
     Ok(changes)
 }
 
-/// Counts the facts on their batches, which are locked.
+/// Adds the changes to the counters of the batches, which are locked.
 async fn count(db: &mut PgConnection, changes: &BTreeMap<BatchKey, Each<i32>>) -> sqlx::Result<()> {
     if changes.is_empty() {
         return Ok(());

@@ -11,7 +11,7 @@ use stage_rig::Rig;
 use uuid::Uuid;
 
 use super::{
-    Fact, Marked, Time,
+    Fact, MarkedSignal, Time,
     each::{self, Each},
     record,
 };
@@ -31,7 +31,7 @@ const GROUP: usize = 500;
 /// What happens to each mail: eleven signals, and that the ledger learns that it was sent.
 const FACTS: usize = 12;
 /// Two of them come twice.
-const TURNS: usize = FACTS + 2;
+const POSITIONS: usize = FACTS + 2;
 /// The turn of the ledger itself, which does not repeat.
 const SENT: usize = 11;
 
@@ -89,17 +89,17 @@ impl Chance {
 }
 
 /// A mail, and the order in which it is told of.
-struct Told {
+struct MailOrder {
     send: SendId,
     order: Vec<usize>,
 }
 
-fn signal(tenant: Uuid, told: &Told, fact: usize) -> Signal {
+fn signal(tenant: Uuid, mail: &MailOrder, fact: usize) -> Signal {
     let (seconds, kind, user_agent) = happens(fact);
     Signal {
-        signal_id: Uuid::new_v5(&told.send.0, &fact.to_be_bytes()),
+        signal_id: Uuid::new_v5(&mail.send.0, &fact.to_be_bytes()),
         tenant_id: tenant,
-        send_id: told.send.0,
+        send_id: mail.send.0,
         occurred_at: accepted() + TimeDelta::seconds(seconds),
         kind,
         ip: Some("203.0.113.9".to_owned()),
@@ -108,15 +108,15 @@ fn signal(tenant: Uuid, told: &Told, fact: usize) -> Signal {
 }
 
 /// Tells the turns of these mails, now one at a time, now several together.
-async fn tell(pool: PgPool, tenant: Uuid, batch: Uuid, sends: Vec<Told>, shard: i16, mut chance: Chance) {
-    let mut turn = 0;
-    while turn < TURNS {
-        let to = (turn + 1 + chance.below(7)).min(TURNS);
+async fn record_orders(pool: PgPool, tenant: Uuid, batch: Uuid, sends: Vec<MailOrder>, shard: i16, mut chance: Chance) {
+    let mut position = 0;
+    while position < POSITIONS {
+        let to = (position + 1 + chance.below(7)).min(POSITIONS);
         let mut signals: Vec<Signal> = Vec::new();
         let mut sent: Vec<Uuid> = Vec::new();
-        for told in &sends {
-            for fact in &told.order[turn..to] {
-                if *fact == SENT { sent.push(told.send.0) } else { signals.push(signal(tenant, told, *fact)) }
+        for mail in &sends {
+            for fact in &mail.order[position..to] {
+                if *fact == SENT { sent.push(mail.send.0) } else { signals.push(signal(tenant, mail, *fact)) }
             }
         }
         let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await.unwrap();
@@ -135,7 +135,7 @@ async fn tell(pool: PgPool, tenant: Uuid, batch: Uuid, sends: Vec<Told>, shard: 
         .unwrap();
         record(&mut tx, &signals, &[], shard).await.unwrap();
         tx.commit().await.unwrap();
-        turn = to;
+        position = to;
     }
 }
 
@@ -156,20 +156,23 @@ async fn a_thousand_orders_of_the_same_facts_fold_to_one_state_in_the_ledger() {
     }
     sqlx::query("update sends set state = 'fenced', fenced_at = $1").bind(accepted()).execute(&rig.pool).await.unwrap();
     sqlx::query("update batches set fenced = size, queued = 0").execute(&rig.pool).await.unwrap();
-    let telling = batches
+    let groups = batches
         .into_iter()
         .enumerate()
         .flat_map(|(number, batch)| (0..SENDS).step_by(GROUP).map(move |first| (number, batch, first)));
     let mut tasks = tokio::task::JoinSet::new();
-    for (number, batch, first) in telling {
+    for (number, batch, first) in groups {
         let sends = (first..first + GROUP)
-            .map(|ordinal| Told { send: SendId::of(batch, u16::try_from(ordinal).unwrap()), order: chance.order() })
+            .map(|ordinal| MailOrder {
+                send: SendId::of(batch, u16::try_from(ordinal).unwrap()),
+                order: chance.order(),
+            })
             .collect();
         let own = Chance(chance.0 | 1);
         while tasks.len() >= 2 {
             tasks.join_next().await.unwrap().unwrap();
         }
-        tasks.spawn(tell(rig.pool.clone(), tenant.id, batch, sends, i16::try_from(number % 16).unwrap(), own));
+        tasks.spawn(record_orders(rig.pool.clone(), tenant.id, batch, sends, i16::try_from(number % 16).unwrap(), own));
     }
     tasks.join_all().await;
     sqlx::query("update batches set state = 'done', announce_after = null, done_at = now()")
@@ -217,26 +220,26 @@ struct Memory {
 impl Memory {
     /// Records what is told together, as [`record`] does.
     fn record(&mut self, signals: &[Signal]) {
-        let mut new: Vec<Marked<'_>> = Vec::new();
+        let mut new: Vec<MarkedSignal<'_>> = Vec::new();
         for signal in signals {
             if self.known.contains(&signal.signal_id) {
                 continue;
             }
             self.known.push(signal.signal_id);
             let machine = each::machine_reason(signal, Some(accepted()));
-            new.push(Marked { signal, machine });
+            new.push(MarkedSignal { signal, machine });
             if let SignalKind::Clicked { link, .. } = signal.kind {
                 let (id, at) = (signal.signal_id, signal.occurred_at);
                 self.clicks.push(Click { id, at, link: link.into(), machine: machine.is_some() });
             }
         }
-        for (_, told) in super::tell(&new, &mut super::Fresh::default(), &mut Hours::default()) {
+        for (_, sent) in super::collect_times(&new, &mut super::FreshCounts::default(), &mut Hours::default()) {
             for fact in Fact::ALL {
-                let told = told.times[fact as usize];
+                let time = sent.times[fact as usize];
                 let known = &mut self.times[fact as usize];
-                *known = [*known, told].into_iter().flatten().min();
+                *known = [*known, time].into_iter().flatten().min();
             }
-            if told.times[Fact::Clicked as usize].is_some() {
+            if sent.times[Fact::Clicked as usize].is_some() {
                 machine::bursts(&mut self.clicks);
                 self.times[Fact::ClickedHuman as usize] =
                     self.clicks.iter().filter(|click| !click.machine).map(|click| click.at).min();
@@ -266,19 +269,19 @@ fn ten_thousand_orders_of_the_same_facts_come_to_one_state() {
         Fact::Confirmed => None,
     };
     for _ in 0..ORDERS {
-        let told = Told { send: SendId(new_id()), order: chance.order() };
+        let orders = MailOrder { send: SendId(new_id()), order: chance.order() };
         let mut mail = Memory::default();
-        let mut turn = 0;
-        while turn < TURNS {
-            let to = (turn + 1 + chance.below(7)).min(TURNS);
-            let facts = told.order[turn..to].iter().filter(|fact| **fact != SENT);
-            let signals: Vec<Signal> = facts.map(|fact| signal(tenant, &told, *fact)).collect();
+        let mut position = 0;
+        while position < POSITIONS {
+            let to = (position + 1 + chance.below(7)).min(POSITIONS);
+            let facts = orders.order[position..to].iter().filter(|fact| **fact != SENT);
+            let signals: Vec<Signal> = facts.map(|fact| signal(tenant, &orders, *fact)).collect();
             mail.record(&signals);
-            turn = to;
+            position = to;
         }
         for fact in Fact::ALL {
-            assert_eq!(mail.times[fact as usize], expected(fact), "{fact:?} after {:?}", told.order);
+            assert_eq!(mail.times[fact as usize], expected(fact), "{fact:?} after {:?}", orders.order);
         }
-        assert_eq!(mail.clicks.iter().filter(|click| click.machine).count(), 2, "{:?}", told.order);
+        assert_eq!(mail.clicks.iter().filter(|click| click.machine).count(), 2, "{:?}", orders.order);
     }
 }

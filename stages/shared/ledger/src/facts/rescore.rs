@@ -1,6 +1,6 @@
-//! Opens and clicks judged anew, by the rules as they are now: from what was kept of each, in slices, each in a transaction that
-//! moves marks, times, counters and totals together, and notes the mails whose clicks count now and did not, or did and do not, for
-//! who credits outcomes by them. Harmless to repeat and to interrupt: what is as the rules say is left alone.
+//! Rescore: classifies stored opens and clicks again by the current rules, in slices. One transaction per slice changes marks, times,
+//! counters and totals together, and notes the mails with clicks that changed sides, so that the attribution stage credits their outcomes
+//! again. Harmless to repeat and to interrupt: events that match the rules are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,37 +9,39 @@ use runtime::plans;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{Fact, Look, SendKey, Told, columns, count, fold_sends, lock_batches, look_at_sends, random_shard};
+use super::{
+    Fact, FactTimes, SendKey, SendProgress, columns, count, fold_sends, lock_batches, random_shard, read_progress,
+};
 use crate::{
     hours::Hours,
     machine::{self, Touch},
 };
 
-/// Which mail is looked at.
+/// Which mail a rescore covers.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Scope {
-    /// Of this tenant only.
+pub struct RescoreScope {
+    /// Only mail of this tenant.
     pub tenant: Option<Uuid>,
-    /// Made since then only.
+    /// Only mail made since then.
     pub since: Option<DateTime<Utc>>,
 }
 
-/// What was done, or would be.
+/// What a rescore changed, or a dry run would change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Done {
-    /// Mails that were opened or clicked and looked at.
+pub struct RescoreTotals {
+    /// Mails with opens or clicks.
     pub sends: u64,
-    /// Opens and clicks of these.
+    /// Their opens and clicks.
     pub events: u64,
-    /// Marked as a machine's now, and not before.
+    /// Now a machine's, and before a person's.
     pub marked: u64,
-    /// Taken for a person's now, and not before.
+    /// Now a person's, and before a machine's.
     pub cleared: u64,
-    /// The same verdict for another reason, or by an older version of the rules.
+    /// The same class for another reason, or by an older version of the rules.
     pub relabelled: u64,
 }
 
-impl Done {
+impl RescoreTotals {
     fn add(&mut self, other: Self) {
         self.sends += other.sends;
         self.events += other.events;
@@ -48,7 +50,7 @@ impl Done {
         self.relabelled += other.relabelled;
     }
 
-    /// Events that are not, or were not, as the rules say.
+    /// Events whose marks differ from the rules.
     #[must_use]
     pub fn changed(&self) -> u64 {
         self.marked + self.cleared + self.relabelled
@@ -58,8 +60,8 @@ impl Done {
 /// Sends of one slice: bounds how long batches are locked.
 const SLICE: i64 = 500;
 
-/// An open or click, as kept.
-struct Kept {
+/// A stored open or click.
+struct StoredTouch {
     send: SendKey,
     id: Uuid,
     click: bool,
@@ -72,27 +74,27 @@ struct Kept {
     version: i32,
 }
 
-/// A mark that is not as the rules say.
-struct Change {
+/// A mark that differs from the rules.
+struct MarkChange {
     send: SendKey,
     id: Uuid,
     reason: Option<&'static str>,
 }
 
-/// Judges all mail of the scope anew. `progress` is told after each slice. With `dry_run` nothing is changed.
+/// Classifies all opens and clicks of the scope again. `progress` is called after each slice. A `dry_run` changes nothing.
 ///
 /// # Errors
 /// When Postgres is away; what was done stands, and the next run goes on from there.
 pub async fn rescore(
     pool: &PgPool,
-    scope: Scope,
+    scope: RescoreScope,
     dry_run: bool,
-    mut progress: impl FnMut(&Done),
-) -> sqlx::Result<Done> {
+    mut progress: impl FnMut(&RescoreTotals),
+) -> sqlx::Result<RescoreTotals> {
     let shard = random_shard();
     let floor = scope.since.map_or(Uuid::nil(), first_id);
     let mut after: SendKey = (Uuid::nil(), Uuid::nil());
-    let mut done = Done::default();
+    let mut done = RescoreTotals::default();
     loop {
         let sends: Vec<SendKey> =
             sqlx::query_file!("queries/facts/touched_sends.sql", after.0, after.1, scope.tenant, floor, SLICE)
@@ -103,7 +105,7 @@ pub async fn rescore(
                 .collect();
         let Some(last) = sends.last().copied() else { return Ok(done) };
         let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
-        let slice = judge_slice(&mut tx, sends, shard).await?;
+        let slice = rescore_slice(&mut tx, sends, shard).await?;
         if dry_run {
             tx.rollback().await?
         } else {
@@ -120,31 +122,32 @@ fn first_id(at: DateTime<Utc>) -> Uuid {
     Uuid::from_u128(u128::from(at.timestamp_millis().max(0).unsigned_abs()) << 80)
 }
 
-async fn judge_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -> sqlx::Result<Done> {
+async fn rescore_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -> sqlx::Result<RescoreTotals> {
     let named = sends.into_iter().collect();
     lock_batches(db, &named).await?;
-    let known = look_at_sends(db, &named).await?;
-    let kept = read(db, &known).await?;
-    let mut done = Done { sends: known.len() as u64, events: kept.len() as u64, ..Done::default() };
-    let mut told: BTreeMap<SendKey, Told> = BTreeMap::new();
-    let mut changes: Vec<Change> = Vec::new();
+    let known = read_progress(db, &named).await?;
+    let touches = read(db, &known).await?;
+    let mut done =
+        RescoreTotals { sends: known.len() as u64, events: touches.len() as u64, ..RescoreTotals::default() };
+    let mut new_times: BTreeMap<SendKey, FactTimes> = BTreeMap::new();
+    let mut changes: Vec<MarkChange> = Vec::new();
     let mut recredited: BTreeSet<SendKey> = BTreeSet::new();
-    for of_send in kept.chunk_by(|one, other| one.send == other.send) {
-        let accepted_at = known.get(&of_send[0].send).and_then(|look| look.accepted_at);
-        let reasons = verdicts(of_send, accepted_at);
+    for of_send in touches.chunk_by(|one, other| one.send == other.send) {
+        let accepted_at = known.get(&of_send[0].send).and_then(|progress| progress.accepted_at);
+        let reasons = machine_reasons(of_send, accepted_at);
         let moved = note(of_send, &reasons, &mut done, &mut changes);
         if of_send.iter().zip(&reasons).any(|(one, reason)| one.click && one.machine != reason.is_some()) {
             recredited.insert(of_send[0].send);
         }
         if moved {
-            told.insert(of_send[0].send, times(of_send, &reasons));
+            new_times.insert(of_send[0].send, times(of_send, &reasons));
         }
     }
-    mark(db, &changes).await?;
+    write_marks(db, &changes).await?;
     note_recredited(db, &recredited).await?;
-    if !told.is_empty() {
+    if !new_times.is_empty() {
         let mut hours = Hours::default();
-        let counters = fold_sends(db, &told, &mut hours).await?;
+        let counters = fold_sends(db, &new_times, &mut hours).await?;
         count(db, &counters).await?;
         hours.write(db, shard).await?;
     }
@@ -152,12 +155,12 @@ async fn judge_slice(db: &mut PgConnection, sends: Vec<SendKey>, shard: i16) -> 
 }
 
 /// All opens and clicks of these sends, by send.
-async fn read(db: &mut PgConnection, known: &BTreeMap<SendKey, Look>) -> sqlx::Result<Vec<Kept>> {
+async fn read(db: &mut PgConnection, known: &BTreeMap<SendKey, SendProgress>) -> sqlx::Result<Vec<StoredTouch>> {
     let (tenants, ids, months) = columns(known.keys());
     let rows = sqlx::query_file!("queries/facts/touches.sql", &tenants, &ids, &months).fetch_all(db).await?;
     Ok(rows
         .into_iter()
-        .map(|row| Kept {
+        .map(|row| StoredTouch {
             send: (row.tenant_id, row.send_id),
             id: row.id,
             click: row.click,
@@ -172,19 +175,19 @@ async fn read(db: &mut PgConnection, known: &BTreeMap<SendKey, Look>) -> sqlx::R
         .collect())
 }
 
-/// Why each of a send's opens and clicks is a machine's: first by itself, then the clicks by their neighbours.
-fn verdicts(kept: &[Kept], accepted_at: Option<DateTime<Utc>>) -> Vec<Option<&'static str>> {
-    let judge = |one: &Kept| {
+/// The reason for each of a send's opens and clicks that is a machine's: first each by itself, then clicks by the clicks near them.
+fn machine_reasons(touches: &[StoredTouch], accepted_at: Option<DateTime<Utc>>) -> Vec<Option<&'static str>> {
+    let classify_touch = |one: &StoredTouch| {
         let (ip, user_agent) = (one.ip.as_deref(), one.user_agent.as_deref());
-        machine::judge(&Touch { click: one.click, at: one.at, accepted_at, ip, user_agent })
+        machine::classify(&Touch { click: one.click, at: one.at, accepted_at, ip, user_agent })
     };
-    let mut reasons: Vec<Option<&'static str>> = kept.iter().map(judge).collect();
-    let clicks = kept.iter().zip(&reasons).filter(|(one, _)| one.click);
+    let mut reasons: Vec<Option<&'static str>> = touches.iter().map(classify_touch).collect();
+    let clicks = touches.iter().zip(&reasons).filter(|(one, _)| one.click);
     let mut clicks: Vec<machine::Click> = clicks
         .map(|(one, reason)| machine::Click { id: one.id, at: one.at, link: one.link, machine: reason.is_some() })
         .collect();
     let (burst, why) = machine::bursts(&mut clicks);
-    for (one, reason) in kept.iter().zip(&mut reasons) {
+    for (one, reason) in touches.iter().zip(&mut reasons) {
         if burst.contains(&one.id) {
             *reason = Some(why);
         }
@@ -192,10 +195,15 @@ fn verdicts(kept: &[Kept], accepted_at: Option<DateTime<Utc>>) -> Vec<Option<&'s
     reasons
 }
 
-/// Notes what differs from the rules; answers whether a verdict does.
-fn note(kept: &[Kept], reasons: &[Option<&'static str>], done: &mut Done, changes: &mut Vec<Change>) -> bool {
+/// Collects the marks that differ from the rules; true if one changes between person and machine.
+fn note(
+    touches: &[StoredTouch],
+    reasons: &[Option<&'static str>],
+    done: &mut RescoreTotals,
+    changes: &mut Vec<MarkChange>,
+) -> bool {
     let mut moved = false;
-    for (one, reason) in kept.iter().zip(reasons) {
+    for (one, reason) in touches.iter().zip(reasons) {
         match (one.machine, reason.is_some()) {
             (false, true) => done.marked += 1,
             (true, false) => done.cleared += 1,
@@ -203,24 +211,24 @@ fn note(kept: &[Kept], reasons: &[Option<&'static str>], done: &mut Done, change
             _ => done.relabelled += 1,
         }
         moved |= one.machine != reason.is_some();
-        changes.push(Change { send: one.send, id: one.id, reason: *reason });
+        changes.push(MarkChange { send: one.send, id: one.id, reason: *reason });
     }
     moved
 }
 
-/// The first open and the first click that are a person's.
-fn times(kept: &[Kept], reasons: &[Option<&'static str>]) -> Told {
+/// The times of the first human open and the first human click.
+fn times(touches: &[StoredTouch], reasons: &[Option<&'static str>]) -> FactTimes {
     let first = |click: bool| {
-        let people = kept.iter().zip(reasons).filter(|(one, reason)| one.click == click && reason.is_none());
+        let people = touches.iter().zip(reasons).filter(|(one, reason)| one.click == click && reason.is_none());
         people.map(|(one, _)| one.at).min()
     };
-    let mut told = Told { recounted: true, reopened: true, ..Told::default() };
-    told.times[Fact::OpenedHuman as usize] = first(false);
-    told.times[Fact::ClickedHuman as usize] = first(true);
-    told
+    let mut new_times = FactTimes { recounted: true, reopened: true, ..FactTimes::default() };
+    new_times.times[Fact::OpenedHuman as usize] = first(false);
+    new_times.times[Fact::ClickedHuman as usize] = first(true);
+    new_times
 }
 
-async fn mark(db: &mut PgConnection, changes: &[Change]) -> sqlx::Result<()> {
+async fn write_marks(db: &mut PgConnection, changes: &[MarkChange]) -> sqlx::Result<()> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -241,7 +249,7 @@ async fn mark(db: &mut PgConnection, changes: &[Change]) -> sqlx::Result<()> {
     .map(drop)
 }
 
-/// Leaves a note of mails whose clicks are a person's now and were not, or were and are not.
+/// Notes mails with clicks that changed between person and machine.
 async fn note_recredited(db: &mut PgConnection, sends: &BTreeSet<SendKey>) -> sqlx::Result<()> {
     if sends.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Signals after which a recipient gets no more mail.
+//! Suppressions that follow from signals.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use uuid::Uuid;
 use super::each::is_complaint;
 use crate::suppressions::{self, NewSuppression, SuppressionReason};
 
-/// Suppresses the recipients of new opt-outs and complaints, and addresses that do not exist. A soft bounce, or one that is about us,
-/// suppresses nobody here. An opt-out by a page of ours is committed with its fact ([`crate::opt_out`]); this holds for
-/// what providers and reports tell. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
+/// Suppresses the recipients of new opt-outs and complaints, and addresses that do not exist. A soft bounce, or a block of the sender,
+/// suppresses no address here. An opt-out on the engine's own page is committed with its fact ([`crate::opt_out`]); this covers opt-outs
+/// that providers and reports bring. The contacts are locked first, in id order, as every suppression writer does; the batches are locked.
 pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Result<()> {
     let leaving: Vec<&Signal> =
         new.iter().copied().filter(|signal| matches!(signal.kind, SignalKind::Unsubscribed { .. })).collect();
@@ -39,7 +39,7 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
         let (tenants, ids, months) = keys(leaving.iter().copied());
         let at: Vec<DateTime<Utc>> = leaving.iter().map(|signal| signal.occurred_at).collect();
         let left =
-            sqlx::query_file!("queries/facts/leave.sql", &tenants, &ids, &months, &at).fetch_all(&mut *db).await?;
+            sqlx::query_file!("queries/facts/opt_out.sql", &tenants, &ids, &months, &at).fetch_all(&mut *db).await?;
         new.extend(left.into_iter().map(|row| {
             let new = NewSuppression::new(row.tenant_id, row.address, SuppressionReason::Unsubscribe, "recipient");
             new.because_of(row.send_id)

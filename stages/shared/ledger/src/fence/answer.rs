@@ -1,6 +1,6 @@
-//! A provider's words.
+//! The answer of a server or provider.
 
-/// A provider's words, as the ledger keeps them.
+/// The answer of a server or provider, as the ledger stores it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The SMTP code.
@@ -15,7 +15,7 @@ impl Answer {
     /// The most characters kept.
     pub const TEXT_MAX: usize = 500;
 
-    /// Words without a code.
+    /// An answer without a code.
     #[must_use]
     pub fn text(text: &str) -> Self {
         let kept: String = text.chars().filter(|c| *c != '\0').take(Self::TEXT_MAX).collect();

@@ -1,4 +1,4 @@
-//! What the stage asks of the ledger: one send from one state to another.
+//! Changes: the delivery stage asks the ledger to move one send from one state to another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,10 +9,10 @@ use uuid::Uuid;
 use super::Answer;
 use crate::warmup::{DomainKey, WarmupPermit};
 
-/// What a claim read about a batch.
+/// The facts about a batch that a claim has read.
 #[derive(Debug)]
 pub struct BatchContext {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// The batch.
     pub batch_id: Uuid,
@@ -24,50 +24,50 @@ pub struct BatchContext {
     pub lane: Lane,
     /// Marketing or not.
     pub classification: Classification,
-    /// Nothing leaves: the capture provider takes it.
+    /// True for the sandbox: the capture provider takes the mail, nothing leaves.
     pub sandbox: bool,
-    /// Its sending domain, while that is warmed up.
+    /// Its sending domain, while that is in warm-up.
     pub warming: Option<Uuid>,
     /// When it was written.
     pub created_at: DateTime<Utc>,
 }
 
-/// What becomes of mail that may have been taken: campaigns and marketing stay unknown for good at the first doubt; other mail gets one
-/// more attempt with the same bytes and Message-ID (README, promise 4).
+/// True if mail with an unknown outcome gets one more attempt, with the same bytes and Message-ID. Campaigns and marketing never do: they
+/// stay unknown (README, promise 4).
 pub fn is_tried_again(kind: MessageKind, classification: Classification) -> bool {
     kind != MessageKind::Campaign && classification != Classification::Marketing
 }
 
 /// A send this process has claimed.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct ClaimedSend {
     /// Its id.
     pub id: Uuid,
     /// The recipient.
     pub contact_id: Uuid,
-    /// Proves that the claim is still ours.
+    /// The claim token: proves that the claim still holds.
     pub token: Uuid,
     /// Which attempt this is, from 1.
     pub attempt: i16,
-    /// How often it has ended in doubt before.
+    /// How often its outcome was unknown before.
     pub doubtful: i16,
     /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
-    /// It was deferred or put off before.
+    /// It was deferred before.
     pub was_deferred: bool,
-    /// Its place in what the warm-up of its domain leaves for today.
+    /// Its permit under the warm-up cap of its domain.
     pub _permit: Option<Arc<WarmupPermit>>,
     /// Its batch.
     pub batch: Arc<BatchContext>,
 }
 
-impl Held {
-    /// Its sending domain, while that is warmed up.
+impl ClaimedSend {
+    /// Its sending domain, while that is in warm-up.
     pub fn warming(&self) -> Option<DomainKey> {
         self.batch.warming.map(|domain| (self.batch.tenant_id, domain))
     }
 
-    /// A number of its batch: sends of one batch that wait for the same thing come back together.
+    /// A number of its batch: the sends of one batch are deferred to the same time.
     pub fn seed(&self) -> u64 {
         u64::try_from((self.batch.batch_id.as_u128() >> 9) & u128::from(u64::MAX)).unwrap_or(0)
     }
@@ -78,18 +78,18 @@ impl Held {
     }
 }
 
-/// Until a batch of a paused tenant is rung for, to be put aside.
-pub const PUT_OFF: Duration = Duration::from_secs(1);
+/// Wait until a batch of a paused tenant is announced again; compliance then sets it aside.
+pub const TENANT_PAUSED_WAIT: Duration = Duration::from_secs(1);
 
-/// When the batch is announced again.
+/// When a batch is announced again.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Ring {
-    /// As it would be anyway.
+pub enum NextAnnouncement {
+    /// As planned before.
     AsPlanned,
     /// After this time.
     After(Duration),
-    /// Not before it is handed on again: the campaign is paused.
-    Hold,
+    /// Not before dispatch: the campaign is paused.
+    OnDispatch,
 }
 
 /// A captured message, as much of it as is kept.
@@ -113,37 +113,37 @@ impl Captured {
 #[derive(Debug, Clone)]
 pub struct Change {
     /// Which send.
-    pub send: Held,
+    pub send: ClaimedSend,
     /// The state it must be in.
     pub from: SendState,
     /// The state it gets.
     pub to: SendState,
     /// Skip reason or failure class.
     pub reason: Option<&'static str>,
-    /// The provider's words.
+    /// The answer of the server or provider.
     pub answer: Answer,
     /// For `deferred`: until the next attempt.
     pub wait: Option<Duration>,
     /// The attempt did not take place and does not count.
     pub uncounted: bool,
-    /// The outcome is in doubt.
+    /// The outcome is unknown.
     pub doubted: bool,
     /// The fact to record.
     pub event: Option<&'static str>,
     /// The address does not exist: suppress it.
     pub suppress: Option<String>,
-    /// The way out it was tried by, once it was.
+    /// The provider route of the attempt, if there was one.
     pub provider: Option<&'static str>,
-    /// The id it has there.
+    /// The mail's id with the provider.
     pub provider_message_id: Option<String>,
-    /// What the capture provider keeps.
+    /// The copy that the capture provider keeps.
     pub captured: Option<Captured>,
     /// When its batch is announced again.
-    pub ring: Ring,
+    pub announce: NextAnnouncement,
 }
 
 impl Change {
-    fn new(send: Held, from: SendState, to: SendState) -> Self {
+    fn new(send: ClaimedSend, from: SendState, to: SendState) -> Self {
         Self {
             send,
             from,
@@ -158,22 +158,22 @@ impl Change {
             provider: None,
             provider_message_id: None,
             captured: None,
-            ring: Ring::AsPlanned,
+            announce: NextAnnouncement::AsPlanned,
         }
     }
 
-    /// The last gate is passed.
-    pub fn fenced(send: Held) -> Self {
+    /// The fence is passed.
+    pub fn fenced(send: ClaimedSend) -> Self {
         Self::new(send, SendState::Claimed, SendState::Fenced)
     }
 
-    /// The server took it.
-    pub fn sent(send: Held, answer: Answer) -> Self {
+    /// The server accepted it.
+    pub fn sent(send: ClaimedSend, answer: Answer) -> Self {
         Self { answer, event: Some("sent"), ..Self::new(send, SendState::Fenced, SendState::Sent) }
     }
 
     /// The server said "later".
-    pub fn deferred(send: Held, from: SendState, class: &'static str, answer: Answer, wait: Duration) -> Self {
+    pub fn deferred(send: ClaimedSend, from: SendState, class: &'static str, answer: Answer, wait: Duration) -> Self {
         Self {
             reason: Some(class),
             answer,
@@ -183,8 +183,8 @@ impl Change {
         }
     }
 
-    /// Nothing was tried, by our own choice; the next attempt is due after `wait`. `reason`: `paced` or `warmup`.
-    pub fn waiting(send: Held, reason: &'static str, wait: Duration) -> Self {
+    /// Postponed without an attempt; the next one is due after `wait`. `reason`: `paced` or `warmup`.
+    pub fn waiting(send: ClaimedSend, reason: &'static str, wait: Duration) -> Self {
         Self {
             reason: Some(reason),
             wait: Some(wait),
@@ -194,7 +194,13 @@ impl Change {
     }
 
     /// Permanently refused. `suppress` is the address, when it certainly does not exist.
-    pub fn failed(send: Held, from: SendState, class: &'static str, answer: Answer, suppress: Option<String>) -> Self {
+    pub fn failed(
+        send: ClaimedSend,
+        from: SendState,
+        class: &'static str,
+        answer: Answer,
+        suppress: Option<String>,
+    ) -> Self {
         Self {
             reason: Some(class),
             answer,
@@ -204,46 +210,50 @@ impl Change {
         }
     }
 
-    /// Its time ran out.
-    pub fn expired(send: Held, from: SendState, class: &'static str, answer: Answer) -> Self {
+    /// Its retry deadline has passed.
+    pub fn expired(send: ClaimedSend, from: SendState, class: &'static str, answer: Answer) -> Self {
         Self { reason: Some(class), answer, event: Some("expired"), ..Self::new(send, from, SendState::Expired) }
     }
 
-    /// Nobody can say whether the server took it.
-    pub fn unknown(send: Held, reason: &'static str) -> Self {
+    /// Whether the server accepted it is unknown.
+    pub fn unknown(send: ClaimedSend, reason: &'static str) -> Self {
         let again = is_tried_again(send.batch.kind, send.batch.classification) && send.doubtful == 0;
-        let (to, ring) = if again {
-            (SendState::Queued, Ring::After(Duration::from_secs(5)))
+        let (to, announce) = if again {
+            (SendState::Queued, NextAnnouncement::After(Duration::from_secs(5)))
         } else {
-            (SendState::Unknown, Ring::AsPlanned)
+            (SendState::Unknown, NextAnnouncement::AsPlanned)
         };
         Self {
             reason: Some(reason),
             doubted: true,
             event: Some("unknown"),
-            ring,
+            announce,
             ..Self::new(send, SendState::Fenced, to)
         }
     }
 
-    /// Certainly not sent and still owed: back to the queue, rung again after `wait`.
-    pub fn released(send: Held, from: SendState, wait: Duration) -> Self {
-        Self { uncounted: true, ring: Ring::After(wait), ..Self::new(send, from, SendState::Queued) }
+    /// Certainly not sent and still owed: queued again, its batch announced after `wait`.
+    pub fn released(send: ClaimedSend, from: SendState, wait: Duration) -> Self {
+        Self { uncounted: true, announce: NextAnnouncement::After(wait), ..Self::new(send, from, SendState::Queued) }
     }
 
-    /// Back to the queue until the campaign goes on.
-    pub fn held_back(send: Held) -> Self {
-        Self { uncounted: true, ring: Ring::Hold, ..Self::new(send, SendState::Claimed, SendState::Queued) }
+    /// Queued again until the campaign is resumed.
+    pub fn campaign_paused(send: ClaimedSend) -> Self {
+        Self {
+            uncounted: true,
+            announce: NextAnnouncement::OnDispatch,
+            ..Self::new(send, SendState::Claimed, SendState::Queued)
+        }
     }
 
-    /// Back to the queue while the tenant is paused. The batch is rung for again and comes to compliance, which puts it aside: it can
-    /// make sure that the tenant is not being resumed at the same time.
-    pub fn put_off(send: Held) -> Self {
-        Self::released(send, SendState::Claimed, PUT_OFF)
+    /// Queued again while the tenant is paused. The batch is announced again, and compliance sets it aside: only compliance can make sure
+    /// that the tenant is not resumed at the same time.
+    pub fn tenant_paused(send: ClaimedSend) -> Self {
+        Self::released(send, SendState::Claimed, TENANT_PAUSED_WAIT)
     }
 
     /// Withheld on purpose.
-    pub fn skipped(send: Held, reason: SkipReason) -> Self {
+    pub fn skipped(send: ClaimedSend, reason: SkipReason) -> Self {
         Self {
             reason: Some(reason.as_str()),
             uncounted: true,
@@ -253,11 +263,11 @@ impl Change {
     }
 
     /// The campaign was cancelled first.
-    pub fn cancelled(send: Held) -> Self {
+    pub fn cancelled(send: ClaimedSend) -> Self {
         Self { uncounted: true, ..Self::new(send, SendState::Claimed, SendState::Cancelled) }
     }
 
-    /// Says by which way it went, and under which id it is known there.
+    /// Sets the provider route and the mail's id with the provider.
     pub fn by(self, provider: &'static str, provider_message_id: Option<String>) -> Self {
         Self { provider: Some(provider), provider_message_id, ..self }
     }
@@ -272,7 +282,7 @@ impl Change {
         self.suppress.is_some()
     }
 
-    /// The totals this change adds to, when it takes place.
+    /// The totals this change adds to, if it takes place.
     pub fn rollups(&self) -> impl Iterator<Item = &'static str> {
         let state = match self.to {
             SendState::Sent => Some("sent"),
@@ -284,7 +294,7 @@ impl Change {
         state.into_iter().chain(self.is_bounce().then_some("bounced"))
     }
 
-    /// Why it failed or is in doubt, for the totals of failures: a class or code from a bounded set.
+    /// Why it failed or is unknown, for the totals of failures: a class or code from a bounded set.
     pub fn failure(&self) -> Option<&'static str> {
         let failed = matches!(self.to, SendState::Failed | SendState::Expired | SendState::Unknown);
         self.reason.filter(|_| failed)
@@ -299,12 +309,12 @@ impl Change {
         }
     }
 
-    /// Whether it waits by our own choice.
-    pub fn is_put_off(&self) -> bool {
+    /// True if it is postponed without an attempt.
+    pub fn is_postponed(&self) -> bool {
         self.to == SendState::Deferred && self.uncounted
     }
 
-    /// A fact's id: the same fact of the same attempt has the same one.
+    /// The fact's id: the same for the same fact of the same attempt.
     pub fn event_id(&self) -> Uuid {
         let name = [self.event.unwrap_or("").as_bytes(), &self.send.attempt.to_be_bytes()].concat();
         Uuid::new_v5(&self.send.id, &name)
@@ -322,7 +332,7 @@ mod tests {
     #[case::sequence(MessageKind::Sequence, Classification::Marketing, false)]
     #[case::transactional(MessageKind::Transactional, Classification::Transactional, true)]
     #[case::one_off(MessageKind::OneOff, Classification::Operational, true)]
-    fn marketing_is_never_sent_again_from_a_doubt(
+    fn marketing_is_never_sent_again_after_unknown(
         #[case] kind: MessageKind,
         #[case] classification: Classification,
         #[case] expected: bool,

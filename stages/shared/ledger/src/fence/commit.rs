@@ -1,9 +1,9 @@
 //! One group commit.
 //!
-//! Locks in the order everybody keeps: batches, contacts, sends, rollups. The contacts of the fences and the gates of their tenants are
-//! locked first and looked at in a later statement, so that a suppression, a cancel, a pause or a suspension that was answered before is
-//! always seen. A fence whose contact somebody else holds, or whose gate is being closed, is not decided: it comes again with the next
-//! group, and nobody waits for it.
+//! Locks in the order of the ledger: batches, contacts, sends, rollups. The contacts of the fences and the gates of their tenants are
+//! locked first and read in a later statement, so that a suppression, a cancel, a pause or a suspension that was answered before is
+//! always seen. A fence whose contact another transaction has locked, or whose gate is being closed, stays undecided: it comes again with
+//! the next group, and no other fence waits for it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,9 +18,9 @@ use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{
-    Change, Fence, GateDecision, Held, LedgerSettings,
+    Change, ClaimedSend, Fence, GateDecision, LedgerSettings,
     meter::Meter,
-    sql::{self, BatchKey, BatchLook, CounterDelta, Moved, Totals},
+    sql::{self, BatchKey, CounterDelta, FenceBatch, Moved, Totals},
     warming::Warming,
 };
 use crate::gate;
@@ -42,24 +42,24 @@ pub(super) fn random_shard() -> u8 {
     rand::random::<u8>() % SHARDS
 }
 
-/// The shard of one of its writers: each has another.
+/// The shard of one writer: each has its own.
 pub(super) fn shard_of(first: u8, number: usize) -> i16 {
     i16::try_from((usize::from(first) + number) % usize::from(SHARDS)).unwrap_or(0)
 }
 
-/// What became of a group.
+/// The result of a group.
 #[derive(Debug, Default)]
 pub(super) struct Committed {
-    /// The answer to each fence; none where somebody else holds the recipient.
+    /// The answer to each fence; `None` if another transaction has locked the recipient.
     pub fences: Vec<Option<Fence>>,
-    /// The recipients who are to be suppressed and whom somebody else holds: their changes are not written.
-    pub held: HashSet<Uuid>,
+    /// Recipients to be suppressed whose contacts another transaction has locked: their changes are not written.
+    pub locked_elsewhere: HashSet<Uuid>,
 }
 
 impl Committed {
-    /// Whether this change is still to be written.
+    /// True if this change is still to be written.
     pub fn leaves_out(&self, change: &Change) -> bool {
-        change.suppress.is_some() && self.held.contains(&change.send.contact_id)
+        change.suppress.is_some() && self.locked_elsewhere.contains(&change.send.contact_id)
     }
 }
 
@@ -70,9 +70,9 @@ impl Commits {
         Self { connections: PreparedPool::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
     }
 
-    /// Commits fences and changes together, as far as nobody else holds their recipients; `wait` for those who are to be suppressed. On
-    /// an error nothing is known to be written.
-    pub async fn commit(&self, fences: &[Held], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
+    /// Commits fences and changes together, except those whose contacts another transaction has locked; with `wait` it waits for contacts
+    /// to be suppressed. After an error, nothing may be assumed written.
+    pub async fn commit(&self, fences: &[ClaimedSend], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
         let mut connection = self.connections.take().await?;
         let committed = self.commit_on(&mut connection, fences, changes, wait).await?;
         self.connections.put_back(connection);
@@ -82,7 +82,7 @@ impl Commits {
     async fn commit_on(
         &self,
         connection: &mut PgConnection,
-        fences: &[Held],
+        fences: &[ClaimedSend],
         changes: &[Change],
         wait: bool,
     ) -> sqlx::Result<Committed> {
@@ -90,8 +90,8 @@ impl Commits {
         let mut tx = connection.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;
-        let held = hold_suppressed(&mut tx, changes, wait).await?;
-        let committed = Committed { fences: Vec::new(), held };
+        let locked_elsewhere = lock_suppressed(&mut tx, changes, wait).await?;
+        let committed = Committed { fences: Vec::new(), locked_elsewhere };
         let changes: Vec<&Change> = changes.iter().filter(|change| !committed.leaves_out(change)).collect();
         let suppressing: Vec<&Change> = changes.iter().copied().filter(|change| change.suppress.is_some()).collect();
         let (gated, meter, warming) = self.gate(&mut tx, fences).await?;
@@ -99,7 +99,7 @@ impl Commits {
         let (moved, late) = self.apply(&mut tx, &all).await?;
         debug_assert!(all.iter().all(|change| change.answer.code != Some(super::POISON)), "a poisonous result");
         let all_moved = || all.iter().copied().filter(|change| moved.has_left(change.send.id, change.from));
-        sql::settle(&mut tx, &self.bookings(&all, &moved, &late)).await?;
+        sql::move_counters(&mut tx, &self.deltas(&all, &moved, &late)).await?;
         sql::add_rollups(&mut tx, &totals(&all, &moved, &late), self.shard).await?;
         sql::add_usage(&mut tx, &meter.usage(all_moved(), self.shard)).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
@@ -121,39 +121,39 @@ impl Commits {
         Ok(Committed { fences: gated.iter().map(|change| change.as_ref().map(answer)).collect(), ..committed })
     }
 
-    /// Decides each fence whose recipient nobody else holds: the change it leads to. The meter has let through what is to pass, and no
-    /// more than the quotas leave; the warm-up of new domains comes before it, since what waits uses up nothing.
+    /// Decides each fence whose contact could be locked, and answers its change. The warm-up comes before the quota, because a send that
+    /// waits for it uses up no quota.
     async fn gate(
         &self,
         db: &mut PgConnection,
-        fences: &[Held],
+        fences: &[ClaimedSend],
     ) -> sqlx::Result<(Vec<Option<Change>>, Meter, Warming)> {
         if fences.is_empty() {
             return Ok((Vec::new(), Meter::default(), Warming::default()));
         }
         let (tenants, contacts) = contact_keys(fences.iter());
         let locked = sql::lock_for_fence(db, &tenants, &contacts).await?;
-        let standings = sql::look_at_contacts(db, &tenants, &contacts).await?;
-        let batches = sql::look_at_batches(db, &batch_keys(fences.iter())).await?;
-        let departed = sql::look_at_departures(db, &on_topics(fences, &batches)).await?;
+        let recipients = sql::read_contacts(db, &tenants, &contacts).await?;
+        let batches = sql::read_batches(db, &batch_keys(fences.iter())).await?;
+        let opted_out = sql::read_topic_opt_outs(db, &topic_members(fences, &batches)).await?;
         let mut meter = Meter::open(db, batches.values(), &self.quota).await?;
         let mut warming = Warming::open(db, fences).await?;
-        let decide = |send: &Held| {
-            let standing = standings.get(&send.contact_id);
-            if standing.is_some() && !locked.contains(&send.contact_id) {
+        let decide = |send: &ClaimedSend| {
+            let eligibility = recipients.get(&send.contact_id);
+            if eligibility.is_some() && !locked.contains(&send.contact_id) {
                 return None;
             }
             let batch = batches.get(&send.batch.batch_id);
             let has_left =
-                batch.and_then(|batch| batch.topic).is_some_and(|topic| departed.contains(&(topic, send.contact_id)));
-            Some(meter.admit(warming.admit(gated(send, batch, standing, has_left))))
+                batch.and_then(|batch| batch.topic).is_some_and(|topic| opted_out.contains(&(topic, send.contact_id)));
+            Some(meter.admit(warming.admit(gated(send, batch, eligibility, has_left))))
         };
         let changes = fences.iter().map(decide).collect();
         Ok((changes, meter, warming))
     }
 
-    /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: such a
-    /// send is looked for where the sweep may have put it, and the second set answers which of them moved from there.
+    /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: it also
+    /// applies to the states that the sweep may have set, and the second set answers which sends moved from there.
     async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
         let (mut moved, mut late) = (Moved::default(), Moved::default());
         for (month, changes) in by_month(all) {
@@ -161,7 +161,9 @@ impl Commits {
             let evidence: Vec<Change> = changes
                 .iter()
                 .filter(|change| !now.has_left(change.send.id, change.from))
-                .flat_map(|change| settled_by(change).iter().map(|from| Change { from: *from, ..(**change).clone() }))
+                .flat_map(|change| {
+                    resolvable_states(change).iter().map(|from| Change { from: *from, ..(**change).clone() })
+                })
                 .collect();
             if !evidence.is_empty() {
                 let refs: Vec<&Change> = evidence.iter().collect();
@@ -172,35 +174,35 @@ impl Commits {
         Ok((moved, late))
     }
 
-    fn bookings(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, CounterDelta> {
-        let mut bookings: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
+    fn deltas(&self, all: &[&Change], moved: &Moved, late: &Moved) -> BTreeMap<BatchKey, CounterDelta> {
+        let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
         for change in all {
             let Some(from) = came_from(change, moved, late) else { continue };
-            let booking = bookings.entry((change.send.batch.tenant_id, change.send.batch.batch_id)).or_default();
-            booking.moved(from, change.to);
-            booking.ring(change.ring);
+            let delta = deltas.entry((change.send.batch.tenant_id, change.send.batch.batch_id)).or_default();
+            delta.moved(from, change.to);
+            delta.announce(change.announce);
             if change.is_bounce() {
-                booking.bounced();
+                delta.bounced();
             }
             if is_delivered(change, moved, late) {
-                booking.delivered();
+                delta.delivered();
             }
             if change.to == SendState::Fenced {
-                booking.lease(self.fence_lease_seconds);
+                delta.lease(self.fence_lease_seconds);
             }
         }
-        bookings
+        deltas
     }
 }
 
-/// Locks the recipients who are to be suppressed; answers those whom somebody else holds, unless it is to wait for them.
-async fn hold_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) -> sqlx::Result<HashSet<Uuid>> {
-    let suppressing: Vec<&Held> =
+/// Locks the contacts to be suppressed; answers those that another transaction has locked, unless it waits for them.
+async fn lock_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) -> sqlx::Result<HashSet<Uuid>> {
+    let suppressing: Vec<&ClaimedSend> =
         changes.iter().filter(|change| change.suppress.is_some()).map(|change| &change.send).collect();
     if suppressing.is_empty() {
         return Ok(HashSet::new());
     }
-    // In the order of all. Those of the fences are never waited for, so no two writers wait for each other.
+    // In the lock order of the ledger. Contacts of fences are only tried, so two writers cannot deadlock.
     let (tenants, contacts) = contact_keys(suppressing.into_iter());
     if wait {
         sql::lock_for_suppression(db, &tenants, &contacts).await?;
@@ -211,29 +213,34 @@ async fn hold_suppressed(db: &mut PgConnection, changes: &[Change], wait: bool) 
 }
 
 /// The sends of campaigns to a topic: tenant, topic, contact.
-fn on_topics(fences: &[Held], batches: &HashMap<Uuid, BatchLook>) -> Vec<(Uuid, Uuid, Uuid)> {
-    let topic = |send: &Held| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
+fn topic_members(fences: &[ClaimedSend], batches: &HashMap<Uuid, FenceBatch>) -> Vec<(Uuid, Uuid, Uuid)> {
+    let topic = |send: &ClaimedSend| batches.get(&send.batch.batch_id).and_then(|batch| batch.topic);
     fences.iter().filter_map(|send| Some((send.batch.tenant_id, topic(send)?, send.contact_id))).collect()
 }
 
-/// The change a fence leads to. Who has left the topic has left this campaign.
-fn gated(send: &Held, batch: Option<&BatchLook>, standing: Option<&RecipientEligibility>, has_left: bool) -> Change {
+/// The change of a fence. A contact that has left the topic has left this campaign.
+fn gated(
+    send: &ClaimedSend,
+    batch: Option<&FenceBatch>,
+    eligibility: Option<&RecipientEligibility>,
+    has_left: bool,
+) -> Change {
     let send = send.clone();
-    let standing =
-        standing.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
+    let eligibility =
+        eligibility.map(|known| RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known });
     let mail = (send.batch.kind, send.batch.classification);
-    match gate::decide_send(batch.map(|batch| &batch.standing), standing.as_ref(), mail) {
+    match gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility.as_ref(), mail) {
         GateDecision::Pass => Change::fenced(send),
         GateDecision::Skip(reason) => Change::skipped(send, reason),
         GateDecision::Cancel => Change::cancelled(send),
-        GateDecision::Paused => Change::held_back(send),
-        GateDecision::TenantPaused => Change::put_off(send),
+        GateDecision::Paused => Change::campaign_paused(send),
+        GateDecision::TenantPaused => Change::tenant_paused(send),
     }
 }
 
-/// The states in which a send may be that a definite answer to its fence still settles. A refusal settles what is unknown for good; an
-/// acceptance also what is to be tried once more: its second attempt is not made.
-fn settled_by(change: &Change) -> &'static [SendState] {
+/// Further states of a send that a definite answer to its fence resolves. A refusal resolves `unknown`; an acceptance also resolves a send
+/// that is to be tried once more: the second attempt is not made.
+fn resolvable_states(change: &Change) -> &'static [SendState] {
     match (change.from, change.to) {
         (SendState::Fenced, SendState::Sent) => {
             &[SendState::Unknown, SendState::Queued, SendState::Claimed, SendState::Deferred]
@@ -248,7 +255,7 @@ fn came_from(change: &Change, moved: &Moved, late: &Moved) -> Option<SendState> 
     if moved.has_left(change.send.id, change.from) {
         return Some(change.from);
     }
-    settled_by(change).iter().copied().find(|from| late.has_left(change.send.id, *from))
+    resolvable_states(change).iter().copied().find(|from| late.has_left(change.send.id, *from))
 }
 
 /// True if this change took place and the send counts as delivered by it.
@@ -270,14 +277,14 @@ fn totals(all: &[&Change], moved: &Moved, late: &Moved) -> Totals {
     totals
 }
 
-fn batch_keys<'a>(sends: impl Iterator<Item = &'a Held>) -> Vec<BatchKey> {
+fn batch_keys<'a>(sends: impl Iterator<Item = &'a ClaimedSend>) -> Vec<BatchKey> {
     let mut keys: Vec<BatchKey> = sends.map(|send| (send.batch.tenant_id, send.batch.batch_id)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-fn contact_keys<'a>(sends: impl Iterator<Item = &'a Held>) -> (Vec<Uuid>, Vec<Uuid>) {
+fn contact_keys<'a>(sends: impl Iterator<Item = &'a ClaimedSend>) -> (Vec<Uuid>, Vec<Uuid>) {
     let mut keys: Vec<(Uuid, Uuid)> = sends.map(|send| (send.contact_id, send.batch.tenant_id)).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -295,7 +302,7 @@ fn by_month<'a>(all: &[&'a Change]) -> BTreeMap<NaiveDate, Vec<&'a Change>> {
     months
 }
 
-fn kind(fences: &[Held], changes: &[&Change]) -> &'static str {
+fn kind(fences: &[ClaimedSend], changes: &[&Change]) -> &'static str {
     match (fences.is_empty(), changes.is_empty()) {
         (false, true) => "fence",
         (true, _) => "result",
@@ -307,8 +314,8 @@ fn kind(fences: &[Held], changes: &[&Change]) -> &'static str {
 fn count<'a>(moved: impl Iterator<Item = &'a Change>) {
     let mut states: HashMap<(&'static str, &'static str), u64> = HashMap::new();
     for change in moved.filter(|change| !matches!(change.to, SendState::Fenced | SendState::Queued)) {
-        // Nobody has deferred it.
-        if change.is_put_off() {
+        // No receiver has deferred it.
+        if change.is_postponed() {
             continue;
         }
         *states.entry((change.send.batch.lane.as_str(), change.to.as_str())).or_default() += 1;

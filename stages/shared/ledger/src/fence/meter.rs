@@ -1,4 +1,4 @@
-//! The send quota at the fence: of campaigns and one-off messages as many pass as remain. Transactional mail and sequences count and
+//! The send quota at the fence: campaigns and one-off messages pass as long as quota remains. Transactional mail and sequences count and
 //! always pass: a campaign cannot use up the password resets.
 
 use std::collections::{BTreeSet, HashMap};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{
     Change,
-    sql::{self, BatchLook, UsageTotals},
+    sql::{self, FenceBatch, UsageTotals},
 };
 use crate::quota::{self, QuotaDefaults};
 
@@ -21,15 +21,15 @@ const LIMITED: i16 = -1;
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     today: NaiveDate,
-    /// What is left, of tenants with a limit.
+    /// Mails left, of tenants with a limit.
     left: HashMap<Uuid, i64>,
 }
 
 impl Meter {
-    /// Reads what the tenants of these batches have left, and locks those with a limit.
+    /// Locks the tenants of these batches that have a limit, and reads what they have left.
     pub async fn open<'a>(
         db: &mut PgConnection,
-        batches: impl Iterator<Item = &'a BatchLook>,
+        batches: impl Iterator<Item = &'a FenceBatch>,
         defaults: &QuotaDefaults,
     ) -> sqlx::Result<Self> {
         let mut meter = Self { today: Utc::now().date_naive(), left: HashMap::new() };
@@ -46,7 +46,7 @@ impl Meter {
         }
         let tenants: Vec<Uuid> = limited.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
         sql::lock_quotas(db, &tenants).await?;
-        // A statement of its own after the lock: it sees what the one before us has committed.
+        // A statement of its own after the lock: it sees the commit of the previous lock holder.
         for (tenant, usage) in quota::sent_counts(db, &tenants).await? {
             let quota = limited.get(&tenant).map(|limits| limits.remaining(usage, meter.today));
             meter.left.insert(tenant, quota.and_then(|quota| quota.remaining).unwrap_or(0));
@@ -59,8 +59,8 @@ impl Meter {
         self.today
     }
 
-    /// Lets a fence pass, or turns it into a skip because nothing is left. A send that counts already always passes, and so does one that
-    /// the quota does not stop.
+    /// Lets a fence pass, or turns it into a skip if nothing is left. A send that already counts always passes, and so does mail that the
+    /// quota does not stop.
     pub fn admit(&mut self, change: Change) -> Change {
         if change.to != SendState::Fenced || change.metered() == 0 {
             return change;
@@ -75,7 +75,7 @@ impl Meter {
         }
     }
 
-    /// What the changes that took place use up and give back.
+    /// The usage of the changes that took place; negative for fences that are taken back.
     pub fn usage<'a>(&self, moved: impl Iterator<Item = &'a Change>, shard: i16) -> UsageTotals {
         let mut usage = UsageTotals::new();
         for change in moved {

@@ -2,13 +2,13 @@
 //!
 //! A batch always has the same writer, so two of them never wait for each other's rows, and while one waits for its disk the other
 //! makes its next group. Each has a thread, a small runtime and a connection of its own: a commit is a dozen round trips, and
-//! each would else queue behind whatever the process's reactor is busy with (measured at the start of a campaign: 100 ms of
-//! held locks for a group).
+//! each would otherwise queue behind other work of the process's reactor (measured at the start of a campaign: locks held 100 ms
+//! for a group).
 //!
 //! Under load, which is when a group has several entries, the next is what arrived while it was committed, plus a short window; where
 //! mails come one by one each is committed at once: its result, too, which comes a moment after its fence. Results are never given up:
 //! the mail has left, so they are written again until Postgres takes them, and a repetition finds its rows moved already. Fences are never
-//! repeated: whoever waited for one abandons his connection.
+//! repeated: a worker that waited for one drops its connection.
 
 mod answer;
 mod change;
@@ -37,30 +37,30 @@ use uuid::Uuid;
 
 pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
-pub use change::{BatchContext, Change, Held, PUT_OFF, Ring, is_tried_again};
+pub use change::{BatchContext, Change, ClaimedSend, NextAnnouncement, TENANT_PAUSED_WAIT, is_tried_again};
 pub use warming::until_tomorrow;
 
 use commit::{Commits, Committed};
-use session::Session;
+use session::DeliverySession;
 
 use crate::quota::QuotaDefaults;
 
-/// What a panic of the writers is counted under.
+/// The metric label of the writers' panics.
 const TASK: &str = "ledger_writer";
 /// The most entries of one commit. Above every sensible number of connections.
 const GROUP_MAX: usize = 512;
-/// A group of so many says that there is load.
+/// A group of this size means load.
 const BUSY: usize = 3;
-/// Entries waiting for the writer; more wait their turn.
+/// Capacity of a writer's queue; further callers wait.
 const QUEUE: usize = 4_096;
 /// Pause before results are written again.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
 
-/// How long a fence is asked again whose recipient somebody else holds. Then its mail is put back, and its connection is free.
+/// How long a fence is tried again whose contact another transaction has locked. Then its send is released, and its connection is free.
 const UNDECIDED_MAX: Duration = Duration::from_secs(1);
-/// How long a result is put off whose recipient is to be suppressed and is held by somebody else. Then it is waited for.
+/// How long a result is postponed that suppresses a contact which another transaction has locked. Then the writer waits for the lock.
 const UNWRITTEN_MAX: Duration = Duration::from_secs(30);
 /// Pause before either is tried again, unless others are to be written sooner.
 const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
@@ -73,44 +73,44 @@ pub const POISON: i16 = 599;
 pub enum Fence {
     /// Committed. The body may leave.
     Passed {
-        /// At the latest at this time.
+        /// The latest time of the commit.
         at: Instant,
         /// The day it counts on against the quota, if it did not count before.
         metered_on: NaiveDate,
     },
-    /// Not passed, and the ledger says why. The body must not leave.
+    /// Not passed; the reason is in the ledger. The body must not leave.
     Refused,
-    /// Nobody knows whether it was committed, or it was not decided in time. The body must not leave; the send is to be released.
+    /// Unknown whether it was committed, or not decided in time. The body must not leave; the send is to be released.
     Failed,
 }
 
 enum Entry {
-    /// With the time at which it was asked for.
-    Fence(Held, Instant, oneshot::Sender<Fence>),
+    /// With the time of the request.
+    Fence(ClaimedSend, Instant, oneshot::Sender<Fence>),
     Change(Box<Change>, Instant, oneshot::Sender<()>),
 }
 
-/// Hands entries to the writers. Cheap to clone; they end when the last one is gone and all is written.
+/// Sends entries to the writers. Cheap to clone; the writers end when the last clone is dropped and everything is written.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     writers: Arc<[mpsc::Sender<Entry>]>,
-    session: Session,
+    session: DeliverySession,
 }
 
-/// What the writers are started with.
+/// Settings of the writers.
 #[derive(Debug, Clone, Copy)]
 pub struct LedgerSettings {
     /// Writers, each with a thread and a connection.
     pub writers: usize,
-    /// How long a busy writer gathers.
+    /// How long a busy writer collects a group.
     pub window: Duration,
-    /// How long a fence waits for its result before its send is in doubt.
+    /// How long a fence waits for its result before its send becomes unknown.
     pub fence_lease: Duration,
     /// Limits of tenants that have none of their own.
     pub quota: QuotaDefaults,
 }
 
-/// A change on its way: await it to know that it is committed.
+/// A queued change: await it to know that it is committed.
 #[derive(Debug)]
 pub struct Recorded(Option<oneshot::Receiver<()>>);
 
@@ -140,10 +140,10 @@ impl Ledger {
     /// Starts the writers.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn start(pool: &PgPool, settings: LedgerSettings) -> io::Result<Self> {
         let first_shard = commit::random_shard();
-        let session = Session::new();
+        let session = DeliverySession::new();
         let writers = (0..settings.writers.max(1)).map(|number| {
             let (entries, queue) = mpsc::channel(QUEUE);
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
@@ -163,8 +163,8 @@ impl Ledger {
         Ok(Self { writers: writers.collect::<io::Result<_>>()?, session })
     }
 
-    /// The session its claims are made in. It lives as long as its first writer.
-    pub fn session(&self) -> Session {
+    /// The session of its claims. It lives as long as the first writer.
+    pub fn session(&self) -> DeliverySession {
         self.session
     }
 
@@ -174,8 +174,8 @@ impl Ledger {
         &self.writers[(number % self.writers.len() as u128) as usize]
     }
 
-    /// Asks for the last gate; answers when the commit is done.
-    pub async fn fence(&self, send: Held) -> Fence {
+    /// Asks for the fence; answers after the commit.
+    pub async fn fence(&self, send: ClaimedSend) -> Fence {
         let (answer, receiver) = oneshot::channel();
         let writer = self.writer_of(send.batch.batch_id);
         if writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
@@ -184,12 +184,12 @@ impl Ledger {
         receiver.await.unwrap_or(Fence::Failed)
     }
 
-    /// Hands a change over; it will be written even if nobody awaits it.
+    /// Queues a change; it is written even if the answer is not awaited.
     pub async fn record(&self, change: Change) -> Recorded {
         let (done, receiver) = oneshot::channel();
         let writer = self.writer_of(change.send.batch.batch_id);
-        let handed_over = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
-        Recorded(handed_over.then_some(receiver))
+        let is_queued = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
+        Recorded(is_queued.then_some(receiver))
     }
 }
 
@@ -201,9 +201,9 @@ async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: D
             gather(&mut queue, &mut group, window).await;
         }
         let is_busy = group.len() >= BUSY;
-        // What could not be decided begins the next group.
-        let turn = Box::pin(commit_group(&mut commits, std::mem::take(&mut group)));
-        let committed = caught("delivery", TASK, turn).await;
+        // Undecided entries start the next group.
+        let commit = Box::pin(commit_group(&mut commits, std::mem::take(&mut group)));
+        let committed = caught("delivery", TASK, commit).await;
         group = committed.unwrap_or_default();
         if is_busy {
             busy_until = Instant::now() + window;
@@ -211,20 +211,20 @@ async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: D
     }
 }
 
-/// Adds what there is to a group, and waits for it if the group is empty. `false`: there is nothing, and nothing will come.
+/// Adds waiting entries to a group, and waits for one if the group is empty. `false`: the queue is closed and empty.
 async fn receive(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>) -> bool {
     if group.is_empty() {
         return queue.recv_many(group, GROUP_MAX).await > 0;
     }
-    let room = GROUP_MAX.saturating_sub(group.len()).max(1);
+    let remaining = GROUP_MAX.saturating_sub(group.len()).max(1);
     let end = tokio::time::Instant::now() + UNDECIDED_PAUSE;
-    if let Ok(0) = tokio::time::timeout_at(end, queue.recv_many(group, room)).await {
+    if let Ok(0) = tokio::time::timeout_at(end, queue.recv_many(group, remaining)).await {
         tokio::time::sleep_until(end).await;
     }
     true
 }
 
-/// Collects for one window more: under load the connections that were just answered come back within it.
+/// Collects entries for one more window: under load, the connections that were just answered send their next entry within it.
 async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, window: Duration) {
     let end = tokio::time::Instant::now() + window;
     while group.len() < GROUP_MAX {
@@ -235,7 +235,7 @@ async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, windo
     }
 }
 
-/// Answers what is to be asked again: somebody else holds the recipients.
+/// Commits a group; answers undecided entries, whose contacts another transaction has locked.
 async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
     let (mut fences, mut asked, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut undecided = Vec::new();
@@ -274,7 +274,7 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
     for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
         match answer {
             None if at.elapsed() < UNDECIDED_MAX => undecided.push(Entry::Fence(send, at, receiver)),
-            // Nobody waiting means that the worker is gone: the lease will tell.
+            // Without a receiver the worker is gone: the lease ends the send.
             answer => drop(receiver.send(answer.unwrap_or(Fence::Failed))),
         }
     }

@@ -1,10 +1,9 @@
-//! The session of a delivery process: how others know that the sends it holds are still in somebody's hands.
+//! The session of a delivery process: shows other processes that its claims are still alive.
 //!
-//! Every claim's token lies in the session's range, and the session says every few seconds that it lives, in a row of
-//! `delivery_sessions`. What a session that fell silent has claimed goes back to the queue, and what it has fenced is in doubt, without
-//! waiting for a lease. A process that was only cut off from Postgres does no harm: its tokens no longer match, so none of those
-//! claims passes the fence, and what it still has to say about its fences counts as evidence. So a session never has to be ended: the
-//! sweep forgets it when nothing is left of it.
+//! Every claim token is in the session's range, and the session renews its row in `delivery_sessions` every few seconds. When a session is
+//! silent, its claimed sends become queued and its fenced sends unknown, without waiting for a lease. A process that was only cut off from
+//! Postgres does no harm: its tokens no longer match, so none of those claims passes the fence, and its late results count as evidence. So
+//! a session never has to be ended: the sweep deletes it when no sends of it are left.
 
 use std::time::Duration;
 
@@ -12,25 +11,25 @@ use runtime::plans::PreparedPool;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-/// How often a session says that it lives.
-const SEEN_EVERY: Duration = Duration::from_secs(3);
-/// Longest that may take; the next time comes anyway.
-const SEEN_MAX: Duration = Duration::from_secs(3);
-/// A session that has been silent for so long is gone: what it has claimed is owed again.
+/// How often a session renews its row.
+const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// Time limit of one renewal; the next one follows anyway.
+const RENEW_MAX: Duration = Duration::from_secs(3);
+/// A session that has been silent for this long is gone: its claimed sends are queued again.
 const GONE_AFTER: Duration = Duration::from_secs(15);
-/// A session that has been silent for so long has nothing more to say about its fences.
+/// From a session that has been silent for this long, no more results are expected.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 
 /// The session of one ledger.
 #[derive(Debug, Clone, Copy)]
-pub struct Session {
+pub struct DeliverySession {
     /// The upper half of its tokens.
     number: u64,
 }
 
-impl Session {
-    /// A session nobody else has.
-    #[allow(clippy::new_without_default, reason = "each is another one")]
+impl DeliverySession {
+    /// A new session with a random number.
+    #[allow(clippy::new_without_default, reason = "each is different")]
     #[must_use]
     pub fn new() -> Self {
         Self { number: rand::random() }
@@ -41,15 +40,15 @@ impl Session {
         Uuid::from_u64_pair(self.number, rand::random())
     }
 
-    /// Says that it lives, again and again, until the future is dropped: with the writers whose claims it stands for.
+    /// Renews the session until the future is dropped: it lives as long as the writers.
     pub async fn keep_alive(self, pool: PgPool) {
-        // A connection of its own: what keeps the others busy must not silence it.
+        // A connection of its own, so that busy connections cannot silence it.
         let connections = PreparedPool::new(&pool, 1);
-        let mut ticks = tokio::time::interval(SEEN_EVERY);
+        let mut ticks = tokio::time::interval(RENEW_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            match tokio::time::timeout(SEEN_MAX, self.see(&connections)).await {
+            match tokio::time::timeout(RENEW_MAX, self.renew(&connections)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(
@@ -63,27 +62,27 @@ impl Session {
         }
     }
 
-    async fn see(self, connections: &PreparedPool) -> sqlx::Result<()> {
+    async fn renew(self, connections: &PreparedPool) -> sqlx::Result<()> {
         let mut connection = connections.take().await?;
         let (first, last) = (Uuid::from_u64_pair(self.number, 0), Uuid::from_u64_pair(self.number, u64::MAX));
-        sqlx::query_file!("queries/fence/see_session.sql", first, last).execute(&mut *connection).await?;
+        sqlx::query_file!("queries/fence/renew_session.sql", first, last).execute(&mut *connection).await?;
         connections.put_back(connection);
         Ok(())
     }
 }
 
-/// Sessions that fell silent, as the columns of an `unnest`: the first and last token of each.
+/// Silent sessions, as columns for `unnest`: the first and last token of each.
 #[derive(Debug, Default)]
-pub struct Gone {
+pub struct GoneSessions {
     /// The least token of each.
     pub first: Vec<Uuid>,
     /// The greatest token of each.
     pub last: Vec<Uuid>,
-    /// Whether nothing more is to be expected of it.
+    /// True if no more results are expected of it.
     pub is_over: Vec<bool>,
 }
 
-impl Gone {
+impl GoneSessions {
     /// The sessions that are gone.
     pub async fn find(db: &mut PgConnection) -> sqlx::Result<Self> {
         let rows = sqlx::query!(
@@ -103,8 +102,8 @@ impl Gone {
         Ok(gone)
     }
 
-    /// Forgets those of which nothing more is to be expected. One that lives after all says so again.
-    pub async fn forget(&self, db: &mut PgConnection) -> sqlx::Result<()> {
+    /// Deletes sessions of which no more results are expected. A session that is alive after all renews its row.
+    pub async fn delete_over(&self, db: &mut PgConnection) -> sqlx::Result<()> {
         let (first, _) = self.over();
         if first.is_empty() {
             return Ok(());
@@ -119,7 +118,7 @@ impl Gone {
         .map(drop)
     }
 
-    /// The ranges of those of which nothing more is to be expected.
+    /// The token ranges of sessions of which no more results are expected.
     pub fn over(&self) -> (Vec<Uuid>, Vec<Uuid>) {
         let ranges = self.first.iter().zip(&self.last).zip(&self.is_over);
         ranges.filter(|(_, is_over)| **is_over).map(|((first, last), _)| (*first, *last)).unzip()
@@ -131,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tokens_of_a_session_lie_in_its_range_and_differ() {
-        let session = Session::new();
+    fn tokens_are_in_the_range_of_their_session() {
+        let session = DeliverySession::new();
         let (one, other) = (session.token(), session.token());
         assert_ne!(one, other);
         for token in [one, other] {

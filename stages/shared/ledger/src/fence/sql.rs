@@ -1,4 +1,4 @@
-//! The statements of one commit. Arrays in, a few rows out; nothing per send.
+//! The statements of one commit: set-based, with arrays as parameters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -9,59 +9,59 @@ use schemas::{CampaignStatus, DomainStatus, OnMiss, SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::change::{Change, Ring};
+use super::change::{Change, NextAnnouncement};
 use crate::gate::BatchEligibility;
 
-/// A batch's key. Sorted, it is the order batches are locked in.
+/// Tenant and batch. Batches are locked in this order.
 pub type BatchKey = (Uuid, Uuid);
 
-/// What is booked on a batch.
+/// The changes of a batch's counters, announcement and lease.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CounterDelta {
     counts: [i32; 10],
     bounced: i32,
     delivered: i32,
-    ring: Option<f64>,
-    hold: bool,
+    announce: Option<f64>,
+    on_dispatch: bool,
     lease_seconds: f64,
 }
 
 impl CounterDelta {
-    /// One send went from one state to another.
+    /// Counts a send that moved from one state to another.
     pub fn moved(&mut self, from: SendState, to: SendState) {
         self.counts[index(from)] -= 1;
         self.counts[index(to)] += 1;
     }
 
-    /// A hard bounce.
+    /// Counts a hard bounce.
     pub fn bounced(&mut self) {
         self.bounced += 1;
     }
 
-    /// One send counts as delivered.
+    /// Counts a delivered send.
     pub fn delivered(&mut self) {
         self.delivered += 1;
     }
 
-    /// The earliest wish for another announcement wins, and a hold beats all.
-    pub fn ring(&mut self, ring: Ring) {
-        match ring {
-            Ring::AsPlanned => {}
-            Ring::After(wait) => {
+    /// Sets the next announcement: the earliest time wins, and `OnDispatch` wins over any time.
+    pub fn announce(&mut self, announce: NextAnnouncement) {
+        match announce {
+            NextAnnouncement::AsPlanned => {}
+            NextAnnouncement::After(wait) => {
                 let wait = wait.as_secs_f64();
-                self.ring = Some(self.ring.map_or(wait, |other| other.min(wait)));
+                self.announce = Some(self.announce.map_or(wait, |other| other.min(wait)));
             }
-            Ring::Hold => self.hold = true,
+            NextAnnouncement::OnDispatch => self.on_dispatch = true,
         }
     }
 
-    /// Sends are held until this far ahead.
+    /// Extends the batch's lease.
     pub fn lease(&mut self, seconds: f64) {
         self.lease_seconds = self.lease_seconds.max(seconds);
     }
 }
 
-/// Where a state stands in a booking: the order of `settle.sql`.
+/// The index of a state's counter: the order of `move_counters.sql`.
 fn index(state: SendState) -> usize {
     match state {
         SendState::Queued => 0,
@@ -108,7 +108,7 @@ pub(super) async fn try_lock_for_suppression(
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
-/// Locks the contacts that nobody else holds, and answers which they are.
+/// Locks the contacts that no other transaction has locked, and answers them.
 pub(super) async fn lock_for_fence(
     db: &mut PgConnection,
     tenants: &[Uuid],
@@ -118,15 +118,15 @@ pub(super) async fn lock_for_fence(
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
-/// What is known of the contacts, by contact.
-pub(super) async fn look_at_contacts(
+/// The eligibility of the contacts, by contact.
+pub(super) async fn read_contacts(
     db: &mut PgConnection,
     tenants: &[Uuid],
     contacts: &[Uuid],
 ) -> sqlx::Result<HashMap<Uuid, RecipientEligibility>> {
-    let rows = sqlx::query_file!("queries/fence/look_at_contacts.sql", tenants, contacts).fetch_all(db).await?;
-    let standing = rows.into_iter().map(|row| {
-        let standing = RecipientEligibility {
+    let rows = sqlx::query_file!("queries/fence/read_contacts.sql", tenants, contacts).fetch_all(db).await?;
+    let eligibility = rows.into_iter().map(|row| {
+        let eligibility = RecipientEligibility {
             contact_active: row.contact_active,
             marketing: MarketingStatus::from_column(&row.marketing_status),
             hard_bounced: row.hard_bounced,
@@ -136,16 +136,16 @@ pub(super) async fn look_at_contacts(
             suppressed_all: row.suppressed_all,
             suppressed_marketing: row.suppressed_marketing,
         };
-        (row.contact_id, standing)
+        (row.contact_id, eligibility)
     });
-    Ok(standing.collect())
+    Ok(eligibility.collect())
 }
 
-/// What a fence looks at in its batch.
+/// The facts about a batch that decide about its fences.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BatchLook {
+pub(super) struct FenceBatch {
     pub tenant_id: Uuid,
-    pub standing: BatchEligibility,
+    pub eligibility: BatchEligibility,
     /// The topic whose members the campaign is for.
     pub topic: Option<Uuid>,
     /// The tenant's own send limits, as set.
@@ -155,15 +155,12 @@ pub(super) struct BatchLook {
     pub today: NaiveDate,
 }
 
-/// What may have stopped the batches, and how much their tenants may send, by batch.
-pub(super) async fn look_at_batches(
-    db: &mut PgConnection,
-    keys: &[BatchKey],
-) -> sqlx::Result<HashMap<Uuid, BatchLook>> {
+/// The facts about the batches, and the send limits of their tenants, by batch.
+pub(super) async fn read_batches(db: &mut PgConnection, keys: &[BatchKey]) -> sqlx::Result<HashMap<Uuid, FenceBatch>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
-    let rows = sqlx::query_file!("queries/fence/look_at_batches.sql", &tenants, &ids).fetch_all(db).await?;
-    let looks = rows.into_iter().map(|row| {
-        let standing = BatchEligibility {
+    let rows = sqlx::query_file!("queries/fence/read_batches.sql", &tenants, &ids).fetch_all(db).await?;
+    let found = rows.into_iter().map(|row| {
+        let eligibility = BatchEligibility {
             campaign: row.campaign_status,
             paused: row.paused,
             missed: row.missed,
@@ -173,13 +170,13 @@ pub(super) async fn look_at_batches(
             domain: row.domain_status,
         };
         let (monthly, daily, today) = (row.monthly, row.daily, row.today);
-        (row.id, BatchLook { tenant_id: row.tenant_id, standing, topic: row.topic_id, monthly, daily, today })
+        (row.id, FenceBatch { tenant_id: row.tenant_id, eligibility, topic: row.topic_id, monthly, daily, today })
     });
-    Ok(looks.collect())
+    Ok(found.collect())
 }
 
-/// Who of these, by tenant, topic and contact, has left the topic by an act of his own. In a statement after the locks.
-pub(super) async fn look_at_departures(
+/// Those of these members, by tenant, topic and contact, that have left the topic themselves. Read after the locks.
+pub(super) async fn read_topic_opt_outs(
     db: &mut PgConnection,
     members: &[(Uuid, Uuid, Uuid)],
 ) -> sqlx::Result<HashSet<(Uuid, Uuid)>> {
@@ -192,7 +189,7 @@ pub(super) async fn look_at_departures(
     let rows = sqlx::query!(
         "select d.audience_id, d.contact_id
          from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, topic_id, contact_id)
-         join topic_departures d
+         join topic_opt_outs d
            on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.topic_id",
         &tenants,
         &topics,
@@ -203,7 +200,7 @@ pub(super) async fn look_at_departures(
     Ok(rows.into_iter().map(|row| (row.audience_id, row.contact_id)).collect())
 }
 
-/// Which sends moved.
+/// The sends that moved.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     from: HashSet<(Uuid, SendState)>,
@@ -235,7 +232,7 @@ pub(super) async fn apply(
     fence_lease_seconds: f64,
 ) -> sqlx::Result<Moved> {
     let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
-    let words = |value: fn(&Change) -> Option<&'static str>| {
+    let names = |value: fn(&Change) -> Option<&'static str>| {
         changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
     };
     let tenants = each(|change| change.send.batch.tenant_id);
@@ -244,8 +241,8 @@ pub(super) async fn apply(
     let event_ids = each(Change::event_id);
     let from: Vec<SendState> = changes.iter().map(|change| change.from).collect();
     let to: Vec<SendState> = changes.iter().map(|change| change.to).collect();
-    let reasons = words(|change| change.reason);
-    let events = words(|change| change.event);
+    let reasons = names(|change| change.reason);
+    let events = names(|change| change.event);
     let codes: Vec<Option<i16>> = changes.iter().map(|change| change.answer.code).collect();
     let enhanced: Vec<Option<String>> = changes.iter().map(|change| change.answer.enhanced.clone()).collect();
     let texts: Vec<Option<String>> = changes.iter().map(|change| change.answer.text.clone()).collect();
@@ -253,7 +250,7 @@ pub(super) async fn apply(
     let attempts: Vec<i16> = changes.iter().map(|change| -i16::from(change.uncounted)).collect();
     let doubtful: Vec<i16> = changes.iter().map(|change| i16::from(change.doubted)).collect();
     let bounced: Vec<bool> = changes.iter().map(|change| change.is_bounce()).collect();
-    let providers = words(|change| change.provider);
+    let providers = names(|change| change.provider);
     let provider_ids: Vec<Option<String>> = changes.iter().map(|change| change.provider_message_id.clone()).collect();
     let moved = sqlx::query_file!(
         "queries/fence/apply.sql",
@@ -285,21 +282,21 @@ pub(super) async fn apply(
     })
 }
 
-/// Books on the batches, which must be locked.
-pub async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, CounterDelta>) -> sqlx::Result<()> {
-    if bookings.is_empty() {
+/// Moves the counters of the batches, which must be locked.
+pub async fn move_counters(db: &mut PgConnection, deltas: &BTreeMap<BatchKey, CounterDelta>) -> sqlx::Result<()> {
+    if deltas.is_empty() {
         return Ok(());
     }
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = bookings.keys().copied().unzip();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = deltas.keys().copied().unzip();
     let last: Vec<Uuid> = ids.iter().map(|id| SendId::last_of(*id)).collect();
-    let count = |state| bookings.values().map(|booking| booking.counts[index(state)]).collect::<Vec<i32>>();
-    let bounced: Vec<i32> = bookings.values().map(|booking| booking.bounced).collect();
-    let delivered: Vec<i32> = bookings.values().map(|booking| booking.delivered).collect();
-    let rings: Vec<Option<f64>> = bookings.values().map(|booking| booking.ring).collect();
-    let holds: Vec<bool> = bookings.values().map(|booking| booking.hold).collect();
-    let leases: Vec<f64> = bookings.values().map(|booking| booking.lease_seconds).collect();
+    let count = |state| deltas.values().map(|delta| delta.counts[index(state)]).collect::<Vec<i32>>();
+    let bounced: Vec<i32> = deltas.values().map(|delta| delta.bounced).collect();
+    let delivered: Vec<i32> = deltas.values().map(|delta| delta.delivered).collect();
+    let announcements: Vec<Option<f64>> = deltas.values().map(|delta| delta.announce).collect();
+    let on_dispatch: Vec<bool> = deltas.values().map(|delta| delta.on_dispatch).collect();
+    let leases: Vec<f64> = deltas.values().map(|delta| delta.lease_seconds).collect();
     sqlx::query_file!(
-        "queries/fence/settle.sql",
+        "queries/fence/move_counters.sql",
         &tenants,
         &ids,
         &count(SendState::Queued),
@@ -313,8 +310,8 @@ pub async fn settle(db: &mut PgConnection, bookings: &BTreeMap<BatchKey, Counter
         &count(SendState::Cancelled),
         &count(SendState::Expired),
         &bounced,
-        &rings as &[Option<f64>],
-        &holds,
+        &announcements as &[Option<f64>],
+        &on_dispatch,
         &leases,
         &last,
         &delivered
@@ -366,7 +363,7 @@ pub(super) async fn add_usage(db: &mut PgConnection, usage: &UsageTotals) -> sql
         .map(drop)
 }
 
-/// What domains that are warmed up use and give back, by tenant, domain and day: sorted, the order rows are locked in.
+/// Usage of domains in warm-up, by tenant, domain and day: sorted, the order rows are locked in.
 pub(super) type WarmupTotals = BTreeMap<(Uuid, Uuid, NaiveDate), i64>;
 
 pub(super) async fn add_warmup_usage(db: &mut PgConnection, usage: &WarmupTotals) -> sqlx::Result<()> {
@@ -383,7 +380,7 @@ pub(super) async fn add_warmup_usage(db: &mut PgConnection, usage: &WarmupTotals
         .map(drop)
 }
 
-/// Addresses that certainly do not exist. The contacts are locked.
+/// Suppresses addresses that certainly do not exist. The contacts are locked.
 pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
     let new = changes.iter().filter_map(|change| {
         let (tenant, address) = (change.send.batch.tenant_id, change.suppress.clone()?);
@@ -393,7 +390,7 @@ pub(super) async fn suppress(db: &mut PgConnection, changes: &[&Change]) -> sqlx
     suppressions::suppress(db, new.collect()).await.map(drop)
 }
 
-/// Keeps what was captured: of each tenant the newest.
+/// Stores captured mails, and keeps the newest of each tenant.
 pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx::Result<()> {
     let kept: Vec<_> = changes.iter().filter_map(|change| Some((&change.send, change.captured.as_ref()?))).collect();
     let tenants: Vec<Uuid> = kept.iter().map(|(send, _)| send.batch.tenant_id).collect();
@@ -402,11 +399,11 @@ pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx:
     let cut: Vec<bool> = kept.iter().map(|(_, captured)| captured.is_cut).collect();
     sqlx::query_file!("queries/fence/capture.sql", &tenants, &ids, &sources, &cut).execute(&mut *db).await?;
     let tenants: Vec<Uuid> = tenants.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-    sqlx::query_file!("queries/fence/trim_captures.sql", &tenants, CAPTURES_KEPT).execute(db).await.map(drop)
+    sqlx::query_file!("queries/fence/trim_captures.sql", &tenants, CAPTURES_MAX).execute(db).await.map(drop)
 }
 
-/// How many captured mails of one tenant are kept.
-const CAPTURES_KEPT: i64 = 500;
+/// Captured mails kept of one tenant.
+const CAPTURES_MAX: i64 = 500;
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! The warm-up of new sending domains at the fence: as many pass as the day's cap leaves; campaigns wait for the next day.
+//! The warm-up of new sending domains at the fence: mails pass up to the day's cap; campaigns above it wait for the next day.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -9,32 +9,32 @@ use chrono::{Days, NaiveDate, NaiveTime, Utc};
 use schemas::{MessageKind, SendState};
 use sqlx::PgConnection;
 
-use super::{Change, Held, sql::WarmupTotals};
+use super::{Change, ClaimedSend, sql::WarmupTotals};
 use crate::schedule::fraction;
 use crate::warmup::{self, DomainKey};
 
-/// A new day's mail does not begin all at once: batches come within this time of midnight.
+/// Batches that wait for the next day are spread over this time after midnight.
 const DAWN: Duration = Duration::from_secs(30 * 60);
 
-/// The domains of one commit that are warmed up. They stay locked until the commit is done.
+/// The domains of one commit that are in warm-up. They stay locked until the commit is done.
 #[derive(Debug, Default)]
 pub(super) struct Warming {
     today: NaiveDate,
-    /// What is left for today; `None`: the plan is over.
+    /// Mails left for today; `None`: the plan is over.
     left: HashMap<DomainKey, Option<i64>>,
 }
 
 impl Warming {
-    /// Locks the domains of these fences that are warmed up, and reads what is left.
-    pub async fn open(db: &mut PgConnection, fences: &[Held]) -> sqlx::Result<Self> {
+    /// Locks the domains of these fences that are in warm-up, and reads what is left.
+    pub async fn open(db: &mut PgConnection, fences: &[ClaimedSend]) -> sqlx::Result<Self> {
         let domains: Vec<DomainKey> =
-            fences.iter().filter_map(Held::warming).collect::<BTreeSet<_>>().into_iter().collect();
+            fences.iter().filter_map(ClaimedSend::warming).collect::<BTreeSet<_>>().into_iter().collect();
         let mut warming = Self::default();
         if domains.is_empty() {
             return Ok(warming);
         }
         warmup::lock(db, &domains).await?;
-        // A statement of its own after the lock: it sees what the one before us has committed.
+        // A statement of its own after the lock: it sees the commit of the previous lock holder.
         for state in warmup::load_states(db, &domains).await? {
             warming.today = state.today;
             if state.is_on {
@@ -44,7 +44,7 @@ impl Warming {
         Ok(warming)
     }
 
-    /// Lets a fence pass, or puts a campaign's mail off to the next day. A send that counts already always passes.
+    /// Lets a fence pass, or defers a campaign's mail to the next day. A send that already counts always passes.
     pub fn admit(&mut self, change: Change) -> Change {
         if change.to != SendState::Fenced || change.metered() == 0 {
             return change;
@@ -60,7 +60,7 @@ impl Warming {
         change
     }
 
-    /// What the changes that took place use up and give back.
+    /// The usage of the changes that took place; negative for fences that are taken back.
     pub fn usage<'a>(&self, moved: impl Iterator<Item = &'a Change>, today: NaiveDate) -> WarmupTotals {
         let mut usage = WarmupTotals::new();
         for change in moved {
@@ -75,8 +75,8 @@ impl Warming {
     }
 }
 
-/// The day's cap is reached.
-pub fn until_tomorrow(send: Held, today: NaiveDate) -> Change {
+/// Defers a send to the next UTC day, because the day's cap is reached.
+pub fn until_tomorrow(send: ClaimedSend, today: NaiveDate) -> Change {
     let midnight = today.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc();
     let wait = (midnight - Utc::now()).to_std().unwrap_or_default() + DAWN.mul_f64(fraction(send.seed(), 0));
     Change::waiting(send, "warmup", wait)

@@ -1,18 +1,18 @@
-//! What decides about a batch as a whole, and about a send of it: one pure decision for compliance, claim and fence.
+//! One pure decision about a batch as a whole, and about each of its sends: for compliance, claim and fence.
 //!
-//! What stops for good goes before what waits, as an explanation says it.
+//! A reason that stops for good goes before one that makes the batch wait; explanations name them in the same order.
 
 use crate::gate::{RecipientEligibility, decide_recipient, decide_sender};
 use schemas::{CampaignStatus, Classification, DomainStatus, MessageKind, OnMiss, SkipReason};
 
-/// What is known of a batch at one moment.
+/// The facts about a batch at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchEligibility {
-    /// Its campaign's status; `None`: it is no campaign's.
+    /// Its campaign's status; `None`: it belongs to no campaign.
     pub campaign: Option<CampaignStatus>,
     /// Its campaign is paused.
     pub paused: bool,
-    /// The campaign's window is closed: what that means for what is left.
+    /// Set when the campaign's window is closed: what happens to the sends that are left.
     pub missed: Option<OnMiss>,
     /// Its tenant may send.
     pub tenant_active: bool,
@@ -24,7 +24,7 @@ pub struct BatchEligibility {
     pub domain: DomainStatus,
 }
 
-/// What the gate decides.
+/// The decision of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateDecision {
     /// The body may leave.
@@ -35,12 +35,12 @@ pub enum GateDecision {
     Cancel,
     /// The campaign is paused: not now.
     Paused,
-    /// The tenant is paused: not now, and compliance puts the batch aside.
+    /// The tenant is paused: not now, and compliance sets the batch aside.
     TenantPaused,
 }
 
 impl BatchEligibility {
-    /// What holds for every send of the batch, before its recipient is looked at.
+    /// The decision for every send of the batch, before its recipient is considered.
     #[must_use]
     pub fn decide(&self) -> GateDecision {
         if self.campaign == Some(CampaignStatus::Cancelled) {
@@ -62,7 +62,7 @@ impl BatchEligibility {
     }
 }
 
-/// What holds for one send. A contact that cannot be found, or was erased, is not mailed.
+/// The decision for one send. A contact that cannot be found, or was erased, is not mailed.
 #[must_use]
 pub fn decide_send(
     batch: Option<&BatchEligibility>,
@@ -74,7 +74,7 @@ pub fn decide_send(
         GateDecision::Pass => {}
         stopped => return stopped,
     }
-    match contact.map(|standing| decide_recipient(standing, kind, classification)) {
+    match contact.map(|contact| decide_recipient(contact, kind, classification)) {
         None => GateDecision::Skip(SkipReason::ContactArchived),
         Some(Some(reason)) => GateDecision::Skip(reason),
         Some(None) => GateDecision::Pass,
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn the_recipients_standing_is_judged_as_everywhere() {
+    fn a_batch_that_may_send_still_asks_the_recipients_gate() {
         let left = RecipientEligibility { unsubscribed: true, ..RecipientEligibility::CLEAN };
         assert_eq!(decide_send(Some(&OPEN), Some(&left), CAMPAIGN), GateDecision::Skip(SkipReason::Unsubscribed));
         assert_eq!(decide_send(Some(&OPEN), Some(&left), RECEIPT), GateDecision::Pass);
     }
 
     #[test]
-    fn what_cannot_be_found_is_not_mailed() {
+    fn a_missing_contact_is_not_mailed() {
         assert_eq!(decide_send(Some(&OPEN), None, RECEIPT), GateDecision::Skip(SkipReason::ContactArchived));
         assert_eq!(decide_send(None, Some(&RecipientEligibility::CLEAN), RECEIPT), GateDecision::Paused);
     }

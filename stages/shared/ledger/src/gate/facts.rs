@@ -1,5 +1,5 @@
-//! What the gate decides by, read set-based: a statement for all batches in hand, one for their sends, one per tenant for
-//! the recipients' standings.
+//! The facts the gate decides by, read set-based: one statement for all batches, one for their sends, one per tenant for their
+//! recipients.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,12 +8,12 @@ use schemas::{CampaignStatus, Classification, DomainStatus, Lane, MessageKind, O
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A batch, and what decides about it as a whole.
+/// A batch, and the facts that decide about it as a whole.
 #[derive(Debug, Clone)]
 pub struct BatchFacts {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
-    /// Which.
+    /// The id.
     pub batch_id: Uuid,
     /// Its lane.
     pub lane: Lane,
@@ -23,35 +23,35 @@ pub struct BatchFacts {
     pub classification: Classification,
     /// Its campaign.
     pub campaign_id: Option<Uuid>,
-    /// The topic a campaign is about: the list it goes to, if people can leave that one.
+    /// The topic of its campaign: the list it goes to, if that list has a public name.
     pub topic_id: Option<Uuid>,
-    /// What is said.
+    /// Its content.
     pub content_id: Uuid,
-    /// In whose name.
+    /// Its sender.
     pub sender_id: Uuid,
-    /// Nothing of it is owed any more.
+    /// Nothing of it is open.
     pub is_done: bool,
-    /// What decides about it as a whole.
+    /// The facts that decide about it as a whole.
     pub eligibility: BatchEligibility,
 }
 
-/// A send that is to do: queued, or deferred and due.
+/// An owed send: queued, or deferred and due.
 #[derive(Debug, Clone, Copy)]
 pub struct OwedSend {
-    /// Which.
+    /// The id.
     pub send_id: Uuid,
-    /// To whom.
+    /// The recipient.
     pub contact_id: Uuid,
     /// `None`: the contact was erased.
     pub eligibility: Option<RecipientEligibility>,
 }
 
 /// The batches of these messages, from key to key (`offset 0`): looking for the best order of six tables takes the planner 4 ms
-/// (measured), looking the rows up 0.2. One that is not (or no more) in the ledger is left out: there is nothing to do for it.
+/// (measured), looking the rows up 0.2. A batch that is not in the ledger (any more) is left out.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
+pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result<Vec<BatchFacts>> {
     let tenants: Vec<Uuid> = inputs.iter().map(|input| input.tenant_id).collect();
     let ids: Vec<Uuid> = inputs.iter().map(|input| input.batch_id).collect();
     let rows = sqlx::query!(
@@ -111,11 +111,11 @@ pub async fn batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::Result
     Ok(facts.collect())
 }
 
-/// The sends to do of these batches with their recipients' standings, by tenant and batch.
+/// The owed sends of these batches with their recipients' eligibility, by tenant and batch.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn owed_sends(
+pub async fn load_owed_sends(
     db: &mut PgConnection,
     batches: &[&BatchFacts],
 ) -> sqlx::Result<HashMap<(Uuid, Uuid), Vec<OwedSend>>> {
@@ -144,9 +144,9 @@ pub async fn owed_sends(
     for send in &sends {
         contacts.entry(send.tenant_id).or_default().push(send.contact_id);
     }
-    let mut standings = HashMap::with_capacity(sends.len());
+    let mut known = HashMap::with_capacity(sends.len());
     for (tenant, contacts) in contacts {
-        standings.extend(standings_of(db, tenant, &contacts).await?);
+        known.extend(load_eligibility(db, tenant, &contacts).await?);
     }
     let topics: HashMap<(Uuid, Uuid), Uuid> =
         batches.iter().filter_map(|batch| Some(((batch.tenant_id, batch.batch_id), batch.topic_id?))).collect();
@@ -154,25 +154,25 @@ pub async fn owed_sends(
         let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()))?;
         Some((send.tenant_id, *topic, send.contact_id))
     });
-    let departed = departed(db, on_topics.collect()).await?;
+    let opted_out = find_opted_out(db, on_topics.collect()).await?;
     for send in sends {
-        let mut standing = standings.get(&(send.tenant_id, send.contact_id)).copied();
-        // Who has left the topic since the campaign was launched has left this campaign.
+        let mut eligibility = known.get(&(send.tenant_id, send.contact_id)).copied();
+        // A contact that has left the topic since the launch has left this campaign as well.
         let topic = topics.get(&(send.tenant_id, SendId(send.id).batch()));
-        if let (Some(standing), Some(topic)) = (&mut standing, topic) {
-            standing.unsubscribed |= departed.contains(&(send.tenant_id, *topic, send.contact_id));
+        if let (Some(eligibility), Some(topic)) = (&mut eligibility, topic) {
+            eligibility.unsubscribed |= opted_out.contains(&(send.tenant_id, *topic, send.contact_id));
         }
         owed.entry((send.tenant_id, SendId(send.id).batch())).or_default().push(OwedSend {
             send_id: send.id,
             contact_id: send.contact_id,
-            eligibility: standing,
+            eligibility,
         });
     }
     Ok(owed)
 }
 
-/// Who of these, by tenant, list and contact, has left the list by an act of his own.
-async fn departed(
+/// Those of these members, by tenant, list and contact, that have left the list themselves.
+async fn find_opted_out(
     db: &mut PgConnection,
     members: Vec<(Uuid, Uuid, Uuid)>,
 ) -> sqlx::Result<HashSet<(Uuid, Uuid, Uuid)>> {
@@ -185,7 +185,7 @@ async fn departed(
     let rows = sqlx::query!(
         "select d.tenant_id, d.audience_id, d.contact_id
          from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, audience_id, contact_id)
-         join topic_departures d
+         join topic_opt_outs d
            on d.tenant_id = w.tenant_id and d.contact_id = w.contact_id and d.audience_id = w.audience_id",
         &tenants,
         &lists,
@@ -196,7 +196,7 @@ async fn departed(
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-async fn standings_of(
+async fn load_eligibility(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],
@@ -205,14 +205,14 @@ async fn standings_of(
         r#"select contact_id as "contact_id!", contact_active as "contact_active!", marketing_status as "marketing_status!",
                   hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
                   invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
-           from standings($1, $2)"#,
+           from recipient_eligibility($1, $2)"#,
         tenant,
         contacts
     )
     .fetch_all(&mut *db)
     .await?;
-    let standings = rows.into_iter().map(|row| {
-        let standing = RecipientEligibility {
+    let recipients = rows.into_iter().map(|row| {
+        let eligibility = RecipientEligibility {
             contact_active: row.contact_active,
             marketing: MarketingStatus::from_column(&row.marketing_status),
             hard_bounced: row.hard_bounced,
@@ -222,7 +222,7 @@ async fn standings_of(
             suppressed_all: row.suppressed_all,
             suppressed_marketing: row.suppressed_marketing,
         };
-        ((tenant, row.contact_id), standing)
+        ((tenant, row.contact_id), eligibility)
     });
-    Ok(standings.collect())
+    Ok(recipients.collect())
 }

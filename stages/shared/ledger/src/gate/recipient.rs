@@ -1,22 +1,22 @@
 //! Whether a recipient may be mailed: one pure decision for launch count, dry run, explanation, compliance and fence.
 //!
-//! Facts are read set-based (SQL function `standings`), decided here, row by row.
+//! Facts are read set-based (SQL function `recipient_eligibility`) and decided here, row by row.
 
 use schemas::{Classification, DomainStatus, MessageKind, SkipReason};
 
-/// Whether a contact has agreed to marketing.
+/// A contact's consent to marketing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarketingStatus {
-    /// Agreed, or imported with a stated basis.
+    /// Consented, or imported with a stated basis.
     Subscribed,
-    /// Left.
+    /// Opted out.
     Unsubscribed,
-    /// Not (yet) agreed.
+    /// Has not consented (yet).
     Pending,
 }
 
 impl MarketingStatus {
-    /// From the column; an unknown word counts as not agreed (the gate fails closed).
+    /// From the column; an unknown value counts as no consent (the gate fails closed).
     #[must_use]
     pub fn from_column(text: &str) -> Self {
         match text {
@@ -27,10 +27,10 @@ impl MarketingStatus {
     }
 }
 
-/// What is known of one recipient at one moment.
+/// The facts about one recipient at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecipientEligibility {
-    /// The contact is not archived. (One that was erased has no standing at all, and is not mailed.)
+    /// The contact is not archived. (An erased contact has no eligibility at all, and is not mailed.)
     pub contact_active: bool,
     /// Marketing consent.
     pub marketing: MarketingStatus,
@@ -49,7 +49,7 @@ pub struct RecipientEligibility {
 }
 
 impl RecipientEligibility {
-    /// A contact nothing is held against.
+    /// A contact with nothing against it.
     pub const CLEAN: Self = Self {
         contact_active: true,
         marketing: MarketingStatus::Subscribed,
@@ -62,11 +62,11 @@ impl RecipientEligibility {
     };
 }
 
-/// May this recipient be mailed? `None`: yes. `Some`: withheld, for this reason (the gravest first).
+/// Decides whether a recipient may be mailed. `None`: yes. `Some`: withheld, for this reason (the gravest first).
 ///
 /// Hard suppressions (bounce, complaint, invalid, manual with scope `all`) hold for every classification (spec rule 7).
-/// Marketing opt-outs hold for marketing only. The archive holds for marketing and for campaigns, whose audiences have no archived
-/// contacts; a receipt or a message to this very person still reaches one.
+/// Marketing opt-outs hold for marketing only. An archived contact gets no marketing and no campaign, whose audiences have no archived
+/// contacts; a receipt or a one-off message still reaches it.
 #[must_use]
 pub fn decide_recipient(
     recipient: &RecipientEligibility,
@@ -91,7 +91,7 @@ pub fn decide_recipient(
     first(&hard).or_else(|| first(&marketing).filter(|_| is_marketing))
 }
 
-/// May mail leave in a sender's name? `None`: yes. `Some`: every recipient is withheld, for this reason.
+/// Decides whether a sender may send. `None`: yes. `Some`: every recipient is withheld, for this reason.
 #[must_use]
 pub fn decide_sender(is_active: bool, domain: DomainStatus) -> Option<SkipReason> {
     if !is_active {

@@ -1,4 +1,4 @@
-//! Clicks that come together: judged with their neighbours, so a later one can mark an earlier one.
+//! Bursts of clicks: a click is classified with the clicks near it, so a later one can mark an earlier one.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;

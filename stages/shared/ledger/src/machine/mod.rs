@@ -1,7 +1,7 @@
-//! Whether a person or a machine opened a mail or followed a link. Every event is kept, marked with what the rules said and
-//! which version of them; an event can be judged anew from what is stored.
+//! Classifies opens and clicks as a person's or a machine's. Every event is kept, marked with the result and the version of the rules;
+//! a stored event can be classified again.
 //!
-//! A HEAD request is never an event: the edge answers it and notes nothing.
+//! A HEAD request is never an event: the ingress answers it and records nothing.
 
 mod burst;
 mod rules;
@@ -14,25 +14,25 @@ use ipnet::IpNet;
 pub(crate) use self::burst::{Click, bursts};
 use self::rules::{On, RULES, Rule, Test};
 
-/// The version of the rules, stored with each event they marked.
+/// The version of the rules, stored with each marked event.
 pub const VERSION: u16 = 1;
 
-/// An open or a click, as far as the rules look at it.
+/// An open or a click, as the rules see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Touch<'a> {
     /// A click; else an open.
     pub click: bool,
     /// When it happened.
     pub at: DateTime<Utc>,
-    /// When the receiving server accepted the message, or was about to; unknown for a message of which nothing has left.
+    /// When the receiving server accepted the message, or was about to; unknown for a message that has not left.
     pub accepted_at: Option<DateTime<Utc>>,
-    /// The client's address. `None` for what a provider or the sandbox tells: then there is no client to judge.
+    /// The client's address. `None` for an event of a provider or the sandbox, which has no client.
     pub ip: Option<&'a str>,
     /// The client's User-Agent.
     pub user_agent: Option<&'a str>,
 }
 
-/// Each rule with its networks, read once.
+/// Each rule with its networks, parsed once.
 static READ: LazyLock<Vec<(&'static Rule, Vec<IpNet>)>> = LazyLock::new(|| {
     let networks = |rule: &Rule| match rule.test {
         Test::Network(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
@@ -41,9 +41,9 @@ static READ: LazyLock<Vec<(&'static Rule, Vec<IpNet>)>> = LazyLock::new(|| {
     RULES.iter().map(|rule| (rule, networks(rule))).collect()
 });
 
-/// Why it was a machine, from the event alone; `None` where nothing speaks against a person.
+/// Why it was a machine, by the event alone; `None` for a person.
 #[must_use]
-pub fn judge(touch: &Touch<'_>) -> Option<&'static str> {
+pub fn classify(touch: &Touch<'_>) -> Option<&'static str> {
     let ip: IpAddr = touch.ip?.parse().ok()?;
     let agent = touch.user_agent.unwrap_or_default().trim().to_ascii_lowercase();
     READ.iter()
@@ -61,8 +61,8 @@ fn concerns(rule: &Rule, touch: &Touch<'_>) -> bool {
 
 fn fits(rule: &Rule, networks: &[IpNet], touch: &Touch<'_>, ip: IpAddr, agent: &str) -> bool {
     match rule.test {
-        Test::AgentContains(words) => words.iter().any(|word| agent.contains(word)),
-        Test::AgentStarts(words) => words.iter().any(|word| agent.starts_with(word)),
+        Test::AgentContains(words) => words.iter().any(|name| agent.contains(name)),
+        Test::AgentStarts(words) => words.iter().any(|name| agent.starts_with(name)),
         Test::AgentIs(words) => words.contains(&agent),
         Test::AgentMissing => agent.is_empty(),
         Test::Network(_) => networks.iter().any(|network| network.contains(&ip)),
@@ -111,14 +111,14 @@ mod tests {
     #[case::a_script(true, HOME, Some("curl/8.5.0"), Some("http_library"))]
     #[case::silent(true, HOME, None, Some("no_user_agent"))]
     #[case::blank(false, HOME, Some("  "), Some("no_user_agent"))]
-    fn a_client_is_judged_by_what_it_says(
+    fn a_client_is_classified_by_its_user_agent(
         #[case] click: bool,
         #[case] ip: &str,
         #[case] user_agent: Option<&str>,
         #[case] expected: Option<&str>,
     ) {
         let touch = Touch { click, at: Utc::now(), accepted_at: None, ip: Some(ip), user_agent };
-        assert_eq!(judge(&touch), expected);
+        assert_eq!(classify(&touch), expected);
     }
 
     #[rstest]
@@ -134,21 +134,21 @@ mod tests {
         let accepted = Utc::now();
         let at = accepted + TimeDelta::milliseconds(after_ms);
         let touch = Touch { click, at, accepted_at: Some(accepted), ip: Some(HOME), user_agent: Some(IPHONE) };
-        assert_eq!(judge(&touch), expected);
+        assert_eq!(classify(&touch), expected);
     }
 
     #[test]
-    fn what_a_provider_tells_has_no_client_to_judge() {
+    fn a_providers_event_has_no_client() {
         let now = Utc::now();
         let touch = Touch { click: true, at: now, accepted_at: Some(now), ip: None, user_agent: None };
-        assert_eq!(judge(&touch), None);
+        assert_eq!(classify(&touch), None);
     }
 
     #[test]
     fn every_rule_can_be_read() {
         for (rule, networks) in READ.iter() {
             let lower =
-                |words: &[&str]| words.iter().all(|word| !word.is_empty() && *word == word.to_ascii_lowercase());
+                |words: &[&str]| words.iter().all(|name| !name.is_empty() && *name == name.to_ascii_lowercase());
             match rule.test {
                 Test::AgentContains(words) | Test::AgentStarts(words) | Test::AgentIs(words) => assert!(lower(words)),
                 Test::Network(texts) => assert_eq!(networks.len(), texts.len()),

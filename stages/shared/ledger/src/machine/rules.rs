@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Which events a rule is about.
+/// The events a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum On {
     Opens,
@@ -10,7 +10,7 @@ pub(super) enum On {
     Both,
 }
 
-/// What makes it a machine.
+/// The test that identifies a machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Test {
     /// The User-Agent, in lower case, contains one of these.
@@ -37,7 +37,7 @@ pub(super) struct Rule {
 }
 
 pub(super) const RULES: &[Rule] = &[
-    // Gmail and Yahoo fetch pictures through proxies and keep them: whether a person looked, and when, cannot be told.
+    // Gmail and Yahoo fetch pictures through proxies and keep them: whether a person opened the mail, and when, is unknown.
     Rule {
         reason: "image_proxy",
         on: On::Both,
@@ -117,7 +117,7 @@ pub(super) const RULES: &[Rule] = &[
             "google-read-aloud",
         ]),
     },
-    // Browsers without anybody in front of them.
+    // Headless browsers.
     Rule {
         reason: "automation",
         on: On::Both,
@@ -159,7 +159,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     // Every mail program and browser says what it is.
     Rule { reason: "no_user_agent", on: On::Both, test: Test::AgentMissing },
-    // Nobody gets, reads and follows a mail in so short a time; a scanner in front of the mailbox does, and often before the
+    // A person does not open and follow a mail in so short a time; a scanner in front of the mailbox does, and often before the
     // server has even accepted the message.
     Rule { reason: "instant_click", on: On::Clicks, test: Test::SoonerThan(Duration::from_secs(3)) },
 ];

@@ -1,35 +1,35 @@
-//! Whom an outcome is about.
+//! Finds the contact of an outcome.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// The keys an outcome names its contact by.
+/// The keys that name the contact of an outcome.
 #[derive(Debug, Clone, Copy)]
-pub struct Keys<'a> {
-    /// Whose.
+pub struct ContactKeys<'a> {
+    /// The tenant.
     pub tenant: Uuid,
-    /// Its address, canonical.
+    /// The contact's address, canonical.
     pub email: Option<&'a str>,
-    /// Its company's number.
+    /// The number of the contact's company.
     pub dot_number: Option<i64>,
 }
 
-/// The contacts that keys lead to.
+/// The contacts that match keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
-    /// The one with the address.
+pub struct MatchedContacts {
+    /// The contact with the address.
     pub by_email: Option<Uuid>,
-    /// Those with the number: a company's people share one. Active and older ones first.
+    /// The contacts with the number, which all contacts of a company share. Active and older ones first.
     pub by_dot_number: Vec<Uuid>,
 }
 
-impl Found {
+impl MatchedContacts {
     /// Whether the address leads to one contact and the number to others.
     pub fn is_conflict(&self) -> bool {
         self.by_email.is_some_and(|contact| !self.by_dot_number.is_empty() && !self.by_dot_number.contains(&contact))
     }
 
-    /// Everybody it may be about, and by which key: the address goes before the number.
+    /// The candidates, and the key that found them: the address goes before the number.
     pub fn candidates(&self) -> (&[Uuid], &'static str) {
         match &self.by_email {
             Some(contact) => (std::slice::from_ref(contact), "email"),
@@ -39,8 +39,8 @@ impl Found {
 }
 
 /// Finds the contacts of all keys, in their order.
-pub async fn find(db: &mut PgConnection, keys: &[Keys<'_>]) -> sqlx::Result<Vec<Found>> {
-    let mut found = vec![Found::default(); keys.len()];
+pub async fn find(db: &mut PgConnection, keys: &[ContactKeys<'_>]) -> sqlx::Result<Vec<MatchedContacts>> {
+    let mut found = vec![MatchedContacts::default(); keys.len()];
     let places: Vec<i32> = (0..).take(keys.len()).collect();
     let tenants: Vec<Uuid> = keys.iter().map(|keys| keys.tenant).collect();
     let emails: Vec<Option<&str>> = keys.iter().map(|keys| keys.email).collect();
@@ -70,9 +70,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_conflict_when_they_lead_to_different_contacts() {
+    fn keys_of_different_contacts_are_a_conflict() {
         let (ann, bob) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let found = |by_email, by_dot_number: &[Uuid]| Found { by_email, by_dot_number: by_dot_number.to_vec() };
+        let found =
+            |by_email, by_dot_number: &[Uuid]| MatchedContacts { by_email, by_dot_number: by_dot_number.to_vec() };
         assert!(found(Some(ann), &[bob]).is_conflict());
         assert!(!found(Some(ann), &[bob, ann]).is_conflict() && !found(Some(ann), &[]).is_conflict());
         assert!(!found(None, &[bob]).is_conflict());

@@ -1,4 +1,4 @@
-//! An outcome into the ledger: each telling of the same source event is the same outcome.
+//! Records an outcome: reports of the same source event are the same outcome.
 
 use chrono::{DateTime, SubsecRound, Utc};
 use schemas::new_id;
@@ -7,23 +7,23 @@ use uuid::Uuid;
 
 use super::{
     NewOutcome,
-    contacts::{self, Keys},
+    contacts::{self, ContactKeys},
 };
 
 /// A recorded outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recorded {
-    /// Its id: the same for every telling.
+pub struct RecordedOutcome {
+    /// Its id: the same for every report.
     pub outcome_id: Uuid,
-    /// Whether there is a contact it is about.
+    /// True if a contact matches.
     pub contact_matched: bool,
-    /// Whether this telling changed anything. Only then there is something to credit.
+    /// True if this report changed the outcome. Only then it is credited again.
     pub changed: bool,
 }
 
 /// Why an outcome is not recorded.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum OutcomeRefusal {
     /// Address and number lead to different contacts.
     #[error("contact_email and dot_number are different contacts")]
     ContactConflict,
@@ -32,24 +32,24 @@ pub enum Refusal {
     Ledger(#[from] sqlx::Error),
 }
 
-/// Records an outcome of `source_system`, or what is told of it anew. It is credited by the stage.
+/// Records an outcome of `source_system`, or changes it by a later report. The attribution stage credits it.
 ///
 /// # Errors
-/// See [`Refusal`].
+/// See [`OutcomeRefusal`].
 pub async fn record(
     db: &mut PgConnection,
     tenant: Uuid,
     source_system: &str,
     new: &NewOutcome,
-) -> Result<Recorded, Refusal> {
+) -> Result<RecordedOutcome, OutcomeRefusal> {
     let email = new.contact_email.as_ref().map(schemas::Address::as_str);
-    let found = contacts::find(&mut *db, &[Keys { tenant, email, dot_number: new.dot_number }]).await?.remove(0);
+    let found = contacts::find(&mut *db, &[ContactKeys { tenant, email, dot_number: new.dot_number }]).await?.remove(0);
     if found.is_conflict() {
-        return Err(Refusal::ContactConflict);
+        return Err(OutcomeRefusal::ContactConflict);
     }
     let (candidates, key) = found.candidates();
     let contact = candidates.first().copied();
-    // As Postgres keeps it, so that the same time told again is the same.
+    // With the precision of Postgres, so that a repeated report has the same time.
     let occurred_at: Option<DateTime<Utc>> = new.occurred_at.map(|at| at.trunc_subsecs(6));
     let written = sqlx::query_file!(
         "queries/outcomes/record.sql",
@@ -69,7 +69,7 @@ pub async fn record(
     .fetch_optional(&mut *db)
     .await?;
     if let Some(row) = written {
-        return Ok(Recorded { outcome_id: row.id, contact_matched: row.contact_matched, changed: true });
+        return Ok(RecordedOutcome { outcome_id: row.id, contact_matched: row.contact_matched, changed: true });
     }
     let known = sqlx::query!(
         r#"select id, contact_id is not null as "contact_matched!" from outcomes
@@ -80,5 +80,5 @@ pub async fn record(
     )
     .fetch_one(db)
     .await?;
-    Ok(Recorded { outcome_id: known.id, contact_matched: known.contact_matched, changed: false })
+    Ok(RecordedOutcome { outcome_id: known.id, contact_matched: known.contact_matched, changed: false })
 }

@@ -1,4 +1,4 @@
-//! What may be told of an outcome (specification, Outcome request): one reading, whoever it is told through.
+//! The outcome request of the specification: one validation for HTTP and for the bus.
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use schemas::{Address, OutcomeType};
@@ -11,16 +11,16 @@ use super::{PREMIUM_MAX, PREMIUM_UNITS, Premium, VALUE_CENTS_MAX};
 pub const EVENT_ID_MAX: usize = 255;
 /// How far ahead of our clock something may have happened (API.md §1).
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
-/// The earliest year in which it may have.
+/// The earliest year in which something may have happened.
 const FIRST_YEAR: i32 = 2000;
 
-/// An outcome as it is told.
+/// An outcome as a product reports it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRequest {
-    /// Whom it is about, by address …
+    /// The contact's address …
     pub contact_email: Option<String>,
-    /// … or by number.
+    /// … or its company's number.
     pub dot_number: Option<i64>,
     /// A word of [`OutcomeType`].
     pub outcome_type: Option<String>,
@@ -32,18 +32,18 @@ pub struct OutcomeRequest {
     pub value_cents: Option<i64>,
     /// When it happened; left out: now.
     pub occurred_at: Option<String>,
-    /// The teller's own id of it.
+    /// The product's own id of the event.
     pub source_event_id: Option<String>,
 }
 
-/// One thing wrong with it.
+/// One fault of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct OutcomeFault {
     /// The field.
     pub path: &'static str,
     /// A stable code.
     pub code: &'static str,
-    /// In words.
+    /// The explanation for the caller.
     pub detail: String,
 }
 
@@ -60,29 +60,29 @@ pub struct NewOutcome {
     pub premium: Option<Premium>,
     /// The value.
     pub value_cents: Option<i64>,
-    /// When it happened; `None`: now, or, told again, when it was told first.
+    /// When it happened; `None`: now, or, in a later report, the time of the first report.
     pub occurred_at: Option<DateTime<Utc>>,
-    /// The teller's own id of it.
+    /// The product's own id of the event.
     pub source_event_id: Option<String>,
 }
 
 /// The faults found so far.
 #[derive(Debug, Default)]
-struct Faults(Vec<Fault>);
+struct OutcomeFaults(Vec<OutcomeFault>);
 
-impl Faults {
+impl OutcomeFaults {
     fn add(&mut self, path: &'static str, code: &'static str, detail: impl Into<String>) {
-        self.0.push(Fault { path, code, detail: detail.into() });
+        self.0.push(OutcomeFault { path, code, detail: detail.into() });
     }
 }
 
 impl OutcomeRequest {
-    /// The outcome, if nothing is wrong with it.
+    /// The valid outcome.
     ///
     /// # Errors
     /// Every fault.
-    pub fn validate(self, now: DateTime<Utc>) -> Result<NewOutcome, Vec<Fault>> {
-        let mut faults = Faults::default();
+    pub fn validate(self, now: DateTime<Utc>) -> Result<NewOutcome, Vec<OutcomeFault>> {
+        let mut faults = OutcomeFaults::default();
         if self.contact_email.is_none() && self.dot_number.is_none() {
             faults.add("contact_email", "required", "contact_email or dot_number is required");
         }
@@ -116,7 +116,7 @@ impl OutcomeRequest {
     }
 }
 
-fn outcome_type(word: Option<&str>, faults: &mut Faults) -> Option<OutcomeType> {
+fn outcome_type(word: Option<&str>, faults: &mut OutcomeFaults) -> Option<OutcomeType> {
     let Some(word) = word else {
         faults.add("outcome_type", "required", "is required");
         return None;
@@ -130,7 +130,7 @@ fn outcome_type(word: Option<&str>, faults: &mut Faults) -> Option<OutcomeType> 
 }
 
 /// "premium_amount: dollars; takes precedence over premium_cents" (specification). Both must be sound.
-fn premium(amount: Option<&Number>, cents: Option<i64>, faults: &mut Faults) -> Option<Premium> {
+fn premium(amount: Option<&Number>, cents: Option<i64>, faults: &mut OutcomeFaults) -> Option<Premium> {
     let of_amount = amount.and_then(|amount| {
         let premium = Premium::of_dollars(amount);
         if premium.is_none() {
@@ -149,7 +149,7 @@ fn premium(amount: Option<&Number>, cents: Option<i64>, faults: &mut Faults) -> 
     of_amount.or(of_cents)
 }
 
-fn moment(text: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<DateTime<Utc>> {
+fn moment(text: &str, now: DateTime<Utc>, faults: &mut OutcomeFaults) -> Option<DateTime<Utc>> {
     let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
         faults.add("occurred_at", "invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z");
         return None;
@@ -161,7 +161,7 @@ fn moment(text: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<DateTim
     Some(at)
 }
 
-fn event_id(id: &str, faults: &mut Faults) {
+fn event_id(id: &str, faults: &mut OutcomeFaults) {
     if id.trim().is_empty() {
         faults.add("source_event_id", "empty", "must not be empty");
     }
@@ -184,7 +184,7 @@ mod tests {
         "2026-03-31T10:20:00Z".parse().unwrap()
     }
 
-    fn told(change: &Value) -> Result<NewOutcome, Vec<Fault>> {
+    fn read(change: &Value) -> Result<NewOutcome, Vec<OutcomeFault>> {
         let mut body = json!({"contact_email": "Ann@Example.com", "outcome_type": "bind"});
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
@@ -215,7 +215,7 @@ mod tests {
         #[case] path: &str,
         #[case] code: &str,
     ) {
-        let faults = told(&change).unwrap_err();
+        let faults = read(&change).unwrap_err();
         assert_eq!((faults[0].path, faults[0].code, faults.len()), (path, code, 1), "{faults:?}");
     }
 
@@ -228,10 +228,10 @@ mod tests {
 
     #[test]
     fn dollars_go_before_cents_and_either_key_is_enough() {
-        let both = told(&json!({"premium_amount": 12.5, "premium_cents": 99})).unwrap();
+        let both = read(&json!({"premium_amount": 12.5, "premium_cents": 99})).unwrap();
         assert_eq!(both.premium, Some(Premium(125_000)));
         assert_eq!(both.contact_email.unwrap().as_str(), "ann@example.com");
-        let number = told(&json!({"contact_email": null, "dot_number": 7, "premium_cents": 99})).unwrap();
+        let number = read(&json!({"contact_email": null, "dot_number": 7, "premium_cents": 99})).unwrap();
         assert_eq!((number.contact_email, number.dot_number, number.premium), (None, Some(7), Some(Premium(9_900))));
         assert_eq!(number.occurred_at, None);
     }

@@ -11,7 +11,7 @@ pub struct QuotaLimits {
     pub daily: Option<i64>,
 }
 
-/// What a tenant has handed over.
+/// Mails that count against a tenant's quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SentCounts {
     /// In this UTC month.
@@ -20,7 +20,7 @@ pub struct SentCounts {
     pub day: i64,
 }
 
-/// How much a tenant may still hand over.
+/// How many mails a tenant may still send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaRemaining {
     /// Mails left; `None`: there is no limit. Never negative.
@@ -30,13 +30,13 @@ pub struct QuotaRemaining {
 }
 
 impl QuotaLimits {
-    /// Whether there is a limit at all.
+    /// True if there is a limit.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.monthly.is_some() || self.daily.is_some()
     }
 
-    /// What is left on `today`. Where both limits leave the same, the one that lasts longer is named.
+    /// What is left on `today`. If both limits leave the same, `resets_at` is that of the month.
     pub fn remaining(&self, sent: SentCounts, today: NaiveDate) -> QuotaRemaining {
         let left = |limit: Option<i64>, used: i64| limit.map(|limit| limit.saturating_sub(used).max(0));
         let (month, day) = (left(self.monthly, sent.month), left(self.daily, sent.day));
@@ -59,7 +59,7 @@ pub struct QuotaResets {
 }
 
 impl QuotaResets {
-    /// After this day.
+    /// The resets that follow this day.
     #[must_use]
     pub fn after(today: NaiveDate) -> Self {
         Self {

@@ -1,14 +1,14 @@
-//! The send quota: how many mails a tenant may hand over in a UTC month and a UTC day.
+//! The send quota: how many mails a tenant may send in a UTC month and a UTC day.
 //!
 //! Metered at the fence, in the ledger writer's commit: a send counts when it passes its first fence, further attempts of the
-//! same send do not, and a fence after which nothing left gives back. What counts is therefore what a recount finds: sends with
+//! same send do not, and a fence after which nothing left is taken back. So the usage equals a recount of sends with
 //! a fence (`sends.fenced_at`). A tenant with a limit is exact over any number of delivery processes: its row in `tenants` is
-//! locked, in tenant order, before its usage is read. A tenant without one is metered in shards, and nobody waits for anybody.
+//! locked, in tenant order, before its usage is read. A tenant without a limit is metered in shards, so no process waits for another.
 //!
-//! It stops campaigns and one-off messages. Transactional mail and sequences count against it and always leave.
+//! It stops campaigns and one-off messages. Transactional mail and sequences count against it, and are always sent.
 //!
 //! The gate at launch and at `POST /v1/messages` asks [`remaining_quota`] and locks nothing: it keeps a caller from queueing what cannot
-//! be sent. The fence is what holds.
+//! be sent. The fence enforces the limit.
 
 mod limits;
 
@@ -18,9 +18,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 pub use limits::SentCounts;
-pub use limits::{QuotaLimits, QuotaResets, QuotaRemaining};
+pub use limits::{QuotaLimits, QuotaRemaining, QuotaResets};
 
-/// How many mails a tenant may hand over, unless `postrider quota set` says otherwise for it.
+/// How many mails a tenant may send, unless `postrider quota set` says otherwise for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Send quota")]
 #[group(skip)]
@@ -41,11 +41,14 @@ impl QuotaDefaults {
             let limit = set.unwrap_or_else(|| i64::try_from(default).unwrap_or(i64::MAX));
             (limit > 0).then_some(limit)
         };
-        QuotaLimits { monthly: effective(monthly, self.send_quota_monthly), daily: effective(daily, self.send_quota_daily) }
+        QuotaLimits {
+            monthly: effective(monthly, self.send_quota_monthly),
+            daily: effective(daily, self.send_quota_daily),
+        }
     }
 }
 
-/// Whether a quota that is used up stops mail of this kind.
+/// True if a used-up quota stops mail of this kind.
 #[must_use]
 pub fn stops(kind: MessageKind) -> bool {
     match kind {
@@ -54,18 +57,18 @@ pub fn stops(kind: MessageKind) -> bool {
     }
 }
 
-/// A tenant's quota as it stands: limits, usage, room.
+/// A tenant's quota: limits, usage and what is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaUsage {
     /// What is set for the tenant itself: null takes the default, 0 is no limit.
     pub set_monthly: Option<i64>,
-    /// As `set_monthly`, for a day.
+    /// The daily limit set for the tenant itself: null takes the default, 0 is no limit.
     pub set_daily: Option<i64>,
     /// The limits in force.
     pub limits: QuotaLimits,
-    /// Mails handed over this month.
+    /// Mails sent this month.
     pub used_month: i64,
-    /// Mails handed over today.
+    /// Mails sent today.
     pub used_day: i64,
     /// What is left.
     pub left: QuotaRemaining,
@@ -80,15 +83,19 @@ impl QuotaUsage {
     }
 }
 
-/// How much a tenant may still hand over. Locks nothing; in the ingress's role the transaction must be confined to the tenant.
+/// How many mails a tenant may still send. Locks nothing; in the ingress's role the transaction must be confined to the tenant.
 ///
 /// # Errors
 /// When Postgres is away.
-pub async fn remaining_quota(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDefaults) -> sqlx::Result<QuotaRemaining> {
+pub async fn remaining_quota(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    defaults: &QuotaDefaults,
+) -> sqlx::Result<QuotaRemaining> {
     quota_usage(db, tenant, defaults).await.map(|usage| usage.left)
 }
 
-/// A tenant's limits, usage and room.
+/// A tenant's limits, usage and what is left.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -107,7 +114,7 @@ pub async fn quota_usage(db: &mut PgConnection, tenant: Uuid, defaults: &QuotaDe
     })
 }
 
-/// What is used by these tenants, which must be locked for it to be exact.
+/// The usage of these tenants. It is exact only while their rows are locked.
 pub async fn sent_counts(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<Vec<(Uuid, SentCounts)>> {
     let rows = sqlx::query_file!("queries/quota/quota_usage.sql", tenants).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| (row.tenant_id, SentCounts { month: row.used_month, day: row.used_day })).collect())

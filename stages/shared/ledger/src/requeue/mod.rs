@@ -1,4 +1,4 @@
-//! Ringing: batches and requests become due at once, and the audience stage's sweeps announce them within a second.
+//! Requeue: makes batches and requests due at once. The audience stage's sweeps announce them within a second.
 
 mod scope;
 
@@ -7,68 +7,68 @@ use serde::Serialize;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-pub use self::scope::{Scope, in_doubt};
-use crate::decide::Outcome;
+pub use self::scope::{RequeueScope, unknown_sends};
+use crate::decide::OperatorOutcome;
 
-/// What was rung for, and what was left alone.
+/// The result of a requeue: what is due at once, and what is not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rung {
+pub struct Requeued {
     /// Batches that will be announced within a second.
     pub batches: u64,
-    /// Requests that will be.
+    /// Requests that will be announced within a second.
     pub requests: u64,
     /// Deferred sends that will be tried now.
     pub forward: u64,
-    /// Batches that are open and were left alone, by why.
-    pub left: Left,
+    /// Open batches that were left alone, by reason.
+    pub not_requeued: NotRequeued,
 }
 
-/// Open batches that ringing does not help.
+/// Open batches that an announcement does not help, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Left {
+pub struct NotRequeued {
     /// Their campaign or their tenant is paused.
     pub paused: i64,
-    /// They wait for their turn to be handed on.
+    /// They wait for dispatch.
     pub waiting: i64,
     /// They wait for the winner of an A/B test.
     pub held: i64,
-    /// Somebody has all that is open in hand.
-    pub in_hand: i64,
+    /// All that is open is claimed or fenced.
+    pub in_progress: i64,
     /// All that is open is deferred to later.
     pub deferred: i64,
 }
 
-impl Rung {
-    /// What was done, in words.
-    pub fn words(&self, decided: u64, outcome: Option<Outcome>, in_doubt: u64) -> String {
-        let mut said = Vec::new();
-        let mut say = |count: u64, words: &str| {
+impl Requeued {
+    /// What was done, in one line for the operator.
+    pub fn summary(&self, decided: u64, outcome: Option<OperatorOutcome>, unknown_sends: u64) -> String {
+        let mut parts = Vec::new();
+        let mut add = |count: u64, what: &str| {
             if count > 0 {
-                said.push(format!("{count} {words}"));
+                parts.push(format!("{count} {what}"));
             }
         };
-        say(self.batches, "batch(es) rung for");
-        say(self.requests, "request(s) rung for");
-        say(self.forward, "deferred send(s) brought forward");
-        say(decided, &format!("send(s) in doubt decided as {}", outcome.map_or("", Outcome::as_str)));
-        let left = |count: i64| u64::try_from(count).unwrap_or(0);
-        say(left(self.left.paused), "batch(es) paused: `postrider pause list`");
-        say(left(self.left.waiting), "batch(es) waiting for their turn");
-        say(left(self.left.held), "batch(es) waiting for the winner of an A/B test");
-        say(left(self.left.in_hand), "batch(es) in hand");
-        say(left(self.left.deferred), "batch(es) deferred to later: `--now` tries them at once");
-        say(in_doubt, "send(s) in doubt left so: they may have arrived; `--unknown-as sent|failed` decides them");
-        if said.is_empty() { "nothing is owed".to_owned() } else { said.join("; ") }
+        add(self.batches, "batch(es) announced again");
+        add(self.requests, "request(s) announced again");
+        add(self.forward, "deferred send(s) brought forward");
+        add(decided, &format!("unknown send(s) decided as {}", outcome.map_or("", OperatorOutcome::as_str)));
+        let count = |batches: i64| u64::try_from(batches).unwrap_or(0);
+        add(count(self.not_requeued.paused), "batch(es) paused: `postrider pause list`");
+        add(count(self.not_requeued.waiting), "batch(es) waiting for dispatch");
+        add(count(self.not_requeued.held), "batch(es) waiting for the winner of an A/B test");
+        add(count(self.not_requeued.in_progress), "batch(es) in progress");
+        add(count(self.not_requeued.deferred), "batch(es) deferred to later: `--now` tries them at once");
+        add(unknown_sends, "send(s) still unknown: they may have arrived; `--unknown-as sent|failed` decides them");
+        if parts.is_empty() { "nothing is owed".to_owned() } else { parts.join("; ") }
     }
 }
 
-/// Rings for what is open.
-pub async fn ring(pool: &PgPool, scope: &Scope, now: bool) -> sqlx::Result<Rung> {
+/// Makes the open batches and requests of a scope due at once; `now` also brings deferred sends forward.
+pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Result<Requeued> {
     let mut tx = pool.begin().await?;
     let (campaign, batch) = scope.batches();
     let tenant = scope.tenant();
-    let requests = ring_requests(&mut tx, scope).await?;
-    // Batches before sends, in their order: as everybody locks them. What is locked is looked at in later statements.
+    let requests = requeue_requests(&mut tx, scope).await?;
+    // Lock order of the ledger: batches before sends, by id. Later statements read what is locked.
     let batches = sqlx::query_scalar!(
         "select id from batches
          where tenant_id = $1 and ($2::uuid is null or campaign_id = $2) and ($3::uuid is null or id = $3) and state <> 'done'
@@ -80,8 +80,8 @@ pub async fn ring(pool: &PgPool, scope: &Scope, now: bool) -> sqlx::Result<Rung>
     .fetch_all(&mut *tx)
     .await?;
     let forward = if now { bring_forward(&mut tx, tenant, &batches, scope.send()).await? } else { 0 };
-    let left = leave(&mut tx, tenant, &batches).await?;
-    let rung = sqlx::query!(
+    let not_requeued = count_not_requeued(&mut tx, tenant, &batches).await?;
+    let requeued = sqlx::query!(
         "update batches b set announce_after = now()
          from batches w
          join tenants t on t.id = w.tenant_id
@@ -97,15 +97,15 @@ pub async fn ring(pool: &PgPool, scope: &Scope, now: bool) -> sqlx::Result<Rung>
     .await?
     .rows_affected();
     tx.commit().await?;
-    Ok(Rung { batches: rung, requests, forward, left })
+    Ok(Requeued { batches: requeued, requests, forward, not_requeued })
 }
 
-/// Requests that were accepted and not handled: a campaign's launch, or what the send will come from.
-async fn ring_requests(db: &mut PgConnection, scope: &Scope) -> sqlx::Result<u64> {
+/// Makes requests due that were accepted and not handled: a campaign's launch, or the request of a send.
+async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::Result<u64> {
     let (launch_of, id) = match scope {
-        Scope::Campaign { id, .. } => (Some(id.to_string()), None),
-        Scope::Send { id, .. } => (None, Some(*id)),
-        Scope::Batch { id, .. } => (None, Some(*id)),
+        RequeueScope::Campaign { id, .. } => (Some(id.to_string()), None),
+        RequeueScope::Send { id, .. } => (None, Some(*id)),
+        RequeueScope::Batch { id, .. } => (None, Some(*id)),
     };
     sqlx::query!(
         "update requests r set announce_after = now()
@@ -120,7 +120,7 @@ async fn ring_requests(db: &mut PgConnection, scope: &Scope) -> sqlx::Result<u64
     .map(|done| done.rows_affected())
 }
 
-/// Deferred sends become due.
+/// Makes deferred sends due.
 async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], only: Option<Uuid>) -> sqlx::Result<u64> {
     let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
     let months: Vec<_> = batches.iter().map(|batch| schemas::month_of(*batch)).collect();
@@ -152,14 +152,14 @@ async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], on
     Ok(moved)
 }
 
-/// What is open and will not be rung for.
-async fn leave(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid]) -> sqlx::Result<Left> {
+/// Counts the open batches that are not announced again, by reason.
+async fn count_not_requeued(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid]) -> sqlx::Result<NotRequeued> {
     sqlx::query_as!(
-        Left,
+        NotRequeued,
         r#"select count(*) filter (where r.is_paused) as "paused!",
                   count(*) filter (where not r.is_paused and r.state = 'waiting') as "waiting!",
                   count(*) filter (where not r.is_paused and r.state = 'held') as "held!",
-                  count(*) filter (where not r.is_paused and r.state = 'announced' and r.queued + r.deferred = 0) as "in_hand!",
+                  count(*) filter (where not r.is_paused and r.state = 'announced' and r.queued + r.deferred = 0) as "in_progress!",
                   count(*) filter (where not r.is_paused and r.state = 'resting' and r.announce_after > now()) as "deferred!"
            from (
                select b.*, t.paused_at is not null or coalesce(c.paused, false) as is_paused
@@ -180,19 +180,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_was_done_and_what_was_not() {
-        let nothing = Rung::default();
-        assert_eq!(nothing.words(0, None, 0), "nothing is owed");
-        let left = Left { paused: 2, ..Left::default() };
-        let rung = Rung { batches: 3, left, ..Rung::default() };
-        let words = rung.words(1, Some(Outcome::Sent), 4);
+    fn the_summary_names_what_was_done_and_what_was_not() {
+        let nothing = Requeued::default();
+        assert_eq!(nothing.summary(0, None, 0), "nothing is owed");
+        let not_requeued = NotRequeued { paused: 2, ..NotRequeued::default() };
+        let requeued = Requeued { batches: 3, not_requeued, ..Requeued::default() };
+        let summary = requeued.summary(1, Some(OperatorOutcome::Sent), 4);
         for part in [
-            "3 batch(es) rung for",
-            "1 send(s) in doubt decided as sent",
+            "3 batch(es) announced again",
+            "1 unknown send(s) decided as sent",
             "2 batch(es) paused",
-            "4 send(s) in doubt left so",
+            "4 send(s) still unknown",
         ] {
-            assert!(words.contains(part), "{words}");
+            assert!(summary.contains(part), "{summary}");
         }
     }
 }

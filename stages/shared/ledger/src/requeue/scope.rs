@@ -1,37 +1,37 @@
-//! What is asked about, and what of it is in doubt.
+//! The scope of a requeue, and its sends with an unknown outcome.
 
 use schemas::{SendId, month_of};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-/// What is asked about, and whose it is.
+/// What an operator requeues: a batch, a send or a campaign, with its tenant.
 #[derive(Debug, Clone, Copy)]
-pub enum Scope {
+pub enum RequeueScope {
     /// One batch.
     Batch {
-        /// Whose.
+        /// The tenant.
         tenant: Uuid,
-        /// Which.
+        /// The id.
         id: Uuid,
     },
     /// One send.
     Send {
-        /// Whose.
+        /// The tenant.
         tenant: Uuid,
-        /// Which.
+        /// The id.
         id: Uuid,
     },
     /// All batches of a campaign.
     Campaign {
-        /// Whose.
+        /// The tenant.
         tenant: Uuid,
-        /// Which.
+        /// The id.
         id: Uuid,
     },
 }
 
-impl Scope {
-    /// Whose it is.
+impl RequeueScope {
+    /// The tenant.
     #[must_use]
     pub fn tenant(&self) -> Uuid {
         match self {
@@ -39,7 +39,7 @@ impl Scope {
         }
     }
 
-    /// What it is, for the audit log.
+    /// Name and id, for the audit log.
     #[must_use]
     pub fn subject(&self) -> String {
         match self {
@@ -49,7 +49,7 @@ impl Scope {
         }
     }
 
-    /// The campaign all of whose batches are meant, or the one batch.
+    /// The campaign, if all its batches are in scope; or the one batch.
     pub fn batches(&self) -> (Option<Uuid>, Option<Uuid>) {
         match self {
             Self::Batch { id, .. } => (None, Some(*id)),
@@ -58,7 +58,7 @@ impl Scope {
         }
     }
 
-    /// The one send that is meant, of its batch.
+    /// The send, if only one is in scope.
     pub fn send(&self) -> Option<Uuid> {
         match self {
             Self::Send { id, .. } => Some(*id),
@@ -67,8 +67,8 @@ impl Scope {
     }
 }
 
-/// The sends in doubt, each with its tenant.
-pub async fn in_doubt(pool: &PgPool, scope: &Scope) -> sqlx::Result<Vec<(Uuid, Uuid)>> {
+/// The sends in state `unknown`, each with its tenant.
+pub async fn unknown_sends(pool: &PgPool, scope: &RequeueScope) -> sqlx::Result<Vec<(Uuid, Uuid)>> {
     let tenant = scope.tenant();
     let (campaign, batch) = scope.batches();
     let batches = sqlx::query_scalar!(

@@ -1,6 +1,6 @@
 //! One-off messages: a batch of up to 50 sends each, for as many requests as are waiting together.
 //!
-//! Contacts, content and recipients stand in the ledger already: the ingress wrote them with the request.
+//! Contacts, content and recipients are in the ledger already: the ingress wrote them with the request.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +18,7 @@ use super::transactional::first_announcement;
 /// A tenant's message.
 type MessageKey = (Uuid, Uuid);
 
-/// Resolves messages to sends and says what to announce. A message that was handled before is announced once more while its
+/// Resolves messages to sends, and answers their announcements. A message that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub async fn resolve(
     plans: &PreparedPool,
@@ -27,11 +27,11 @@ pub async fn resolve(
 ) -> Result<Vec<Publication>, StageError> {
     let mut asked: BTreeMap<MessageKey, Option<&String>> = BTreeMap::new();
     for input in inputs {
-        // Of several rings for a message, the one with somebody waiting counts.
+        // Of several announcements of a message, the one with a waiting caller counts.
         let notify = asked.entry((input.tenant_id, input.request_id)).or_default();
         *notify = notify.or(input.notify.as_ref());
     }
-    // Should a crash of Postgres take it back, the message is accepted still, and is rung for again.
+    // If a crash of Postgres loses this commit, the message is still accepted, and is announced again.
     let mut connection = plans.take().await?;
     let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let states = lock(&mut tx, &asked).await?;
@@ -49,7 +49,7 @@ pub async fn resolve(
     rung.iter()
         .map(|key| {
             let notify = asked.get(key).copied().flatten().cloned();
-            first_announcement(key.0, key.1).publication_telling(notify)
+            first_announcement(key.0, key.1).publication_notifying(notify)
         })
         .collect()
 }
@@ -60,7 +60,7 @@ fn in_state(states: &HashMap<MessageKey, String>, wanted: &str) -> Vec<MessageKe
     keys
 }
 
-/// Takes the requests for this transaction, and answers the state of each.
+/// Locks the requests for this transaction, and answers the state of each.
 async fn lock(
     db: &mut PgConnection,
     asked: &BTreeMap<MessageKey, Option<&String>>,
@@ -85,7 +85,7 @@ async fn lock(
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.state)).collect())
 }
 
-/// Writes batch and sends of each message, and that it is handled.
+/// Writes batch and sends of each message, and marks its request as handled.
 async fn write(db: &mut PgConnection, accepted: &[MessageKey], reannounce: Duration) -> Result<(), StageError> {
     let (tenants, ids) = columns(accepted.iter().copied());
     let months: Vec<_> = ids.iter().map(|id| month_of(*id)).collect();
@@ -95,7 +95,7 @@ async fn write(db: &mut PgConnection, accepted: &[MessageKey], reannounce: Durat
     Ok(())
 }
 
-/// Of handled messages, those whose batch nobody has touched since its first announcement.
+/// Handled messages whose batch has not moved since its first announcement.
 async fn unmoved(db: &mut PgConnection, handled: &[MessageKey]) -> Result<Vec<MessageKey>, StageError> {
     let (tenants, ids) = columns(handled.iter().copied());
     let rows = sqlx::query!(

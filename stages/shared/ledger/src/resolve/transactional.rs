@@ -14,10 +14,10 @@ use uuid::Uuid;
 
 use crate::dispatch::announce::AnnouncedBatch;
 
-/// Requests handled in one transaction, about: a bound on how long its rows are held.
+/// Requests handled in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
 
-/// An accepted request, with what it asks for.
+/// An accepted request with its payload.
 struct Accepted {
     tenant_id: Uuid,
     request_id: Uuid,
@@ -33,10 +33,10 @@ impl Accepted {
 /// A tenant's batch.
 type BatchKey = (Uuid, Uuid);
 
-/// A tenant's address: what a contact is found by.
+/// A tenant's address: the key of a contact.
 type ContactKey = (Uuid, String);
 
-/// What requests say of a person beside the address.
+/// The contact fields of a request beside the address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Details {
     first_name: Option<String>,
@@ -45,7 +45,7 @@ struct Details {
     phone: Option<String>,
 }
 
-/// Resolves requests to sends and says what to announce. A request that was handled before is announced once more while its
+/// Resolves requests to sends, and answers their announcements. A request that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub async fn resolve(
     plans: &PreparedPool,
@@ -62,7 +62,7 @@ pub async fn resolve(
     Ok(publications)
 }
 
-/// The batches that are asked for, each once, in portions of about [`AT_ONCE`] requests.
+/// The batches of the requests, each once, in portions of about [`AT_ONCE`] requests.
 fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
     let (mut portions, mut held) = (vec![BTreeSet::new()], 0);
     for input in inputs {
@@ -84,7 +84,7 @@ async fn resolve_portion(
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<AnnouncedBatch>, StageError> {
-    // Should a crash of Postgres take it back, the requests are accepted still, and are rung for again.
+    // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
     let mut connection = plans.take().await?;
     let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let (accepted, handled) = lock(&mut tx, asked).await?;
@@ -113,14 +113,14 @@ pub fn first_announcement(tenant_id: Uuid, batch_id: Uuid) -> AnnouncedBatch {
     AnnouncedBatch { tenant_id, batch_id, lane: Lane::Priority, announcement: 1 }
 }
 
-/// Takes the requests of these batches for this transaction: those to handle, and the batches of those handled before.
+/// Locks the requests of these batches: answers those to handle, and the batches of those handled before.
 async fn lock(
     db: &mut PgConnection,
     asked: &BTreeSet<BatchKey>,
 ) -> Result<(Vec<Accepted>, BTreeSet<BatchKey>), StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
     let ends: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
-    // Batch by batch in the order asked, which is that of tenants and ids; each by its range of the primary key.
+    // Batch by batch in the given order, which is that of tenants and ids; each by its range of the primary key.
     let rows = sqlx::query!(
         r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!"
            from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
@@ -158,7 +158,7 @@ async fn lock(
     Ok((accepted, handled))
 }
 
-/// Each person once; what an earlier request says stands before what a later one says.
+/// Each contact once; the fields of an earlier request win over those of a later one.
 fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
     let mut wanted: HashMap<ContactKey, Details> = HashMap::with_capacity(accepted.len());
     for Accepted { tenant_id, payload, .. } in accepted {
@@ -176,7 +176,7 @@ fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, Details> {
     wanted
 }
 
-/// Finds the contacts, makes those that are missing, and fills what is empty in those that are there.
+/// Finds the contacts, creates missing ones, and fills empty fields of existing ones.
 async fn find_or_create(
     db: &mut PgConnection,
     wanted: &HashMap<ContactKey, Details>,
@@ -185,13 +185,13 @@ async fn find_or_create(
     let missing: Vec<_> = wanted.iter().filter(|(key, _)| !found.contains_key(*key)).collect();
     if !missing.is_empty() {
         create(db, &missing).await?;
-        // Looked up again, in a statement of its own: somebody else may have made one at the same moment.
+        // Read again, in a statement of its own: another process may have created one at the same moment.
         found = find(db, wanted).await?;
     }
     Ok(found)
 }
 
-/// The contacts there are. Fills their empty fields on the way, when a request knows better.
+/// The existing contacts. Also fills their empty fields from the requests.
 async fn find(
     db: &mut PgConnection,
     wanted: &HashMap<ContactKey, Details>,
@@ -271,13 +271,13 @@ async fn fill(db: &mut PgConnection, to_fill: &[(Uuid, Uuid, &Details)]) -> Resu
     Ok(())
 }
 
-/// Makes contacts. They have asked for this mail, not for marketing: their consent is pending.
+/// Creates contacts. They requested this mail, not marketing: their consent is pending.
 async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> Result<(), StageError> {
     let tenants: Vec<Uuid> = missing.iter().map(|((tenant, _), _)| *tenant).collect();
     let ids: Vec<Uuid> = missing.iter().map(|_| schemas::new_id()).collect();
     let addresses: Vec<String> = missing.iter().map(|((_, address), _)| address.clone()).collect();
     let columns: Columns = missing.iter().map(|(_, details)| *details).collect();
-    // In the order of the unique key, so that two processes with the same new people do not wait for each other in a circle.
+    // In the order of the unique key, so that two processes with the same new contacts cannot deadlock.
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
          select w.tenant_id, w.id, w.address, w.first_name, w.last_name, w.title, w.phone, 'pending', 'transactional'
@@ -298,7 +298,7 @@ async fn create(db: &mut PgConnection, missing: &[(&ContactKey, &Details)]) -> R
     Ok(())
 }
 
-/// Writes batch and send of each request, and that it is handled.
+/// Writes batch and send of each request, and marks it as handled.
 async fn write(
     db: &mut PgConnection,
     accepted: &[Accepted],
@@ -330,7 +330,7 @@ async fn write(
     Ok(())
 }
 
-/// Of the batches of handled requests, those that nobody has touched since their first announcement.
+/// Batches of handled requests that have not moved since their first announcement.
 async fn unmoved(db: &mut PgConnection, handled: &BTreeSet<BatchKey>) -> Result<Vec<AnnouncedBatch>, StageError> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = handled.iter().copied().unzip();
     let rows = sqlx::query!(

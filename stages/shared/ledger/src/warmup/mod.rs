@@ -1,8 +1,8 @@
-//! The warm-up of a new sending domain: on each day on which it sends it may hand over so many mails, by a plan that rises.
+//! The warm-up of a new sending domain: on each day on which it sends, it may send a number of mails that grows from day to day.
 //!
-//! Every mail of the domain counts, when it passes its first fence, as with the send quota; only campaigns wait. What is over the
-//! day's cap is deferred, uncounted, to the next UTC day. The claim looks without a lock, so that hardly anything goes as far as
-//! the fence in vain; the fence locks the domain's row and holds the cap exactly, over any number of processes.
+//! Every mail of the domain counts, when it passes its first fence, as with the send quota; only campaigns wait. Sends over the
+//! day's cap are deferred to the next UTC day, which does not count as an attempt. The claim reads the usage without a lock, so that few
+//! sends reach the fence in vain; the fence locks the domain's row and enforces the cap exactly, over any number of processes.
 //!
 //! A day without mail does not count as a day of the plan: a reputation is made by sending.
 
@@ -16,20 +16,20 @@ use uuid::Uuid;
 pub use self::permits::{WarmupPermit, WarmupPermits};
 pub use self::plan::{DEFAULT_CAPS, cap, remaining};
 
-/// A domain's warm-up as it stands.
+/// A domain's warm-up: its plan and what it has used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarmupState {
-    /// Whose.
+    /// The tenant.
     pub tenant_id: Uuid,
     /// The domain.
     pub domain_id: Uuid,
-    /// Whether it is limited at all.
+    /// True while the domain is limited.
     pub is_on: bool,
     /// The plan set for it; `None`: [`DEFAULT_CAPS`].
     pub caps: Option<Vec<i64>>,
     /// Days before today on which it has sent.
     pub days_before: i64,
-    /// What it has handed over today.
+    /// Mails it has sent today.
     pub used: i64,
     /// The UTC day.
     pub today: NaiveDate,
@@ -42,17 +42,17 @@ impl WarmupState {
         if self.is_on { cap(self.caps.as_deref(), self.days_before) } else { None }
     }
 
-    /// What it may still hand over today. `None`: no limit.
+    /// Mails it may still send today. `None`: no limit.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
         remaining(self.cap(), self.used)
     }
 }
 
-/// A domain, with its tenant. Sorted, it is the order they are locked in.
+/// Tenant and domain. Locks are taken in this order.
 pub type DomainKey = (Uuid, Uuid);
 
-/// How these domains stand; those without a warm-up are left out. To be exact, they must be locked ([`lock`]).
+/// The warm-ups of these domains; a domain without one is left out. The usage is exact only while the domains are locked ([`lock`]).
 ///
 /// # Errors
 /// When Postgres is away.
@@ -61,7 +61,7 @@ pub async fn load_states(db: &mut PgConnection, domains: &[DomainKey]) -> sqlx::
     sqlx::query_file_as!(WarmupState, "queries/quota/warmup.sql", &tenants, &ids).fetch_all(db).await
 }
 
-/// How one domain stands.
+/// The warm-up of one domain, if it has one.
 ///
 /// # Errors
 /// When Postgres is away.
@@ -69,13 +69,13 @@ pub async fn load_state(db: &mut PgConnection, tenant: Uuid, domain: Uuid) -> sq
     Ok(load_states(db, &[(tenant, domain)]).await?.pop())
 }
 
-/// One commit at a time for these domains, which must be sorted: what they have used is read in a later statement.
+/// Locks these domains, which must be sorted. Read their usage in a later statement.
 pub async fn lock(db: &mut PgConnection, domains: &[DomainKey]) -> sqlx::Result<()> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = domains.iter().copied().unzip();
     sqlx::query_file!("queries/quota/lock_warmups.sql", &tenants, &ids).fetch_all(db).await.map(drop)
 }
 
-/// Warms a new domain up by the program's plan, unless something was set for it already.
+/// Starts the warm-up of a new domain by the default plan, unless one was set for it already.
 ///
 /// # Errors
 /// When Postgres is away, or there is no such domain (a foreign key violation).
@@ -90,7 +90,7 @@ pub async fn begin(db: &mut PgConnection, tenant: Uuid, domain: Uuid) -> sqlx::R
     .map(drop)
 }
 
-/// Warms a domain up, by its own plan or the program's; `false` ends it. What it has used stays.
+/// Sets a domain's warm-up: `caps` is its own plan, `None` the default; `is_on: false` ends it. The recorded usage stays.
 ///
 /// # Errors
 /// When Postgres is away, or there is no such domain (a foreign key violation).

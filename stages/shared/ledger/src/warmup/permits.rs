@@ -1,4 +1,5 @@
-//! Places of this process in a day's cap: what one worker has claimed and not yet handed over, another must not claim as well.
+//! Permits of this process under a day's cap: a send that one worker has claimed and not yet sent must not be claimed by another worker
+//! as well.
 
 use std::{
     collections::HashMap,
@@ -7,14 +8,14 @@ use std::{
 
 use super::DomainKey;
 
-/// The places taken, by domain.
+/// The permits taken, by domain.
 #[derive(Debug, Clone, Default)]
 pub struct WarmupPermits {
     taken: Arc<Mutex<HashMap<DomainKey, i64>>>,
 }
 
 impl WarmupPermits {
-    /// A place in what is left, if there is one.
+    /// A permit, if fewer than `remaining` are taken.
     pub fn take(&self, domain: DomainKey, remaining: i64) -> Option<WarmupPermit> {
         let mut taken = self.lock();
         let count = taken.entry(domain).or_default();
@@ -32,7 +33,7 @@ impl WarmupPermits {
     }
 }
 
-/// A place, given back when dropped: when the send's result is committed, or it was given up.
+/// A permit, given back when it is dropped: after the send's result is committed, or the send is given up.
 #[derive(Debug)]
 pub struct WarmupPermit {
     permits: WarmupPermits,
@@ -58,7 +59,7 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn no_more_places_are_taken_than_there_is_room_and_what_ends_gives_back() {
+    fn no_more_permits_are_given_than_remain() {
         let (permits, domain) = (WarmupPermits::default(), (Uuid::nil(), Uuid::nil()));
         let first = permits.take(domain, 2).unwrap();
         let _second = permits.take(domain, 2).unwrap();

@@ -1,13 +1,13 @@
 //! How many mails a day a new domain may send: pure.
 
-/// What receivers take from a domain they do not know yet, on its first, second … day of sending: about twice as much every other
+/// How many mails receivers accept from an unknown domain on its first, second … day of sending: about twice as many every other
 /// day. After the last day there is no limit.
 pub const DEFAULT_CAPS: &[i64] = &[
     50, 100, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 70_000, 100_000, 150_000, 250_000, 400_000, 600_000,
     1_000_000,
 ];
 
-/// The cap on the day after so many days of sending. `own`: a plan set for the domain. `None`: it is warm.
+/// The cap on the day after `days_before` days of sending. `own` is a plan set for the domain. `None`: the warm-up is over.
 #[must_use]
 pub fn cap(own: Option<&[i64]>, days_before: i64) -> Option<i64> {
     let day = usize::try_from(days_before).unwrap_or(0);

@@ -1,0 +1,94 @@
+//! Pending facts: facts that wait for their send.
+
+use std::collections::BTreeSet;
+
+use schemas::Signal;
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{FactOutcome, IncomingFact};
+use ledger::facts::SendKey;
+
+/// The send is unknown.
+pub(super) const UNKNOWN: &str = "unknown_send";
+/// The fact is in the ledger, and waits as evidence for the outcome of its send.
+pub(super) const UNDECIDED: &str = "undecided_send";
+
+/// A fact that waits, with the reason.
+pub(super) struct PendingFact<'a> {
+    pub item: &'a IncomingFact,
+    pub reason: &'static str,
+}
+
+impl<'a> PendingFact<'a> {
+    /// The pending fact, if this outcome makes the fact wait.
+    pub fn of((item, outcome): (&'a IncomingFact, &FactOutcome)) -> Option<Self> {
+        match outcome {
+            FactOutcome::Recorded => None,
+            FactOutcome::Unknown if item.is_reply() => None,
+            FactOutcome::Unknown => Some(Self { item, reason: UNKNOWN }),
+            FactOutcome::Undecided => Some(Self { item, reason: UNDECIDED }),
+        }
+    }
+
+    fn signal(&self) -> Option<Value> {
+        // The fact itself is in the ledger.
+        let signal = self.item.signal.as_ref().filter(|_| self.reason == UNKNOWN)?;
+        serde_json::to_value(signal).ok()
+    }
+}
+
+/// Adds pending facts. Harmless to repeat: a fact is pending once.
+pub(super) async fn add_pending(db: &mut PgConnection, waiting: &[PendingFact<'_>]) -> sqlx::Result<()> {
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let items = || waiting.iter().map(|waits| waits.item);
+    let tenants: Vec<Uuid> = items().map(|item| item.tenant_id).collect();
+    let ids: Vec<Uuid> = items().map(|item| item.id).collect();
+    let reasons: Vec<String> = waiting.iter().map(|waits| waits.reason.to_owned()).collect();
+    let sends: Vec<Option<Uuid>> = items().map(|item| item.send_id).collect();
+    let providers: Vec<Option<String>> = items().map(|item| item.provider.map(str::to_owned)).collect();
+    let message_ids: Vec<Option<String>> = items().map(|item| item.message_id.clone()).collect();
+    let signals: Vec<Option<Value>> = waiting.iter().map(PendingFact::signal).collect();
+    let at: Vec<chrono::DateTime<chrono::Utc>> = items().map(|item| item.at).collect();
+    sqlx::query_file!(
+        "queries/add_pending.sql",
+        &tenants,
+        &ids,
+        &reasons,
+        &sends as &[Option<Uuid>],
+        &providers as &[Option<String>],
+        &message_ids as &[Option<String>],
+        &signals as &[Option<Value>],
+        &at
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Adds signals of tracking links whose sends are unknown as pending facts. Answers how many.
+pub(crate) async fn add_pending_signals(
+    db: &mut PgConnection,
+    signals: &[Signal],
+    unknown: &BTreeSet<SendKey>,
+) -> sqlx::Result<u64> {
+    let items: Vec<IncomingFact> = signals
+        .iter()
+        .filter(|signal| unknown.contains(&(signal.tenant_id, signal.send_id)))
+        .map(|signal| IncomingFact {
+            id: signal.signal_id,
+            tenant_id: signal.tenant_id,
+            send_id: Some(signal.send_id),
+            provider: None,
+            message_id: None,
+            at: signal.occurred_at,
+            signal: Some(signal.clone()),
+        })
+        .collect();
+    let waiting: Vec<PendingFact<'_>> = items.iter().map(|item| PendingFact { item, reason: UNKNOWN }).collect();
+    add_pending(db, &waiting).await?;
+    Ok(waiting.len() as u64)
+}

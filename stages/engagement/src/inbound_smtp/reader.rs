@@ -1,0 +1,213 @@
+//! Reads stored inbound mail: each becomes a fact or a recorded outcome, and is deleted.
+//!
+//! A start is counted and committed before a mail is read. A mail that was started before and not finished is read alone: if the
+//! process dies over it again, that costs no other mail. After some starts it is set aside with its head, for a person.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use runner::{StageError, Sweep};
+use runtime::{Counter, Reader, ReaderError, plans};
+use schemas::{Signal, SignalKind};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::reading;
+use feedback::report::{Arrival, Note, Reading};
+use ledger::facts::{self, ProviderEvidence};
+
+/// Mails one transaction records at most.
+const AT_ONCE: i64 = 50;
+/// Starts of a mail before it is set aside: one beside others, the rest alone.
+const STARTS_MAX: i16 = 4;
+
+/// Reads stored inbound mail. Any number of processes may run it: each takes other mails.
+pub(crate) struct ReadInboundMail {
+    pub(crate) pool: PgPool,
+    pub(crate) reader: Reader,
+    pub(crate) shard: i16,
+}
+
+/// A mail that waits to be read.
+struct InboundMail {
+    tenant_id: Uuid,
+    id: Uuid,
+    send_id: Uuid,
+    address_kind: String,
+    null_sender: bool,
+    head: Option<Vec<u8>>,
+    received_at: DateTime<Utc>,
+    attempts: i16,
+}
+
+/// A mail after reading.
+struct ReadMail {
+    mail: InboundMail,
+    reading: Reading,
+}
+
+#[async_trait]
+impl Sweep for ReadInboundMail {
+    fn name(&self) -> &'static str {
+        "read_inbound_mail"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let first = self.group(AT_ONCE, false).await?;
+        let again = self.group(1, true).await?;
+        Ok(first + again)
+    }
+}
+
+impl ReadInboundMail {
+    /// Takes, reads and records mails; answers how many. `again`: only those that were started before.
+    async fn group(&self, at_most: i64, again: bool) -> Result<u64, StageError> {
+        let taken =
+            sqlx::query_file_as!(InboundMail, "queries/take_mails.sql", at_most, again).fetch_all(&self.pool).await?;
+        let found = taken.len() as u64;
+        let (mut read, mut unread) = (Vec::with_capacity(taken.len()), Vec::new());
+        for mail in taken {
+            match self.read(mail).await {
+                Ok(one) => read.push(one),
+                Err(key) => unread.extend(key),
+            }
+        }
+        self.give_back(unread).await;
+        if read.is_empty() {
+            return Ok(found);
+        }
+        if let Err(error) = self.record(&read).await {
+            if error.is_transient() {
+                self.give_back(keys(&read)).await;
+                return Err(error);
+            }
+            if read.len() == 1 {
+                return Err(error);
+            }
+            // One of them cannot be recorded: it costs itself only, and is given up after some starts.
+            for (at, one) in read.iter().enumerate() {
+                if let Err(error) = self.record(std::slice::from_ref(one)).await {
+                    if error.is_transient() {
+                        self.give_back(keys(&read[at..])).await;
+                        return Err(error);
+                    }
+                    tracing::warn!(stage = "engagement", mail = %one.mail.id, error = %error.chain(), "a mail that came back cannot be recorded");
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn record(&self, read: &[ReadMail]) -> Result<(), StageError> {
+        let signals: Vec<Signal> = read.iter().filter_map(ReadMail::signal).collect();
+        let evidence: Vec<ProviderEvidence> = read.iter().filter_map(ReadMail::evidence).collect();
+        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let recorded = facts::record(&mut tx, &signals, &evidence, self.shard).await?;
+        let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
+        let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();
+        let outcomes: Vec<String> = read.iter().map(|read| read.reading.label().to_owned()).collect();
+        sqlx::query!(
+            "update inbound_mails m
+             set outcome = w.outcome, due_at = null, head = case when w.outcome = 'given_up' then m.head end
+             from unnest($1::uuid[], $2::uuid[], $3::text[]) as w (tenant_id, id, outcome)
+             where m.tenant_id = w.tenant_id and m.id = w.id",
+            &tenants,
+            &ids,
+            &outcomes,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        for read in read {
+            Counter::InboundMailsTotal.add(1, [("outcome", read.reading.label())]);
+        }
+        for (kind, count) in recorded.fresh.by_kind() {
+            Counter::SignalsTotal.add(count, [("kind", kind), ("outcome", "recorded")]);
+        }
+        Ok(())
+    }
+
+    /// Reads a mail. An error means that another start may succeed. It holds the mail's key if this start does not count.
+    async fn read(&self, mut mail: InboundMail) -> Result<ReadMail, Option<(Uuid, Uuid)>> {
+        if mail.attempts > STARTS_MAX {
+            tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
+            return Ok(ReadMail { mail, reading: Reading::Noted(Note::GivenUp) });
+        }
+        let Some(head) = mail.head.take() else {
+            return Ok(ReadMail { mail, reading: Reading::Noted(Note::Unreadable) });
+        };
+        match reading::mail(&self.reader, &head, Arrival::parse(&mail.address_kind), mail.null_sender).await {
+            Ok(report) => Ok(ReadMail { mail, reading: report.reading }),
+            Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
+            Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
+                Ok(ReadMail { mail, reading: Reading::Noted(Note::Unreadable) })
+            }
+            Err(error) => {
+                tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %error, "a mail that came back is not read yet");
+                Err(None)
+            }
+        }
+    }
+
+    /// Does not count an attempt that failed for another reason: the mails are due again in a minute. If this write fails as well, the
+    /// attempt stays counted; while Postgres is away, no mails are taken either.
+    async fn give_back(&self, mails: Vec<(Uuid, Uuid)>) {
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = mails.into_iter().unzip();
+        if ids.is_empty() {
+            return;
+        }
+        let prefix = sqlx::query!(
+            "update inbound_mails m set attempts = m.attempts - 1
+             from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+             where m.tenant_id = w.tenant_id and m.id = w.id and m.attempts > 0 and m.due_at is not null",
+            &tenants,
+            &ids,
+        )
+        .execute(&self.pool)
+        .await;
+        if let Err(error) = prefix {
+            tracing::debug!(
+                stage = "engagement",
+                error = runtime::db::describe(&error),
+                "an attempt at mails stays counted"
+            );
+        }
+    }
+}
+
+fn keys(read: &[ReadMail]) -> Vec<(Uuid, Uuid)> {
+    read.iter().map(|read| (read.mail.tenant_id, read.mail.id)).collect()
+}
+
+impl ReadMail {
+    /// The fact of the mail. Its time is the time of receipt: times in the mail itself may be wrong.
+    fn signal(&self) -> Option<Signal> {
+        let Reading::Told(kind) = &self.reading else { return None };
+        Some(Signal {
+            signal_id: self.mail.id,
+            tenant_id: self.mail.tenant_id,
+            send_id: self.mail.send_id,
+            occurred_at: self.mail.received_at,
+            kind: kind.clone(),
+            ip: None,
+            user_agent: None,
+        })
+    }
+
+    /// A server that reports about a mail has received it: evidence for a send whose outcome is unknown.
+    fn evidence(&self) -> Option<ProviderEvidence> {
+        let has_left = matches!(&self.reading, Reading::Told(SignalKind::Bounced { .. } | SignalKind::Delivered));
+        has_left.then(|| ProviderEvidence {
+            tenant_id: self.mail.tenant_id,
+            send_id: self.mail.send_id,
+            at: self.mail.received_at,
+            provider: "smtp".to_owned(),
+            message_id: None,
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Checks recipient addresses, and commits a mail before it is accepted.
+
+use std::sync::Arc;
+
+use runner::Deps;
+use runtime::{Counter, Reader};
+use schemas::{SendId, SignalKind, token::TokenKeys};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::reading;
+use feedback::report::{Arrival, Reading};
+use ledger::facts;
+
+/// What a recipient address names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MailTarget {
+    /// The return path of an existing send.
+    Send { tenant_id: Uuid, send_id: Uuid },
+    /// The address of feedback loops: the mail itself must name its send, and prove it.
+    Feedback,
+}
+
+/// The subject of a report to the address of feedback loops.
+enum Reported {
+    /// An existing send.
+    Send { tenant_id: Uuid, send_id: Uuid },
+    /// The recipient of a send that the ledger does not keep any more, with the reading of the report.
+    Contact { tenant_id: Uuid, contact_id: Uuid, reading: Reading },
+}
+
+/// A complete mail, with only its head kept.
+#[derive(Debug)]
+pub(super) struct ReceivedMail {
+    pub(super) null_sender: bool,
+    pub(super) size: i32,
+    pub(super) head: Vec<u8>,
+}
+
+/// Why an address or a mail is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreFault {
+    /// Unknown address: forged, or of a send that does not exist. Holds the metric's outcome.
+    Unknown(&'static str),
+    /// Postgres or the reader is away.
+    Away,
+}
+
+pub(super) struct Store {
+    pool: PgPool,
+    reader: Reader,
+    tokens: Arc<TokenKeys>,
+    feedback: Option<String>,
+}
+
+impl Store {
+    pub(super) fn new(deps: &Deps, feedback: Option<&str>) -> Self {
+        let Deps { pool, reader, tokens, .. } = deps.clone();
+        Self { pool, reader, tokens, feedback: feedback.map(str::to_ascii_lowercase) }
+    }
+
+    /// What a recipient address names. The domain does not matter: the local part is signed.
+    pub(super) async fn target(&self, address: &str) -> Result<MailTarget, StoreFault> {
+        if self.feedback.as_deref().is_some_and(|feedback| address.eq_ignore_ascii_case(feedback)) {
+            return Ok(MailTarget::Feedback);
+        }
+        let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+        let send_id = self.tokens.returned_send(local).ok_or(StoreFault::Unknown("bad_address"))?;
+        let tenant_id = self.tenant_of(send_id).await?.ok_or(StoreFault::Unknown("unknown_send"))?;
+        Ok(MailTarget::Send { tenant_id, send_id })
+    }
+
+    /// Commits a mail for each of its recipients. A repetition changes nothing.
+    pub(super) async fn keep(&self, targets: &[MailTarget], mail: ReceivedMail) -> Result<(), StoreFault> {
+        let mut sends: Vec<(Uuid, Uuid, Arrival)> = Vec::with_capacity(targets.len());
+        for target in targets {
+            match target {
+                MailTarget::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Arrival::ReturnPath)),
+                MailTarget::Feedback => match self.reported(&mail).await? {
+                    Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, Arrival::Feedback)),
+                    Some(Reported::Contact { tenant_id, contact_id, reading }) => {
+                        self.apply_to_contact(tenant_id, contact_id, &reading).await.map_err(|error| away(&error))?;
+                        Counter::InboundMailsTotal.add(1, [("outcome", reading.label())]);
+                    }
+                    // Accepted all the same: the sender of the report could not correct it.
+                    None => Counter::InboundMailsTotal.add(1, [("outcome", "no_evidence")]),
+                },
+            }
+        }
+        if sends.is_empty() {
+            return Ok(());
+        }
+        let tenants: Vec<Uuid> = sends.iter().map(|(tenant, ..)| *tenant).collect();
+        let ids: Vec<Uuid> = sends.iter().map(|(_, send, _)| Uuid::new_v5(send, &mail.head)).collect();
+        let arrivals: Vec<String> = sends.iter().map(|(.., arrival)| arrival.as_str().to_owned()).collect();
+        let sends: Vec<Uuid> = sends.into_iter().map(|(_, send, _)| send).collect();
+        sqlx::query!(
+            "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head)
+             select w.tenant_id, w.id, w.send_id, w.address_kind, $5, $6, $7
+             from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) as w (tenant_id, id, send_id, address_kind)
+             on conflict do nothing",
+            &tenants,
+            &ids,
+            &sends,
+            &arrivals,
+            mail.null_sender,
+            mail.size,
+            mail.head,
+        )
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| away(&error))
+    }
+
+    /// The send or contact that a complaint report proves to be about.
+    async fn reported(&self, mail: &ReceivedMail) -> Result<Option<Reported>, StoreFault> {
+        let report = match reading::mail(&self.reader, &mail.head, Arrival::Feedback, mail.null_sender).await {
+            Ok(report) => report,
+            // The sender tries again.
+            Err(error) if error.is_transient() => return Err(StoreFault::Away),
+            Err(_) => return Ok(None),
+        };
+        let Some((claimed, send_id)) = report.proofs.send(&self.tokens) else { return Ok(None) };
+        let Some(tenant_id) = self.tenant_of(send_id).await? else {
+            let contact = report.proofs.contact(&self.tokens);
+            let reading = report.reading;
+            return Ok(contact.map(|(tenant_id, contact_id)| Reported::Contact { tenant_id, contact_id, reading }));
+        };
+        // A token that names a tenant must name the send's own.
+        let is_its_own = claimed.is_none_or(|claimed| claimed == tenant_id);
+        Ok(is_its_own.then_some(Reported::Send { tenant_id, send_id }))
+    }
+
+    /// Applies a report to its contact, if the send is not kept any more; before the mail is accepted.
+    async fn apply_to_contact(&self, tenant: Uuid, contact: Uuid, reading: &Reading) -> sqlx::Result<()> {
+        let mut tx = self.pool.begin().await?;
+        match reading {
+            Reading::Told(SignalKind::Unsubscribed { .. }) => {
+                ledger::opt_out_contact(&mut tx, tenant, contact).await?;
+            }
+            Reading::Told(kind) if facts::is_complaint(kind) => {
+                ledger::complaint_of_contact(&mut tx, tenant, contact).await?;
+            }
+            Reading::Told(_) | Reading::Noted(_) => {}
+        }
+        tx.commit().await
+    }
+
+    /// The tenant of a send, if the send exists.
+    async fn tenant_of(&self, send_id: Uuid) -> Result<Option<Uuid>, StoreFault> {
+        sqlx::query_file_scalar!(
+            "queries/tenant_of_send.sql",
+            SendId(send_id).batch(),
+            send_id,
+            SendId(send_id).month()
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(|error| away(&error))
+    }
+}
+
+fn away(error: &sqlx::Error) -> StoreFault {
+    tracing::warn!(stage = "engagement", error = runtime::db::describe(error), "inbound mail cannot be stored now");
+    StoreFault::Away
+}

@@ -1,0 +1,445 @@
+//! Mail that comes back: over SMTP and LMTP into the ledger.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::{net::SocketAddr, sync::Arc};
+
+use engagement::{Settings, inbound_smtp};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use schemas::{
+    Classification, SendId, new_batch_id,
+    token::{Purpose, TokenKeys},
+};
+use stage_rig::{Rig, Tenant, settings, until};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+use uuid::Uuid;
+
+const FEEDBACK: &str = "fbl@postrider.example";
+
+/// Starts the stage, and the server beside it; answers where it listens.
+async fn start(rig: &Rig, arguments: &[&str]) -> SocketAddr {
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    listen(rig, arguments).await
+}
+
+async fn listen(rig: &Rig, arguments: &[&str]) -> SocketAddr {
+    let arguments = [&["--inbound-addr", "127.0.0.1:0", "--inbound-feedback-address", FEEDBACK], arguments].concat();
+    inbound_smtp::listen(&rig.process(), &settings::<inbound_smtp::InboundSmtpSettings>(&arguments))
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+fn tokens() -> TokenKeys {
+    TokenKeys::derive(&[[7; 32]])
+}
+
+/// A tenant and a batch of sends that went out.
+async fn mailed(rig: &Rig, count: usize) -> (Tenant, Uuid) {
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, count).await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+    sqlx::query("update sends set state = 'sent', decided_at = now()").execute(&rig.pool).await.unwrap();
+    sqlx::query("update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    (tenant, batch)
+}
+
+fn path(send: SendId) -> String {
+    format!("{}@send.acme.example", tokens().return_path_local(send.0))
+}
+
+fn bounce(status: &str, said: &str) -> String {
+    format!(
+        "From: MAILER-DAEMON@mx.example\r\nSubject: Undelivered Mail Returned to Sender\r\nMIME-Version: 1.0\r\n\
+         Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n--b\r\nContent-Type: text/plain\r\n\r\nSorry.\r\n\
+         --b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.example\r\n\r\nFinal-Recipient: rfc822; a@example.org\r\n\
+         Action: failed\r\nStatus: {status}\r\nDiagnostic-Code: smtp; {said}\r\n\r\n--b--\r\n"
+    )
+}
+
+fn report(carried: &str) -> String {
+    format!(
+        "From: fbl@isp.example\r\nSubject: complaint\r\nMIME-Version: 1.0\r\n\
+         Content-Type: multipart/report; report-type=feedback-report; boundary=b\r\n\r\n--b\r\nContent-Type: message/feedback-report\r\n\r\n\
+         Feedback-Type: abuse\r\nVersion: 1\r\n\r\n--b\r\nContent-Type: message/rfc822\r\n\r\n{carried}\r\n\r\n--b--\r\n"
+    )
+}
+
+/// One side of a conversation.
+struct Client<S>(BufReader<S>);
+
+impl Client<TcpStream> {
+    async fn connect(address: SocketAddr) -> Self {
+        let mut client = Self(BufReader::new(TcpStream::connect(address).await.unwrap()));
+        assert!(client.reply().await.starts_with("220 "));
+        client
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// The last line of a reply.
+    async fn reply(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).await.unwrap();
+            if line.is_empty() || line.as_bytes().get(3) == Some(&b' ') {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    async fn write(&mut self, wire: &str) {
+        self.0.get_mut().write_all(wire.as_bytes()).await.unwrap();
+    }
+
+    async fn say(&mut self, line: &str) -> String {
+        self.write(&format!("{line}\r\n")).await;
+        self.reply().await
+    }
+
+    /// Hands a mail over, and answers the last reply.
+    async fn hand_over(&mut self, sender: &str, recipient: &str, mail: &str) -> String {
+        assert!(self.say("EHLO mx.example").await.starts_with("250 "));
+        assert!(self.say(&format!("MAIL FROM:<{sender}>")).await.starts_with("250 "));
+        let taken = self.say(&format!("RCPT TO:<{recipient}>")).await;
+        if !taken.starts_with("250 ") {
+            return taken;
+        }
+        assert!(self.say("DATA").await.starts_with("354 "));
+        self.write(&mail.replace("\r\n.", "\r\n..")).await;
+        self.say(".").await
+    }
+}
+
+async fn all_read(rig: &Rig, mails: i64) {
+    until("every mail is read", async || {
+        rig.number("select count(*) from inbound_mails where outcome is not null and head is null").await == mails
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounce_to_a_return_path_is_a_fact_about_its_send_and_counts_once() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 3).await;
+    let address = start(&rig, &[]).await;
+    let mut client = Client::connect(address).await;
+    let (gone, full) = (path(SendId::of(batch, 0)), path(SendId::of(batch, 1)).to_ascii_uppercase());
+    let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+    for _ in 0..2 {
+        assert!(client.hand_over("", &gone, &mail).await.starts_with("250 "));
+    }
+    assert!(client.hand_over("", &full, &bounce("5.2.2", "552 5.2.2 mailbox full")).await.starts_with("250 "));
+    all_read(&rig, 2).await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 2);
+    assert_eq!(rig.number("select count(*) from events where type = 'bounced' and detail->>'class' = 'hard'").await, 1);
+    assert_eq!(
+        rig.number("select count(*) from suppressions where reason = 'hard_bounce' and expires_at is null").await,
+        1
+    );
+    assert_eq!(rig.number("select count(*) from suppressions").await, 1, "a full mailbox suppresses nobody");
+    assert_eq!(rig.number("select count(*) from soft_bounces").await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    // Listens and reads nothing.
+    let mut client = Client::connect(listen(&rig, &[]).await).await;
+    let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+    assert!(client.hand_over("", &path(SendId::of(batch, 0)), &mail).await.starts_with("250 "));
+    assert_eq!(rig.number("select count(*) from inbound_mails where outcome is null and head is not null").await, 1);
+    // As one leaves it that took it and died over it, a minute ago.
+    sqlx::query("update inbound_mails set attempts = 1, due_at = now()").execute(&rig.pool).await.unwrap();
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    all_read(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 1);
+}
+
+/// What was started and not finished costs no other mail, and is not tried for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_started_too_often_is_set_aside_with_its_head() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 3).await;
+    let mut client = Client::connect(listen(&rig, &[]).await).await;
+    for ordinal in 0..3 {
+        let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+        assert!(client.hand_over("", &path(SendId::of(batch, ordinal)), &mail).await.starts_with("250 "));
+    }
+    sqlx::query("update inbound_mails set attempts = 4 where send_id = $1")
+        .bind(SendId::of(batch, 1).0)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    until("each mail has its outcome", async || {
+        rig.number("select count(*) from inbound_mails where outcome is not null").await == 3
+    })
+    .await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 2);
+    let set_aside =
+        "select count(*) from inbound_mails where outcome = 'given_up' and head is not null and due_at is null";
+    assert_eq!(rig.number(set_aside).await, 1);
+}
+
+/// Mails in mails, encoded or not, and parameters without end: read, and the process goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn mails_in_mails_are_read_at_both_addresses() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 2).await;
+    let address = start(&rig, &[]).await;
+    let nested = "Content-Type: message/rfc822\r\n\r\n".repeat(6_000);
+    let parameters = format!("Content-Type: multipart/mixed; {}\r\n\r\n", "a1*1=x;".repeat(30_000));
+    for mail in [&nested, &parameters] {
+        for to in [path(SendId::of(batch, 0)), FEEDBACK.to_owned()] {
+            let mut client = Client::connect(address).await;
+            assert!(
+                client.hand_over("", &to, &format!("{mail}Subject: x\r\n\r\nx\r\n")).await.starts_with("250 "),
+                "{to}"
+            );
+        }
+    }
+    let mut client = Client::connect(address).await;
+    let bounced = bounce("5.1.1", "550 5.1.1 user unknown");
+    assert!(client.hand_over("", &path(SendId::of(batch, 1)), &bounced).await.starts_with("250 "));
+    all_read(&rig, 3).await;
+    assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_cannot_take_all_connections() {
+    let rig = Rig::new().await;
+    let address = listen(&rig, &["--inbound-connections-per-address", "2"]).await;
+    let (_first, second) = (Client::connect(address).await, Client::connect(address).await);
+    let mut third = Client(BufReader::new(TcpStream::connect(address).await.unwrap()));
+    assert!(third.reply().await.starts_with("421 4.7.0 "));
+    drop(second);
+    until("there is room again", async || {
+        Client(BufReader::new(TcpStream::connect(address).await.unwrap())).reply().await.starts_with("220 ")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_proves_nothing_is_refused_and_nothing_is_stored() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    let address = start(&rig, &[]).await;
+    let send = SendId::of(batch, 0);
+    let forged = format!("{}@send.acme.example", TokenKeys::derive(&[[8; 32]]).return_path_local(send.0));
+    let unknown = path(SendId::of(new_batch_id(), 0));
+    for recipient in [forged.as_str(), unknown.as_str(), "postmaster@send.acme.example", "b-1-2@send.acme.example"] {
+        let mut client = Client::connect(address).await;
+        let refusal = client.hand_over("", recipient, "").await;
+        assert!(refusal.starts_with("550 5.1.1 "), "{refusal}");
+    }
+    let mut client = Client::connect(address).await;
+    client.say("EHLO guesser.example").await;
+    client.say("MAIL FROM:<>").await;
+    let mut replies = Vec::new();
+    while replies.len() < 30
+        && !replies.last().is_some_and(|reply: &String| reply.starts_with("421 ") || reply.is_empty())
+    {
+        replies.push(client.say("RCPT TO:<b-1-2@send.acme.example>").await);
+    }
+    assert!(replies.len() <= 21, "who guesses is hung up on");
+    assert_eq!(rig.number("select count(*) from inbound_mails").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_that_end_otherwise_than_others_read_them_end_the_connection() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    let address = start(&rig, &[]).await;
+    let path = path(SendId::of(batch, 0));
+    for smuggled in ["Subject: a\r\n\r\nb\n.\nMAIL FROM:<>\r\n", "Subject: a\r\n\r\nb\r.\r\n", "a\r\n.\rMAIL\r\n"] {
+        let mut client = Client::connect(address).await;
+        client.write(&format!("EHLO a\r\nMAIL FROM:<>\r\nRCPT TO:<{path}>\r\nDATA\r\n")).await;
+        for expected in ["220", "250", "250", "250", "354"].into_iter().skip(1) {
+            assert!(client.reply().await.starts_with(expected));
+        }
+        client.write(smuggled).await;
+        assert!(client.reply().await.starts_with("521 "));
+        assert_eq!(client.reply().await, "", "the connection is closed");
+    }
+    let mut client = Client::connect(address).await;
+    client.write("EHLO a\n").await;
+    assert!(client.reply().await.starts_with("521 "));
+    assert_eq!(rig.number("select count(*) from inbound_mails").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_come_in_order_and_within_bounds() {
+    let rig = Rig::new().await;
+    let address = listen(&rig, &[]).await;
+    let mut client = Client::connect(address).await;
+    for (line, expected) in [
+        ("MAIL FROM:<>", "503 "),
+        ("LHLO a", "500 "),
+        ("EHLO a", "250 "),
+        ("DATA", "503 "),
+        ("RCPT TO:<a@b>", "503 "),
+        ("MAIL FROM:<> SIZE=30000000", "552 "),
+        ("MAIL FROM:<> SIZE=3000 BODY=8BITMIME", "250 "),
+        ("MAIL FROM:<>", "503 "),
+        ("DATA", "503 "),
+        ("RSET", "250 "),
+        ("VRFY ann", "252 "),
+        ("STARTTLS", "503 "),
+        ("BDAT 3", "500 "),
+        ("QUIT", "221 "),
+    ] {
+        let reply = client.say(line).await;
+        assert!(reply.starts_with(expected), "{line}: {reply}");
+    }
+    let mut client = Client::connect(address).await;
+    client.write(&"x".repeat(5_000)).await;
+    assert!(client.reply().await.starts_with("500 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_persons_answer_is_counted_and_a_programs_is_kept() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 2).await;
+    let address = start(&rig, &["--inbound-protocol", "lmtp"]).await;
+    let mut client = Client::connect(address).await;
+    assert!(client.say("LHLO mx.example").await.starts_with("250 "));
+    assert!(client.say("MAIL FROM:<ann@example.org>").await.starts_with("250 "));
+    for ordinal in 0..2 {
+        assert!(client.say(&format!("RCPT TO:<{}>", path(SendId::of(batch, ordinal)))).await.starts_with("250 "));
+    }
+    client.say("DATA").await;
+    let answer = "From: Ann <ann@example.org>\r\nSubject: Re: hello\r\nMessage-ID: <7@example.org>\r\n\r\nYes!\r\n";
+    assert!(client.say(&format!("{answer}.")).await.starts_with("250 "), "a reply for each recipient");
+    assert!(client.reply().await.starts_with("250 "));
+    assert!(client.say("MAIL FROM:<>").await.starts_with("250 "));
+    client.say(&format!("RCPT TO:<{}>", path(SendId::of(batch, 1)))).await;
+    client.say("DATA").await;
+    client.say("From: Ann <ann@example.org>\r\nSubject: Out of office\r\n\r\nI am away.\r\n.").await;
+    all_read(&rig, 3).await;
+    assert_eq!(rig.number("select replied::bigint from batches").await, 2);
+    assert_eq!(rig.number("select sum(count)::bigint from rollups where event = 'replied'").await, 2);
+    assert_eq!(
+        rig.number("select count(*) from events where type = 'replied' and (detail->>'automatic')::bool").await,
+        1
+    );
+    assert_eq!(rig.number("select count(*) from contact_facts where fact = 'replied'").await, 2);
+    assert_eq!(rig.number("select count(*) from events where detail->>'message_id' = '7@example.org'").await, 2);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_complaint_counts_for_the_send_it_proves_to_be_about() {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, 2).await;
+    let address = start(&rig, &[]).await;
+    let mut client = Client::connect(address).await;
+    let send = SendId::of(batch, 0);
+    let token = tokens().seal(Purpose::Unsubscribe, tenant.id, send.0, b"");
+    let proven = report(&format!("Subject: a\r\nList-Unsubscribe:\r\n <https://link.acme.example/u/{token}>\r\n\r\nb"));
+    assert!(client.hand_over("fbl@isp.example", FEEDBACK, &proven).await.starts_with("250 "));
+    let claimed = report(&format!("X-Postrider-Send: {}\r\n\r\nb", SendId::of(batch, 1).0));
+    assert!(client.hand_over("fbl@isp.example", FEEDBACK, &claimed).await.starts_with("250 "));
+    all_read(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from sends where complained_at is not null").await, 1);
+    assert_eq!(rig.number("select count(*) from suppressions where reason = 'complaint'").await, 1);
+    assert_eq!(rig.number("select count(*) from inbound_mails").await, 1, "what proves nothing is not stored");
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, 3).await;
+    let contacts: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
+    sqlx::query("delete from sends").execute(&rig.pool).await.unwrap();
+    let address = start(&rig, &[]).await;
+    let mut client = Client::connect(address).await;
+    let about = |ordinal: u16, contact: &[u8]| {
+        let token = tokens().seal(Purpose::Unsubscribe, tenant.id, SendId::of(batch, ordinal).0, contact);
+        report(&format!("Subject: a\r\nList-Unsubscribe:\r\n <https://link.acme.example/u/{token}>\r\n\r\nb"))
+    };
+    let opt_out = about(0, contacts[0].as_bytes()).replace("abuse", "opt-out");
+    for mail in [&opt_out, &opt_out, &about(1, contacts[1].as_bytes()), &about(2, b"")] {
+        assert!(client.hand_over("fbl@isp.example", FEEDBACK, mail).await.starts_with("250 "));
+    }
+    let left: Vec<(Uuid, String, String)> = sqlx::query_as(
+        "select c.id, c.marketing_status, s.reason || ' ' || s.scope || ' ' || s.source
+         from suppressions s join contacts c on c.tenant_id = s.tenant_id and c.address = s.address order by s.reason desc",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    let expected = [
+        (contacts[0], "unsubscribed".to_owned(), "unsubscribe marketing recipient".to_owned()),
+        (contacts[1], "subscribed".to_owned(), "complaint all recipient".to_owned()),
+    ];
+    assert_eq!(left, expected, "before it is answered, once, and not for a link that names nobody");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_gives_a_mail_back_had_it() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    sqlx::query("update sends set state = 'unknown', fenced_at = now(), doubtful = 1")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("update batches set sent = 0, unknown = 1").execute(&rig.pool).await.unwrap();
+    let address = start(&rig, &[]).await;
+    let mut client = Client::connect(address).await;
+    let mail = bounce("5.2.2", "552 5.2.2 mailbox full");
+    assert!(client.hand_over("", &path(SendId::of(batch, 0)), &mail).await.starts_with("250 "));
+    all_read(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from sends where state = 'sent' and bounced_at is not null").await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_before_tls_does_not_count_after_it() {
+    let rig = Rig::new().await;
+    let (_, batch) = mailed(&rig, 1).await;
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(vec!["mx.postrider.example".to_owned()]).unwrap();
+    let directory = std::env::temp_dir().join(format!("postrider-{}", Uuid::new_v4()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (certificate, key) = (directory.join("cert.pem"), directory.join("key.pem"));
+    std::fs::write(&certificate, cert.pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    let arguments = ["--inbound-tls-cert", certificate.to_str().unwrap(), "--inbound-tls-key", key.to_str().unwrap()];
+    let address = start(&rig, &arguments).await;
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone()).unwrap();
+    let connector =
+        TlsConnector::from(Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()));
+    let mut client = Client::connect(address).await;
+    assert!(client.say("EHLO mx.example").await.starts_with("250 "));
+    assert!(client.say("MAIL FROM:<>").await.starts_with("250 "));
+    assert!(client.say("STARTTLS").await.starts_with("220 "));
+    let name = ServerName::try_from("mx.postrider.example").unwrap();
+    let mut secure = Client(BufReader::new(connector.connect(name, client.0.into_inner()).await.unwrap()));
+    assert!(secure.say("MAIL FROM:<>").await.starts_with("503 "), "it must say hello again");
+    let mail = bounce("5.1.1", "550 5.1.1 user unknown");
+    assert!(secure.hand_over("", &path(SendId::of(batch, 0)), &mail).await.starts_with("250 "));
+    let mut injected = Client::connect(address).await;
+    assert!(injected.say("EHLO mx.example").await.starts_with("250 "));
+    injected.write("STARTTLS\r\nMAIL FROM:<>\r\n").await;
+    assert!(injected.reply().await.starts_with("220 "));
+    let mut rest = String::new();
+    let _ = injected.0.read_line(&mut rest).await;
+    assert_eq!(rest, "", "what came along is not carried out, and the connection is closed");
+    all_read(&rig, 1).await;
+    std::fs::remove_dir_all(directory).unwrap();
+}

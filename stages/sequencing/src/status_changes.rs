@@ -1,0 +1,43 @@
+//! Applies a sequence's new status to its enrollments: after a resumption the paused ones are due again, after archiving all end.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runner::{StageError, Sweep};
+use runtime::Counter;
+use schemas::ExitReason;
+use sqlx::PgPool;
+
+/// Enrollments moved in one transaction.
+const AT_ONCE: i64 = 5_000;
+
+pub(crate) struct StatusChanges {
+    pub(crate) pool: PgPool,
+}
+
+#[async_trait]
+impl Sweep for StatusChanges {
+    fn name(&self) -> &'static str {
+        "apply_status_changes"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    fn stops_when_paused(&self) -> bool {
+        false
+    }
+
+    /// One run takes some sequences and a part of their enrollments. A step that began before the change may still pause an enrollment,
+    /// so a sequence is visited until no transaction can be that old.
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let applied = sqlx::query_file!("queries/apply_status_changes.sql", AT_ONCE).fetch_one(&self.pool).await?;
+        let count = |count: i64| u64::try_from(count).unwrap_or(0);
+        if applied.archived > 0 {
+            let reason = ExitReason::SequenceArchived.as_str();
+            Counter::EnrollmentsEndedTotal.add(count(applied.archived), [("reason", reason)]);
+        }
+        Ok(count(applied.archived + applied.resumed))
+    }
+}

@@ -1,0 +1,47 @@
+-- Announced and resting batches that are due to be announced again: at most $1, the longest due first. $2: seconds until the first
+-- repeated announcement. Answers the new state of each:
+--   announced  is to be announced
+--   resting    all that is open is deferred: announced again at the first of these times
+--   waiting    its campaign is paused and no send of it is claimed or fenced: it must not fill the lane meanwhile. Or its campaign is
+--              paced: a deferred mail is mail like any other, and waits for dispatch
+-- Nothing of a cancelled campaign is announced, nor what a missed window leaves: the sweep `end_stopped_campaigns` ends both. Served by
+-- `batches_open`.
+with due as (
+    select b.tenant_id, b.id, coalesce(c.paused, false) as paused, b.state = 'resting' and c.max_per_minute is not null as paced
+    from batches b
+    left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
+    where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting') and b.announce_after <= now()
+      and (c.id is null
+           or c.status = 'sending' and (not c.paused or b.state = 'announced' and b.queued > 0 and b.claimed + b.fenced = 0))
+    order by b.announce_after
+    limit $1
+    for update of b skip locked
+), found as (
+    select b.tenant_id, b.id,
+           case
+               when d.paused then 'waiting'
+               when b.queued + b.claimed + b.fenced = 0 and l.later > now() then 'resting'
+               when d.paced then 'waiting'
+               else 'announced'
+           end as state,
+           l.later
+    from due d
+    join batches b on b.tenant_id = d.tenant_id and b.id = d.id
+    cross join lateral (
+        select min(s.next_attempt_at) as later
+        from sends s
+        where b.queued + b.claimed + b.fenced = 0 and s.tenant_id = b.tenant_id and s.month = b.month and s.state = 'deferred'
+          and s.id between b.id and (left(b.id::text, 33) || lpad(to_hex(('x' || right(b.id::text, 3))::bit(12)::integer | 511), 3, '0'))::uuid
+    ) l
+)
+update batches b
+set state = f.state,
+    announcement = b.announcement + (f.state = 'announced')::integer,
+    quiet_at = case when b.state = 'announced' and f.state <> 'announced' then now() else b.quiet_at end,
+    announce_after = case f.state
+        when 'announced' then now() + make_interval(secs => $2 * least(power(2, least(b.announcement, 5)), 30))
+        when 'resting' then f.later
+    end
+from found f
+where b.tenant_id = f.tenant_id and b.id = f.id
+returning b.tenant_id, b.id, b.lane as "lane: Lane", b.announcement, b.state

@@ -1,0 +1,165 @@
+//! Erasure of mail: messages, notifications and the details of sends.
+
+use chrono::NaiveDate;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{CAMPAIGNS, Cursor, Erasure, SLICE};
+
+impl Erasure {
+    /// One-off messages: the recipient's name, and the body.
+    pub(super) async fn messages(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let messages = sqlx::query_scalar!(
+            "with found as (
+                 select message_id from message_recipients
+                 where tenant_id = $1 and contact_id = $2 and message_id > $3 order by message_id limit $4
+             ), unnamed as (
+                 update message_recipients r set name = null from found f
+                 where r.tenant_id = $1 and r.contact_id = $2 and r.message_id = f.message_id and r.name is not null
+             )
+             select message_id from found order by message_id",
+            self.tenant_id,
+            self.contact_id,
+            self.cursor_id,
+            SLICE,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        self.erase_written(db, &messages).await?;
+        Ok(Self::after(messages.last().copied(), messages.len(), SLICE))
+    }
+
+    /// Mails of sequences to the tenant's owner about the contact.
+    pub(super) async fn notifications(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let sends = sqlx::query_scalar!(
+            "select q.send_id from enrollments e
+             join sequence_sends q on q.tenant_id = e.tenant_id and q.enrollment_id = e.id
+             where e.tenant_id = $1 and e.contact_id = $2 and q.send_id > $3 order by q.send_id limit $4",
+            self.tenant_id,
+            self.contact_id,
+            self.cursor_id,
+            SLICE,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        self.erase_written(&mut *db, &sends).await?;
+        let months: Vec<NaiveDate> = sends.iter().map(|send| schemas::SendId(*send).month()).collect();
+        self.erase_send_details(db, &sends, &months).await?;
+        Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
+    }
+
+    /// Bodies and attachments of messages with no other recipient. A message to several keeps its body.
+    async fn erase_written(&self, db: &mut PgConnection, messages: &[Uuid]) -> sqlx::Result<()> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "with own as (
+                 select m.id, m.content_id from messages m
+                 where m.tenant_id = $1 and m.id = any ($2)
+                   and (exists (select from sequence_sends q where q.tenant_id = m.tenant_id and q.send_id = m.id)
+                        or not exists (select from message_recipients r
+                                       where r.tenant_id = m.tenant_id and r.message_id = m.id and r.contact_id <> $3))
+             ), attachment as (
+                 delete from message_attachments a using own where a.tenant_id = $1 and a.message_id = own.id
+             ), skeleton as (
+                 delete from skeletons s using own where s.tenant_id = $1 and s.id = 'message-' || replace(own.id::text, '-', '')
+             )
+             update contents c set subject = '', preheader = null, body_html = '', body_text = null
+             from own where c.tenant_id = $1 and c.id = own.content_id",
+            self.tenant_id,
+            messages,
+            self.contact_id,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+
+    /// Mail that belongs to no campaign. Served by `sends_by_contact`.
+    pub(super) async fn mail(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let rows = sqlx::query!(
+            "select id, month from sends
+             where tenant_id = $1 and contact_id = $2 and campaign_id is null and id > $3 order by id limit $4",
+            self.tenant_id,
+            self.contact_id,
+            self.cursor_id,
+            SLICE,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        let (sends, months): (Vec<Uuid>, Vec<NaiveDate>) = rows.into_iter().map(|row| (row.id, row.month)).unzip();
+        self.erase_send_details(db, &sends, &months).await?;
+        Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
+    }
+
+    /// Mail of campaigns. In each campaign, the unique index that ends in the contact finds the send.
+    pub(super) async fn campaigns(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let rows = sqlx::query!(
+            r#"select c.id as "campaign_id!", s.id as "send_id?", s.month as "month?"
+               from (
+                   select id, month from campaigns where tenant_id = $1 and id > $3 order by id limit $4
+               ) c
+               left join lateral (
+                   select s.id, s.month from sends s
+                   where s.tenant_id = $1 and s.campaign_id = c.id and s.contact_id = $2 and s.month = c.month
+                   offset 0
+               ) s on true
+               order by c.id"#,
+            self.tenant_id,
+            self.contact_id,
+            self.cursor_id,
+            CAMPAIGNS,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        let (sends, months): (Vec<Uuid>, Vec<NaiveDate>) =
+            rows.iter().filter_map(|row| Some((row.send_id?, row.month?))).unzip();
+        self.erase_send_details(db, &sends, &months).await?;
+        Ok(Self::after(rows.last().map(|row| row.campaign_id), rows.len(), CAMPAIGNS))
+    }
+
+    /// Answers of servers and details of clients for these sends, and stored copies of the mails.
+    async fn erase_send_details(
+        &self,
+        db: &mut PgConnection,
+        sends: &[Uuid],
+        months: &[NaiveDate],
+    ) -> sqlx::Result<()> {
+        if sends.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "update sends s set response = null from unnest($2::uuid[], $3::date[]) as known (id, month)
+             where s.tenant_id = $1 and s.id = known.id and s.month = known.month and s.month = any ($3::date[])
+               and s.response is not null",
+            self.tenant_id,
+            sends,
+            months,
+        )
+        .execute(&mut *db)
+        .await?;
+        sqlx::query!(
+            "update events e set detail = e.detail - '{response,diagnostic,message_id,ip,user_agent,url}'::text[]
+             from unnest($2::uuid[], $3::date[]) as known (id, month)
+             where e.tenant_id = $1 and e.send_id = known.id and e.month = known.month and e.month = any ($3::date[])
+               and e.detail ?| array['response', 'diagnostic', 'message_id', 'ip', 'user_agent', 'url']",
+            self.tenant_id,
+            sends,
+            months,
+        )
+        .execute(&mut *db)
+        .await?;
+        sqlx::query!(
+            "with captured as (
+                 delete from captured_mails where tenant_id = $1 and send_id = any ($2)
+             )
+             delete from renditions where tenant_id = $1 and send_id = any ($2)",
+            self.tenant_id,
+            sends,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+}

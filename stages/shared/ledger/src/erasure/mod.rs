@@ -1,0 +1,222 @@
+//! Erasure of a contact: removes personal data from ledger, reports and logs in slices, and continues after a restart.
+//!
+//! The ingress empties the contact's row and writes a row of `erasures` in one transaction; the sweep here does the rest. Each slice
+//! reads a bounded number of rows by an index, so an erasure does not slow other work, however much mail the tenant has sent.
+//! Eight days later the contact's mail is erased once more: by then no more feedback about it can arrive.
+//! Suppressions stay, and so does the keyed hash in the contact's row.
+
+mod mail;
+mod records;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use runner::{StageError, Sweep};
+use runtime::plans;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+/// Rows read in one slice.
+const SLICE: i64 = 500;
+/// Campaigns searched for a send to the contact in one slice.
+const CAMPAIGNS: i64 = 200;
+/// Stored answers read in one slice.
+const ANSWERS: i64 = 2_000;
+
+/// Requests the erasure of a contact whose own row the caller empties in this transaction. Harmless to repeat.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn request_erasure(db: &mut PgConnection, tenant: Uuid, contact: Uuid, address: &str) -> sqlx::Result<()> {
+    sqlx::query!(
+        "insert into erasures (tenant_id, contact_id, address) values ($1, $2, $3) on conflict do nothing",
+        tenant,
+        contact,
+        address,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// True if the erasure of this contact is complete, false while it is under way; `None` if none was requested.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn is_erased(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<bool>> {
+    sqlx::query_scalar!(
+        r#"select completed_at is not null as "complete!" from erasures where tenant_id = $1 and contact_id = $2"#,
+        tenant,
+        contact,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// The steps, in order. Those after [`ErasureStep::Late`] erase the contact's mail once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ErasureStep {
+    Requests,
+    Messages,
+    Notifications,
+    Enrollments,
+    Outcomes,
+    Mail,
+    Campaigns,
+    Imports,
+    Answers,
+    InboundEvents,
+    PendingFacts,
+    /// The erasure is complete; the late steps wait for feedback that may still arrive.
+    Late,
+    LateNotifications,
+    LateMail,
+    LateCampaigns,
+    LatePendingFacts,
+    Finished,
+}
+
+impl ErasureStep {
+    const ALL: [(Self, &'static str); 17] = [
+        (Self::Requests, "requests"),
+        (Self::Messages, "messages"),
+        (Self::Notifications, "notifications"),
+        (Self::Enrollments, "enrollments"),
+        (Self::Outcomes, "outcomes"),
+        (Self::Mail, "mail"),
+        (Self::Campaigns, "campaigns"),
+        (Self::Imports, "imports"),
+        (Self::Answers, "answers"),
+        (Self::InboundEvents, "inbound_events"),
+        (Self::PendingFacts, "pending_facts"),
+        (Self::Late, "late"),
+        (Self::LateNotifications, "late_notifications"),
+        (Self::LateMail, "late_mail"),
+        (Self::LateCampaigns, "late_campaigns"),
+        (Self::LatePendingFacts, "late_pending_facts"),
+        (Self::Finished, "finished"),
+    ];
+
+    fn parse(text: &str) -> Self {
+        // A step of another version: begin again, every step is harmless to repeat.
+        Self::ALL.iter().find(|(_, name)| *name == text).map_or(Self::Requests, |(step, _)| *step)
+    }
+
+    fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(step, _)| *step == self).map_or("", |(_, name)| name)
+    }
+
+    fn next(self) -> Self {
+        let here = Self::ALL.iter().position(|(step, _)| *step == self).unwrap_or(0);
+        Self::ALL.get(here + 1).map_or(Self::Finished, |(step, _)| *step)
+    }
+}
+
+/// An erasure in progress.
+#[derive(Debug)]
+struct Erasure {
+    tenant_id: Uuid,
+    contact_id: Uuid,
+    /// Empty once the search by address is over.
+    address: String,
+    cursor_id: Uuid,
+    cursor_text: String,
+    asked_at: DateTime<Utc>,
+}
+
+/// Start of the next slice of the same step; `None`: the step is over.
+type Cursor = Option<(Uuid, String)>;
+
+/// The sweep. Any number of processes may run it: each takes another contact.
+pub struct Erasures(pub PgPool);
+
+#[async_trait]
+impl Sweep for Erasures {
+    fn name(&self) -> &'static str {
+        "erase_contacts"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn stops_when_paused(&self) -> bool {
+        false
+    }
+
+    async fn sweep(&self) -> Result<u64, StageError> {
+        let mut tx = self.0.begin_with(plans::BEGIN_BY_KEY).await?;
+        let Some(row) = sqlx::query!(
+            "select tenant_id, contact_id, address, step, cursor_id, cursor_text, asked_at from erasures
+             where finished_at is null and due_at <= now() order by due_at limit 1 for update skip locked"
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        else {
+            return Ok(0);
+        };
+        let step = ErasureStep::parse(&row.step);
+        let erasure = Erasure {
+            tenant_id: row.tenant_id,
+            contact_id: row.contact_id,
+            address: row.address.unwrap_or_default(),
+            cursor_id: row.cursor_id,
+            cursor_text: row.cursor_text,
+            asked_at: row.asked_at,
+        };
+        let cursor = erasure.slice(&mut tx, step).await?;
+        erasure.save_progress(&mut tx, step, cursor).await?;
+        tx.commit().await?;
+        Ok(1)
+    }
+}
+
+impl Erasure {
+    async fn slice(&self, db: &mut PgConnection, step: ErasureStep) -> sqlx::Result<Cursor> {
+        match step {
+            ErasureStep::Requests => self.requests(db).await,
+            ErasureStep::Messages => self.messages(db).await,
+            ErasureStep::Notifications | ErasureStep::LateNotifications => self.notifications(db).await,
+            ErasureStep::Enrollments => self.enrollments(db).await,
+            ErasureStep::Outcomes => self.outcomes(db).await,
+            ErasureStep::Mail | ErasureStep::LateMail => self.mail(db).await,
+            ErasureStep::Campaigns | ErasureStep::LateCampaigns => self.campaigns(db).await,
+            ErasureStep::Imports => self.imports(db).await,
+            ErasureStep::Answers => self.answers(db).await,
+            ErasureStep::InboundEvents => self.inbound_events(db).await,
+            ErasureStep::PendingFacts | ErasureStep::LatePendingFacts => self.pending_facts(db).await,
+            ErasureStep::Late | ErasureStep::Finished => Ok(None),
+        }
+    }
+
+    /// Saves the progress of the erasure. Before the late steps it waits until no more feedback can arrive.
+    async fn save_progress(&self, db: &mut PgConnection, step: ErasureStep, cursor: Cursor) -> sqlx::Result<()> {
+        let step = if cursor.is_some() { step } else { step.next() };
+        let (cursor_id, cursor_text) = cursor.unwrap_or_default();
+        sqlx::query!(
+            "update erasures
+             set step = $3, cursor_id = $4, cursor_text = $5,
+                 completed_at = case when $6 then now() else completed_at end,
+                 address = case when $6 then null else address end,
+                 finished_at = case when $7 then now() end,
+                 due_at = case when $6 then now() + interval '8 days' else clock_timestamp() end
+             where tenant_id = $1 and contact_id = $2",
+            self.tenant_id,
+            self.contact_id,
+            step.as_str(),
+            cursor_id,
+            cursor_text,
+            step == ErasureStep::Late,
+            step == ErasureStep::Finished,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+
+    /// The cursor after a slice that ended with this id, unless it was the last.
+    fn after(last: Option<Uuid>, found: usize, slice: i64) -> Cursor {
+        last.filter(|_| found as i64 >= slice).map(|last| (last, String::new()))
+    }
+}

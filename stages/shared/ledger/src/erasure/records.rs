@@ -1,0 +1,191 @@
+//! Erasure of records beside mail: requests, enrollments, outcomes, imports, stored answers, and events of providers.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{ANSWERS, Cursor, Erasure, SLICE};
+
+impl Erasure {
+    /// Requests whose payload holds the address: the payload is emptied, which also removes the request from the index that finds it.
+    pub(super) async fn requests(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let erased = sqlx::query!(
+            "update requests set
+                 payload = '{\"erased\": true}',
+                 state = case when state = 'accepted' then 'rejected' else state end,
+                 outcome = case when state = 'accepted' then 'contact_erased' else outcome end,
+                 handled_at = coalesce(handled_at, now()),
+                 announce_after = null
+             where tenant_id = $1 and id in (
+                 select id from requests
+                 where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and received_at <= $3
+                 limit $4 for update)",
+            self.tenant_id,
+            self.address,
+            self.asked_at,
+            SLICE,
+        )
+        .execute(db)
+        .await?
+        .rows_affected();
+        Ok((erased >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
+    }
+
+    /// Details that the steps of the contact's enrollments recorded.
+    pub(super) async fn enrollments(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let enrollments = sqlx::query_scalar!(
+            "select id from enrollments where tenant_id = $1 and contact_id = $2 and id > $3 order by id limit $4",
+            self.tenant_id,
+            self.contact_id,
+            self.cursor_id,
+            SLICE,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        sqlx::query!(
+            "with steps as (
+                 update enrollment_steps set detail = '{}' where tenant_id = $1 and enrollment_id = any ($2) and detail <> '{}'
+             )
+             update enrollments set last_error = null where tenant_id = $1 and id = any ($2) and last_error is not null",
+            self.tenant_id,
+            &enrollments,
+        )
+        .execute(db)
+        .await?;
+        Ok(Self::after(enrollments.last().copied(), enrollments.len(), SLICE))
+    }
+
+    /// Outcomes keep the contact's id and their value; the reported address and number are removed, and the pages that were clicked.
+    pub(super) async fn outcomes(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let outcomes = sqlx::query_scalar!(
+            "select id from outcomes
+             where tenant_id = $1 and (contact_id = $2 or contact_email = $3) and created_at <= $4 and id > $5
+             order by id limit $6 for no key update",
+            self.tenant_id,
+            self.contact_id,
+            self.address,
+            self.asked_at,
+            self.cursor_id,
+            SLICE,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        sqlx::query!(
+            "with unclicked as (
+                 update outcome_credits set evidence = evidence - 'url'
+                 where tenant_id = $1 and outcome_id = any ($2) and contact_id = $3 and evidence ? 'url'
+             )
+             update outcomes set contact_email = null, dot_number = null where tenant_id = $1 and id = any ($2)",
+            self.tenant_id,
+            &outcomes,
+            self.contact_id,
+        )
+        .execute(db)
+        .await?;
+        Ok(Self::after(outcomes.last().copied(), outcomes.len(), SLICE))
+    }
+
+    /// Reports of imports show the bad cells of rows; one of them may be the address in another form.
+    pub(super) async fn imports(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let imports = sqlx::query_scalar!(
+            "select id from imports where tenant_id = $1 and id > $2 order by id limit $3",
+            self.tenant_id,
+            self.cursor_id,
+            SLICE,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        sqlx::query!(
+            r#"update imports set summary = jsonb_set(summary, '{errors}', (
+                   select coalesce(jsonb_agg(case
+                       when strpos(lower(fault ->> 'value'), $3) > 0 then fault || '{"value": ""}' else fault
+                   end order by place), '[]')
+                   from jsonb_array_elements(summary -> 'errors') with ordinality as faults (fault, place)
+               ))
+               where tenant_id = $1 and id = any ($2) and strpos(lower((summary -> 'errors')::text), $3) > 0"#,
+            self.tenant_id,
+            &imports,
+            self.address,
+        )
+        .execute(db)
+        .await?;
+        Ok(Self::after(imports.last().copied(), imports.len(), SLICE))
+    }
+
+    /// Stored answers that hold the address, if they name this contact or their key belongs to this tenant alone: a key may serve several
+    /// tenants. The row stays as a refusal, because a repeated request must not be executed again.
+    pub(super) async fn answers(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let row = sqlx::query!(
+            r#"with slice as materialized (
+                   select key_id, idempotency_key, body from idempotency_keys
+                   where (key_id, idempotency_key) > ($1, $2) order by key_id, idempotency_key limit $3
+               ), emptied as (
+                   update idempotency_keys i
+                   set status = 422,
+                       body = convert_to('{"ok":false,"error":"contact_erased","detail":"the stored answer named a contact that was erased"}', 'UTF8')
+                   from slice l
+                   where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key and i.created_at <= $5
+                     and strpos(lower(encode(l.body, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0
+                     and (strpos(encode(l.body, 'escape'), $6::uuid::text) > 0
+                          or exists (select from api_keys k where k.id = l.key_id and k.tenant_id = $7))
+               )
+               select key_id, idempotency_key, (select count(*) from slice) as "found!"
+               from slice order by key_id desc, idempotency_key desc limit 1"#,
+            self.cursor_id,
+            self.cursor_text,
+            ANSWERS,
+            self.address,
+            self.asked_at,
+            self.contact_id,
+            self.tenant_id,
+        )
+        .fetch_optional(db)
+        .await?;
+        Ok(row.filter(|row| row.found >= ANSWERS).map(|row| (row.key_id, row.idempotency_key)))
+    }
+
+    /// Raw provider events that were handled. An unhandled one is kept: it may be an opt-out.
+    pub(super) async fn inbound_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let events = sqlx::query_scalar!(
+            "with slice as materialized (
+                 select id, raw, due_at from inbound_events where tenant_id = $1 and id > $2 order by id limit $3
+             ), emptied as (
+                 update inbound_events i set raw = '' from slice l
+                 where i.tenant_id = $1 and i.id = l.id and l.due_at is null
+                   and strpos(lower(encode(l.raw, 'escape')), encode(convert_to($4, 'UTF8'), 'escape')) > 0
+             )
+             select id from slice order by id",
+            self.tenant_id,
+            self.cursor_id,
+            SLICE,
+            self.address,
+        )
+        .fetch_all(db)
+        .await?;
+        Ok(Self::after(events.last().copied(), events.len(), SLICE))
+    }
+
+    /// Pending facts: details of clients and servers are removed, the fact stays.
+    pub(super) async fn pending_facts(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
+        let facts = sqlx::query_scalar!(
+            r#"with slice as materialized (
+                   select id, reason, send_id, signal from pending_facts where tenant_id = $1 and id > $2 order by id limit $3
+               ), emptied as (
+                   update pending_facts p
+                   set signal = (p.signal - '{ip,user_agent,diagnostic}'::text[])
+                       || case when p.signal ? 'url' then '{"url": ""}'::jsonb else '{}' end
+                       || '{"ip": null, "user_agent": null}'
+                   from slice l
+                   where p.tenant_id = $1 and p.id = l.id and p.reason = l.reason and l.signal is not null
+                     and exists (select from sends s where s.tenant_id = $1 and s.id = l.send_id and s.contact_id = $4)
+               )
+               select id from slice order by id"#,
+            self.tenant_id,
+            self.cursor_id,
+            SLICE,
+            self.contact_id,
+        )
+        .fetch_all(db)
+        .await?;
+        Ok(Self::after(facts.last().copied(), facts.len(), SLICE))
+    }
+}

@@ -1,0 +1,113 @@
+//! Sends in doubt that left by a provider's word: `unknown`, or about to be tried once more, becomes `sent`.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemas::{SendId, SendState};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{SendKey, batch_of};
+use crate::hours::{BatchKey, Hours, hour_of};
+
+/// Evidence that a provider accepted a mail: any event about the mail shows that the provider has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderEvidence {
+    /// The tenant.
+    pub tenant_id: Uuid,
+    /// The send.
+    pub send_id: Uuid,
+    /// The time of the provider's event.
+    pub at: DateTime<Utc>,
+    /// Which provider.
+    pub provider: String,
+    /// The mail's id with the provider.
+    pub message_id: Option<String>,
+}
+
+impl ProviderEvidence {
+    pub(super) fn send(&self) -> SendKey {
+        (self.tenant_id, self.send_id)
+    }
+}
+
+/// How many sends of a batch left each state.
+#[derive(Debug, Default, Clone, Copy)]
+struct LeftStates {
+    queued: i32,
+    deferred: i32,
+    unknown: i32,
+    /// How many of them count as delivered.
+    delivered: i32,
+}
+
+/// Turns those of these sends whose outcome is unknown into `sent`, with their batches' counters and totals. The batches are locked.
+pub(super) async fn resolve_unknown(
+    db: &mut PgConnection,
+    evidence: &[&ProviderEvidence],
+    hours: &mut Hours,
+) -> sqlx::Result<u64> {
+    // One piece of evidence for each send, the earliest: the statement moves each row once.
+    let mut earliest: BTreeMap<SendKey, &ProviderEvidence> = BTreeMap::new();
+    for evidence in evidence {
+        let known = earliest.entry(evidence.send()).or_insert(evidence);
+        if evidence.at < known.at {
+            *known = evidence;
+        }
+    }
+    let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = earliest.keys().copied().unzip();
+    let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
+    let at: Vec<DateTime<Utc>> = earliest.values().map(|evidence| evidence.at).collect();
+    let providers: Vec<String> = earliest.values().map(|evidence| evidence.provider.clone()).collect();
+    let ids: Vec<Option<String>> = earliest.values().map(|evidence| evidence.message_id.clone()).collect();
+    let rows = sqlx::query_file!(
+        "queries/facts/resolve_unknown.sql",
+        &tenants,
+        &sends,
+        &months,
+        &at,
+        &providers,
+        &ids as &[Option<String>]
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let mut moved: BTreeMap<BatchKey, LeftStates> = BTreeMap::new();
+    for row in &rows {
+        let batch = batch_of((row.tenant_id, row.id));
+        let from = moved.entry(batch).or_default();
+        match SendState::parse(&row.was) {
+            Some(SendState::Queued) => from.queued += 1,
+            Some(SendState::Deferred) => from.deferred += 1,
+            _ => from.unknown += 1,
+        }
+        hours.add(batch, "sent", hour_of(row.decided_at), 1);
+        if row.delivered {
+            from.delivered += 1;
+            hours.add(batch, "delivered", hour_of(row.decided_at), 1);
+        }
+    }
+    move_counters(db, &moved).await?;
+    Ok(rows.len() as u64)
+}
+
+async fn move_counters(db: &mut PgConnection, moved: &BTreeMap<BatchKey, LeftStates>) -> sqlx::Result<()> {
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = moved.keys().copied().unzip();
+    let last: Vec<Uuid> = batches.iter().map(|batch| SendId::last_of(*batch)).collect();
+    let column = |count: fn(&LeftStates) -> i32| moved.values().map(count).collect::<Vec<i32>>();
+    sqlx::query_file!(
+        "queries/facts/resolve_unknown_batches.sql",
+        &tenants,
+        &batches,
+        &last,
+        &column(|moved| moved.queued),
+        &column(|moved| moved.deferred),
+        &column(|moved| moved.unknown),
+        &column(|moved| moved.delivered)
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
