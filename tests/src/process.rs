@@ -107,7 +107,7 @@ impl Process {
 
     /// SIGTERM, then waits for it to drain. Answers whether it ended well by itself.
     pub async fn terminate(mut self) -> bool {
-        servers::ask_to_stop(&self.child);
+        devtools::servers::ask_to_stop(&self.child);
         let status = eventually(&format!("{} to drain", self.name), Duration::from_secs(40), || {
             let status = self.child.try_wait().unwrap();
             async move { status }

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use devtools::servers::{ServerOptions, Servers};
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use servers::{ServerOptions, Servers};
 use sqlx::PgPool;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -46,9 +46,9 @@ pub struct Rig {
 impl Rig {
     /// On the servers the test run shares, with a database and a stream prefix of its own.
     pub async fn shared() -> Self {
-        let shared = servers::shared().await.unwrap();
+        let shared = devtools::servers::shared().await.unwrap();
         let name = format!("rig_{:016x}", rand::random::<u64>());
-        let database = servers::TestDatabase::create().await.unwrap();
+        let database = devtools::servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
         Self::build(None, shared.nats_url().to_owned(), database.url(), format!("{name}_")).await
     }
 
@@ -57,20 +57,20 @@ impl Rig {
         let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
         servers.create_database("postrider").await.unwrap();
         let (nats_url, database_url) = (servers.nats_url(), servers.local_database_url("postrider"));
+        runtime::Database::migrate(&SecretString::from(database_url.clone())).await.unwrap();
         Self::build(Some(servers), nats_url, database_url, String::new()).await
     }
 
     async fn build(servers: Option<Servers>, nats_url: String, database_url: String, prefix: String) -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let dir = TempDir::new().unwrap();
-        let port = servers::free_port();
+        let port = devtools::servers::free_port();
         let base_url = format!("http://127.0.0.1:{port}");
         let mut env: BTreeMap<String, String> = BTreeMap::new();
         let mut set = |name: &str, value: &str| {
             env.insert(format!("POSTRIDER_{name}"), value.to_owned());
         };
         set("DATABASE_URL", &database_url);
-        runtime::Database::migrate(&SecretString::from(database_url.clone())).await.unwrap();
         let seeded: Value = serde_json::from_str(&process::run(
             &["seed", "--data-dir", dir.path().to_str().unwrap(), "--database-url", &database_url],
             &BTreeMap::new(),

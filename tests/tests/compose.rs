@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use pipeline::process::run;
@@ -35,9 +36,14 @@ fn strings(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
+/// Whether an image is built from this repository.
+fn is_ours(image: &str) -> bool {
+    image.starts_with("postrider:") || image.starts_with("postrider-dev:")
+}
+
 /// The subcommand our image runs in a service; `None` for other images.
 fn subcommand(service: &Value) -> Option<Vec<String>> {
-    service["image"].as_str().unwrap().starts_with("postrider:").then(|| strings(&service["command"]))
+    is_ours(service["image"].as_str().unwrap()).then(|| strings(&service["command"]))
 }
 
 /// What `postrider <command> --help` says.
@@ -147,16 +153,19 @@ fn every_mounted_file_is_in_the_repository_and_every_volume_declared() {
 #[test]
 fn images_are_pinned_and_ours_has_the_version_of_the_program() {
     let dockerfile = text("ops/deploy/Dockerfile");
+    let stages: Vec<&str> =
+        dockerfile.lines().filter_map(|line| line.split_once(" AS ")).map(|(_, name)| name).collect();
     let bases = dockerfile
         .lines()
         .filter_map(|line| line.strip_prefix("FROM "))
-        .map(|line| line.split(' ').next().unwrap().to_owned());
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .filter(|base| !stages.contains(&base.as_str()));
     let images = services().into_iter().map(|(_, service)| service["image"].as_str().unwrap().to_owned());
     for image in images.chain(bases) {
         let tag = image.rsplit_once(':').unwrap_or_else(|| panic!("{image} has no tag")).1;
         let is_a_version = tag.split('.').count() >= 2 && tag.contains(|c: char| c.is_ascii_digit());
         assert!(is_a_version, "{image} is not pinned to a version");
-        if image.starts_with("postrider:") {
+        if is_ours(&image) {
             assert_eq!(tag, env!("CARGO_PKG_VERSION"));
         }
     }
@@ -169,6 +178,62 @@ fn the_image_is_built_from_a_file_that_is_there() {
             assert_eq!(service["build"]["context"], ".", "{name}");
             assert!(root().join(service["build"]["dockerfile"].as_str().unwrap()).is_file(), "{name}");
         }
+    }
+}
+
+#[test]
+fn only_the_sink_runs_the_image_for_development() {
+    for (name, service) in services() {
+        let Some(command) = subcommand(&service) else { continue };
+        let is_development = service["image"].as_str().unwrap().starts_with("postrider-dev:");
+        assert_eq!(is_development, command == ["sink"], "{name}");
+        assert_eq!(is_development.then_some("dev"), service["build"]["target"].as_str(), "{name}");
+    }
+    let dockerfile = text("ops/deploy/Dockerfile");
+    let last = dockerfile.rsplit("\nFROM ").next().unwrap();
+    assert!(last.contains("COPY --from=build "), "an image built without a target is production: {last}");
+    let built = dockerfile
+        .lines()
+        .filter(|line| line.contains("cargo build"))
+        .map(|line| line.contains("--no-default-features"));
+    assert_eq!(built.collect::<Vec<_>>(), [true, false], "production first, then development");
+}
+
+/// The crates a build of the program consists of.
+fn crates_of_program(arguments: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "tree",
+            "--offline",
+            "--locked",
+            "--package",
+            "postrider",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--format",
+            "{lib}",
+        ])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn production_has_neither_sink_nor_installers() {
+    assert!(crates_of_program(&[]).contains("devtools"), "what is asked for below is there otherwise");
+    let production = crates_of_program(&["--no-default-features"]);
+    assert!(production.contains("ingress") && !production.contains("devtools"), "{production:?}");
+    let main = text("ops/cli/src/main.rs");
+    for command in ["Dev(", "Seed(", "Sink("] {
+        let mut lines = main.lines().zip(main.lines().skip(1));
+        let is_of_the_feature = lines
+            .any(|(before, line)| line.trim().starts_with(command) && before.trim() == "#[cfg(feature = \"dev\")]");
+        assert!(is_of_the_feature, "{command}");
     }
 }
 

@@ -160,7 +160,7 @@ impl Keys {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use servers::TestDatabase;
+    use devtools::servers::TestDatabase;
 
     fn unknown_key() -> String {
         schemas::key::generate("shop", Environment::Production)

@@ -4,7 +4,6 @@
 mod asyncapi;
 mod audit;
 mod dead;
-mod dev;
 mod domain;
 mod explain;
 mod feed;
@@ -27,9 +26,12 @@ mod recount;
 mod requeue;
 mod rescore;
 mod restore;
+#[cfg(feature = "dev")]
+mod seed;
 mod seek;
-#[cfg(test)]
+#[cfg(all(test, feature = "dev"))]
 mod settings_page;
+#[cfg(feature = "dev")]
 mod sink;
 mod streams;
 mod table;
@@ -54,9 +56,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Everything on this machine for development: servers, demo tenant, all stages, a mail sink with an inbox page.
-    Dev(Box<dev::Options>),
+    #[cfg(feature = "dev")]
+    Dev(Box<devtools::dev::Options>),
     /// Makes the demo tenant of `dev` in any database, and prints its ids and keys as JSON. For trying out and for tests.
-    Seed(dev::SeedArgs),
+    #[cfg(feature = "dev")]
+    Seed(seed::Args),
     /// The ingress and every stage in one process.
     All(Box<process::AllSettings>),
     /// The HTTP ingress.
@@ -116,6 +120,7 @@ enum Command {
     /// What operators did.
     Audit(audit::Args),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
+    #[cfg(feature = "dev")]
     Sink(sink::Args),
     /// Reads strangers' bytes for the process that starts it.
     #[command(hide = true)]
@@ -164,8 +169,10 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Health(args) => return Box::pin(health::run(args)).await,
         Command::Recount(args) => return recount::run(args).await,
         Command::Drain(args) => return lever::drain(args).await,
-        Command::Dev(options) => dev::run(*options).await,
-        Command::Seed(args) => dev::print_seed(&args).await,
+        #[cfg(feature = "dev")]
+        Command::Dev(options) => devtools::dev::run(*options, process::stop_signal()).await,
+        #[cfg(feature = "dev")]
+        Command::Seed(args) => seed::run(args).await,
         Command::All(settings) => process::run_all(*settings).await,
         Command::Ingress(settings) => process::run_ingress(*settings).await,
         Command::Stage(settings) => process::run_stages(*settings).await,
@@ -192,6 +199,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Restore(args) => restore::run(args).await,
         Command::LogLevel(args) => log_level::run(args).await,
         Command::Audit(args) => audit::run(args).await,
+        #[cfg(feature = "dev")]
         Command::Sink(args) => sink::run(args).await,
         Command::Reader(args) => match reader::run(&args)? {},
     }

@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use devtools::sink::{Keep, Sink, SinkOptions};
 use serde_json::json;
-use sink::{Keep, Sink, SinkOptions};
 
 use crate::{
     operator,

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use devtools::servers::TestDatabase;
 use runtime::{Database, Role, plans::PreparedPool};
 use secrecy::SecretString;
-use servers::TestDatabase;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use devtools::servers::TestDatabase;
 use runtime::{Database, Role};
 use secrecy::SecretString;
-use servers::TestDatabase;
 use sqlx::{Acquire, PgPool};
 
 const CANCELLED: usize = 2_000;

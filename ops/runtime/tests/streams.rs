@@ -10,7 +10,7 @@ use runtime::{
 };
 use schemas::{FactsAnnounced, subjects};
 
-async fn bus(database: &servers::TestDatabase) -> Bus {
+async fn bus(database: &devtools::servers::TestDatabase) -> Bus {
     let prefix = format!("{}_", database.name());
     Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap()
 }
@@ -22,7 +22,7 @@ async fn bells(bus: &Bus) -> Info {
 
 #[tokio::test]
 async fn a_bell_that_is_rung_often_and_not_heard_is_there_once_for_each_who_rang() {
-    let database = servers::TestDatabase::create().await.unwrap();
+    let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     bus.apply_streams().await.unwrap();
     let rings = (0..100).map(|number| {
@@ -36,7 +36,7 @@ async fn a_bell_that_is_rung_often_and_not_heard_is_there_once_for_each_who_rang
 
 #[tokio::test]
 async fn a_stream_of_the_version_before_is_brought_up_to_date_where_it_is() {
-    let database = servers::TestDatabase::create().await.unwrap();
+    let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     let before = Config {
         name: bus.prefixed(subjects::stream::FACTS),
@@ -57,7 +57,7 @@ async fn a_stream_of_the_version_before_is_brought_up_to_date_where_it_is() {
 
 #[tokio::test]
 async fn a_process_finds_applied_streams_as_they_are_to_be_and_makes_one_that_is_lost() {
-    let database = servers::TestDatabase::create().await.unwrap();
+    let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     bus.ensure_streams().await.unwrap();
     for spec in STREAMS {
@@ -84,7 +84,7 @@ const NOT_STORED: u64 = 10_077;
 
 #[tokio::test]
 async fn a_product_is_refused_at_its_limit_and_another_is_not() {
-    let database = servers::TestDatabase::create().await.unwrap();
+    let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     bus.apply_streams().await.unwrap();
     let longest = usize::try_from(REQUEST_MAX_BYTES).unwrap();
@@ -103,7 +103,7 @@ async fn requests(bus: &Bus) -> Info {
 
 #[tokio::test]
 async fn a_lower_limit_is_applied_when_it_costs_no_waiting_request() {
-    let database = servers::TestDatabase::create().await.unwrap();
+    let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     let spec = STREAMS.iter().find(|spec| spec.name == subjects::stream::REQUESTS).unwrap();
     let wanted = spec.config(bus.prefix(), 1);

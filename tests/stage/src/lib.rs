@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use async_nats::jetstream::{context::CreateStreamErrorKind, stream::Config};
 use clap::{Args, Command};
+use devtools::servers::TestDatabase;
 use runner::{Deps, Runner};
 use runtime::{
     Bus, CommitNotifier, Database, MasterKeys, Outbound, OutboundSettings, Publication, Reader, Role, Vault,
     streams::{STREAMS, StreamSpec},
 };
 use schemas::{messages::Message, subjects::stream};
-use servers::TestDatabase;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 

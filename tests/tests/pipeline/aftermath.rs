@@ -49,7 +49,7 @@ struct Done {
 
 impl Life {
     async fn start() -> Self {
-        let postbox = SocketAddr::from(([127, 0, 0, 1], servers::free_port()));
+        let postbox = SocketAddr::from(([127, 0, 0, 1], devtools::servers::free_port()));
         let mut rig = Rig::shared()
             .await
             .with("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8")

@@ -24,7 +24,7 @@ struct Server {
 impl Server {
     fn spawn(directory: &Path) -> Child {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).unwrap();
-        Command::new(servers::nats_program().unwrap())
+        Command::new(devtools::servers::nats_program().unwrap())
             .arg("--config")
             .arg(directory.join("nats.conf"))
             .stdin(Stdio::null())
@@ -57,10 +57,11 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Self {
         let place = TempDir::new().unwrap();
-        let routes: Vec<u16> = (0..3).map(|_| servers::free_port()).collect();
+        let routes: Vec<u16> = (0..3).map(|_| devtools::servers::free_port()).collect();
         let addresses: Vec<String> = routes.iter().map(|port| format!("nats-route://127.0.0.1:{port}")).collect();
         let start = |number: usize| {
-            let (name, port, monitor) = (format!("nats-{number}"), servers::free_port(), servers::free_port());
+            let (name, port, monitor) =
+                (format!("nats-{number}"), devtools::servers::free_port(), devtools::servers::free_port());
             let directory = place.path().join(&name);
             std::fs::create_dir(&directory).unwrap();
             // What ops/nats/cluster.conf says, without its users and certificates: ops/nats/try.py tries those.

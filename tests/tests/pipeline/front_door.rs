@@ -178,7 +178,8 @@ async fn users_of_the_servers_may_do_what_is_theirs_and_nothing_else() {
     let Some(python) = Examples::prepare("python") else { return };
     let directory = tempfile::TempDir::new().unwrap();
     // The script looks on PATH.
-    std::os::unix::fs::symlink(servers::nats_program().unwrap(), directory.path().join("nats-server")).unwrap();
+    std::os::unix::fs::symlink(devtools::servers::nats_program().unwrap(), directory.path().join("nats-server"))
+        .unwrap();
     let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap_or_default());
     let script = fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/nats/try.py")).unwrap();
     let mut command = Command::new(&python.program);

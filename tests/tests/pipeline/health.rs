@@ -58,7 +58,7 @@ async fn agree(rig: &Rig, client: &Client) {
 async fn a_relay_that_is_away_is_told_with_cause_and_fix_by_both() {
     let mut rig = Rig::shared().await.with("PROVIDER_PING_INTERVAL", "1s");
     // Nobody listens there.
-    let nowhere = format!("smtp://127.0.0.1:{}", servers::free_port());
+    let nowhere = format!("smtp://127.0.0.1:{}", devtools::servers::free_port());
     let relay = rig.env.insert("POSTRIDER_SMTP_URL".to_owned(), nowhere).unwrap();
     rig.start_all().await;
     let client = operations(&rig);

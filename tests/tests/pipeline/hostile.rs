@@ -31,7 +31,7 @@ struct Target {
 
 impl Target {
     async fn start() -> Self {
-        let inbound = SocketAddr::from(([127, 0, 0, 1], servers::free_port()));
+        let inbound = SocketAddr::from(([127, 0, 0, 1], devtools::servers::free_port()));
         let mut rig = Rig::shared()
             .await
             .with("INBOUND_ADDR", &inbound.to_string())

@@ -63,7 +63,7 @@ async fn live(rig: &Rig) {
     let subscribe = |url: String, event: &str| rig.client.post("/v1/webhooks", json!({"url": url, "events": [event]}));
     subscribe(receiver.url(), "email.sent").await.expect(201);
     // Nobody listens there.
-    subscribe(format!("http://127.0.0.1:{}/", servers::free_port()), "email.sent").await.expect(201);
+    subscribe(format!("http://127.0.0.1:{}/", devtools::servers::free_port()), "email.sent").await.expect(201);
 
     // A mail that arrives, one that is refused, one that is put off, one in doubt, one that must not be sent.
     let scripts = ["reader", "reject-550", "defer-451", "drop-after-dot", "left"];

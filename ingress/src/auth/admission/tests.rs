@@ -1,9 +1,9 @@
 use std::collections::{HashMap, HashSet};
 
+use devtools::servers::TestDatabase;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use runtime::{Database, Role};
 use secrecy::SecretString;
-use servers::TestDatabase;
 
 use super::*;
 

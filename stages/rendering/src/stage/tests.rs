@@ -1,6 +1,7 @@
 //! The stage on a database of its own.
 #![allow(clippy::unwrap_used)]
 
+use devtools::servers::TestDatabase;
 use mail_parser::MessageParser;
 use rstest::rstest;
 use runtime::{
@@ -12,7 +13,6 @@ use schemas::{
 };
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use servers::TestDatabase;
 use sqlx::Row;
 
 use super::*;

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use chrono::NaiveDate;
+use devtools::servers::TestDatabase;
 use serde_json::Value;
-use servers::TestDatabase;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use uuid::Uuid;
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use devtools::servers::TestDatabase;
 use runner::{Intake, Runner, Stage, StageError};
 use runtime::{Bus, CommitNotifier, Database, Publication, Role};
 use schemas::{
@@ -14,7 +15,6 @@ use schemas::{
     subjects::{self, header, stream},
 };
 use secrecy::SecretString;
-use servers::TestDatabase;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

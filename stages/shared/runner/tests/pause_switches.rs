@@ -92,15 +92,15 @@ struct Rig {
     runner: Runner,
     toy: Arc<Toy>,
     shutdown: CancellationToken,
-    _database: servers::TestDatabase,
+    _database: devtools::servers::TestDatabase,
 }
 
 impl Rig {
     /// Nobody nudges: what holds is found by looking.
     async fn new() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let database = servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-        let nats = SecretString::from(servers::shared().await.unwrap().nats_url().to_owned());
+        let database = devtools::servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let nats = SecretString::from(devtools::servers::shared().await.unwrap().nats_url().to_owned());
         let prefix = format!("lever{:016x}_", Uuid::new_v4().as_u64_pair().0);
         let bus = Bus::connect(&nats, None, &prefix, 1, "test").await.unwrap();
         bus.apply_streams().await.unwrap();

@@ -74,7 +74,7 @@ struct Rig {
 impl Rig {
     async fn new() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let servers = servers::shared().await.unwrap();
+        let servers = devtools::servers::shared().await.unwrap();
         let prefix = format!("toy{:08x}_", rand_u32());
         let url = SecretString::from(servers.nats_url().to_owned());
         let bus = Bus::connect(&url, None, &prefix, 1, "test").await.unwrap();

@@ -44,7 +44,7 @@ impl Secured {
         let product = ["nats-user", "product", "demo", "production", "--seed", seed.to_str().unwrap(), "--config"];
         process::run(&[&product[..], &[products.to_str().unwrap()]].concat(), &BTreeMap::new());
         certificate(dir.path());
-        let port = servers::free_port();
+        let port = devtools::servers::free_port();
         let place = dir.path().display();
         let config = format!(
             "listen: 127.0.0.1:{port}\nserver_name: secured\nmax_payload: 8MB\n\
@@ -54,7 +54,7 @@ impl Secured {
         );
         fs::write(dir.path().join("server.conf"), config).unwrap();
         let log = fs::File::create(dir.path().join("server.log")).unwrap();
-        let child = Command::new(servers::nats_program().unwrap())
+        let child = Command::new(devtools::servers::nats_program().unwrap())
             .arg("--config")
             .arg(dir.path().join("server.conf"))
             .envs(&env)

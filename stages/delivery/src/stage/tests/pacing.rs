@@ -1,7 +1,7 @@
 //! A receiver that defers, beside others; what processes tell each other; the warm-up of a new domain.
 
+use devtools::sink::{Match, Outcome, Reply, Rule, Stage as At};
 use runner::Sweep;
-use sink::{Match, Outcome, Reply, Rule, Stage as At};
 use uuid::Uuid;
 
 use super::world::{Batch, Handle, World, row, within_a_day};

@@ -9,6 +9,8 @@ use std::{
 use async_trait::async_trait;
 use chrono::Utc;
 use clap::{Args, Command, FromArgMatches};
+use devtools::servers::TestDatabase;
+use devtools::sink::{Sink, SinkOptions};
 use futures::FutureExt;
 use runner::{Stage, StageError, Sweep};
 use runtime::{Database, MasterKeys, Role, Vault};
@@ -16,8 +18,6 @@ use schemas::{
     Lane, MessageKind, Piece, Rendered, RenderedRecipient, SendId, Skeleton, month_of, new_batch_id, new_id,
 };
 use secrecy::ExposeSecret;
-use servers::TestDatabase;
-use sink::{Sink, SinkOptions};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

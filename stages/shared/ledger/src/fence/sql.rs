@@ -413,7 +413,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_ledger_keeps_no_plan_that_was_made_for_an_empty_partition() {
-        let database = servers::TestDatabase::create().await.unwrap();
+        let database = devtools::servers::TestDatabase::create().await.unwrap();
         let url = secrecy::SecretString::from(database.url());
         runtime::Database::migrate(&url).await.unwrap();
         let pool = runtime::Database::pool(&url, runtime::Role::Stages, 1).unwrap();

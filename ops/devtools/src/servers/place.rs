@@ -1,0 +1,164 @@
+//! The directory of a pair of servers: one owner at a time, gone afterwards when it is ephemeral.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::servers::Data;
+use crate::servers::error::{During, ServersError};
+use crate::servers::sys;
+
+/// Ephemeral directories carry this prefix, so that the ones a crash left behind are found.
+const EPHEMERAL_PREFIX: &str = "postrider-run-";
+/// Data that Postgres must own because we are root. A link in the data directory leads to it.
+const OWNED_PREFIX: &str = "postrider-data-";
+const LOCK_FILE: &str = "lock";
+/// Servers of a process that was just killed need a moment to leave.
+const LOCKED_FOR_AT_MOST: Duration = Duration::from_secs(10);
+
+/// Time in which a directory surely gets its lock.
+const NEW_FOR: Duration = Duration::from_secs(60);
+
+/// A locked data directory.
+#[derive(Debug)]
+pub(crate) struct Place {
+    root: PathBuf,
+    ephemeral: bool,
+    lock: File,
+}
+
+impl Place {
+    pub(crate) fn open(data: &Data) -> Result<Self, ServersError> {
+        match data {
+            Data::Kept(root) => {
+                fs::create_dir_all(root).during(|| format!("creating {}", root.display()))?;
+                // Absolute, because the servers start in another directory.
+                let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
+                Self::claim(root, false)
+            }
+            Data::Ephemeral => {
+                sweep();
+                Self::claim(new_directory(EPHEMERAL_PREFIX)?, true)
+            }
+        }
+    }
+
+    fn claim(root: PathBuf, ephemeral: bool) -> Result<Self, ServersError> {
+        let lock = open_lock(&root)?;
+        let give_up = Instant::now() + LOCKED_FOR_AT_MOST;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => {
+                    return Ok(Self { root, ephemeral, lock });
+                }
+                Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Err(TryLockError::WouldBlock) => return Err(ServersError::DataInUse(root)),
+                Err(TryLockError::Error(source)) => {
+                    return Err(source).during(|| format!("locking {}", root.display()));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The lock, for a server to hold as well.
+    pub(crate) fn share_lock(&self) -> Result<File, ServersError> {
+        self.lock.try_clone().during(|| format!("locking {}", self.root.display()))
+    }
+
+    /// A directory below the root.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, ServersError> {
+        let path = self.root.join(name);
+        fs::create_dir_all(&path).during(|| format!("creating {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A directory that a user other than root can reach. A kept data directory may stand where only root may
+    /// go (`/root/…`), so the real one is then elsewhere and a link named `name` leads to it.
+    pub(crate) fn reachable_directory(&self, name: &str) -> Result<PathBuf, ServersError> {
+        if self.ephemeral {
+            return self.directory(name);
+        }
+        let link = self.root.join(name);
+        if let Ok(existing) = link.canonicalize() {
+            return Ok(existing);
+        }
+        let target = new_directory(OWNED_PREFIX)?;
+        // A dangling link: the data was cleared away behind our back.
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(&target, &link).during(|| format!("linking {}", link.display()))?;
+        Ok(target)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.ephemeral
+            && let Err(error) = fs::remove_dir_all(&self.root)
+        {
+            tracing::warn!(directory = %self.root.display(), %error, "could not be deleted");
+        }
+    }
+}
+
+fn open_lock(root: &Path) -> Result<File, ServersError> {
+    let path = root.join(LOCK_FILE);
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .during(|| format!("opening {}", path.display()))
+}
+
+/// Survives a reboot, is not in memory, and every user can reach it.
+fn base() -> PathBuf {
+    let base = PathBuf::from("/var/tmp");
+    if base.is_dir() { base } else { std::env::temp_dir() }
+}
+
+fn new_directory(prefix: &str) -> Result<PathBuf, ServersError> {
+    let path = base().join(format!("{prefix}{}", hex::encode(rand::random::<[u8; 8]>())));
+    // As root, the user that Postgres runs as must get through; Postgres's own directory is closed to others.
+    let mode = if sys::effective_user() == 0 { 0o711 } else { 0o700 };
+    DirBuilder::new().mode(mode).create(&path).during(|| format!("creating {}", path.display()))?;
+    Ok(path)
+}
+
+/// Deletes the ephemeral directories of crashed runs: ours, and with no process left that holds the lock.
+fn sweep() {
+    let Ok(entries) = fs::read_dir(base()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_run = entry.file_name().to_str().is_some_and(|name| name.starts_with(EPHEMERAL_PREFIX));
+        // Not through a link, and nothing of other users.
+        let is_ours =
+            entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == sys::effective_user());
+        if !(is_run && is_ours) {
+            continue;
+        }
+        // A new one may not be locked yet by the process that is making it.
+        let is_new = entry
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age < NEW_FOR));
+        if is_new {
+            continue;
+        }
+        let Ok(lock) = File::open(entry.path().join(LOCK_FILE)) else {
+            continue;
+        };
+        if lock.try_lock().is_ok() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

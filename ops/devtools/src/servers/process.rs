@@ -1,0 +1,322 @@
+//! One server process: started from a thread that outlives it, watched until it is ready, stopped in order.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::servers::error::{During, ServersError};
+use crate::servers::sys::{self, Signal};
+
+/// Postgres replays its log after a crash before it answers, and disks are slow at times.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long a restart waits for its own port or memory to become free.
+const BUSY_FOR_AT_MOST: Duration = Duration::from_secs(15);
+/// Time for an orderly stop, then the process is killed.
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+/// Pause between two looks at a process.
+const LOOK_EVERY: Duration = Duration::from_millis(15);
+
+/// What is particular to a server.
+pub trait Program: fmt::Debug + Send + Sync + 'static {
+    /// Its name, for people.
+    const NAME: &'static str;
+    #[doc(hidden)]
+    fn command(&self) -> Command;
+    #[doc(hidden)]
+    fn log_file(&self) -> &Path;
+    #[doc(hidden)]
+    fn lock(&self) -> &File;
+    #[doc(hidden)]
+    fn is_ready(&self, pid: u32) -> bool;
+    #[doc(hidden)]
+    fn stops_on_interrupt(&self) -> bool;
+}
+
+/// A server that this process started and that ends with it. Clones are handles of the same server.
+pub struct Server<P: Program> {
+    inner: Arc<Inner<P>>,
+}
+
+struct Inner<P: Program> {
+    program: P,
+    child: Mutex<Option<Child>>,
+}
+
+impl<P: Program> Clone for Server<P> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<P: Program> fmt::Debug for Server<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(P::NAME).field("pid", &self.pid()).finish()
+    }
+}
+
+impl<P: Program> Server<P> {
+    /// Starts a server whose ports `make` chooses, again with other ports when they were taken meanwhile.
+    pub(crate) fn launch(make: impl Fn() -> Result<P, ServersError>) -> Result<Self, ServersError> {
+        const ATTEMPTS: u32 = 20;
+        let mut attempt = 1;
+        loop {
+            let inner = Inner { program: make()?, child: Mutex::new(None) };
+            let started = inner.start_once(&mut inner.child());
+            match started {
+                Ok(()) => {
+                    return Ok(Self { inner: Arc::new(inner) });
+                }
+                Err(ServersError::Busy { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// [`Server::stop`] for `Drop` implementations.
+    pub(crate) fn stop_blocking(&self) {
+        if let Err(error) = self.inner.stop() {
+            tracing::warn!(server = P::NAME, %error, "could not be stopped");
+        }
+    }
+
+    /// What is particular to this server.
+    pub(crate) fn program(&self) -> &P {
+        &self.inner.program
+    }
+
+    /// Its process id; `None` while it is stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.inner.child().as_ref().map(Child::id)
+    }
+
+    /// Starts it after [`stop`](Self::stop) or [`kill9`](Self::kill9): same port, same data. Returns when it answers.
+    /// Nothing happens when it runs.
+    pub async fn start(&self) -> Result<(), ServersError> {
+        let inner = Arc::clone(&self.inner);
+        blocking(move || inner.start()).await
+    }
+
+    /// Stops it in its orderly way and returns when its process is gone. Nothing happens when it is stopped.
+    pub async fn stop(&self) -> Result<(), ServersError> {
+        let inner = Arc::clone(&self.inner);
+        blocking(move || inner.stop()).await
+    }
+
+    /// Kills its (main) process as a crash would, and returns when that is gone.
+    pub async fn kill9(&self) -> Result<(), ServersError> {
+        let inner = Arc::clone(&self.inner);
+        blocking(move || inner.kill()).await
+    }
+
+    /// Stops and starts it: same port, same data. Returns when it answers.
+    pub async fn restart(&self) -> Result<(), ServersError> {
+        self.stop().await?;
+        self.start().await
+    }
+}
+
+impl<P: Program> Inner<P> {
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        // A panic while the lock was held cannot leave an `Option<Child>` half-written.
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) -> Result<(), ServersError> {
+        let mut child = self.child();
+        if child.is_some() {
+            return Ok(());
+        }
+        let give_up = Instant::now() + BUSY_FOR_AT_MOST;
+        loop {
+            match self.start_once(&mut child) {
+                Err(ServersError::Busy { .. }) if Instant::now() < give_up => {
+                    thread::sleep(LOOK_EVERY * 10);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn start_once(&self, slot: &mut Option<Child>) -> Result<(), ServersError> {
+        let log_file = self.program.log_file();
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log_file)
+            .during(|| format!("opening {}", log_file.display()))?;
+        let log_start = log.metadata().map_or(0, |metadata| metadata.len());
+        let again = |file: &File| file.try_clone().during(|| format!("preparing the files of {}", P::NAME));
+        let mut command = self.program.command();
+        command
+            // Holding the lock of the data directory open, the server keeps it locked until it is gone, also
+            // when we are gone first: nobody starts a second server on the same data meanwhile.
+            .stdin(Stdio::from(again(self.program.lock())?))
+            .stdout(Stdio::from(again(&log)?))
+            .stderr(Stdio::from(log))
+            // Out of the terminal's foreground group: Ctrl-C is for us, and we drain first.
+            .process_group(0);
+        sys::end_with_parent(&mut command, self.stop_signal());
+        let mut child = spawn(command).during(|| format!("starting {}", P::NAME))?;
+        match self.wait_until_ready(&mut child, log_start) {
+            Ok(()) => {
+                *slot = Some(child);
+                Ok(())
+            }
+            Err(error) => {
+                end(&mut child, Signal::Kill, P::NAME)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn wait_until_ready(&self, child: &mut Child, log_start: u64) -> Result<(), ServersError> {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            let ended = child.try_wait().during(|| format!("looking at {}", P::NAME))?;
+            if let Some(status) = ended {
+                let log = log_tail(self.program.log_file(), log_start);
+                return Err(if is_busy(&log) {
+                    ServersError::Busy { server: P::NAME, log }
+                } else {
+                    ServersError::NotReady { server: P::NAME, what: format!("ended at start ({status})"), log }
+                });
+            }
+            if self.program.is_ready(child.id()) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(ServersError::NotReady {
+                    server: P::NAME,
+                    what: format!("was not ready within {} s", READY_WITHIN.as_secs()),
+                    log: log_tail(self.program.log_file(), log_start),
+                });
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn stop(&self) -> Result<(), ServersError> {
+        self.finish(self.stop_signal())
+    }
+
+    fn kill(&self) -> Result<(), ServersError> {
+        self.finish(Signal::Kill)
+    }
+
+    fn finish(&self, signal: Signal) -> Result<(), ServersError> {
+        let mut slot = self.child();
+        if let Some(child) = slot.as_mut() {
+            end(child, signal, P::NAME)?;
+            *slot = None;
+        }
+        Ok(())
+    }
+
+    fn stop_signal(&self) -> Signal {
+        if self.program.stops_on_interrupt() { Signal::Interrupt } else { Signal::Terminate }
+    }
+}
+
+impl<P: Program> Drop for Inner<P> {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!(server = P::NAME, %error, "could not be stopped");
+        }
+    }
+}
+
+/// Sends `signal`, waits, and kills what does not go.
+fn end(child: &mut Child, signal: Signal, name: &str) -> Result<(), ServersError> {
+    let looking = || format!("stopping {name}");
+    if child.try_wait().during(looking)?.is_some() {
+        return Ok(());
+    }
+    sys::send(child, signal).during(looking)?;
+    let deadline = Instant::now() + STOP_WITHIN;
+    while signal != Signal::Kill && Instant::now() < deadline {
+        if child.try_wait().during(looking)?.is_some() {
+            return Ok(());
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    if signal != Signal::Kill {
+        sys::send(child, Signal::Kill).during(looking)?;
+    }
+    child.wait().during(looking).map(drop)
+}
+
+/// Whether the log names something that is only in use for now: a port, or what a killed Postgres left to its children.
+fn is_busy(log: &str) -> bool {
+    let log = log.to_lowercase();
+    ["address already in use", "pre-existing shared memory block", "lock file \"postmaster.pid\" already exists"]
+        .iter()
+        .any(|sign| log.contains(sign))
+}
+
+fn log_tail(path: &Path, from: u64) -> String {
+    const LINES: usize = 20;
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_end(&mut text)
+    });
+    if let Err(error) = read {
+        return format!("(unreadable: {error})");
+    }
+    last_lines(&String::from_utf8_lossy(&text), LINES)
+}
+
+/// The last `count` lines of a text.
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// Empties the log of the last run.
+pub(crate) fn clear_log(path: &Path) -> Result<(), ServersError> {
+    fs::write(path, "").during(|| format!("writing {}", path.display()))
+}
+
+type SpawnJob = (Command, mpsc::Sender<std::io::Result<Child>>);
+
+/// Spawns from a thread that lives as long as this process: a child gets its "parent died" signal when the
+/// thread that spawned it ends, and threads of a test or of a runtime end early.
+fn spawn(command: Command) -> std::io::Result<Child> {
+    static SPAWNER: Mutex<Option<mpsc::Sender<SpawnJob>>> = Mutex::new(None);
+
+    let (answer, answered) = mpsc::channel();
+    {
+        let mut spawner = SPAWNER.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = match &*spawner {
+            Some(jobs) => jobs,
+            None => spawner.insert(start_spawner()?),
+        };
+        jobs.send((command, answer)).map_err(|_| std::io::Error::other("the spawning thread ended"))?;
+    }
+    answered.recv().map_err(|_| std::io::Error::other("the spawning thread ended"))?
+}
+
+fn start_spawner() -> std::io::Result<mpsc::Sender<SpawnJob>> {
+    let (jobs, received) = mpsc::channel::<SpawnJob>();
+    thread::Builder::new().name("server-spawner".to_owned()).spawn(move || {
+        for (mut command, answer) in received {
+            // A caller that left does not read the answer; the child is then killed by no one but the
+            // parent-died signal, which is what we want.
+            let _ = answer.send(command.spawn());
+        }
+    })?;
+    Ok(jobs)
+}
+
+/// Runs blocking work beside the async runtime.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ServersError> + Send + 'static,
+) -> Result<T, ServersError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ServersError::Interrupted)?
+}

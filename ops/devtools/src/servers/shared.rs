@@ -1,0 +1,191 @@
+//! Servers for tests: one pair for a whole run, a database for each test.
+//!
+//! `with-servers <command>` (what `./ops/test` uses) starts a pair, names it to the command in two environment
+//! variables and stops it afterwards. A test process without these variables starts a pair of its own, which ends
+//! with the process.
+
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+use sqlx::migrate::Migrator;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use url::Url;
+
+use crate::servers::error::ServersError;
+use crate::servers::postgres::{checked_name, create_database};
+use crate::servers::{ServerOptions, Servers, process};
+
+/// Names the NATS server for tests.
+pub const TEST_NATS_URL_VARIABLE: &str = "POSTRIDER_TEST_NATS_URL";
+/// Names any database, as a superuser, of the Postgres for tests.
+pub const TEST_DATABASE_URL_VARIABLE: &str = "POSTRIDER_TEST_DATABASE_URL";
+
+/// The servers that tests share: keep to your own database, and to your own prefix of stream names.
+#[derive(Clone)]
+pub struct SharedServers {
+    nats_url: String,
+    database_url: Url,
+}
+
+impl std::fmt::Debug for SharedServers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The database's URL has a password.
+        f.debug_struct("SharedServers").field("nats_url", &self.nats_url).finish_non_exhaustive()
+    }
+}
+
+/// The servers of this test run, started when this process is the first to ask for them.
+pub async fn shared() -> Result<SharedServers, ServersError> {
+    match SharedServers::from_environment()? {
+        Some(servers) => Ok(servers),
+        None => process::blocking(SharedServers::own).await,
+    }
+}
+
+impl SharedServers {
+    /// `nats://…`
+    pub fn nats_url(&self) -> &str {
+        &self.nats_url
+    }
+
+    /// `postgres://…/<database>` as the superuser.
+    pub fn database_url(&self, database: &str) -> String {
+        let mut url = self.database_url.clone();
+        url.set_path(database);
+        url.into()
+    }
+
+    fn from_environment() -> Result<Option<Self>, ServersError> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        match (variable(TEST_NATS_URL_VARIABLE), variable(TEST_DATABASE_URL_VARIABLE)) {
+            (None, None) => Ok(None),
+            (Some(nats_url), Some(database_url)) => Ok(Some(Self {
+                nats_url,
+                database_url: Url::parse(&database_url).map_err(|_| ServersError::TestAddresses)?,
+            })),
+            _ => Err(ServersError::TestAddresses),
+        }
+    }
+
+    /// The pair of this process. Never dropped: the servers get their signal when the process ends, and the next
+    /// ephemeral start deletes their directory.
+    fn own() -> Result<Self, ServersError> {
+        static OWN: Mutex<Option<Servers>> = Mutex::new(None);
+
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let servers = match &*own {
+            Some(servers) => servers,
+            None => own.insert(Servers::start_blocking(&ServerOptions::unsynced())?),
+        };
+        Ok(Self {
+            nats_url: servers.nats_url(),
+            database_url: Url::parse(&servers.database_url("postgres")).map_err(|_| ServersError::TestAddresses)?,
+        })
+    }
+}
+
+/// A new database on the shared Postgres.
+pub struct TestDatabase {
+    name: String,
+    servers: SharedServers,
+}
+
+impl std::fmt::Debug for TestDatabase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestDatabase").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl TestDatabase {
+    /// An empty database.
+    pub async fn create() -> Result<Self, ServersError> {
+        Self::from_template(None).await
+    }
+
+    /// A database with the schema of `migrator`. They run once per test run, into a template that is then copied.
+    pub async fn migrated(migrator: &Migrator) -> Result<Self, ServersError> {
+        let template = template_of(migrator).await?;
+        Self::from_template(Some(&template)).await
+    }
+
+    async fn from_template(template: Option<&str>) -> Result<Self, ServersError> {
+        let database =
+            Self { name: format!("test_{}", hex::encode(rand::random::<[u8; 8]>())), servers: shared().await? };
+        let mut connection = maintenance(&database.servers).await?;
+        create_database(&mut connection, &database.name, template).await?;
+        connection.close().await?;
+        Ok(database)
+    }
+
+    /// Its name, unique on the server.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `postgres://…` as the superuser, which row security does not bind: `set role` first to test that.
+    pub fn url(&self) -> String {
+        self.servers.database_url(&self.name)
+    }
+
+    /// The NATS server beside it.
+    pub fn nats_url(&self) -> &str {
+        self.servers.nats_url()
+    }
+
+    /// Deletes it, whoever is connected. Optional: all go with the servers.
+    pub async fn delete(self) -> Result<(), ServersError> {
+        let mut connection = maintenance(&self.servers).await?;
+        let name = checked_name(&self.name)?;
+        let statement = format!(r#"drop database "{name}" with (force)"#);
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    }
+}
+
+async fn maintenance(servers: &SharedServers) -> Result<PgConnection, ServersError> {
+    Ok(PgConnection::connect(&servers.database_url("postgres")).await?)
+}
+
+/// The template database with this schema, made by whoever comes first.
+async fn template_of(migrator: &Migrator) -> Result<String, ServersError> {
+    /// Key of the advisory lock under which a template is made; any number that no one else uses on this server.
+    const MAKING_A_TEMPLATE: i64 = 0x706f_7374_7269;
+
+    let servers = shared().await?;
+    let mut hasher = Sha256::new();
+    for migration in migrator.iter() {
+        hasher.update(migration.version.to_be_bytes());
+        hasher.update(&migration.checksum);
+    }
+    let name = format!("template_{}", hex::encode(&hasher.finalize()[..8]));
+
+    let mut connection = maintenance(&servers).await?;
+    // Released with the connection, also when something fails half-way.
+    sqlx::query("select pg_advisory_lock($1)").bind(MAKING_A_TEMPLATE).execute(&mut connection).await?;
+    let exists: bool = sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
+        .bind(&name)
+        .fetch_one(&mut connection)
+        .await?;
+    if !exists {
+        make_template(&servers, &mut connection, migrator, &name).await?;
+    }
+    connection.close().await?;
+    Ok(name)
+}
+
+/// Migrates under another name and renames at the end, so that a template is whole or not there.
+async fn make_template(
+    servers: &SharedServers,
+    connection: &mut PgConnection,
+    migrator: &Migrator,
+    name: &str,
+) -> Result<(), ServersError> {
+    let unfinished = format!("unfinished_{}", hex::encode(rand::random::<[u8; 8]>()));
+    create_database(connection, &unfinished, None).await?;
+    let mut database = PgConnection::connect(&servers.database_url(&unfinished)).await?;
+    migrator.run(&mut database).await?;
+    database.close().await?;
+    let statement = format!(r#"alter database "{}" rename to "{}""#, checked_name(&unfinished)?, checked_name(name)?);
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await?;
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! The inbox over HTTP. The routes stand in the crate's documentation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+use crate::sink::inbox::{Count, Inbox, Stats};
+use crate::sink::message::{Parsed, StoredMessage};
+use crate::sink::page;
+use crate::sink::rules::{self, Rule};
+
+/// A million addresses fit.
+const MAX_BODY: usize = 128 * 1024 * 1024;
+/// Longest wait of `GET /wait`.
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
+
+/// Answers until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, inbox: Arc<Inbox>) {
+    if let Err(error) = axum::serve(listener, router(inbox)).await {
+        tracing::error!(%error, "the inbox page ended");
+    }
+}
+
+pub(crate) fn router(inbox: Arc<Inbox>) -> Router {
+    Router::new()
+        .route("/", get(list_page))
+        .route("/inbox/{id}", get(message_page))
+        .route("/stats", get(stats))
+        .route("/count", get(count))
+        .route("/counts", axum::routing::post(counts))
+        .route("/messages", get(messages).delete(clear))
+        .route("/messages/{id}", get(message))
+        .route("/messages/{id}/source", get(source))
+        .route("/messages/{id}/html", get(html))
+        .route("/rules", get(show_rules).put(set_rules))
+        .route("/wait", get(wait))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(inbox)
+}
+
+type Inboxed = State<Arc<Inbox>>;
+
+/// Nothing of a mail may run, and nothing but our own style may load on our own pages.
+const PAGE_POLICY: [(HeaderName, &str); 2] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+/// A mail may load pictures (that is how opens are seen) and open links in new tabs. It may not run scripts.
+const MAIL_POLICY: [(HeaderName, &str); 2] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; img-src http: https: data:; style-src 'unsafe-inline'; font-src data:",
+    ),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+async fn list_page(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> Response {
+    let to = query.to.as_deref().filter(|to| !to.is_empty());
+    let messages = inbox.messages(query.limit.unwrap_or(100), to);
+    let page = page::list(&inbox.stats(), &messages, to);
+    (PAGE_POLICY, Html(page)).into_response()
+}
+
+async fn message_page(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {
+    let message = inbox.message(id).ok_or(NotKept)?;
+    let page = page::message(&message, &message.parse());
+    Ok((PAGE_POLICY, Html(page)).into_response())
+}
+
+async fn stats(State(inbox): Inboxed) -> Json<Stats> {
+    Json(inbox.stats())
+}
+
+#[derive(Deserialize)]
+struct CountQuery {
+    address: String,
+}
+
+async fn count(State(inbox): Inboxed, Query(query): Query<CountQuery>) -> Json<Count> {
+    Json(inbox.count(&query.address))
+}
+
+#[derive(Deserialize)]
+struct CountsQuery {
+    not: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    checked: usize,
+    matching: usize,
+    counts: Vec<Count>,
+}
+
+async fn counts(
+    State(inbox): Inboxed,
+    Query(query): Query<CountsQuery>,
+    Json(addresses): Json<Vec<String>>,
+) -> Json<Counts> {
+    let counts: Vec<Count> = addresses
+        .iter()
+        .map(|address| inbox.count(address))
+        .filter(|count| query.not.is_none_or(|not| count.count != not))
+        .collect();
+    Json(Counts { checked: addresses.len(), matching: counts.len(), counts })
+}
+
+#[derive(Deserialize)]
+struct MessagesQuery {
+    limit: Option<usize>,
+    to: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Envelope {
+    id: u64,
+    accepted_at_us: u64,
+    from: String,
+    to: Vec<String>,
+    subject: String,
+    bytes: usize,
+}
+
+impl Envelope {
+    fn of(message: &StoredMessage, parsed: &Parsed) -> Self {
+        Self {
+            id: message.id,
+            accepted_at_us: message.accepted_at_us,
+            from: message.from.clone(),
+            to: message.to.clone(),
+            subject: parsed.subject.clone(),
+            bytes: message.source.len(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Messages {
+    messages: Vec<Envelope>,
+}
+
+async fn messages(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> Json<Messages> {
+    let messages = inbox
+        .messages(query.limit.unwrap_or(50), query.to.as_deref())
+        .iter()
+        .map(|message| Envelope::of(message, &message.parse()))
+        .collect();
+    Json(Messages { messages })
+}
+
+#[derive(Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    envelope: Envelope,
+    #[serde(flatten)]
+    content: Content,
+}
+
+#[derive(Serialize)]
+struct Content {
+    headers: Vec<crate::sink::message::HeaderField>,
+    text: Option<String>,
+    html: Option<String>,
+    attachments: Vec<crate::sink::message::Attachment>,
+}
+
+async fn message(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Json<Whole>, NotKept> {
+    let message = inbox.message(id).ok_or(NotKept)?;
+    let parsed = message.parse();
+    Ok(Json(Whole {
+        envelope: Envelope::of(&message, &parsed),
+        content: Content {
+            headers: parsed.headers,
+            text: parsed.text,
+            html: parsed.html,
+            attachments: parsed.attachments,
+        },
+    }))
+}
+
+async fn source(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {
+    let message = inbox.message(id).ok_or(NotKept)?;
+    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    Ok((headers, message.source.clone()).into_response())
+}
+
+async fn html(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {
+    let message = inbox.message(id).ok_or(NotKept)?;
+    let html = message.parse().html.ok_or(NotKept)?;
+    Ok((MAIL_POLICY, Html(page::with_links_in_new_tabs(&html))).into_response())
+}
+
+async fn clear(State(inbox): Inboxed) -> StatusCode {
+    inbox.clear();
+    StatusCode::NO_CONTENT
+}
+
+async fn show_rules(State(inbox): Inboxed) -> Json<Vec<Rule>> {
+    Json(inbox.rules().to_vec())
+}
+
+async fn set_rules(State(inbox): Inboxed, text: String) -> Response {
+    match rules::parse(&text) {
+        Ok(rules) => {
+            inbox.set_rules(rules);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+struct WaitQuery {
+    accepted: Option<u64>,
+    address: Option<String>,
+    count: Option<u32>,
+    timeout_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Waited {
+    reached: bool,
+    accepted: u64,
+}
+
+async fn wait(State(inbox): Inboxed, Query(query): Query<WaitQuery>) -> Response {
+    let timeout = Duration::from_millis(query.timeout_ms.unwrap_or(10_000)).min(MAX_WAIT);
+    let reached = match (query.accepted, query.address) {
+        (Some(accepted), None) => inbox.wait_for_accepted(accepted, timeout).await,
+        (None, Some(address)) => {
+            let count = query.count.unwrap_or(1);
+            inbox.wait_for_address(&address, count, timeout).await
+        }
+        _ => {
+            let advice = "wait takes either accepted or address (and count)";
+            return (StatusCode::BAD_REQUEST, advice).into_response();
+        }
+    };
+    let accepted = inbox.stats().accepted;
+    Json(Waited { reached, accepted }).into_response()
+}
+
+/// The mail was never there, or newer ones took its place.
+struct NotKept;
+
+impl IntoResponse for NotKept {
+    fn into_response(self) -> Response {
+        let text = "no such mail, or no longer: only the newest are kept whole";
+        (StatusCode::NOT_FOUND, text).into_response()
+    }
+}
