@@ -1,4 +1,4 @@
-//! The list itself. A new metric stands here first; `UPDATE=1 cargo test -p runtime --test metrics_page` writes it to the page.
+//! The list itself. A new metric stands here first; `UPDATE=1 cargo test -p runtime --test it metrics_page` writes it to the page.
 
 use super::{
     Metric,

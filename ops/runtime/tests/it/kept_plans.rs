@@ -1,5 +1,4 @@
 //! Plans are kept, and not for long.
-#![allow(clippy::unwrap_used)]
 
 use std::{
     sync::Arc,

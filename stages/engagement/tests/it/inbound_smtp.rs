@@ -1,5 +1,4 @@
 //! Mail that comes back: over SMTP and LMTP into the ledger.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -1,5 +1,4 @@
 //! Processes that die with messages in hand: one message that ends its process each time is set aside, and costs nothing else.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{
     sync::{Arc, Mutex},

@@ -1,5 +1,4 @@
 //! The loop against a real JetStream.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{
     sync::{

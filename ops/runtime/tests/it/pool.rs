@@ -1,5 +1,4 @@
 //! A pool never hands on an open transaction.
-#![allow(clippy::unwrap_used)]
 
 use std::{
     pin::pin,

@@ -1,5 +1,4 @@
 //! A paused stage against real servers: it starts nothing, and everything is handled once it is resumed.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{
     future::Future,

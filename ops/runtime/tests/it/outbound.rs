@@ -1,14 +1,11 @@
 //! The client for addresses that customers name, against servers that would notice.
-#![allow(clippy::unwrap_used)]
-
-mod receivers;
 
 use std::{net::SocketAddr, time::Duration};
 
+use crate::receivers::{Dns, Receiver, Tls, answer};
 use bytes::Bytes;
 use chrono::Utc;
 use http::{HeaderMap, HeaderValue};
-use receivers::{Dns, Receiver, Tls, answer};
 use rstest::rstest;
 use runtime::{
     Outbound, OutboundError, OutboundSettings,

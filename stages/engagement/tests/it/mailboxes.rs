@@ -1,5 +1,4 @@
 //! Mailboxes that fail again and again.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use engagement::Settings;
 use schemas::{Classification, SendId, new_id};

@@ -1,5 +1,4 @@
 //! What the log of a process that serves has of a panic. In a process of its own: hook and subscriber are for all of it.
-#![allow(clippy::unwrap_used)]
 
 use std::process::Command;
 
@@ -14,7 +13,7 @@ fn a_panic_is_told_by_its_place_and_not_by_its_message() {
         assert!(std::panic::catch_unwind(|| sliced[..end].len()).is_err());
         return;
     }
-    let name = "a_panic_is_told_by_its_place_and_not_by_its_message";
+    let name = "panics::a_panic_is_told_by_its_place_and_not_by_its_message";
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(CHILD, "1")
@@ -22,6 +21,6 @@ fn a_panic_is_told_by_its_place_and_not_by_its_message() {
         .unwrap();
     let log = String::from_utf8(child.stderr).unwrap();
     assert!(child.status.success(), "{log}");
-    assert!(log.contains(r#""message":"panicked""#) && log.contains("tests/panics.rs"), "{log}");
+    assert!(log.contains(r#""message":"panicked""#) && log.contains("tests/it/panics.rs"), "{log}");
     assert!(!log.contains('@'), "{log}");
 }

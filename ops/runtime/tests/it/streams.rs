@@ -1,5 +1,4 @@
 //! The stream table on a real server.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::time::Duration;
 

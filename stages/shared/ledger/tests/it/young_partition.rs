@@ -1,5 +1,4 @@
 //! A partition without statistics: the first campaign of a month, and of an installation.
-#![allow(clippy::unwrap_used)]
 
 use chrono::NaiveDate;
 use devtools::servers::TestDatabase;
@@ -7,13 +6,13 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
-const CLAIM: &str = include_str!("../queries/claim/claim.sql");
-const APPLY: &str = include_str!("../queries/fence/apply.sql");
-const MOVE_COUNTERS: &str = include_str!("../queries/fence/move_counters.sql");
-const LOCK_BATCHES: &str = include_str!("../queries/fence/lock_batches.sql");
-const LOCK_CONTACTS: &str = include_str!("../queries/fence/lock_contacts_for_fence.sql");
-const READ_BATCHES: &str = include_str!("../queries/fence/read_batches.sql");
-const READ_CONTACTS: &str = include_str!("../queries/fence/read_contacts.sql");
+const CLAIM: &str = include_str!("../../queries/claim/claim.sql");
+const APPLY: &str = include_str!("../../queries/fence/apply.sql");
+const MOVE_COUNTERS: &str = include_str!("../../queries/fence/move_counters.sql");
+const LOCK_BATCHES: &str = include_str!("../../queries/fence/lock_batches.sql");
+const LOCK_CONTACTS: &str = include_str!("../../queries/fence/lock_contacts_for_fence.sql");
+const READ_BATCHES: &str = include_str!("../../queries/fence/read_batches.sql");
+const READ_CONTACTS: &str = include_str!("../../queries/fence/read_contacts.sql");
 const TENANT: Uuid = Uuid::from_u128(1);
 
 /// How many rows a plan's nodes looked at in vain, loops included.

@@ -1,5 +1,4 @@
 //! The engagement stage on its own database and streams.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
 //! Publishing: bounded, and nobody waits for ever.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::time::Duration;
 

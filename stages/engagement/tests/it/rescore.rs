@@ -1,5 +1,4 @@
 //! Opens and clicks judged anew.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use engagement::Settings;

@@ -1,5 +1,4 @@
 //! Whatever the order, the grouping and the repetition, the ledger says the same: what a recount of the raw events says.
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
 use engagement::Settings;

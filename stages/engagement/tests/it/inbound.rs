@@ -1,5 +1,4 @@
 //! What providers told, from the raw event the ingress has stored to facts in the ledger.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use chrono::{DateTime, TimeDelta, Utc};
 use engagement::Settings;

@@ -1,5 +1,4 @@
 //! Tables without statistics: the first campaign of a month, and of an installation.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use chrono::{DateTime, NaiveDate, Utc};
 use rstest::rstest;
@@ -98,13 +97,13 @@ fn rows_handled(plan: &Value) -> f64 {
 }
 
 #[rstest]
-#[case::lock(include_str!("../queries/facts/lock_recipients.sql"), Takes::Sends)]
-#[case::opt_out(include_str!("../queries/facts/opt_out.sql"), Takes::SendsTimesAndIds)]
-#[case::progress(include_str!("../queries/facts/send_progress.sql"), Takes::Sends)]
-#[case::clicks(include_str!("../queries/facts/clicks.sql"), Takes::Sends)]
-#[case::touches(include_str!("../queries/facts/touches.sql"), Takes::Sends)]
-#[case::fold(include_str!("../queries/facts/fold.sql"), Takes::Fold)]
-#[case::resolve(include_str!("../queries/facts/resolve_unknown.sql"), Takes::Evidence)]
+#[case::lock(include_str!("../../queries/facts/lock_recipients.sql"), Takes::Sends)]
+#[case::opt_out(include_str!("../../queries/facts/opt_out.sql"), Takes::SendsTimesAndIds)]
+#[case::progress(include_str!("../../queries/facts/send_progress.sql"), Takes::Sends)]
+#[case::clicks(include_str!("../../queries/facts/clicks.sql"), Takes::Sends)]
+#[case::touches(include_str!("../../queries/facts/touches.sql"), Takes::Sends)]
+#[case::fold(include_str!("../../queries/facts/fold.sql"), Takes::Fold)]
+#[case::resolve(include_str!("../../queries/facts/resolve_unknown.sql"), Takes::Evidence)]
 #[tokio::test]
 async fn signals_find_their_recipients_by_key_in_tables_without_statistics(
     #[case] statement: &'static str,

@@ -1,5 +1,4 @@
-//! `ops/metrics.md` is made from the list: `UPDATE=1 cargo test -p runtime --test metrics_page` writes it.
-#![allow(clippy::unwrap_used)]
+//! `ops/metrics.md` is made from the list: `UPDATE=1 cargo test -p runtime --test it metrics_page` writes it.
 
 use std::{fs, path::Path};
 

@@ -1,0 +1,6 @@
+//! The loop of all stages against real servers.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod crashes;
+mod pause_switches;
+mod the_loop;
