@@ -199,28 +199,23 @@ fn only_the_sink_runs_the_image_for_development() {
     assert_eq!(built.collect::<Vec<_>>(), [true, false], "production first, then development");
 }
 
-/// The crates a build of the program consists of.
-fn crates_of_program(arguments: &[&str]) -> BTreeSet<String> {
+/// What `cargo tree` prints, a line for each crate.
+fn cargo_tree(arguments: &[&str]) -> BTreeSet<String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "tree",
-            "--offline",
-            "--locked",
-            "--package",
-            "postrider",
-            "--edges",
-            "normal",
-            "--prefix",
-            "none",
-            "--format",
-            "{lib}",
-        ])
+        .args(["tree", "--offline", "--locked", "--prefix", "none"])
         .args(arguments)
         .current_dir(root())
+        // As the image is built: with the features of what is built, whatever unites those of the whole workspace here.
+        .env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION")
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).filter(|line| !line.is_empty()).collect()
+}
+
+/// The crates a build of the program consists of.
+fn crates_of_program(arguments: &[&str]) -> BTreeSet<String> {
+    cargo_tree(&[&["--package", "postrider", "--edges", "normal", "--format", "{lib}"], arguments].concat())
 }
 
 #[test]
@@ -235,6 +230,38 @@ fn production_has_neither_sink_nor_installers() {
             .any(|(before, line)| line.trim().starts_with(command) && before.trim() == "#[cfg(feature = \"dev\")]");
         assert!(is_of_the_feature, "{command}");
     }
+}
+
+/// Other systems have other crates; the list is of the one that production runs on.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_crate_is_there_twice_without_a_reason() {
+    let skipped: BTreeSet<String> = text(".deny.toml")
+        .lines()
+        .skip_while(|line| !line.starts_with("skip = ["))
+        .filter_map(|line| Some(line.trim().strip_prefix("{ crate = \"")?.split('"').next()?.to_owned()))
+        .collect();
+    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in cargo_tree(&["--workspace", "--duplicates", "--depth", "0", "--format", "{p}"]) {
+        let (name, version) = line.split_once(" v").unwrap();
+        versions.entry(name.to_owned()).or_default().insert(version.split(' ').next().unwrap().to_owned());
+    }
+    // A crate that is built twice with different features is one version.
+    versions.retain(|_, versions| versions.len() > 1);
+    let mut used = BTreeSet::new();
+    for (name, versions) in versions {
+        let is_skipped = |version: &&String| {
+            let skip = skipped.iter().find(|skip| {
+                skip.split_once('@')
+                    .is_some_and(|(of, prefix)| of == name && version.starts_with(&format!("{prefix}.")))
+            });
+            used.extend(skip.cloned());
+            skip.is_some()
+        };
+        let kept = versions.len() - versions.iter().filter(is_skipped).count();
+        assert_eq!(kept, 1, "{name}: {versions:?}; an older one needs its reason in .deny.toml");
+    }
+    assert_eq!(used, skipped, "each exception in .deny.toml is needed");
 }
 
 #[test]
