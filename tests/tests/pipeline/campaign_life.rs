@@ -67,7 +67,7 @@ async fn the_variant_that_is_clicked_more_goes_to_the_rest_and_everybody_gets_on
     let count = |at: usize| launched["ab_variants"][at]["count"].as_u64().unwrap();
     let test = count(0) + count(1);
     assert_eq!(rig.sink.wait(test, 60_000).await, test, "the test goes out, the rest waits: {launched}");
-    eventually("the test's mail to be out", Duration::from_secs(20), || async {
+    eventually("the test's mail to be out", Duration::from_secs(60), || async {
         record(&rig, campaign).await["campaign"]["ab_test"]["tested_at"].is_string().then_some(())
     })
     .await;
@@ -89,7 +89,7 @@ async fn the_variant_that_is_clicked_more_goes_to_the_rest_and_everybody_gets_on
     for address in got["Better"].iter().take(12).chain(got["Control"].iter().take(2)) {
         click(&rig, address).await;
     }
-    eventually("the clicks to be counted as people's", Duration::from_secs(20), || async {
+    eventually("the clicks to be counted as people's", Duration::from_secs(60), || async {
         let clicks: i64 =
             sqlx::query_scalar("select coalesce(sum(clicked_human), 0)::bigint from batches where campaign_id = $1")
                 .bind(campaign)
@@ -198,7 +198,7 @@ async fn dead_addresses_trip_the_wire_and_resuming_mails_the_rest() {
     // At a hundred a second: whoever looks every second must find something left to stop.
     let campaign = draft(&rig, dead, json!({"max_per_minute": 6_000})).await;
     rig.launch(campaign).await;
-    let paused = eventually("the campaign to be paused", Duration::from_secs(40), || async {
+    let paused = eventually("the campaign to be paused", Duration::from_secs(60), || async {
         let campaign = record(&rig, campaign).await["campaign"].clone();
         (campaign["paused"] == true).then_some(campaign)
     })
@@ -236,7 +236,7 @@ async fn what_was_refused_is_mailed_when_it_is_tried_again_and_nobody_twice() {
     let queued = first.expect(200)["queued"].as_i64().unwrap() + second.expect(200)["queued"].as_i64().unwrap();
     assert_eq!(queued, failed);
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
-    eventually("all to be mailed", Duration::from_secs(30), || async {
+    eventually("all to be mailed", Duration::from_secs(60), || async {
         (ledger::states(&rig.pool, campaign).await.get("sent") == Some(&50)).then_some(())
     })
     .await;

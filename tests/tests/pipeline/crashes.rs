@@ -105,7 +105,7 @@ async fn sigterm_drains_so_that_nothing_is_in_doubt() {
     let (list, addresses) = rig.list_of(3_000, "drain", "example.com").await;
     let campaign = rig.campaign(list, "Hi", "<p>Hello {{ first_name }}</p>").await;
     rig.launch(campaign).await;
-    rig.sink.wait(500, 30_000).await;
+    rig.sink.wait(500, 60_000).await;
     let process = rig.processes.remove("all").unwrap();
     assert!(process.terminate().await, "ended well by itself");
     let open: i64 = sqlx::query_scalar("select count(*) from sends where state in ('claimed', 'fenced', 'unknown')")

@@ -174,7 +174,7 @@ async fn a_process_killed_between_effect_and_answer_has_acted_once() {
         );
         let unheard = call.shout(&rig, &first).await;
         let sql = "select count(*) from audiences where name like 'Killed %'";
-        eventually("the effect", Duration::from_secs(20), || async { (number(&rig, sql).await > round).then_some(()) })
+        eventually("the effect", Duration::from_secs(60), || async { (number(&rig, sql).await > round).then_some(()) })
             .await;
         rig.kill9("ingress");
         drop(unheard);

@@ -169,7 +169,7 @@ async fn the_mail_is_merged_and_its_links_work(rig: &Rig, campaign: Uuid) {
     let status: String = sqlx::query_scalar(marketing).bind(address).fetch_one(&rig.pool).await.unwrap();
     assert_eq!(status, "unsubscribed", "committed before the answer");
 
-    eventually("open, click and unsubscribe to be counted once each", Duration::from_secs(20), || async {
+    eventually("open, click and unsubscribe to be counted once each", Duration::from_secs(60), || async {
         let answer = rig.client.get(&format!("/v1/campaigns/{campaign}"), &[]).await.expect(200);
         let counts = &answer["send_counts"];
         (counts["opened"] == 1 && counts["clicked"] == 1 && counts["unsubscribed"] == 1).then_some(())

@@ -6,7 +6,7 @@ use pipeline::{Client, Rig, eventually, process};
 use serde_json::Value;
 
 /// Long enough for a killed process to be missed.
-const MISSED: Duration = Duration::from_secs(40);
+const MISSED: Duration = Duration::from_secs(60);
 
 fn operations(rig: &Rig) -> Client {
     let scope = schemas::scope::PLATFORM_HEALTH_READ;
@@ -44,7 +44,7 @@ fn story(report: &Value) -> Vec<Value> {
 
 /// The command and the endpoint tell the same story. Asked again when something changed in between.
 async fn agree(rig: &Rig, client: &Client) {
-    eventually("command and endpoint to tell the same story", Duration::from_secs(30), || async {
+    eventually("command and endpoint to tell the same story", Duration::from_secs(60), || async {
         let (commanded, well) = by_command(rig);
         let answer = client.get("/v1/platform/health", &[]).await;
         assert_eq!(well, commanded["ok"] == true, "{commanded}");
@@ -90,7 +90,7 @@ async fn a_stage_that_is_gone_is_named_and_a_503_says_so() {
     rig.start_separate().await;
     let client = operations(&rig);
     let ask = async || client.get("/v1/platform/health", &[]).await;
-    eventually("every stage to be heard of", Duration::from_secs(30), || async {
+    eventually("every stage to be heard of", Duration::from_secs(60), || async {
         let answer = ask().await;
         (answer.status == 200).then_some(())
     })

@@ -110,14 +110,14 @@ async fn after_a_kill_between_commit_and_answer_a_repeat_answers_for_the_same_me
         let (client, message) = (rig.client.clone(), message.clone());
         async move { client.post_once("killed", PATH, message).await }
     });
-    let accepted: uuid::Uuid = eventually("the message to be accepted", Duration::from_secs(20), || async {
+    let accepted: uuid::Uuid = eventually("the message to be accepted", Duration::from_secs(60), || async {
         sqlx::query_scalar("select id from messages").fetch_optional(&rig.pool).await.unwrap()
     })
     .await;
     rig.kill9("ingress");
     assert!(call.await.unwrap().is_err(), "nobody answered");
     rig.start_all().await;
-    let answer = eventually("the repeat to be answered", Duration::from_secs(30), || async {
+    let answer = eventually("the repeat to be answered", Duration::from_secs(60), || async {
         let answer = rig.client.post_once("killed", PATH, message.clone()).await.ok()?;
         (answer.status.as_u16() == 200).then_some(answer.body)
     })

@@ -22,7 +22,7 @@ async fn postgres_restarted_under_load_gives_503_with_retry_after_and_then_recov
     assert_eq!((answer.status.as_u16(), answer.error()), (503, "unavailable"), "{}", answer.body);
     assert!(answer.retry_after.is_some());
     rig.servers().postgres().start().await.unwrap();
-    eventually("the API to answer again", Duration::from_secs(30), || async {
+    eventually("the API to answer again", Duration::from_secs(60), || async {
         let answer = rig.client.post("/v1/contacts", json!({"email": "new@example.com"})).await;
         answer.status.is_success().then_some(())
     })

@@ -39,7 +39,7 @@ async fn every_counter_equals_its_recount_and_one_that_does_not_is_named() {
     assert_eq!((named, well), (vec!["opened", "sent"], false), "{found:?}");
 
     // What is folded in the background is folded right, too.
-    eventually("the log of suppressions to be folded", Duration::from_secs(30), || async {
+    eventually("the log of suppressions to be folded", Duration::from_secs(60), || async {
         let left: i64 =
             sqlx::query_scalar("select count(*) from suppression_changes").fetch_one(&rig.pool).await.ok()?;
         (left == 0).then_some(())

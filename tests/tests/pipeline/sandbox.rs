@@ -44,7 +44,7 @@ async fn magic_recipients_make_their_facts_and_nothing_leaves() {
         let body = json!({"template_id": template, "email": format!("{name}@sandbox.test")});
         let send = client.post("/v1/transactional", body).await.expect(202)["send_id"].as_str().unwrap().to_owned();
         let path = format!("/v1/sends/{send}");
-        let found = eventually(&format!("the facts of {name}"), Duration::from_secs(20), || async {
+        let found = eventually(&format!("the facts of {name}"), Duration::from_secs(60), || async {
             let found = client.get(&path, &[]).await.expect(200)["send"].clone();
             let is_done = found["state"] == state && facts.iter().all(|fact| found["facts"][*fact].is_string());
             is_done.then_some(found)
@@ -64,7 +64,7 @@ async fn magic_recipients_make_their_facts_and_nothing_leaves() {
     // A complaint holds for what comes later.
     let body = json!({"template_id": template, "email": "complained@sandbox.test"});
     let send = client.post("/v1/transactional", body).await.expect(202)["send_id"].as_str().unwrap().to_owned();
-    eventually("the complaint to withhold the next mail", Duration::from_secs(20), || async {
+    eventually("the complaint to withhold the next mail", Duration::from_secs(60), || async {
         let found = client.get(&format!("/v1/sends/{send}"), &[]).await.expect(200)["send"].clone();
         (found["skip_reason"] == "complained").then_some(())
     })

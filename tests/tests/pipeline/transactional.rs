@@ -31,8 +31,8 @@ async fn a_transactional_message_is_sent_once_and_its_ledger_row_can_be_followed
     let send = accepted["send_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/sends/{send}");
     assert_eq!(rig.client.get(&path, &[]).await.status.as_u16(), 200, "the send can be followed at once");
-    rig.sink.wait(1, 20_000).await;
-    let sent = eventually("the send to be sent", Duration::from_secs(20), || async {
+    rig.sink.wait(1, 60_000).await;
+    let sent = eventually("the send to be sent", Duration::from_secs(60), || async {
         let answer = rig.client.get(&path, &[]).await.expect(200);
         (answer["send"]["state"] == "sent").then_some(answer)
     })
@@ -76,7 +76,7 @@ async fn a_bounced_address_gets_no_transactional_mail_and_an_opted_out_one_does(
         sends.push(answer["send_id"].as_str().unwrap().to_owned());
     }
     for (send, state) in sends.iter().zip(["skipped", "sent"]) {
-        eventually(&format!("the send to be {state}"), Duration::from_secs(20), || async {
+        eventually(&format!("the send to be {state}"), Duration::from_secs(60), || async {
             let answer = rig.client.get(&format!("/v1/sends/{send}"), &[]).await.expect(200);
             (answer["send"]["state"] == state).then_some(())
         })

@@ -93,7 +93,7 @@ impl Servers {
         let cache = install::Cache::new(options.cache_dir.as_deref())?;
         let nats_program = nats::find_or_install(&cache)?;
         let postgres_programs = postgres::find_or_install(&cache)?;
-        let place = Place::open(&options.data)?;
+        let place = Place::open(&options.data, options.synced)?;
         // Side by side: initdb takes a second or two, and NATS need not wait for it.
         let (nats, postgres) = std::thread::scope(|scope| {
             let nats = scope.spawn(|| nats::start(&nats_program, &place, options.synced));

@@ -2,7 +2,9 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,32 +28,33 @@ const NEW_FOR: Duration = Duration::from_secs(60);
 pub(crate) struct Place {
     root: PathBuf,
     ephemeral: bool,
+    synced: bool,
     lock: File,
 }
 
 impl Place {
-    pub(crate) fn open(data: &Data) -> Result<Self, ServersError> {
+    pub(crate) fn open(data: &Data, synced: bool) -> Result<Self, ServersError> {
         match data {
             Data::Kept(root) => {
                 fs::create_dir_all(root).during(|| format!("creating {}", root.display()))?;
                 // Absolute, because the servers start in another directory.
                 let root = root.canonicalize().during(|| format!("finding {}", root.display()))?;
-                Self::claim(root, false)
+                Self::claim(root, false, synced)
             }
             Data::Ephemeral => {
                 sweep();
-                Self::claim(new_directory(EPHEMERAL_PREFIX)?, true)
+                Self::claim(new_directory(EPHEMERAL_PREFIX)?, true, synced)
             }
         }
     }
 
-    fn claim(root: PathBuf, ephemeral: bool) -> Result<Self, ServersError> {
+    fn claim(root: PathBuf, ephemeral: bool, synced: bool) -> Result<Self, ServersError> {
         let lock = open_lock(&root)?;
         let give_up = Instant::now() + LOCKED_FOR_AT_MOST;
         loop {
             match lock.try_lock() {
                 Ok(()) => {
-                    return Ok(Self { root, ephemeral, lock });
+                    return Ok(Self { root, ephemeral, synced, lock });
                 }
                 Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
                     thread::sleep(Duration::from_millis(50));
@@ -100,12 +103,23 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.ephemeral
-            && let Err(error) = fs::remove_dir_all(&self.root)
-        {
+        let deleted = match (self.ephemeral, self.synced) {
+            (false, _) => Ok(()),
+            (true, true) => fs::remove_dir_all(&self.root),
+            (true, false) => delete_behind(&self.root),
+        };
+        if let Err(error) = deleted {
             tracing::warn!(directory = %self.root.display(), %error, "could not be deleted");
         }
     }
+}
+
+/// Deletes a directory in a process that outlives this one. A database for each test makes a million files, and deleting them
+/// takes minutes.
+fn delete_behind(directory: &Path) -> std::io::Result<()> {
+    let mut delete = Command::new("rm");
+    delete.arg("-rf").arg(directory).process_group(0);
+    delete.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
 }
 
 fn open_lock(root: &Path) -> Result<File, ServersError> {
@@ -154,11 +168,10 @@ fn sweep() {
         if is_new {
             continue;
         }
-        let Ok(lock) = File::open(entry.path().join(LOCK_FILE)) else {
+        // Without a lock its deletion was begun, and may have been interrupted.
+        if File::open(entry.path().join(LOCK_FILE)).is_ok_and(|lock| lock.try_lock().is_err()) {
             continue;
-        };
-        if lock.try_lock().is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
         }
+        let _ = delete_behind(&entry.path());
     }
 }
