@@ -21,7 +21,8 @@ pub enum AddressError {
 
 /// An address that is safe inside an SMTP command: dot-atom local part, domain name, nothing that could end the command.
 ///
-/// Quoted local parts and address literals are refused; the service does not accept them as recipients either.
+/// Quoted local parts and address literals, which lettre's `Address` takes, are refused; the service does not accept them as
+/// recipients either.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct EnvelopeAddress {
     text: String,
