@@ -1,4 +1,4 @@
--- Tenants, who may act for them, and what the ingress needs before it knows the tenant. Also the roles and row-level security.
+-- Tenants, the credentials that act for them, and the tables the ingress needs before it knows the tenant. Also the roles and row-level security.
 --
 -- Processes connect with any login and `SET ROLE` to one of these two roles:
 --   postrider_ingress  serves callers; row-level security confines every transaction to the tenant in `app.tenant`
@@ -188,7 +188,7 @@ create table assistant_approvals (
     expires_at timestamptz,
     revoked_at timestamptz
 );
--- A user and a client stand for one workspace at a time: a token never has to choose.
+-- A user and a client have one workspace at a time: a token never has to choose.
 create unique index assistant_approvals_live on assistant_approvals (issuer, subject, client_id) where revoked_at is null;
 create index assistant_approvals_by_tenant on assistant_approvals (tenant_id, created_at desc);
 grant select on assistant_approvals to postrider_ingress;

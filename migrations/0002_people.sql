@@ -156,7 +156,7 @@ create table imports (
 create index imports_newest on imports (tenant_id, created_at desc, id desc);
 select enable_row_security('imports');
 
--- Erasures under way. The contact's own row is erased at once; what other tables hold about the person is erased in slices by the
+-- Erasures in progress. The contact's own row is erased at once; what other tables hold about the person is erased in slices by the
 -- audience stage, which continues after a restart where it stopped.
 create table erasures (
     tenant_id uuid not null references tenants (id),
@@ -177,7 +177,7 @@ revoke update, delete on erasures from postrider_ingress;
 
 -- Suppressions ---------------------------------------------------------------------------------------------------------------
 
--- A suppression outlives the contact: it is keyed by the canonical address. Several reasons may hold at once; each is lifted on
+-- A suppression outlives the contact: it is keyed by the canonical address. Several reasons may be in force at once; each is lifted on
 -- its own. Writers lock the contact row of the address first, as the fence does: a fence and a suppression cannot pass each other.
 create table suppressions (
     tenant_id uuid not null references tenants (id),

@@ -56,7 +56,7 @@ create trigger domain_environment before insert on domains
     for each row execute function domain_takes_its_tenants_environment();
 
 -- Whether a name belongs to another tenant: another tenant has proven it or a domain above it. Mail of a name below a proven
--- domain would pass for its owner's. A security definer, because it must look past row-level security.
+-- domain would pass for its owner's. A security definer, because it must read past row-level security.
 create function domain_proven_elsewhere(name text, asking uuid) returns boolean
 language sql stable security definer set search_path from current
 as $$
@@ -75,7 +75,7 @@ revoke execute on function domain_proven_elsewhere(text, uuid) from public;
 grant execute on function domain_proven_elsewhere(text, uuid) to postrider_ingress, postrider_stages;
 
 -- Takes domains whose records are due to be checked again, each for ten minutes: several ingress processes share the work, and a
--- process that dies loses none. It looks past row-level security and answers ids only; the check itself runs as the tenant.
+-- process that dies loses none. It reads past row-level security and answers ids only; the check itself runs as the tenant.
 create function take_domains_to_check(at_most integer) returns table (tenant_id uuid, id uuid)
 language sql security definer set search_path from current
 as $$

@@ -63,7 +63,7 @@ create index campaigns_newest on campaigns (tenant_id, created_at desc, id desc)
 create index campaigns_by_status on campaigns (tenant_id, status, created_at desc, id desc);
 create index campaigns_running on campaigns (status) where status in ('sending', 'scheduled', 'cancelled') and completed_at is null;
 create index campaigns_by_segment on campaigns (tenant_id, segment_id) where segment_id is not null;
--- What the sweep that picks the winner looks for.
+-- The A/B tests that the sweep `decide_tests` has to decide.
 create index campaigns_undecided on campaigns (materialized_at)
     where test_percent is not null and decided_at is null and materialized_at is not null;
 -- Campaigns of a period, for the list of top messages.

@@ -17,7 +17,7 @@ create table requests (
     primary key (tenant_id, id)
 );
 create index requests_due on requests (announce_after) where announce_after is not null;
--- Erasing a person holds the contact's row: the requests that name the address are found by key, not by reading all of the tenant's.
+-- Erasing a contact locks its row: the requests that name the address are found by key, not by reading all of the tenant's.
 create index requests_by_address on requests (tenant_id, (payload ->> 'address')) where kind = 'transactional';
 -- Retention.
 create index requests_by_age on requests (tenant_id, received_at) where announce_after is null;
@@ -132,7 +132,7 @@ create table batches (
         and least(queued, claimed, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired) >= 0
     )
 ) with (fillfactor = 70);
--- Removing a sender asks for it. A tenant has few senders, so the entries take little room.
+-- Removing a sender asks for it. A tenant has few senders, so the entries take little space.
 create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id);
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
@@ -141,9 +141,9 @@ create index batches_direct_waiting on batches (tenant_id, id)
     where lane = 'bulk' and state = 'waiting' and campaign_id is null;
 -- What a paced campaign has used of its minute. `quiet_at` changes with the state only, so this costs no HOT update.
 create index batches_paced on batches (tenant_id, campaign_id, quiet_at) where dispatched_sends is not null;
--- Batches with a send in doubt. The counter changes only when a send becomes doubtful or decided, so this costs no HOT update.
+-- Batches with an unknown send. The counter changes only when a send becomes doubtful or decided, so this costs no HOT update.
 create index batches_unknown on batches (lane, id) where unknown > 0;
--- A return path names its send and has no room for the tenant. The batch knows the tenant.
+-- A return path names its send and has no space for the tenant. The batch knows the tenant.
 create index batches_by_id on batches (id);
 select enable_row_security('batches');
 
@@ -164,7 +164,7 @@ create table sends (
     attempts smallint not null default 0,
     doubtful smallint not null default 0,       -- how often it ended in `unknown`
     claim_token uuid,
-    -- The token of an attempt that ended in doubt and was repeated: a late acceptance of the first attempt is still evidence.
+    -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,
     lease_until timestamptz,
     fenced_at timestamptz,
@@ -397,7 +397,7 @@ grant execute on function drop_ledger_month(date) to postrider_stages;
 -- advisory locks and not row locks: transactions that share a row lock pass one that waits to change the row, which under load would
 -- wait for long. A fence only tries: behind a closed gate it is asked again, and other tenants' mail does not wait.
 --
--- There are 64 gates: a group of fences holds no more locks than that, and two tenants that share a gate wait for each other a moment.
+-- There are 64 gates: a group of fences takes no more locks than that, and two tenants that share a gate wait for each other a moment.
 create function gate_of(of_tenant uuid) returns integer
 language sql immutable parallel safe
 as $$ select uuid_hash(of_tenant) & 63 $$;
@@ -411,7 +411,7 @@ create function close_gate(of_tenant uuid) returns void
 language sql volatile
 as $$ select pg_advisory_xact_lock(hashtext('postrider gate'), gate_of(of_tenant)) $$;
 
--- By trigger, so that no statement that stops sending can forget it.
+-- By trigger, so that every statement that stops sending does it.
 create function close_gate_of_row() returns trigger
 language plpgsql
 as $$

@@ -37,7 +37,7 @@ grant execute on function hook_connection(uuid) to postrider_ingress, postrider_
 create table provider_pings (
     provider text primary key,                  -- smtp, ses, postmark, sendgrid, mailgun, resend: the platform's own connection
     ok boolean not null,
-    error_code text,                            -- a code of ours, never the provider's words
+    error_code text,                            -- a code of the engine, never the provider's text
     latency_ms integer,
     pinged_at timestamptz not null default now(),
     ok_at timestamptz                           -- the last time it answered

@@ -1,7 +1,7 @@
 -- Feedback: what providers, mail servers and recipients report about mail that was sent.
 
 -- Raw provider events, as they came. The row is committed before the provider is answered 2xx; engagement handles it. Kept for some
--- days after that, to look at and to recognise a repetition by.
+-- days after that, for inspection and to recognise repetitions.
 create table inbound_events (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
@@ -24,7 +24,7 @@ create index inbound_events_due on inbound_events (due_at, id) where due_at is n
 create index inbound_events_by_age on inbound_events (received_at);
 create index inbound_events_rejected on inbound_events (tenant_id, id) where state = 'rejected';
 select enable_row_security('inbound_events');
--- The ingress may add events, and tell a replay from a second delivery; nothing else.
+-- The ingress may add events, and distinguish a replay from a second delivery; nothing else.
 revoke all on inbound_events from postrider_ingress;
 grant insert on inbound_events to postrider_ingress;
 grant select (tenant_id, connection_id, dedupe_key, nonce) on inbound_events to postrider_ingress;
@@ -50,7 +50,7 @@ create index inbound_mails_by_age on inbound_mails (received_at);
 select enable_row_security('inbound_mails');
 revoke all on inbound_mails from postrider_ingress;
 
--- Pending facts: reported before the send's own commit, or about a send that is not known. They are looked at again with growing
+-- Pending facts: reported before the send's own commit, or about a send that is not known. They are tried again with growing
 -- pauses for 72 hours, then dropped; a dropped fact stays here for some days more.
 create table pending_facts (
     tenant_id uuid not null references tenants (id),
@@ -76,7 +76,7 @@ revoke all on pending_facts from postrider_ingress;
 -- Provider messages ----------------------------------------------------------------------------------------------------------
 
 -- Which send a provider's message is, for events that do not carry the send's id. For mail through tenants' own accounts only: an
--- index on `sends` would cost every mail its HOT update. By trigger, so that no writer of the id can forget it.
+-- index on `sends` would cost every mail its HOT update. By trigger, so that every writer of the id does it.
 create table provider_messages (
     tenant_id uuid not null references tenants (id),
     provider text not null,
@@ -162,7 +162,7 @@ create index contact_facts_human_clicks on contact_facts (tenant_id, contact_id,
 select enable_row_security('contact_facts');
 
 -- A trigger, because the facts on `sends` have several writers (engagement, delivery, provider events) and must not come
--- apart from this table: no writer can forget it. Only columns of facts fire it, and only when one changed, so that what a
+-- apart from this table. Only columns of facts fire it, and only when one changed, so that what a
 -- campaign does to every send (claim, fence, result) pays a comparison and no more.
 -- Its own plan_cache_mode: the pools plan every statement anew, which here would cost more than the insert.
 create function note_contact_facts() returns trigger

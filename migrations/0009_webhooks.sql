@@ -1,7 +1,7 @@
 -- Events for products: the outbox and its triggers, webhook subscriptions and their deliveries, feeds on the bus.
 --
 -- Facts about sends are in `events`, everything else that becomes an event is in `notices`, new contacts are in `contacts`. A
--- trigger on each of these adds a row to `outbox` in the same transaction, so that no writer can forget it. The webhooks stage takes
+-- trigger on each of these adds a row to `outbox` in the same transaction, so that every writer does it. The webhooks stage takes
 -- outbox rows out in the transaction that makes deliveries of them. So an event is published however the writer, the bus or the
 -- stage ends.
 
@@ -194,7 +194,7 @@ create table webhook_subscriptions (
 create index webhook_subscriptions_newest on webhook_subscriptions (tenant_id, product, created_at desc, id desc);
 select enable_row_security('webhook_subscriptions');
 
--- Writers of one tenant's subscriptions run one after the other here: of two that look at the same time, one would not see the
+-- Writers of one tenant's subscriptions run one after the other here: of two at the same time, one would not see the
 -- other's row.
 create function listen_for_webhooks() returns trigger
 language plpgsql
@@ -270,7 +270,7 @@ select enable_row_security('webhook_deliveries');
 revoke insert, update, delete on webhook_deliveries from postrider_ingress;
 
 -- Dead deliveries, which are few and often asked for. A table of their own: an index on the status of `webhook_deliveries` would end
--- the HOT updates of all the others. By trigger, so that no writer can forget it.
+-- the HOT updates of all the others. By trigger, so that every writer does it.
 create table webhook_dead (
     tenant_id uuid not null,
     subscription_id uuid not null,

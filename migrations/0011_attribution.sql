@@ -18,20 +18,20 @@ create table outcomes (
     occurred_at timestamptz not null,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    -- The work list of the attribution stage: when the outcome is to be looked at, and why. Late facts set it to now; without any
-    -- it is looked at again a few times all the same, ever later. Null: its credit stands.
+    -- The work list of the attribution stage: when the outcome is to be credited, and why. Late facts set it to now; without any
+    -- it is credited again a few times all the same, at growing intervals. Null: its credit is final.
     credit_due timestamptz default now(),
     credit_reason text not null default 'first'
         check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model', 'rescored')),
     credit_attempts smallint not null default 0,
-    -- Its credit; null before the first look.
+    -- Its credit; null before the first credit.
     revision integer not null default 0,        -- how often the credit was set
     model text check (model in ('last_touch', 'first_touch', 'linear')),
     click_days integer,
     delivery_days integer,
     rule text check (rule in ('human_click', 'delivered')),             -- null: no mail led to it
     credited_at timestamptz,
-    -- What the totals below contain of it; null before the first look.
+    -- What the totals below contain of it; null before the first credit.
     booked_type text,
     booked_hour timestamptz,
     booked_premium bigint,

@@ -19,7 +19,7 @@ create index heartbeats_by_stage on heartbeats (stage, seen_at desc);
 grant select, insert, update, delete on heartbeats to postrider_stages;
 grant select, insert, update, delete on heartbeats to postrider_ingress;
 
--- Paused stages start nothing new: they neither fetch nor look for work, and finish what they have in hand. No row, no pause.
+-- Paused stages start nothing new: they neither fetch nor sweep, and finish the work in progress. No row, no pause.
 create table stage_pauses (
     stage text primary key,                     -- audience, …, sequencing
     actor text not null,                        -- the operator: user@host, or the name given
@@ -38,7 +38,7 @@ create table ledger (
     place text,                                 -- cluster:database:timeline, as a process last saw it
     mark bigint not null default 0,
     marked_at timestamptz not null default now(),
-    -- Held: no mail leaves until an operator releases it. The gap is the time that is missing.
+    -- Paused: no mail leaves until an operator releases it. The gap is the time that is missing.
     held_at timestamptz,
     held_by text,
     held_reason text,
@@ -83,7 +83,7 @@ select enable_row_security('traces');
 --
 -- Numbers over all tenants, for metrics and the health check. The ingress sees one tenant at a time; these functions answer sums, no
 -- rows. Ages are in seconds; null where there is nothing. Work is counted up to 10,000 and found by an index, however large the
--- tables are. What a paused campaign, a paused or a suspended tenant has open rests on purpose.
+-- tables are. What a paused campaign, a paused or a suspended tenant has open is not owed.
 
 -- What happened within the last hour or two.
 create function platform_totals() returns table (kind text, event text, count bigint)
@@ -166,7 +166,7 @@ as $$
     cross join (select count(*) as warming from (select from domain_warmups where is_on limit 10000) q) w
 $$;
 
--- What operators hold back.
+-- Pauses by operators.
 create function platform_pauses() returns table (stages text[], tenants bigint, held_at timestamptz, held_reason text)
 language sql stable security definer set search_path from current
 as $$
@@ -176,7 +176,7 @@ as $$
     from ledger l
 $$;
 
--- Batches that are not done, by lane and state. `oldest` leaves out what rests on purpose. Served by `batches_open`.
+-- Batches that are not done, by lane and state. `oldest` leaves out paused work. Served by `batches_open`.
 create function platform_batches() returns table (
     lane text, state text, batches bigint, announcements integer, oldest double precision
 )
@@ -218,7 +218,7 @@ as $$
     group by q.kind
 $$;
 
--- Sends of the last seven days whose outcome is unknown, by lane; the age is that of the doubt, looked for in the oldest twenty
+-- Sends of the last seven days whose outcome is unknown, by lane; the age is that of the unknown outcome, searched in the oldest twenty
 -- batches. Served by `batches_unknown` and the primary key of `sends`.
 create function platform_unknown() returns table (lane text, sends bigint, oldest double precision)
 language sql stable security definer set search_path from current set enable_seqscan = off
