@@ -8,16 +8,12 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt;
 use schemas::{messages::Decided, subjects};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::Ingress;
-
-/// Pause before listening is tried again.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Who waits for what in this process.
 #[derive(Debug)]
@@ -82,25 +78,14 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// Hears until shut down. The client subscribes again by itself when its server comes back.
+/// Hears until shut down.
 pub(crate) async fn listen(ingress: Arc<Ingress>, shutdown: CancellationToken) {
-    let heard = async {
-        loop {
-            let subject = ingress.bus.prefixed(ingress.inbox.subject());
-            match ingress.bus.client().subscribe(subject).await {
-                Ok(mut messages) => {
-                    while let Some(message) = messages.next().await {
-                        if let Ok(decided) = serde_json::from_slice::<Decided>(&message.payload) {
-                            ingress.inbox.ring(decided.batch_id);
-                        }
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "cannot listen for decisions; the ledger is asked every second"),
-            }
-            tokio::time::sleep(RETRY).await;
+    let heard = |payload: &[u8]| {
+        if let Ok(decided) = serde_json::from_slice::<Decided>(payload) {
+            ingress.inbox.ring(decided.batch_id);
         }
     };
-    shutdown.run_until_cancelled(heard).await;
+    ingress.bus.hear(ingress.inbox.subject(), &shutdown, heard).await;
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub mod routes;
 pub mod server;
 pub mod settings;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{Router, middleware};
 use domains::{DnsResolver, DnsSettings, ResolverError};
@@ -28,7 +28,7 @@ use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::{act::tenant::Reach, routes::hooks::Hooks};
+use self::routes::hooks::Hooks;
 
 pub use error::{ApiError, FieldFault};
 pub use inbox::Inbox;
@@ -72,23 +72,16 @@ pub enum StartError {
 /// What the ingress has read by [`Reader`].
 pub const READER_JOBS: &[Job] = &[routes::messages::READER_JOB];
 
-/// Looks at what became of messages, at the same time; each takes a millisecond or two.
-const LOOKS_AT_ONCE: usize = 4;
-
-/// Of the connections for writes by key reads have this part.
-const READS_BY_KEY_PART: u32 = 2;
+/// How long plans are kept. Making them for a second only costs a read a tenth more of Postgres' time; a month that was empty when a plan
+/// was made has few rows after so long.
+const PLANS_KEPT: Duration = Duration::from_secs(10);
 
 /// The state all handlers share.
 pub struct Ingress {
     /// Postgres, in the ingress's role: sees a tenant's rows only inside a confined transaction.
     pub pool: PgPool,
-    /// The same, for writes that find all their rows by key.
-    by_key: PgPool,
-    /// The same, for reads, with their plans: fewer. They take their turns with less than a millisecond each, and a server process that
-    /// was busy a moment ago has what it needs at hand (measured: a fifth less of Postgres' time a read than with all of them).
-    reads_by_key: Arc<PreparedPool>,
-    /// The same, for looking at what became of messages.
-    pub(crate) looks: Arc<PreparedPool>,
+    /// The same, for what finds all its rows by key.
+    pub(crate) by_key: PreparedPool,
     /// Nonces, counts and names of all requests.
     pub(crate) admissions: Arc<auth::Admissions>,
     /// The bus.
@@ -137,9 +130,11 @@ impl Ingress {
             servers: settings.outbound.dns_servers.clone(),
             ..DnsSettings::default()
         })?;
-        let connections = deps.pool.options().get_max_connections();
+        let connections = deps.pool.options().get_max_connections() as usize;
+        let settings_by_key = [("statement_timeout", act::READ_STATEMENT_MAX)];
+        let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key, PLANS_KEPT);
         let tasks = TaskTracker::new();
-        let admissions = Arc::new(auth::Admissions::start(&deps.pool));
+        let admissions = Arc::new(auth::Admissions::start(by_key.priority("admission")));
         let shared = mcp::Deps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
         Ok(Arc::new(Self {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
@@ -148,9 +143,7 @@ impl Ingress {
             tokens: Arc::new(deps.master_keys.tokens()),
             keys: auth::Keys::new(deps.pool.clone()),
             admissions,
-            looks: Arc::new(PreparedPool::new(&deps.pool, LOOKS_AT_ONCE)),
-            by_key: act::by_key(&deps.pool, connections),
-            reads_by_key: Arc::new(act::reads_by_key(&deps.pool, connections.div_ceil(READS_BY_KEY_PART))),
+            by_key: by_key.bulk("acts"),
             pool: deps.pool,
             bus: deps.bus,
             runner: deps.runner,
@@ -166,22 +159,8 @@ impl Ingress {
 
     /// Its pools, and what metrics call them.
     #[must_use]
-    pub fn pools(&self) -> [(&'static str, Watched); 4] {
-        [
-            (Role::Ingress.as_str(), self.pool.clone().into()),
-            ("ingress_by_key", self.by_key.clone().into()),
-            ("ingress_reads_by_key", Arc::clone(&self.reads_by_key).into()),
-            ("admission", self.admissions.pool().clone().into()),
-        ]
-    }
-
-    /// The connections for writes of this reach.
-    #[must_use]
-    pub(crate) fn pool(&self, reach: Reach) -> &PgPool {
-        match reach {
-            Reach::One => &self.by_key,
-            Reach::Many => &self.pool,
-        }
+    pub fn pools(&self) -> [(&'static str, Watched); 2] {
+        [(Role::Ingress.as_str(), self.pool.clone().into()), ("ingress_by_key", self.by_key.clone().into())]
     }
 }
 

@@ -257,7 +257,7 @@ impl IdempotencyKey {
     /// When Postgres is away.
     pub async fn complete_unhurried(
         &self,
-        db: impl sqlx::PgExecutor<'_>,
+        db: &mut PgConnection,
         key_id: Uuid,
         status: StatusCode,
         body: &[u8],

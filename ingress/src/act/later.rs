@@ -4,12 +4,13 @@
 //! he holds the row's lease and renews it; a repeat meanwhile is told to come back. Once the lease is over, because the process
 //! died or the answer was "not yet", a repeat takes over and waits for the same effect. Nothing holds a connection meanwhile.
 
+use runtime::plans::PreparedPool;
 use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{Reply, idempotency::IdempotencyKey, tenant::Reach};
+use super::{Reply, idempotency::IdempotencyKey};
 use crate::{Ingress, error::ApiError};
 
 /// What is waited for.
@@ -49,7 +50,7 @@ pub(super) async fn conclude(
         result = outcome => result,
         never = keep_lease(&ingress.pool, &scoped) => match never {},
     };
-    if let Err(error) = store(ingress.pool(Reach::One), &scoped, &result).await {
+    if let Err(error) = store(&ingress.by_key, &scoped, &result).await {
         // A repeat finds the outcome as this request did.
         tracing::warn!(transient = runtime::db::is_transient(&error), "an answer was not kept");
     }
@@ -65,15 +66,18 @@ async fn keep_lease(pool: &PgPool, scoped: &Scoped<'_>) -> Infallible {
     }
 }
 
-async fn store(pool: &PgPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
+async fn store(by_key: &PreparedPool, scoped: &Scoped<'_>, result: &Result<Reply, ApiError>) -> sqlx::Result<()> {
     let Scoped { key, key_id } = scoped;
     let answer = match result {
         Ok(reply) => Some((reply.status, Cow::from(&reply.body))),
         Err(error) => error.is_deterministic().then(|| (error.status, Cow::from(error.body()))),
     };
+    let mut db = by_key.take().await?;
     match answer {
         // The caller waits, and waits for no disk: should a crash of Postgres take this back, a repeat finds the outcome anew.
-        Some((status, body)) => key.complete_unhurried(pool, *key_id, status, &body).await,
-        None => key.hold(pool, *key_id, Duration::ZERO).await,
+        Some((status, body)) => key.complete_unhurried(&mut db, *key_id, status, &body).await?,
+        None => key.hold(&mut *db, *key_id, Duration::ZERO).await?,
     }
+    db.put_back();
+    Ok(())
 }

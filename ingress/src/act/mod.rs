@@ -23,7 +23,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use runtime::{Publication, plans::Reading};
+use runtime::{
+    Publication,
+    plans::{AccessPattern, PreparedTransaction},
+};
 use schemas::parse_id;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -36,34 +39,37 @@ pub use later::{Awaited, Later};
 pub use page::{Page, time};
 pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
-use tenant::Reach;
 pub use tenant::is_product_tenant_id;
-pub(crate) use tenant::{TenantClaim, by_key, check as check_tenant, find as find_tenant, reads_by_key};
+pub(crate) use tenant::{READ_STATEMENT_MAX, TenantClaim, check as check_tenant, find as find_tenant};
 pub use validate::Faults;
 
 use crate::{Ingress, auth::Caller, error::ApiError};
 
-/// The transaction of an act.
+/// The transaction of an act. One that is dropped is rolled back, behind the answer's back.
 enum Tx {
-    /// Of its own: committed, or rolled back when it is dropped.
-    Own(Transaction<'static, Postgres>),
-    /// On a connection that reads hand to each other.
-    Reading(Reading),
+    Scan(Transaction<'static, Postgres>),
+    ByKey(PreparedTransaction),
 }
 
 impl Tx {
     fn db(&mut self) -> &mut PgConnection {
         match self {
-            Self::Own(tx) => tx,
-            Self::Reading(reading) => reading,
+            Self::Scan(tx) => tx,
+            Self::ByKey(tx) => tx,
         }
     }
 
-    /// Ends what need not be committed, behind the answer's back.
-    fn end(self) {
+    async fn commit(self) -> sqlx::Result<()> {
         match self {
-            Self::Own(tx) => drop(tx),
-            Self::Reading(reading) => reading.end(),
+            Self::Scan(tx) => tx.commit().await,
+            Self::ByKey(tx) => tx.commit().await,
+        }
+    }
+
+    async fn rollback(self) -> sqlx::Result<()> {
+        match self {
+            Self::Scan(tx) => tx.rollback().await,
+            Self::ByKey(tx) => tx.rollback().await,
         }
     }
 }
@@ -321,13 +327,13 @@ impl Before {
         check_tenant(self.ingress.admissions.find(&self.caller, claim).await?, &self.caller, claim)
     }
 
-    /// A short read of what the preparation needs, confined to the tenant: to be ended before long work begins. Its statements find
+    /// A short read of what the preparation needs, confined to the tenant: to be dropped before long work begins. Its statements find
     /// their rows by key.
     ///
     /// # Errors
     /// When Postgres is away.
-    pub async fn read(&self, tenant: Uuid) -> sqlx::Result<Reading> {
-        self.ingress.reads_by_key.read(tenant).await
+    pub async fn read(&self, tenant: Uuid) -> sqlx::Result<PreparedTransaction> {
+        self.ingress.by_key.read(tenant).await
     }
 }
 
@@ -407,7 +413,7 @@ where
     Body: DeserializeOwned + Send + 'static,
     H: for<'a> Handler<'a, Body> + 'static,
 {
-    writing(perform::Write { scope, reach: Reach::One, ..perform::Write::default() }, handler)
+    writing(perform::Write { scope, access: AccessPattern::ByKey, ..perform::Write::default() }, handler)
 }
 
 /// As [`write`], with the body limit of imports. `prepare` makes the handler's input of the body, as in [`write_and_wait`].
@@ -458,7 +464,7 @@ where
             scope,
             body_max_bytes,
             later,
-            reach: Reach::One,
+            access: AccessPattern::ByKey,
             reads_ahead: true,
             ..perform::Write::default()
         },

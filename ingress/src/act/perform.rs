@@ -8,7 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header, request::Parts};
-use runtime::{Publication, trace};
+use runtime::{Publication, plans::AccessPattern, trace};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -21,7 +21,7 @@ use super::{
     json,
     later::{self, Awaited, Later},
     outside::Outside,
-    tenant::{self, Reach, TenantClaim},
+    tenant::{self, TenantClaim},
 };
 use crate::{
     Ingress,
@@ -67,7 +67,7 @@ pub struct Write {
     /// How the outcome is found of what was committed and is answered later.
     pub later: Option<Later>,
     /// How its statements find their rows.
-    pub reach: Reach,
+    pub access: AccessPattern,
     /// Whether the next long body is read while what was read of this one waits for Postgres.
     pub reads_ahead: bool,
     /// Whether the handler asks for work that is done without a connection.
@@ -82,7 +82,7 @@ impl Default for Write {
             body_max_bytes: BODY_MAX_BYTES,
             in_tenant: true,
             later: None,
-            reach: Reach::Many,
+            access: AccessPattern::Scan,
             reads_ahead: false,
             has_work: false,
         }
@@ -162,9 +162,9 @@ async fn read_steps(
     let (claim, query) = asked?;
     let tenant = claim.map_or(Ok(Uuid::nil()), |claim| tenant::check(tenant, &caller, &claim))?;
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
-    let reach = if by_key { Reach::One } else { Reach::Many };
+    let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
     let prepared = reader(query);
-    let tx = tenant::begin_read(ingress, reach, tenant).await?;
+    let tx = tenant::begin_read(ingress, access, tenant).await?;
     let mut act = Act {
         tx,
         tenant,
@@ -175,7 +175,7 @@ async fn read_steps(
         outside: Outside::default(),
     };
     let reply = prepared(&mut act).await;
-    act.tx.end();
+    drop(act);
     reply
 }
 
@@ -220,7 +220,7 @@ async fn write_steps(
         },
         in_tenant: spec.in_tenant,
         later: spec.later,
-        reach: spec.reach,
+        access: spec.access,
         reads_ahead: spec.reads_ahead,
         has_work: spec.has_work,
         dry: trusted.is_some_and(|trusted| trusted.dry),
@@ -253,7 +253,7 @@ struct Work {
     capacity: &'static Capacity,
     in_tenant: bool,
     later: Option<Later>,
-    reach: Reach,
+    access: AccessPattern,
     reads_ahead: bool,
     has_work: bool,
     /// Undo what was done and only say that it would be taken.
@@ -279,7 +279,7 @@ impl Work {
             capacity,
             in_tenant,
             later,
-            reach,
+            access,
             reads_ahead,
             has_work,
             dry,
@@ -304,16 +304,16 @@ impl Work {
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight).await?;
             }
-            let mut tx = ingress.pool(reach).begin().await?;
+            let mut tx = tenant::begin_write(&ingress, access).await?;
             let tenant = match &claim {
-                Some(claim) => tenant::confine(&mut tx, &caller, claim, WRITE_STATEMENT_MAX).await?,
+                Some(claim) => tenant::confine(tx.db(), &caller, claim, WRITE_STATEMENT_MAX).await?,
                 None => Uuid::nil(),
             };
             *found = in_tenant.then_some(tenant);
             let key_id = caller.key_id;
             let waiting = Waiting { ingress: &ingress, later, tenant, key_id, key: key.as_ref() };
             if let Some(key) = &key {
-                match key.claim(&mut tx, key_id, lease).await? {
+                match key.claim(tx.db(), key_id, lease).await? {
                     Claim::Taken => {}
                     Claim::Answered(stored) => {
                         tx.rollback().await?;
@@ -327,10 +327,10 @@ impl Work {
                         return Ok(replayed(waiting.conclude(reference, false).await));
                     }
                 }
-                sqlx::raw_sql("savepoint act").execute(&mut *tx).await?;
+                sqlx::raw_sql("savepoint act").execute(tx.db()).await?;
             }
             let mut act = Act {
-                tx: Tx::Own(tx),
+                tx,
                 tenant,
                 caller: Arc::clone(&caller),
                 ingress: Arc::clone(&ingress),
@@ -339,9 +339,7 @@ impl Work {
                 outside,
             };
             let result = prepared(&mut act).await;
-            let Act { tx: Tx::Own(tx), announcements, outside: after, .. } = act else {
-                return Err(ApiError::internal());
-            };
+            let Act { tx, announcements, outside: after, .. } = act;
             outside = after;
             if has_work && outside.is_asked() {
                 tx.rollback().await?;
@@ -439,7 +437,7 @@ struct Scoped<'a> {
 /// Commits the effect with its stored answer; or undoes the effect and keeps the refusal, where it is one to keep.
 async fn settle(
     ingress: &Ingress,
-    mut tx: sqlx::Transaction<'static, sqlx::Postgres>,
+    mut tx: Tx,
     scoped: Scoped<'_>,
     result: Result<Reply, ApiError>,
     announcements: Vec<Publication>,
@@ -448,12 +446,12 @@ async fn settle(
     match (result, key) {
         (Ok(reply), key) => {
             match (key, reply.later) {
-                (Some(key), Some(reference)) => key.park(&mut tx, key_id, reference, lease).await?,
+                (Some(key), Some(reference)) => key.park(tx.db(), key_id, reference, lease).await?,
                 (Some(key), None) if reply.has_secret => {
                     let sealed = idempotency::seal(&ingress.vault, tenant, &reply.body)?;
-                    key.complete(&mut tx, key_id, reply.status, &sealed).await?;
+                    key.complete(tx.db(), key_id, reply.status, &sealed).await?;
                 }
-                (Some(key), None) => key.complete(&mut tx, key_id, reply.status, &reply.body).await?,
+                (Some(key), None) => key.complete(tx.db(), key_id, reply.status, &reply.body).await?,
                 (None, _) => {}
             }
             tx.commit().await?;
@@ -462,8 +460,8 @@ async fn settle(
             Ok(reply)
         }
         (Err(error), Some(key)) if error.is_deterministic() => {
-            sqlx::raw_sql("rollback to savepoint act").execute(&mut *tx).await?;
-            key.complete(&mut tx, key_id, error.status, &error.body()).await?;
+            sqlx::raw_sql("rollback to savepoint act").execute(tx.db()).await?;
+            key.complete(tx.db(), key_id, error.status, &error.body()).await?;
             tx.commit().await?;
             Err(error)
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use runtime::plans::{self, PreparedPool};
+use runtime::plans::AccessPattern;
 use schemas::parse_id;
 use serde_json::{Map, Value};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::Tx;
@@ -13,7 +13,7 @@ use crate::{Ingress, auth::Caller, error::ApiError};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
 /// Longest statement of a read. Postgres ends it; the caller hears "unavailable".
-const READ_STATEMENT_MAX: &str = "15s";
+pub(crate) const READ_STATEMENT_MAX: &str = "15s";
 
 /// The tenant a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,46 +126,30 @@ pub fn check(found: Option<Uuid>, caller: &Caller, claim: &TenantClaim) -> Resul
     Ok(tenant)
 }
 
-/// How the statements of an act find their rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// One object and what hangs on it, all by key.
-    One,
-    /// Whatever the statistics say.
-    Many,
-}
-
-/// Connections for statements that go by key, like those of `pool`.
+/// Begins a write.
 ///
-/// Plans of such statements are made once for each connection: planning costs several times what they cost themselves (measured: 500 us
-/// of 600). Elsewhere plans are made anew, because one made for a small table reads all of it when it has grown. So what runs here names
-/// its rows by constants that are a key, or from key to key (`lateral … offset 0`); for what joins a month's partition that may have
-/// been empty there is [`runtime::plans::PreparedPool`].
-#[must_use]
-pub fn by_key(pool: &PgPool, connections: u32) -> PgPool {
-    plans::pool_by_kept_key(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn begin_write(ingress: &Ingress, access: AccessPattern) -> sqlx::Result<Tx> {
+    match access {
+        AccessPattern::ByKey => ingress.by_key.begin().await.map(Tx::ByKey),
+        AccessPattern::Scan => ingress.pool.begin().await.map(Tx::Scan),
+    }
 }
 
-/// The same, for reads: each hands its connection to the next, with its plans.
-#[must_use]
-pub fn reads_by_key(pool: &PgPool, connections: u32) -> PreparedPool {
-    let connections = usize::try_from(connections).unwrap_or(usize::MAX);
-    PreparedPool::for_good(pool, connections, &[("statement_timeout", READ_STATEMENT_MAX)])
-}
-
-/// Begins a read on connections of its reach, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
+/// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
 /// trip.
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn begin_read(ingress: &Ingress, reach: Reach, tenant: Uuid) -> sqlx::Result<Tx> {
-    match reach {
+pub(super) async fn begin_read(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
+    match access {
         // They are bounded from the beginning.
-        Reach::One => ingress.reads_by_key.read(tenant).await.map(Tx::Reading),
-        Reach::Many => {
+        AccessPattern::ByKey => ingress.by_key.read(tenant).await.map(Tx::ByKey),
+        AccessPattern::Scan => {
             let begin = runtime::db::begin_read_only(tenant);
             let begin = format!("{begin}; set local statement_timeout = '{READ_STATEMENT_MAX}'");
-            ingress.pool.begin_with(AssertSqlSafe(begin)).await.map(Tx::Own)
+            ingress.pool.begin_with(AssertSqlSafe(begin)).await.map(Tx::Scan)
         }
     }
 }

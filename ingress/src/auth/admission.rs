@@ -1,18 +1,13 @@
 //! Nonces, the rate limit and the name of the tenant: one statement for all, and for all requests that are waiting together.
 //!
-//! As the ledger's writer does it: a request that comes alone is admitted at once; those that come while a group is being admitted (under
-//! load, within two milliseconds of its beginning) are the next group. Each would else cost a transaction of its own, a third of what
-//! Postgres spends on a small read.
+//! A request that comes alone is admitted at once; those that come while a group is being admitted (under load, and a millisecond longer)
+//! are the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runtime::plans;
-use sqlx::PgPool;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, commit_each, plans::PreparedPool};
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::Caller;
@@ -25,15 +20,8 @@ pub const WINDOW_SECONDS: u32 = 60;
 const GROUP_MAX: usize = 64;
 /// Requests waiting for a group; more wait their turn.
 const QUEUE: usize = 1_024;
-/// Connections for it: one group is under way at a time, beside one that is given back and one that is asked for to see how long that
-/// takes.
-const CONNECTIONS: u32 = 3;
-/// How long Postgres may take over a group: a disk that stands still for some seconds refuses nobody.
-const STATEMENT_TIMEOUT: &str = "10s";
-/// A group of so many says that there is load: the next begins this long after it at the earliest, so that more go together and share
-/// what a group costs whatever its size. Where there is none, nobody waits.
-const BUSY: usize = 3;
-const GROUP_EVERY: Duration = Duration::from_millis(2);
+/// More go together under load and share what a group costs whatever its size. Where there is none, nobody waits.
+const GATHERING: Gathering = Gathering { most: GROUP_MAX, busy: 3, window: Duration::from_millis(1) };
 /// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
 const PATIENCE: Duration = Duration::from_secs(12);
 
@@ -97,46 +85,34 @@ pub struct Admission {
     pub tenant: Option<Uuid>,
 }
 
-/// Why a request could not be admitted: nothing is known of it.
-#[derive(Debug, Clone, Copy)]
-struct Failed {
-    is_transient: bool,
-}
-
-impl From<Failed> for ApiError {
-    fn from(failed: Failed) -> Self {
-        if failed.is_transient { Self::unavailable() } else { Self::internal() }
+impl From<NotCommitted> for ApiError {
+    fn from(failed: NotCommitted) -> Self {
+        match failed {
+            NotCommitted::Away => Self::unavailable(),
+            NotCommitted::Refused => Self::internal(),
+        }
     }
 }
 
 /// A request that waits, and who hears of it.
 struct Entry {
     wanted: Wanted,
-    answer: oneshot::Sender<Result<Admission, Failed>>,
+    answer: oneshot::Sender<Result<Admission, NotCommitted>>,
 }
 
 /// Admits requests. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Admissions {
-    pool: PgPool,
     queue: mpsc::Sender<Entry>,
 }
 
 impl Admissions {
-    /// Begins to admit, on connections of its own like those of `pool`: nobody's work stands before it. To be called in a runtime;
-    /// connects when first asked.
+    /// Begins to admit, a group at a time. To be called in a runtime; connects when first asked.
     #[must_use]
-    pub fn start(pool: &PgPool) -> Self {
-        let settings = [("statement_timeout", STATEMENT_TIMEOUT), ("synchronous_commit", "off")];
-        let pool = plans::pool_by_kept_key(pool, CONNECTIONS, &settings);
+    pub fn start(by_key: PreparedPool) -> Self {
         let (queue, entries) = mpsc::channel(QUEUE);
-        tokio::spawn(carry(pool.clone(), entries));
-        Self { pool, queue }
-    }
-
-    /// Its connections, for whoever watches them.
-    pub(crate) fn pool(&self) -> &PgPool {
-        &self.pool
+        tokio::spawn(carry(by_key, entries));
+        Self { queue }
     }
 
     /// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
@@ -188,64 +164,51 @@ impl mcp::RateLimit for Admissions {
     }
 }
 
-/// Admits group after group: what came while the one before was under way. While Postgres is away all who wait hear so at once,
-/// not a group at a time.
-async fn carry(pool: PgPool, mut entries: mpsc::Receiver<Entry>) {
-    let mut group = Vec::with_capacity(GROUP_MAX);
-    while entries.recv_many(&mut group, GROUP_MAX).await > 0 {
-        let (begun, is_busy) = (Instant::now(), group.len() >= BUSY);
+/// Admits group after group. While Postgres is away all who wait hear so at once, not a group at a time.
+async fn carry(by_key: PreparedPool, entries: mpsc::Receiver<Entry>) {
+    let (mut admitter, mut groups) = (Admitter(by_key), GroupCommitter::new(entries, GATHERING));
+    while let Some(mut group) = groups.next().await {
         // Whoever has given up uses up nothing.
         group.retain(|entry| !entry.answer.is_closed());
         let (wanted, answers): (Vec<Wanted>, Vec<_>) =
-            group.drain(..).map(|entry| (entry.wanted, entry.answer)).unzip();
+            group.into_iter().map(|entry| (entry.wanted, entry.answer)).unzip();
         if wanted.is_empty() {
             continue;
         }
-        let (count, pool) = (wanted.len(), pool.clone());
-        // A task of its own: a panic costs its group, and not all who come after it.
-        let admitted = tokio::spawn(async move { admit_each(&pool, &wanted).await }).await;
-        let admitted = admitted.unwrap_or_else(|_| vec![Err(Failed { is_transient: false }); count]);
-        let is_away = admitted.iter().any(|admission| admission.is_err_and(|failed| failed.is_transient));
+        let admitted = commit_each(&mut admitter, &wanted).await;
+        if admitted.contains(&Err(NotCommitted::Away)) {
+            for entry in groups.drain() {
+                let _ = entry.answer.send(Err(NotCommitted::Away));
+            }
+        }
         for (admission, answer) in admitted.into_iter().zip(answers) {
             let _ = answer.send(admission);
         }
-        while is_away && let Ok(entry) = entries.try_recv() {
-            let _ = entry.answer.send(Err(Failed { is_transient: true }));
-        }
-        if is_busy {
-            tokio::time::sleep_until(begun + GROUP_EVERY).await;
-        }
     }
 }
 
-/// Admits a group. What Postgres refuses is tried one by one: one at fault costs itself only.
-async fn admit_each(pool: &PgPool, wanted: &[Wanted]) -> Vec<Result<Admission, Failed>> {
-    match admit_group(pool, wanted).await {
-        Ok(admissions) => admissions.into_iter().map(Ok).collect(),
-        Err(error) if runtime::db::is_transient(&error) => {
-            wanted.iter().map(|_| Err(Failed { is_transient: true })).collect()
-        }
-        Err(error) if wanted.len() == 1 => {
-            tracing::error!(error = runtime::db::describe(&error), "a request could not be admitted");
-            vec![Err(Failed { is_transient: false })]
-        }
-        Err(_) => {
-            let mut each = Vec::with_capacity(wanted.len());
-            for one in wanted {
-                each.extend(Box::pin(admit_each(pool, std::slice::from_ref(one))).await);
-            }
-            each
-        }
+/// Admits groups.
+struct Admitter(PreparedPool);
+
+impl Commit for Admitter {
+    type Entry = Wanted;
+    type Answer = Admission;
+    const TASK: (&'static str, &'static str) = ("ingress", "task");
+    const RETRY: Option<Backoff> = None;
+
+    async fn commit(&mut self, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+        admit_group(&self.0, wanted).await
     }
 }
 
-async fn admit_group(pool: &PgPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+async fn admit_group(by_key: &PreparedPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
     let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
     let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
     let limits: Vec<i32> = wanted.iter().map(|one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)).collect();
     let of_names = |part: fn(&Named) -> String| -> Vec<Option<String>> {
         wanted.iter().map(|one| one.named.as_ref().map(part)).collect()
     };
+    let mut db = by_key.take().await?;
     let rows = sqlx::query_file!(
         "queries/admit.sql",
         &keys,
@@ -255,8 +218,9 @@ async fn admit_group(pool: &PgPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admis
         &of_names(|named| named.environment.to_owned()) as &[Option<String>],
         &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *db)
     .await?;
+    db.put_back();
     let mut admissions: Vec<Option<Admission>> = vec![None; wanted.len()];
     for row in rows {
         let at = usize::try_from(row.place - 1).unwrap_or(usize::MAX);

@@ -13,7 +13,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
 use runner::Runner;
-use runtime::{Bus, CommitNotifier, Database, MasterKeys, Reader, Role};
+use runtime::{Bus, CommitNotifier, Database, MasterKeys, Reader, Role, plans::PreparedPool};
 use schemas::Environment;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -157,7 +157,7 @@ impl Edge {
     /// Has the audience stage's sweep finish what erasures have left, as far as it is due. Answers how many slices that took.
     pub async fn finish_erasures(&self) -> u64 {
         let pool = Database::pool(&SecretString::from(self.database.url()), Role::Stages, 1).unwrap();
-        let sweep = ledger::erasure::Erasures(pool);
+        let sweep = ledger::erasure::Erasures(PreparedPool::new(&pool, 1));
         let mut slices = 0;
         while runner::Sweep::sweep(&sweep).await.unwrap() > 0 {
             slices += 1;

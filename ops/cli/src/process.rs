@@ -7,7 +7,7 @@ use clap::{CommandFactory, ValueEnum};
 use ledger::quota::QuotaDefaults;
 use runtime::{
     Bus, CommitNotifier, CoreSettings, Database, Outbound, OutboundSettings, PauseSwitches, Reader, Role, Vault,
-    admin::Admin,
+    admin::Admin, plans::PreparedPool,
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -203,7 +203,9 @@ impl Process {
         let metrics = runtime::metric::start(name, core.metrics)?;
         let traces = otlp::start(&core.traces, name)?;
         let master = core.master_keys()?;
-        let pool = Database::pool(&core.database_url, Role::Stages, core.database_pool).context("database-url")?;
+        let half = core.database_pool / 2;
+        let pool = Database::pool(&core.database_url, Role::Stages, half).context("database-url")?;
+        let by_key = PreparedPool::new(&pool, half as usize);
         let bus = Bus::connect(
             &core.nats_url,
             core.nats_credentials.as_deref(),
@@ -215,6 +217,7 @@ impl Process {
         let shutdown = CancellationToken::new();
         tokio::spawn(make_streams(bus.clone(), shutdown.clone()));
         tokio::spawn(runtime::pools::watch(pool.clone(), Role::Stages.as_str(), shutdown.clone()));
+        tokio::spawn(runtime::pools::watch(by_key.bulk("watch"), "stages_by_key", shutdown.clone()));
         let admin_addr = Admin::new(metrics, pool.clone(), bus.clone())
             .serve(core.admin_addr, shutdown.clone())
             .await
@@ -230,6 +233,7 @@ impl Process {
                 .counting_starts(pool.clone()),
             bus,
             pool,
+            by_key,
             facts,
             tokens: Arc::new(master.tokens()),
             vault: Arc::new(Vault::new(&master)?),
@@ -324,7 +328,7 @@ async fn start_ingress(
 ) -> anyhow::Result<ingress::Serving> {
     let address = settings.http_addr;
     let own_listeners = settings.outbound.own_listeners.clone();
-    let pool = Database::pool(&core.database_url, Role::Ingress, core.database_pool).context("database-url")?;
+    let pool = Database::pool(&core.database_url, Role::Ingress, core.database_pool / 2).context("database-url")?;
     let deps = ingress::Deps {
         pool,
         bus: process.deps.bus.clone(),

@@ -12,11 +12,12 @@ use async_nats::{
     },
 };
 use bytes::Bytes;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use schemas::subjects::{self, header};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     pause_switches::STAGES,
@@ -24,6 +25,8 @@ use crate::{
     trace::TraceContext,
 };
 
+/// Pause before a subscription that ended is made anew.
+const HEAR_AGAIN: Duration = Duration::from_secs(1);
 /// Publishes waiting for the store's answer, per process; more wait their turn.
 const MAX_ACKS_IN_FLIGHT: usize = 2_000;
 /// Publishes one caller has under way at once: a window is answered before the next one leaves.
@@ -323,6 +326,24 @@ impl Bus {
         if let Err(error) = self.client.publish(self.prefixed(subject), body.into()).await {
             tracing::debug!(%error, "nobody was told; who waits looks into the ledger");
         }
+    }
+
+    /// Hears what is said on a subject until shut down, without guarantee. The client subscribes again by itself when its server comes back.
+    pub async fn hear(&self, subject: &str, shutdown: &CancellationToken, mut each: impl FnMut(&[u8]) + Send) {
+        let heard = async {
+            loop {
+                match self.client.subscribe(self.prefixed(subject)).await {
+                    Ok(mut messages) => {
+                        while let Some(message) = messages.next().await {
+                            each(&message.payload);
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, subject, "nothing is heard; the ledger is looked at instead"),
+                }
+                tokio::time::sleep(HEAR_AGAIN).await;
+            }
+        };
+        shutdown.run_until_cancelled(heard).await;
     }
 
     /// Whether JetStream itself answers.

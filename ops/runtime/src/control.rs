@@ -1,31 +1,16 @@
 //! The control subject: what an operator tells running processes. Heard by every process, at once while NATS is there.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures::StreamExt;
 use schemas::{Control, ControlAnswer, subjects};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, telemetry};
+use crate::{Bus, Notifier, telemetry};
 
 /// Pause before a subscription that ended is made anew.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
-
-/// Hears that levers were moved. A nudge may be lost.
-#[derive(Debug, Clone, Default)]
-pub struct ChangeSignal(Arc<Notify>);
-
-impl ChangeSignal {
-    /// Returns when the next nudge comes; at once, if one came since.
-    pub async fn next(&mut self) {
-        self.0.notified().await;
-    }
-
-    fn nudge(&self) {
-        self.0.notify_one();
-    }
-}
 
 /// Who a process is, for commands that are not for all.
 #[derive(Debug, Clone)]
@@ -45,22 +30,22 @@ impl Name {
     }
 }
 
-/// Listens until shut down.
+/// Listens until shut down, and notifies when pause switches were moved.
 #[must_use]
-pub fn listen(name: Name, bus: Bus, shutdown: CancellationToken) -> ChangeSignal {
-    let nudges = ChangeSignal::default();
+pub fn listen(name: Name, bus: Bus, shutdown: CancellationToken) -> Notifier {
+    let nudges = Notifier::default();
     tokio::spawn(hear(name, bus, nudges.clone(), shutdown));
     nudges
 }
 
-async fn hear(name: Name, bus: Bus, nudges: ChangeSignal, shutdown: CancellationToken) {
+async fn hear(name: Name, bus: Bus, nudges: Notifier, shutdown: CancellationToken) {
     let (filters, wanted) = watch::channel(None);
     tokio::spawn(revert(name.log.clone(), wanted, shutdown.clone()));
     while !shutdown.is_cancelled() {
         if let Ok(mut told) = bus.client().subscribe(bus.prefixed(subjects::CONTROL)).await {
             while let Some(Some(message)) = shutdown.run_until_cancelled(told.next()).await {
                 match serde_json::from_slice::<Control>(&message.payload) {
-                    Ok(Control::PauseSwitches) => nudges.nudge(),
+                    Ok(Control::PauseSwitches) => nudges.notify(),
                     Ok(Control::Log { filter, for_seconds, process }) if name.answers_to(process.as_deref()) => {
                         let answer = set_log(&name, filter.as_deref());
                         let is_for_a_while = answer.error.is_none() && filter.is_some();
@@ -73,7 +58,7 @@ async fn hear(name: Name, bus: Bus, nudges: ChangeSignal, shutdown: Cancellation
             }
         }
         // A connection that comes back may have missed something.
-        nudges.nudge();
+        nudges.notify();
         shutdown.run_until_cancelled(tokio::time::sleep(SUBSCRIBE_AGAIN)).await;
     }
 }

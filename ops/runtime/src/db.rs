@@ -14,6 +14,8 @@ pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migration
 
 /// Longest wait for a connection before a caller hears "unavailable".
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a connection is used before another one takes its place.
+const MAX_LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Postgres ends a transaction that a vanished task left open after this long: the third wall behind hook and spawn.
 const IDLE_IN_TRANSACTION: &str = "30s";
 
@@ -21,6 +23,10 @@ const IDLE_IN_TRANSACTION: &str = "30s";
 /// Postgres take it back. Whatever leaves does so after a commit that does wait, later in the same log: it takes this one to the disk
 /// along.
 pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off";
+
+/// Begins a transaction that holds what others need and waits for what others hold: it gives up after a second (55P03) and lets them go
+/// on.
+pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
 
 /// A connection that was idle for longer is tried before it is used.
 const PING_AFTER: Duration = Duration::from_secs(1);
@@ -44,10 +50,10 @@ impl Role {
         }
     }
 
-    fn set_role(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
-            Self::Ingress => "set role postrider_ingress",
-            Self::Stages => "set role postrider_stages",
+            Self::Ingress => "postrider_ingress",
+            Self::Stages => "postrider_stages",
         }
     }
 }
@@ -66,10 +72,7 @@ impl Database {
         Ok(PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
-            .max_lifetime(Duration::from_secs(30 * 60))
-            .after_connect(move |connection, _| {
-                Box::pin(async move { connection.execute(role.set_role()).await.map(drop) })
-            })
+            .max_lifetime(MAX_LIFETIME)
             // A connection that was used a moment ago was there a moment ago: a ping before every use would cost as much as many
             // a statement. One that broke since is an error to its user, as one that breaks a moment later is.
             .test_before_acquire(false)
@@ -91,6 +94,7 @@ impl Database {
             Role::Stages => "postrider stages",
         };
         Ok(PgConnectOptions::from_str(url.expose_secret())?.application_name(name).options([
+            ("role", role.name()),
             ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION),
             ("synchronous_commit", "on"),
             ("jit", "off"),
@@ -116,8 +120,7 @@ impl Database {
 /// A cancelled `begin()` can return its connection inside an open transaction (sqlx 0.9.0): the next user's writes would look
 /// fine and never be committed, and its tenant would be the previous one's. So every released connection is rolled back.
 ///
-/// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw. (Those of
-/// [`crate::plans::PreparedPool`] are not released in between; they do so when they forget their plans, or a read ends.)
+/// And it gives back the room it made for what it carried: else each would in time hold the largest attachment it ever saw.
 pub(crate) async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<bool> {
     connection.execute("rollback").await?;
     connection.shrink_buffers();
@@ -137,9 +140,14 @@ pub async fn begin_for_tenant(pool: &PgPool, tenant: Uuid) -> sqlx::Result<Trans
 /// Begins a read confined to a tenant; nil for what stands above tenants: one round trip.
 #[must_use]
 pub fn begin_read_only(tenant: Uuid) -> String {
+    format!("begin read only; {}", confined(tenant))
+}
+
+/// What confines a transaction to a tenant; nil for none.
+pub(crate) fn confined(tenant: Uuid) -> String {
     // An id: nothing in it is a caller's text.
     let wall = if tenant.is_nil() { String::new() } else { tenant.to_string() };
-    format!("begin read only; set local app.tenant = '{wall}'")
+    format!("set local app.tenant = '{wall}'")
 }
 
 /// Confines an open transaction to a tenant.

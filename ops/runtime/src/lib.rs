@@ -1,15 +1,17 @@
 //! What every process needs: settings, telemetry, Postgres, the bus, the vault for secrets at rest.
 
 pub mod admin;
+pub mod backoff;
 pub mod budget;
 pub mod bus;
 pub mod causes;
 pub mod control;
 pub mod db;
-pub mod facts;
+pub mod group;
 pub mod heartbeat;
 pub mod mark;
 pub mod metric;
+pub mod notify;
 pub mod outbound;
 pub mod panics;
 pub mod pause_switches;
@@ -22,12 +24,14 @@ pub mod telemetry;
 pub mod trace;
 pub mod vault;
 
+pub use backoff::Backoff;
 pub use budget::{Budget, Limits, Spent, Used};
 pub use bus::{Bus, BusError, Publication};
 pub use db::{Database, Role};
-pub use facts::CommitNotifier;
+pub use group::{Commit, Gathering, GroupCommitter, NotCommitted, commit_each};
 pub use heartbeat::{Beat, Heartbeat};
 pub use metric::{Counter, Gauge, Histogram};
+pub use notify::{CommitNotifier, Notifier};
 pub use outbound::{Outbound, OutboundError, OutboundSettings};
 pub use pause_switches::PauseSwitches;
 pub use reader::{Job, ReadFault, Reader, ReaderError, ReaderSettings};

@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge, causes::chain, control::ChangeSignal, db, mark};
+use crate::{Bus, Gauge, Notifier, causes::chain, db, mark};
 
 /// How soon a lever is known without a nudge.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ impl PauseSwitches {
     /// Follows the levers until shut down. `pool` must be in the stages' role. Processes that send mail move the ledger's mark on
     /// (`moves_mark`), the others only compare it.
     #[must_use]
-    pub fn follow(pool: PgPool, bus: Bus, nudges: ChangeSignal, moves_mark: bool, shutdown: CancellationToken) -> Self {
+    pub fn follow(pool: PgPool, bus: Bus, nudges: Notifier, moves_mark: bool, shutdown: CancellationToken) -> Self {
         let (known, receiver) = watch::channel(Held::default());
         let keeper = mark::Keeper::new(pool.clone(), bus, moves_mark);
         tokio::spawn(vouch(keeper, known.clone(), shutdown.clone()));
@@ -93,7 +93,7 @@ impl PauseSwitches {
 }
 
 /// Reads the levers again and again. While Postgres is away the last ones stand.
-async fn look_often(pool: PgPool, known: watch::Sender<Held>, mut nudges: ChangeSignal, shutdown: CancellationToken) {
+async fn look_often(pool: PgPool, known: watch::Sender<Held>, nudges: Notifier, shutdown: CancellationToken) {
     loop {
         match tokio::time::timeout(LOOK_MAX, look(&pool)).await {
             Ok(Ok(seen)) => follow(&known, &seen),
@@ -105,7 +105,7 @@ async fn look_often(pool: PgPool, known: watch::Sender<Held>, mut nudges: Change
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = nudges.next() => {}
+            () = nudges.notified() => {}
         }
     }
 }

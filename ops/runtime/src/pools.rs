@@ -1,14 +1,14 @@
 //! How a process's Postgres connections are used: how many, and how long one waits for one.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Gauge, Histogram, plans::PreparedPool};
+use crate::{
+    Gauge, Histogram,
+    plans::{PreparedConnection, PreparedPool},
+};
 
 /// How often the pool is looked at, and a connection asked for. One a second costs nothing and sees any shortage that lasts.
 const EVERY: Duration = Duration::from_secs(1);
@@ -18,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(1);
 pub enum Watched {
     /// Of a pool.
     Pool(PgPool),
-    /// Kept with their plans: their pool hears little of them.
-    Kept(Arc<PreparedPool>),
+    /// Kept with their plans.
+    Kept(PreparedPool),
 }
 
 impl From<PgPool> for Watched {
@@ -28,8 +28,8 @@ impl From<PgPool> for Watched {
     }
 }
 
-impl From<Arc<PreparedPool>> for Watched {
-    fn from(kept: Arc<PreparedPool>) -> Self {
+impl From<PreparedPool> for Watched {
+    fn from(kept: PreparedPool) -> Self {
         Self::Kept(kept)
     }
 }
@@ -50,7 +50,7 @@ impl Watched {
     async fn try_one(&self) -> sqlx::Result<()> {
         match self {
             Self::Pool(pool) => pool.acquire().await.map(drop),
-            Self::Kept(kept) => kept.take().await.map(|connection| kept.put_back(connection)),
+            Self::Kept(kept) => kept.take().await.map(PreparedConnection::put_back),
         }
     }
 }

@@ -47,8 +47,9 @@ pub struct CoreSettings {
     /// schema. On the same machine `?host=<directory>` takes the Unix socket, which costs a quarter less per round trip than TCP.
     #[arg(long, env = "POSTRIDER_DATABASE_URL", hide_env_values = true)]
     pub database_url: SecretString,
-    /// Connections in one Postgres pool. A stage opens up to six more that keep their plans; an ingress process opens four times as many.
-    #[arg(long, env = "POSTRIDER_DATABASE_POOL", default_value_t = 16)]
+    /// Connections to Postgres for the ingress, and as many for stages: half of them for statements that find their rows by key and keep
+    /// their plans, half for others. A process that delivers has two more, so `postrider all` has at most 30.
+    #[arg(long, env = "POSTRIDER_DATABASE_POOL", default_value_t = 14, value_parser = clap::value_parser!(u32).range(4..))]
     pub database_pool: u32,
     /// NATS servers, comma-separated URLs.
     #[arg(long, env = "POSTRIDER_NATS_URL", hide_env_values = true)]

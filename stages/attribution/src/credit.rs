@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use runtime::plans;
+use runtime::plans::PreparedPool;
 use schemas::MessageKind;
 use serde_json::{Value, json};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -73,9 +73,9 @@ pub(crate) struct Looked {
 }
 
 /// Looks at these outcomes, those that are due; what somebody else looks at is left to him.
-pub(crate) async fn look_at(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<Looked> {
+pub(crate) async fn look_at(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<Looked> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = outcomes.iter().copied().unzip();
-    let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
+    let mut tx = by_key.begin().await?;
     let due = sqlx::query_as!(
         Due,
         "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
@@ -96,8 +96,8 @@ pub(crate) async fn look_at(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::R
 }
 
 /// Looks at those that are due longest.
-pub(crate) async fn look_at_due(pool: &PgPool) -> sqlx::Result<Looked> {
-    let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
+pub(crate) async fn look_at_due(by_key: &PreparedPool) -> sqlx::Result<Looked> {
+    let mut tx = by_key.begin().await?;
     let due = sqlx::query_as!(
         Due,
         "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,

@@ -42,7 +42,7 @@ pub mod testing {
     /// # Errors
     /// When Postgres is away.
     pub async fn look_at(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
-        credit::look_at(pool, outcomes).await.map(drop)
+        credit::look_at(&runtime::plans::PreparedPool::new(pool, 1), outcomes).await.map(drop)
     }
 
     /// Both sweeps, until neither finds anything.
@@ -50,7 +50,8 @@ pub mod testing {
     /// # Errors
     /// When Postgres is away.
     pub async fn settle(pool: &PgPool) -> Result<(), StageError> {
-        let (late, due) = (sweeps::LateFacts(pool.clone()), sweeps::DueOutcomes(pool.clone()));
+        let by_key = runtime::plans::PreparedPool::new(pool, 1);
+        let (late, due) = (sweeps::LateFacts(by_key.clone()), sweeps::DueOutcomes(by_key));
         while late.sweep().await? + due.sweep().await? > 0 {}
         Ok(())
     }

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Counter, Publication};
+use runtime::{Counter, Publication, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, RequestKind, subjects};
-use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
 /// Announcements that are handled together when they are waiting together.
 const COALESCE: usize = 200;
 
-pub(crate) struct Attribution(PgPool);
+pub(crate) struct Attribution(PreparedPool);
 
 /// Starts the stage: its workers and its sweeps.
 ///
@@ -33,9 +32,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         workers: settings.attribution_workers.max(1),
         coalesce: COALESCE,
     };
-    deps.runner.start(Arc::new(Attribution(deps.pool.clone())), vec![intake]);
-    deps.runner.start_sweep(Attribution::NAME, Arc::new(sweeps::LateFacts(deps.pool.clone())));
-    deps.runner.start_sweep(Attribution::NAME, Arc::new(sweeps::DueOutcomes(deps.pool.clone())));
+    deps.runner.start(Arc::new(Attribution(deps.by_key.bulk(Attribution::NAME))), vec![intake]);
+    deps.runner.start_sweep(Attribution::NAME, Arc::new(sweeps::LateFacts(deps.by_key.bulk(Attribution::NAME))));
+    deps.runner.start_sweep(Attribution::NAME, Arc::new(sweeps::DueOutcomes(deps.by_key.bulk(Attribution::NAME))));
     Ok(())
 }
 

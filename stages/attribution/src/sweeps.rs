@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
-use runtime::plans;
-use sqlx::PgPool;
+use runtime::plans::PreparedPool;
 
 use crate::{credit, stage};
 
@@ -13,7 +12,7 @@ use crate::{credit, stage};
 const NOTES_AT_ONCE: i64 = 200;
 
 /// Late clicks, bounces and contacts: the outcomes they may be about are to be looked at.
-pub(crate) struct LateFacts(pub(crate) PgPool);
+pub(crate) struct LateFacts(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for LateFacts {
@@ -26,7 +25,7 @@ impl Sweep for LateFacts {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.0.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.0.begin().await?;
         let taken = sqlx::query_file_scalar!("queries/late_facts.sql", NOTES_AT_ONCE).fetch_one(&mut *tx).await?;
         tx.commit().await?;
         Ok(u64::try_from(taken).unwrap_or(0))
@@ -34,7 +33,7 @@ impl Sweep for LateFacts {
 }
 
 /// Outcomes that are due: not announced, touched by late facts, or to be looked at again.
-pub(crate) struct DueOutcomes(pub(crate) PgPool);
+pub(crate) struct DueOutcomes(pub(crate) PreparedPool);
 
 #[async_trait]
 impl Sweep for DueOutcomes {

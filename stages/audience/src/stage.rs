@@ -4,10 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Publication, plans::PreparedPool};
+use runtime::{Notifier, Publication, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
-use tokio::sync::Notify;
 use uuid::Uuid;
 
 use ledger::resolve::{message, transactional};
@@ -20,10 +19,10 @@ const COALESCE: usize = 64;
 pub(crate) struct Audience {
     pool: PgPool,
     /// For requests that are handled in hundreds a second: one connection for each of their workers.
-    plans: PreparedPool,
+    by_key: PreparedPool,
     reannounce: Duration,
     /// Notified when the batches of a launch wait for dispatch.
-    launched: Arc<Notify>,
+    launched: Notifier,
 }
 
 /// Starts the stage: its workers and its sweeps.
@@ -34,10 +33,9 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let workers = settings.audience_workers.max(1);
     let stage = Audience {
         pool: deps.pool.clone(),
-        // Those of single requests and those of arrays.
-        plans: PreparedPool::new(&deps.pool, 2 * workers),
+        by_key: deps.by_key.clone(),
         reannounce: settings.audience_reannounce,
-        launched: Arc::default(),
+        launched: Notifier::default(),
     };
     sweeps::start(deps, settings, &stage.launched);
     let intake = |lane: Lane, kinds: &[RequestKind], workers: usize, coalesce| Intake {
@@ -98,7 +96,7 @@ impl Audience {
             match input.kind {
                 RequestKind::CampaignLaunch => {
                     campaign::launch(&self.pool, input).await?;
-                    self.launched.notify_one();
+                    self.launched.notify();
                 }
                 RequestKind::Transactional => transactional.push(input),
                 RequestKind::Message => messages.push(input),
@@ -110,10 +108,14 @@ impl Audience {
         }
         let mut publications = Vec::new();
         if !messages.is_empty() {
-            publications.extend(message::resolve(&self.plans, &messages, self.reannounce).await?);
+            publications.extend(message::resolve(&self.by_key.priority(Self::NAME), &messages, self.reannounce).await?);
         }
         if !transactional.is_empty() {
-            publications.extend(transactional::resolve(&self.plans, &transactional, self.reannounce).await?);
+            // An array is bulk work.
+            let is_array = transactional.iter().any(|input| input.count() > 1);
+            let lane = if is_array { Lane::Bulk } else { Lane::Priority };
+            let by_key = self.by_key.of_lane(lane, Self::NAME);
+            publications.extend(transactional::resolve(&by_key, &transactional, self.reannounce).await?);
         }
         Ok(publications)
     }

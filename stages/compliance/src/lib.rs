@@ -30,8 +30,7 @@ const PRIORITY_COALESCE: usize = 64;
 
 struct Compliance {
     pool: PgPool,
-    /// For the facts of each batch: one connection for each worker.
-    plans: PreparedPool,
+    by_key: PreparedPool,
     bus: Bus,
     facts: CommitNotifier,
 }
@@ -51,7 +50,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let stage = Arc::new(Compliance {
         pool: deps.pool.clone(),
-        plans: PreparedPool::new(&deps.pool, 2 * settings.compliance_workers.max(1)),
+        by_key: deps.by_key.clone(),
         bus: deps.bus.clone(),
         facts: deps.facts.clone(),
     });
@@ -66,7 +65,8 @@ impl Stage for Compliance {
     type Input = Resolved;
 
     async fn handle(&self, inputs: &[Resolved]) -> Result<Vec<Publication>, StageError> {
-        let mut db = self.plans.take().await?;
+        let lane = inputs.first().map_or(Lane::Bulk, |input| input.lane);
+        let mut db = self.by_key.of_lane(lane, Self::NAME).take().await?;
         let batches = gate::load_batches(&mut db, inputs).await?;
         let (mut paused, mut aside, mut moving) = (Vec::new(), Vec::new(), Vec::new());
         for batch in batches.iter().filter(|batch| !batch.is_done) {
@@ -78,14 +78,14 @@ impl Stage for Compliance {
                 GateDecision::Cancel => {}
             }
         }
+        let owed = gate::load_owed_sends(&mut db, &moving).await?;
+        db.put_back();
         if !paused.is_empty() {
             withhold::put_back(&self.pool, &paused).await?;
         }
         if !aside.is_empty() {
             withhold::put_aside(&self.pool, &aside).await?;
         }
-        let owed = gate::load_owed_sends(&mut db, &moving).await?;
-        self.plans.put_back(db);
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {

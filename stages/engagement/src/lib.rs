@@ -12,9 +12,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
-use runtime::{Counter, Job, Publication, plans};
+use runtime::{Counter, Job, Publication, db::BEGIN_BRIEFLY, plans::PreparedPool};
 use schemas::{Lane, Signal, subjects};
-use sqlx::PgPool;
 
 use ledger::{compact, facts, soft_bounces};
 
@@ -49,7 +48,7 @@ const SOURCES: [&str; 2] = ["tracking", "sandbox"];
 const COALESCE: usize = 500;
 
 struct Engagement {
-    pool: PgPool,
+    by_key: PreparedPool,
     shard: i16,
 }
 
@@ -68,7 +67,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         coalesce: COALESCE,
     };
     let shard = facts::random_shard();
-    deps.runner.start(Arc::new(Engagement { pool: deps.pool.clone(), shard }), vec![intake]);
+    deps.runner.start(Arc::new(Engagement { by_key: deps.by_key.bulk(Engagement::NAME), shard }), vec![intake]);
     inbound::start(deps, shard);
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::FoldLogs(deps.pool.clone())));
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::MergeHours(deps.pool.clone())));
@@ -80,7 +79,12 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start_sweep(Engagement::NAME, Arc::new(soft_bounces::SoftBounces { pool: deps.pool.clone(), limits }));
     deps.runner.start_sweep(
         Engagement::NAME,
-        Arc::new(inbound_smtp::ReadInboundMail { pool: deps.pool.clone(), reader: deps.reader.clone(), shard }),
+        Arc::new(inbound_smtp::ReadInboundMail {
+            pool: deps.pool.clone(),
+            by_key: deps.by_key.bulk(Engagement::NAME),
+            reader: deps.reader.clone(),
+            shard,
+        }),
     );
     inbound_smtp::listen(deps, &settings.inbound_smtp)
         .await
@@ -96,7 +100,7 @@ impl Stage for Engagement {
 
     async fn handle(&self, inputs: &[Signal]) -> Result<Vec<Publication>, StageError> {
         // It holds batches that delivery needs when it comes to the contacts, which an import may hold for seconds.
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY_BRIEFLY).await?;
+        let mut tx = self.by_key.begin_with(BEGIN_BRIEFLY).await?;
         let facts::RecordedSignals { fresh, unknown, .. } = facts::record(&mut tx, inputs, &[], self.shard).await?;
         // A send nobody knows may come yet; until then its facts wait, and cost nobody else's.
         let pending = inbound::add_pending_signals(&mut tx, inputs, &unknown).await?;

@@ -15,7 +15,8 @@ use runner::{Deps, Runner, StageError};
 use runtime::{
     CommitNotifier, Counter, Outbound, Vault,
     outbound::{Limits, OutboundError},
-    plans, trace,
+    plans::PreparedPool,
+    trace,
 };
 use schemas::{
     StepType,
@@ -81,6 +82,7 @@ impl Drop for Slot {
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     pool: PgPool,
+    by_key: PreparedPool,
     outbound: Outbound,
     vault: Arc<Vault>,
     facts: CommitNotifier,
@@ -92,6 +94,7 @@ impl Calls {
     pub(crate) fn new(deps: &Deps) -> Self {
         Self {
             pool: deps.pool.clone(),
+            by_key: deps.by_key.bulk("sequencing"),
             outbound: deps.outbound.clone(),
             vault: Arc::clone(&deps.vault),
             facts: deps.facts.clone(),
@@ -208,7 +211,7 @@ impl Calls {
 
     /// Moves the enrollment on, if its claim still holds: it may have ended meanwhile.
     async fn record_answer(&self, call: &Call, answer: Result<u16, Refusal>) -> Result<(), StageError> {
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let Some(now) = lock_claimed(&mut tx, call).await? else { return Ok(tx.rollback().await?) };
         let due = std::slice::from_ref(&call.due);
         let sequences = sequence::load(&mut tx, due).await?;

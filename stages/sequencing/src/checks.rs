@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
-use runtime::{Counter, plans};
+use runtime::{Counter, plans::PreparedPool};
 use schemas::ExitReason;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 const AT_ONCE: i64 = 500;
 
 pub(crate) struct Checks {
-    pub(crate) pool: PgPool,
+    pub(crate) by_key: PreparedPool,
 }
 
 #[async_trait]
@@ -38,7 +38,7 @@ impl Sweep for Checks {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let notes = sqlx::query!(
             "select id, tenant_id, contact_id from enrollment_checks order by id limit $1 for update skip locked",
             AT_ONCE

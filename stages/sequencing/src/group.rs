@@ -6,11 +6,12 @@ use std::{collections::BTreeMap, time::Duration};
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::StageError;
 use runtime::{
-    Bus, Counter, Histogram, plans,
+    Bus, Counter, Histogram,
+    plans::PreparedPool,
     trace::{self, Span, SpanKind},
 };
 use schemas::{EnrollmentStatus, ExitReason, StepType};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -37,7 +38,7 @@ const TENANT_STOPPED_WAIT: Duration = Duration::from_secs(5 * 60);
 /// Takes the steps of groups of due enrollments.
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
-    pub(crate) pool: PgPool,
+    pub(crate) by_key: PreparedPool,
     pub(crate) bus: Bus,
     pub(crate) calls: Calls,
     pub(crate) group_max: i64,
@@ -57,7 +58,7 @@ impl Groups {
     pub(crate) async fn work(&self) -> Result<u64, StageError> {
         let mut announce = Announcements::new();
         let mut calls = Vec::new();
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let due = due::lock(&mut tx, self.group_max).await?;
         if due.is_empty() {
             tx.rollback().await?;

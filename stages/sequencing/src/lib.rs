@@ -63,7 +63,7 @@ pub struct Settings {
 /// None today; the signature is every stage's.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let groups = Groups {
-        pool: deps.pool.clone(),
+        by_key: deps.by_key.bulk(NAME),
         bus: deps.bus.clone(),
         calls: Calls::new(deps),
         group_max: i64::from(settings.sequencing_group),
@@ -72,7 +72,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let due = DueSweep { groups, workers: settings.sequencing_workers.max(1), interval: settings.sequencing_poll };
     deps.runner.start_sweep(NAME, Arc::new(due));
-    deps.runner.start_sweep(NAME, Arc::new(Checks { pool: deps.pool.clone() }));
+    deps.runner.start_sweep(NAME, Arc::new(Checks { by_key: deps.by_key.bulk(NAME) }));
     deps.runner.start_sweep(NAME, Arc::new(StatusChanges { pool: deps.pool.clone() }));
     Ok(())
 }

@@ -16,7 +16,7 @@ use schemas::{Lane, subjects};
 
 use self::{
     dispatch::Dispatcher,
-    fan_out::{FanOut, FeedDoor, LeftOver},
+    fan_out::{FeedDoor, LeftOver},
     stage::{Look, Webhooks},
 };
 
@@ -71,14 +71,13 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         coalesce: COALESCE,
     };
     let dispatcher = Dispatcher::start(deps, settings);
-    // The workers, and the sweep.
-    let fan_out = FanOut::new(&deps.pool, settings.webhooks_workers.max(1) + 1);
-    let stage = Arc::new(Webhooks::new(fan_out, dispatcher, FeedDoor::start(deps)));
+    let by_key = deps.by_key.bulk(Webhooks::NAME);
+    let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedDoor::start(deps)));
     deps.runner.start(Arc::clone(&stage), vec![intake]);
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(Look(stage)));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(LeftOver { pool: deps.pool.clone(), bus: deps.bus.clone() }));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(deps.pool.clone())));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Bury(deps.pool.clone())));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(LeftOver { by_key: by_key.clone(), bus: deps.bus.clone() }));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(by_key.clone())));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Bury(by_key)));
     deps.runner
         .start_sweep(Webhooks::NAME, Arc::new(tidy::Forget { pool: deps.pool.clone(), keep: settings.webhook_keep }));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Measure(deps.pool.clone())));

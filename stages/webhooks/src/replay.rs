@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use runner::{StageError, Sweep};
-use runtime::plans;
-use sqlx::{Connection, PgConnection, PgPool};
+use runtime::plans::PreparedPool;
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::fan_out::{self, EventKeys, Keys};
@@ -31,7 +31,7 @@ const LOOK_MAX: &str = "5s";
 /// SQLSTATE of a statement that took too long.
 const QUERY_CANCELED: &str = "57014";
 
-pub(crate) struct Replays(pub PgPool);
+pub(crate) struct Replays(pub PreparedPool);
 
 /// A replay as it stands.
 struct Replay {
@@ -66,7 +66,7 @@ impl Sweep for Replays {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.0.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.0.begin().await?;
         // In no order: replays take turns.
         let Some(row) = sqlx::query!(
             r#"select r.tenant_id, r.id, r.subscription_id, r.since, r.until, r.source, r.cursor_at, r.cursor_id, r.step_seconds,
@@ -312,7 +312,7 @@ mod tests {
         .execute(&rig.pool)
         .await
         .unwrap();
-        let replays = Replays(rig.pool.clone());
+        let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));
         let mut slices = 0;
         while replays.sweep().await.unwrap() > 0 {
             slices += 1;

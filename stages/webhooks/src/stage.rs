@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Stage, StageError, Sweep};
-use runtime::Publication;
+use runtime::{Publication, plans::PreparedPool};
 use schemas::FactsAnnounced;
 
 use crate::{
     dispatch::Dispatcher,
-    fan_out::{Done, FanOut, FeedDoor, Taken},
+    fan_out::{self, Done, FeedDoor, Taken},
 };
 
 /// How soon facts are found that nobody rang for.
@@ -17,19 +17,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The stage: whoever hears the bell tells all there is.
 pub(crate) struct Webhooks {
-    fan_out: FanOut,
+    by_key: PreparedPool,
     dispatcher: Dispatcher,
     feed: FeedDoor,
 }
 
 impl Webhooks {
-    pub fn new(fan_out: FanOut, dispatcher: Dispatcher, feed: FeedDoor) -> Self {
-        Self { fan_out, dispatcher, feed }
+    pub fn new(by_key: PreparedPool, dispatcher: Dispatcher, feed: FeedDoor) -> Self {
+        Self { by_key, dispatcher, feed }
     }
 
     /// Tells what one transaction takes.
     async fn once(&self) -> Result<Taken, StageError> {
-        let Done { taken, fresh, feed } = self.fan_out.once().await?;
+        let Done { taken, fresh, feed } = fan_out::tell(&self.by_key).await?;
         self.dispatcher.hand_over(fresh);
         if let Some(feed) = feed {
             self.feed.hand_over(feed).await;

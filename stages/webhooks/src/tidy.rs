@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
-use runtime::{Gauge, plans};
+use runtime::{Gauge, plans::PreparedPool};
 use sqlx::PgPool;
 
 /// Rows changed in one transaction.
@@ -14,7 +14,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(5 * 60);
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
 /// Deliveries that waited for subscriptions which are disabled.
-pub(crate) struct Bury(pub PgPool);
+pub(crate) struct Bury(pub PreparedPool);
 
 #[async_trait]
 impl Sweep for Bury {
@@ -27,7 +27,7 @@ impl Sweep for Bury {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.0.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.0.begin().await?;
         let buried = sqlx::query_file!("queries/bury.sql", SLICE).fetch_one(&mut *tx).await?.count;
         tx.commit().await?;
         Ok(u64::try_from(buried).unwrap_or(0))

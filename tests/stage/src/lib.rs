@@ -14,6 +14,7 @@ use devtools::servers::TestDatabase;
 use runner::{Deps, Runner};
 use runtime::{
     Bus, CommitNotifier, Database, MasterKeys, Outbound, OutboundSettings, Publication, Reader, Role, Vault,
+    plans::PreparedPool,
     streams::{STREAMS, StreamSpec},
 };
 use schemas::{messages::Message, subjects::stream};
@@ -74,6 +75,7 @@ impl Rig {
         Deps {
             runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()).counting_starts(pool.clone()),
             bus: self.bus.clone(),
+            by_key: PreparedPool::new(&pool, 8),
             pool,
             facts,
             tokens: Arc::new(keys.tokens()),

@@ -2,14 +2,14 @@ use std::collections::{HashMap, HashSet};
 
 use devtools::servers::TestDatabase;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use runtime::{Database, Role};
+use runtime::{Database, Role, plans::PreparedPool};
 use secrecy::SecretString;
 
 use super::*;
 
-async fn connections(database: &TestDatabase) -> PgPool {
+async fn connections(database: &TestDatabase) -> PreparedPool {
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
-    Admissions::start(&pool).pool().clone()
+    PreparedPool::new(&pool, 2)
 }
 
 fn signed(key: u128, nonce: &str, limit: u32) -> Wanted {
@@ -170,10 +170,10 @@ async fn a_request_that_postgres_refuses_costs_itself_only() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = connections(&database).await;
     let group = [signed(1, "good", 120), signed(1, "no \0 text", 120), signed(1, "good too", 120)];
-    let admitted = admit_each(&pool, &group).await;
+    let admitted = commit_each(&mut Admitter(pool), &group).await;
     let told: Vec<Result<bool, bool>> = admitted
         .into_iter()
-        .map(|one| one.map(|one| one.nonce_is_fresh).map_err(|failed| failed.is_transient))
+        .map(|one| one.map(|one| one.nonce_is_fresh).map_err(|failed| failed == NotCommitted::Away))
         .collect();
     assert_eq!(told, [Ok(true), Err(false), Ok(true)]);
 }
@@ -185,7 +185,7 @@ async fn of_requests_with_one_nonce_at_two_processes_one_is_fresh_and_each_count
     const NONCES: u32 = 150;
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
-    let processes = [Admissions::start(&pool), Admissions::start(&pool)];
+    let processes = [Admissions::start(PreparedPool::new(&pool, 2)), Admissions::start(PreparedPool::new(&pool, 2))];
     for key in 1..=3 {
         // In opposite orders, so that they meet each other's locks.
         let asked = (0..REQUESTS).map(|n| {
@@ -205,7 +205,7 @@ async fn while_postgres_is_stuck_everybody_is_refused_in_time_and_afterwards_adm
     const REQUESTS: usize = 500;
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
-    let admissions = Admissions::start(&pool);
+    let admissions = Admissions::start(PreparedPool::new(&pool, 2));
     let owner = sqlx::PgPool::connect(&database.url()).await.unwrap();
     let mut lock = owner.begin().await.unwrap();
     sqlx::query("lock table nonces").execute(&mut *lock).await.unwrap();
@@ -225,7 +225,7 @@ async fn under_load_a_group_begins_every_two_milliseconds_at_most() {
     const BEFORE_IT_IS_NOTICED: u128 = 5;
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 2).unwrap();
-    let admissions = std::sync::Arc::new(Admissions::start(&pool));
+    let admissions = std::sync::Arc::new(Admissions::start(PreparedPool::new(&pool, 2)));
     admissions.admit(signed(2, "connects", 0)).await.unwrap();
     let begun = std::time::Instant::now();
     let mut asked = tokio::task::JoinSet::new();
@@ -239,7 +239,7 @@ async fn under_load_a_group_begins_every_two_milliseconds_at_most() {
     for admitted in asked.join_all().await {
         admitted.unwrap();
     }
-    let most = begun.elapsed().as_millis() / GROUP_EVERY.as_millis() + BEFORE_IT_IS_NOTICED;
+    let most = begun.elapsed().as_millis() / GATHERING.window.as_millis() + BEFORE_IT_IS_NOTICED;
     let owner = sqlx::PgPool::connect(&database.url()).await.unwrap();
     let key = Uuid::from_u128(1);
     let sql = "select count(*), count(distinct xmin::text) from nonces where key_id = $1";

@@ -8,7 +8,6 @@
 //! stored. One that is the same to the byte of its proof cannot be told from a replay, and is answered as one: what it says is in
 //! the ledger already, so nothing is lost by it.
 
-mod bell;
 mod check;
 mod connection;
 mod doc;
@@ -25,12 +24,14 @@ use axum::{
 };
 use bytes::Bytes;
 use chrono::Utc;
+use feedback::SOURCE;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use runtime::{Counter, Outbound, OutboundSettings, outbound::SetupError};
-use tokio::sync::{Notify, Semaphore};
+use runtime::{Counter, Notifier, Outbound, OutboundSettings, outbound::SetupError};
+use schemas::{InboundAnnounced, subjects};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub(crate) use self::bell::carry;
 pub use self::{check::fault, connection::HOOK_PURPOSE, settings::HookSettings};
 use self::{
     check::{Checked, Proof, Refusal, Sns},
@@ -44,6 +45,8 @@ use crate::{
     server,
 };
 
+/// Events stored within this time are one notification: whoever hears takes all there is.
+const GATHER: Duration = Duration::from_millis(10);
 /// Requests checked and stored at once in each process: they share the pool with the API.
 const AT_ONCE: usize = 8;
 /// How long a request waits for its turn before the provider is asked to come again.
@@ -60,7 +63,7 @@ pub struct Hooks {
     connections: Connections,
     sns: Sns,
     places: Semaphore,
-    stored: Notify,
+    stored: Notifier,
 }
 
 impl Hooks {
@@ -73,9 +76,15 @@ impl Hooks {
             connections: Connections::new(settings.hook_rate_per_second),
             sns: Sns::new(Outbound::new(outbound)?, &settings.hook_sns_hosts),
             places: Semaphore::new(AT_ONCE),
-            stored: Notify::new(),
+            stored: Notifier::default(),
         })
     }
+}
+
+/// Has stored events read at once, until shut down: the engagement stage is notified.
+pub(crate) async fn carry(ingress: Arc<Ingress>, shutdown: CancellationToken) {
+    let stored = ingress.hooks.stored.clone();
+    stored.carry::<InboundAnnounced>(ingress.bus.clone(), subjects::signal(SOURCE), GATHER, shutdown).await;
 }
 
 /// The routes.
@@ -160,7 +169,7 @@ async fn keep(
     let stored = ingress.tasks.spawn(work).await??;
     match stored {
         store::Stored::New => {
-            ingress.hooks.stored.notify_one();
+            ingress.hooks.stored.notify();
             Ok("stored")
         }
         store::Stored::Again => Ok("repeated"),

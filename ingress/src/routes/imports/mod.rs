@@ -168,7 +168,7 @@ async fn prepare(before: Before, body: Import) -> Result<Prepared, ApiError> {
     let tenant = before.tenant().await?;
     let mut db = before.read(tenant).await?;
     let defined = fields::defined(&mut db, tenant).await?;
-    db.end();
+    drop(db);
     let rows_max = before.ingress.settings.import_max_rows;
     let Import { csv, name, operation, source_slug, compliance } = body;
     let _permit = READINGS.acquire().await.map_err(|error| ApiError::unexpected(&error))?;

@@ -102,10 +102,10 @@ fn pending(message: Uuid) -> ApiError {
 }
 
 async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Ledger> {
-    let mut db = ingress.looks.read(tenant).await?;
+    let mut db = ingress.by_key.read(tenant).await?;
     let rows =
         sqlx::query_file!("queries/dispatch.sql", tenant, message, month_of(message)).fetch_all(&mut *db).await?;
-    db.end();
+    drop(db);
     // A message has a recipient and a request, or it was never committed.
     let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let (rejected, sending_domain) = (head.rejected, head.domain.clone());

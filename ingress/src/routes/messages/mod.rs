@@ -60,9 +60,9 @@ async fn look_into(before: &Before, uploads: Vec<Upload>) -> Result<Vec<Attachme
     let tenant = before.tenant().await?;
     let limit = before.ingress.settings.message_rate_per_hour;
     if limit > 0 {
-        let mut db = before.ingress.looks.read(tenant).await?;
+        let mut db = before.ingress.by_key.read(tenant).await?;
         let recent = rate::recent(&mut db, tenant, None).await?;
-        db.end();
+        drop(db);
         rate::check(&recent, limit)?;
     }
     attachment::admit(tenant).await?;

@@ -18,7 +18,7 @@ use axum::{
 use http::HeaderMap;
 use ledger::OptOut;
 use ledger::preferences::ConsentEvidence;
-use runtime::{Counter, plans};
+use runtime::Counter;
 use schemas::{
     SendId,
     token::{Purpose, TokenClaims},
@@ -97,7 +97,7 @@ impl Leaving {
         let Self { ingress, claims, method, peer, headers } = self;
         let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
         let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
-        let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
+        let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
         let found = opt_out(&mut tx, &claims, method, evidence).await?;
         tx.commit().await?;
         opted_out(&ingress, found);
@@ -112,7 +112,6 @@ async fn opt_out(
     method: &str,
     evidence: ConsentEvidence<'_>,
 ) -> sqlx::Result<OptOut> {
-    plans::follow_keys(&mut *db).await?;
     let found = ledger::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
     // The ledger may not keep the send any more; the token names the contact.
     match (found, claims.contact()) {

@@ -126,7 +126,7 @@ pub(super) const DIRECT: Values = one_of![
 /// Operators that receive the mail of many domains, and all others together.
 pub(super) const RECEIVER: Values = Values::OneOf(|| schemas::receiver::families().collect());
 pub(super) const STREAM: Values = Values::OneOf(|| crate::streams::STREAMS.iter().map(|spec| spec.name).collect());
-pub(super) const ROLE: Values = one_of!["ingress", "ingress_by_key", "ingress_reads_by_key", "admission", "stages"];
+pub(super) const ROLE: Values = one_of!["ingress", "ingress_by_key", "stages", "stages_by_key"];
 /// The transport of an API request.
 pub(super) const VIA: Values = one_of!["http", "bus"];
 pub(super) const METHOD: Values = one_of!["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{INPUT_BYTES_MAX, Job, ReaderError, ReaderSettings, frame, run_here};
-use crate::{Counter, Spent};
+use crate::{Backoff, Counter, Spent};
 
 /// Readings at once in the process itself, when child processes are switched off.
 const READINGS_HERE: usize = 2;
@@ -26,9 +26,8 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(30);
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest a killed child is waited for. It is killed for certain; only its slot is free a little early.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause after the first failed start; it doubles with each, up to [`BACKOFF_MAX`].
-const BACKOFF: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Pauses after failed starts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Reads strangers' bytes where they cannot take this process along. Clones share their child processes.
 #[derive(Debug, Clone)]
@@ -152,8 +151,8 @@ impl Reader {
                 Ok(running)
             }
             Err(error) => {
-                let pause = BACKOFF.saturating_mul(1 << starts.failed.min(16)).min(BACKOFF_MAX);
                 starts.failed = starts.failed.saturating_add(1);
+                let pause = BACKOFF.pause(starts.failed);
                 starts.not_before = Some(Instant::now() + pause);
                 tracing::error!(%error, pause_ms = pause.as_millis() as u64, "a reader process did not start");
                 Err(ReaderError::Unavailable)

@@ -1,9 +1,6 @@
 //! Plans are kept, and not for long.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use devtools::servers::TestDatabase;
 use runtime::{Database, Role, plans::PreparedPool};
@@ -16,8 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Looks ten rows up, and answers how many rows the plan fetched for it, and whether it was one made for any arguments.
 async fn look_up(plans: &PreparedPool) -> (i64, bool) {
-    let mut connection = plans.take().await.unwrap();
-    let mut tx = connection.begin().await.unwrap();
+    let mut tx = plans.begin().await.unwrap();
     let ids: Vec<Uuid> = (1..=10).map(Uuid::from_u128).collect();
     sqlx::query("select p.n from unnest($1::uuid[]) u (id) join people p on p.id = u.id")
         .bind(&ids)
@@ -32,7 +28,6 @@ async fn look_up(plans: &PreparedPool) -> (i64, bool) {
     .await
     .unwrap();
     tx.commit().await.unwrap();
-    plans.put_back(connection);
     seen
 }
 
@@ -74,12 +69,10 @@ async fn a_transaction_that_was_given_up_leaves_a_connection_for_the_next() {
     let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
     let plans = PreparedPool::new(&pool, 1);
     for _ in 0..3 {
-        let mut connection = plans.take().await.unwrap();
-        let mut tx = connection.begin().await.unwrap();
+        let mut tx = plans.begin().await.unwrap();
         sqlx::query("select 1").execute(&mut *tx).await.unwrap();
     }
-    let mut connection = plans.take().await.unwrap();
-    let mut tx = connection.begin().await.unwrap();
+    let mut tx = plans.begin().await.unwrap();
     let inside: bool =
         sqlx::query_scalar("select pg_current_xact_id_if_assigned() is null").fetch_one(&mut *tx).await.unwrap();
     assert!(inside);
@@ -97,7 +90,7 @@ async fn served_by(db: &mut PgConnection) -> (i32, String) {
 async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
-    let plans = Arc::new(PreparedPool::for_good(&pool, 1, &[]));
+    let plans = PreparedPool::new(&pool, 1);
     let mut servers = Vec::new();
     for tenant in [1, 2].map(Uuid::from_u128) {
         let mut read = plans.read(tenant).await.unwrap();
@@ -105,7 +98,7 @@ async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
         assert_eq!(confined_to, tenant.to_string());
         assert!(sqlx::query("create temporary table t ()").execute(&mut *read).await.is_err(), "a read writes nothing");
         servers.push(server);
-        read.end();
+        drop(read);
     }
     assert_eq!(servers[0], servers[1]);
     let mut next = plans.take().await.unwrap();
@@ -116,7 +109,7 @@ async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
 async fn a_read_that_was_given_up_leaves_neither_tenant_nor_transaction() {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
-    let plans = Arc::new(PreparedPool::for_good(&pool, 1, &[]));
+    let plans = PreparedPool::new(&pool, 1);
     for _ in 0..3 {
         let mut read = plans.read(Uuid::from_u128(1)).await.unwrap();
         served_by(&mut read).await;
@@ -140,7 +133,7 @@ async fn who_waits_for_a_connection_gets_the_one_that_is_put_back() {
     let plans = PreparedPool::new(&pool, 1);
     let held = plans.take().await.unwrap();
     // In this order: the second is polled only when the first waits.
-    let (waited_for, ()) = tokio::join!(plans.take(), async { plans.put_back(held) });
+    let (waited_for, ()) = tokio::join!(plans.take(), async { held.put_back() });
     let mut connection = waited_for.unwrap();
     let one: i32 = sqlx::query_scalar("select 1").fetch_one(&mut *connection).await.unwrap();
     assert_eq!(one, 1);
@@ -154,8 +147,8 @@ async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
     let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
     let plans = PreparedPool::new(&pool, 2);
     let (one, other) = (plans.take().await.unwrap(), plans.take().await.unwrap());
-    plans.put_back(one);
-    plans.put_back(other);
+    one.put_back();
+    other.put_back();
     let put_back = Instant::now();
     let mut owner = PgConnection::connect(&database.url()).await.unwrap();
     sqlx::query(
@@ -169,5 +162,39 @@ async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
         let mut connection = plans.take().await.unwrap();
         let one: i32 = sqlx::query_scalar("select 1").fetch_one(&mut *connection).await.unwrap();
         assert_eq!(one, 1);
+    }
+}
+
+#[tokio::test]
+async fn bulk_work_leaves_connections_to_priority_work() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 1).unwrap();
+    let pool = PreparedPool::new(&pool, 4);
+    let (bulk, priority) = (pool.bulk("bulk"), pool.priority("priority"));
+    let _held = (bulk.take().await.unwrap(), bulk.take().await.unwrap());
+    assert!(matches!(bulk.take().await, Err(sqlx::Error::PoolTimedOut)));
+    let _prompt = (priority.take().await.unwrap(), priority.take().await.unwrap());
+    assert_eq!(pool.counts(), (4, 4, 0));
+}
+
+#[tokio::test]
+async fn a_begin_that_was_given_up_leaves_no_transaction() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 1).unwrap();
+    let plans = PreparedPool::new(&pool, 1);
+    plans.begin().await.unwrap().commit().await.unwrap();
+    for polls in (0..200).map(|turn| turn % 7) {
+        {
+            let mut begin = std::pin::pin!(plans.begin_for_tenant(Uuid::from_u128(1)));
+            for _ in 0..polls {
+                if futures::poll!(&mut begin).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut next = plans.take().await.unwrap();
+        assert_eq!(served_by(&mut next).await.1, "", "it is inside the transaction that was given up");
+        next.put_back();
     }
 }

@@ -10,7 +10,7 @@ mod tripwire;
 use std::sync::Arc;
 
 use runner::{Deps, Stage, Sweep};
-use tokio::sync::Notify;
+use runtime::Notifier;
 
 use ledger::{
     dispatch::{AnnounceRequests, Dispatch, DispatchLimits, ReannounceBatches, ResumeTenants},
@@ -21,7 +21,7 @@ use ledger::{
 use crate::{Settings, retention::Retention, stage::Audience};
 
 /// Starts all of them.
-pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
+pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Notifier) {
     let (pool, bus) = (&deps.pool, &deps.bus);
     let limits = DispatchLimits {
         backlog: settings.audience_backlog,
@@ -39,7 +39,7 @@ pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Arc<Notify>) {
         Arc::new(complete::CompleteCampaigns::new(pool.clone())),
         Arc::new(partitions::CreatePartitions::new(pool.clone())),
         Arc::new(Retention::new(pool.clone(), settings.retention.clone())),
-        Arc::new(Erasures(pool.clone())),
+        Arc::new(Erasures(deps.by_key.bulk(Audience::NAME))),
     ];
     for sweep in sweeps {
         deps.runner.start_sweep(Audience::NAME, sweep);

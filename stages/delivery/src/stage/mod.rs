@@ -68,8 +68,6 @@ const IN_FLIGHT_PER_CONNECTION: usize = 2;
 /// behind all of them (measured: with three at once it waited for a third of its time, and a campaign of 10,000 took a tenth longer).
 /// They are short: who comes meanwhile waits for the connection, not for a plan.
 const BULK_CLAIMS_AT_ONCE: usize = 1;
-/// Claims of transactional mail at once. No such mail waits for those of campaigns.
-const PRIORITY_CLAIMS_AT_ONCE: usize = 3;
 
 /// The delivery stage.
 pub struct Delivery {
@@ -96,8 +94,8 @@ pub struct Delivery {
 /// # Errors
 /// When the settings cannot work; nothing is started then.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
-    let stage = Delivery::new(deps.pool.clone(), deps.vault.clone(), &deps.tokens, deps.shutdown.clone(), settings)?
-        .telling(deps.bus.clone());
+    let (pool, vault, shutdown) = (deps.pool.clone(), deps.vault.clone(), deps.shutdown.clone());
+    let stage = Delivery::new(pool, &deps.by_key, vault, &deps.tokens, shutdown, settings)?.telling(deps.bus.clone());
     let relay = stage.relay.clone();
     let share = Share::new(deps.pool.clone(), stage.transmitter.paces.clone());
     let pings = ping::Pings::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
@@ -206,6 +204,7 @@ impl Delivery {
     /// When the settings cannot work.
     pub fn new(
         pool: PgPool,
+        by_key: &PreparedPool,
         vault: Arc<Vault>,
         tokens: &Arc<TokenKeys>,
         shutdown: CancellationToken,
@@ -240,8 +239,8 @@ impl Delivery {
             sources: Sources::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
             ledger,
             shutdown,
-            bulk_claims: PreparedPool::new(&pool, BULK_CLAIMS_AT_ONCE),
-            priority_claims: PreparedPool::new(&pool, PRIORITY_CLAIMS_AT_ONCE),
+            bulk_claims: by_key.bulk(Self::NAME).at_most(BULK_CLAIMS_AT_ONCE),
+            priority_claims: by_key.priority(Self::NAME),
             bus: None,
         })
     }

@@ -8,14 +8,15 @@ use std::{
 
 use uuid::Uuid;
 
+use runtime::Backoff;
 use smtp::classify::Class;
 
-/// The first pause.
-const FIRST: Duration = Duration::from_secs(15);
 /// The shortest pause a provider can ask for.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(300);
+/// The pauses, unless the provider asks for one.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), LONGEST);
 
 /// So many doubtful outcomes in a row, without any answer in between, are no accident: a relay that takes bodies and answers
 /// nothing would turn a whole campaign into `unknown`.
@@ -77,7 +78,7 @@ impl Outage {
         // Who says when it serves again is not doubted, within reason.
         let wait = match asked {
             Some(asked) => asked.clamp(SHORTEST, LONGEST),
-            None => FIRST.saturating_mul(1 << state.strikes.min(8)).min(LONGEST),
+            None => BACKOFF.pause(state.strikes + 1),
         };
         state.strikes += 1;
         state.until = Some(now + wait);
@@ -164,6 +165,6 @@ mod tests {
         outage.report_at(now, None);
         outage.over();
         assert_eq!(outage.remaining_at(now), None);
-        assert_eq!(outage.report_at(now, None).0, FIRST);
+        assert_eq!(outage.report_at(now, None).0, BACKOFF.pause(1));
     }
 }

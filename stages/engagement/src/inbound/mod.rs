@@ -14,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
-use runtime::{Counter, Publication, plans};
+use runtime::{Counter, Publication, plans::PreparedPool};
 use schemas::{InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -41,6 +41,7 @@ const GROUPS_MAX: usize = 200;
 #[derive(Clone)]
 pub(crate) struct Inbound {
     pool: PgPool,
+    by_key: PreparedPool,
     shard: i16,
 }
 
@@ -95,8 +96,8 @@ struct ReadEvent {
 }
 
 impl Inbound {
-    pub(crate) fn new(pool: PgPool, shard: i16) -> Self {
-        Self { pool, shard }
+    pub(crate) fn new(pool: PgPool, by_key: PreparedPool, shard: i16) -> Self {
+        Self { pool, by_key, shard }
     }
 
     /// Records the due events; answers how many. An event that cannot be recorded costs itself only.
@@ -139,7 +140,7 @@ impl Inbound {
             return Ok(());
         }
         let items: Vec<IncomingFact> = read.iter().flat_map(|read| read.items.iter().cloned()).collect();
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
         let waiting: Vec<PendingFact<'_>> = items.iter().zip(&outcomes.each).filter_map(PendingFact::of).collect();
         pending::add_pending(&mut tx, &waiting).await?;
@@ -304,7 +305,7 @@ fn months(sends: &[Option<Uuid>]) -> Vec<Option<chrono::NaiveDate>> {
 
 /// Starts the consumer and the sweeps of provider events.
 pub(crate) fn start(deps: &runner::Deps, shard: i16) {
-    let inbound = Inbound::new(deps.pool.clone(), shard);
+    let inbound = Inbound::new(deps.pool.clone(), deps.by_key.bulk(Inbound::NAME), shard);
     let intake = runner::Intake {
         lane: schemas::Lane::Bulk,
         stream: schemas::subjects::stream::SIGNALS,
@@ -315,5 +316,6 @@ pub(crate) fn start(deps: &runner::Deps, shard: i16) {
     };
     deps.runner.start(Arc::new(inbound.clone()), vec![intake]);
     deps.runner.start_sweep(Inbound::NAME, Arc::new(ProcessInbound(inbound)));
-    deps.runner.start_sweep(Inbound::NAME, Arc::new(RetryPendingFacts { pool: deps.pool.clone(), shard }));
+    deps.runner
+        .start_sweep(Inbound::NAME, Arc::new(RetryPendingFacts { by_key: deps.by_key.bulk(Inbound::NAME), shard }));
 }

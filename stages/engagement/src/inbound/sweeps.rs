@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
-use runtime::plans;
+use runtime::plans::PreparedPool;
 use schemas::Signal;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
@@ -41,7 +41,7 @@ const PENDING_AT_ONCE: i64 = 500;
 
 /// Tries pending facts again, with growing pauses, until they are dropped.
 pub(crate) struct RetryPendingFacts {
-    pub(crate) pool: PgPool,
+    pub(crate) by_key: PreparedPool,
     pub(crate) shard: i16,
 }
 
@@ -63,7 +63,7 @@ impl Sweep for RetryPendingFacts {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let rows = due(&mut tx).await?;
         if rows.is_empty() {
             return Ok(0);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
-use runtime::{Counter, Reader, ReaderError, plans};
+use runtime::{Counter, Reader, ReaderError, plans::PreparedPool};
 use schemas::{Signal, SignalKind};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -25,6 +25,7 @@ const STARTS_MAX: i16 = 4;
 /// Reads stored inbound mail. Any number of processes may run it: each takes other mails.
 pub(crate) struct ReadInboundMail {
     pub(crate) pool: PgPool,
+    pub(crate) by_key: PreparedPool,
     pub(crate) reader: Reader,
     pub(crate) shard: i16,
 }
@@ -106,7 +107,7 @@ impl ReadInboundMail {
     async fn record(&self, read: &[ReadMail]) -> Result<(), StageError> {
         let signals: Vec<Signal> = read.iter().filter_map(ReadMail::signal).collect();
         let evidence: Vec<ProviderEvidence> = read.iter().filter_map(ReadMail::evidence).collect();
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let recorded = facts::record(&mut tx, &signals, &evidence, self.shard).await?;
         let tenants: Vec<Uuid> = read.iter().map(|read| read.mail.tenant_id).collect();
         let ids: Vec<Uuid> = read.iter().map(|read| read.mail.id).collect();

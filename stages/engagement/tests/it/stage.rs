@@ -7,7 +7,7 @@ use engagement::Settings;
 use ledger::OptOut;
 use ledger::opt_out;
 use ledger::preferences::{ConsentEvidence, opt_in};
-use runtime::{Publication, plans};
+use runtime::{Publication, plans::PreparedPool};
 use schemas::{Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream};
 use stage_rig::{Person, Rig, Tenant, settings, until};
 use uuid::Uuid;
@@ -288,9 +288,9 @@ async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
         .await
         .unwrap();
     let evidence = ConsentEvidence { ip: Some("192.0.2.7"), user_agent: Some("Test/1.0") };
+    let by_key = PreparedPool::new(&pool, 1);
     for expected in [OptOut::Recorded, OptOut::Already] {
-        let mut tx = runtime::db::begin_for_tenant(&pool, tenant.id).await.unwrap();
-        plans::follow_keys(&mut tx).await.unwrap();
+        let mut tx = by_key.begin_for_tenant(tenant.id).await.unwrap();
         assert_eq!(opt_out(&mut tx, tenant.id, batch, "page", evidence).await.unwrap(), expected);
         tx.commit().await.unwrap();
     }

@@ -107,28 +107,28 @@ impl Contents {
 
     /// The content of a batch. Its skeleton stands in the ledger when this answers; that of a one-off is stored with what was rendered.
     /// A connection is held while a content is loaded and while its skeleton is stored, not while it is compiled.
-    pub(super) async fn of(&self, plans: &PreparedPool, batch: &Cleared) -> Result<Content, StageError> {
+    pub(super) async fn of(&self, by_key: &PreparedPool, batch: &Cleared) -> Result<Content, StageError> {
         let key = ContentKey::of(batch);
         if batch.kind == MessageKind::OneOff {
             // Rendered once: nobody would ask for it again.
-            return make_one_off(plans, key, batch.batch_id).await;
+            return make_one_off(by_key, key, batch.batch_id).await;
         }
         if let Some(load_stored) = self.cache.get(&key).await {
             return Ok(load_stored);
         }
-        let made = make(plans, key).await?;
+        let made = make(by_key, key).await?;
         self.cache.insert(key, made.clone()).await;
         Ok(made)
     }
 }
 
-async fn make(plans: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
-    let Loaded { source, options, tracking_domain, .. } = load(plans, key, None).await?;
+async fn make(by_key: &PreparedPool, key: ContentKey) -> Result<Content, StageError> {
+    let Loaded { source, options, tracking_domain, .. } = load(by_key, key, None).await?;
     let sending_domain = options.sending_domain.clone();
     let Some(compiled) = compiled(key, move || compile(&source, &options)).await? else { return Ok(None) };
     let skeleton = compiled.skeleton().id();
     let body = serde_json::to_value(compiled.skeleton())?;
-    let mut db = plans.take().await?;
+    let mut db = by_key.take().await?;
     // Kept by this process for a while, so it must not be taken back by a crash of Postgres: nobody would store it again. Where one stands
     // under this id already it is as good: its slots are the same.
     sqlx::query!(
@@ -139,13 +139,13 @@ async fn make(plans: &PreparedPool, key: ContentKey) -> Result<Content, StageErr
     )
     .execute(&mut *db)
     .await?;
-    plans.put_back(db);
+    db.put_back();
     Ok(Some(Arc::new(RenderableMessage::new(compiled, skeleton, sending_domain, tracking_domain))))
 }
 
 /// A message that its caller wrote out. The message is the batch.
-async fn make_one_off(plans: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
-    let Loaded { source, options, attachments, tracking_domain } = load(plans, key, Some(message)).await?;
+async fn make_one_off(by_key: &PreparedPool, key: ContentKey, message: Uuid) -> Result<Content, StageError> {
+    let Loaded { source, options, attachments, tracking_domain } = load(by_key, key, Some(message)).await?;
     let sending_domain = options.sending_domain.clone();
     let written = Written { subject: source.subject, html: source.body_html, text: source.body_text, attachments };
     let made = compiled(key, move || compile_written(&written, &options)).await?;
@@ -162,13 +162,13 @@ struct Loaded {
     tracking_domain: Option<String>,
 }
 
-async fn load(plans: &PreparedPool, key: ContentKey, message: Option<Uuid>) -> Result<Loaded, StageError> {
+async fn load(by_key: &PreparedPool, key: ContentKey, message: Option<Uuid>) -> Result<Loaded, StageError> {
     let ContentKey { tenant_id, content_id, sender_id, campaign_id, classification } = key;
-    let mut db = plans.take().await?;
+    let mut db = by_key.take().await?;
     let row = sqlx::query_file!("queries/content.sql", tenant_id, content_id, sender_id, campaign_id, message)
         .fetch_optional(&mut *db)
         .await?;
-    plans.put_back(db);
+    db.put_back();
     let row = row.ok_or_else(|| StageError::rejected("unknown_content", format!("content {content_id}")))?;
     if !row.is_known {
         return Err(StageError::rejected("unknown_message", format!("message of content {content_id}")));

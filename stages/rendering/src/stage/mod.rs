@@ -45,9 +45,9 @@ const ROLLUP_SHARDS: i16 = 16;
 #[derive(Debug)]
 pub struct Rendering {
     pool: PgPool,
-    /// Loads the data of each batch, and stores its renditions: one connection for each worker. No connection is used while a template is
+    /// Loads the data of each batch, and stores its renditions. No connection is used while a template is
     /// compiled or rendered: a template is untrusted, and may take as long as its limits allow.
-    plans: PreparedPool,
+    by_key: PreparedPool,
     tokens: Arc<TokenKeys>,
     public_url: Arc<str>,
     /// With [`HOST`] in the place of the sender's own host.
@@ -72,7 +72,12 @@ impl Rendering {
     ///
     /// # Errors
     /// When the public address is not a web address.
-    pub fn new(pool: PgPool, tokens: Arc<TokenKeys>, settings: &Settings) -> Result<Self, StageError> {
+    pub fn new(
+        pool: PgPool,
+        by_key: PreparedPool,
+        tokens: Arc<TokenKeys>,
+        settings: &Settings,
+    ) -> Result<Self, StageError> {
         let url = &settings.public_url;
         if !matches!(url.scheme(), "http" | "https")
             || url.host().is_none()
@@ -94,7 +99,7 @@ impl Rendering {
         let shard = Uuid::new_v4().as_bytes()[0];
         Ok(Self {
             contents: Contents::new(settings.rendering_cache_mb),
-            plans: PreparedPool::new(&pool, settings.rendering_workers + settings.rendering_priority_workers),
+            by_key,
             pool,
             tokens,
             public_url: url.as_str().trim_end_matches('/').into(),
@@ -111,10 +116,15 @@ impl Rendering {
         Self { bus: Some(bus), facts, ..self }
     }
 
+    fn by_key(&self, inputs: &[Cleared]) -> PreparedPool {
+        self.by_key.of_lane(inputs.first().map_or(Lane::Bulk, |batch| batch.lane), Self::NAME)
+    }
+
     async fn contents(&self, inputs: &[Cleared]) -> Result<Vec<Content>, StageError> {
+        let by_key = self.by_key(inputs);
         let mut contents = Vec::with_capacity(inputs.len());
         for batch in inputs {
-            contents.push(self.contents.of(&self.plans, batch).await?);
+            contents.push(self.contents.of(&by_key, batch).await?);
         }
         Ok(contents)
     }
@@ -216,7 +226,7 @@ impl Stage for Rendering {
             })
         };
         let (priority, bulk): (Vec<OwedRecipient>, Vec<OwedRecipient>) = sends.into_iter().partition(is_kept);
-        let mut db = self.plans.take().await?;
+        let mut db = self.by_key(inputs).take().await?;
         let mut load_stored: HashMap<Uuid, Rendition> =
             if priority.is_empty() { HashMap::new() } else { renditions::load_stored(&mut db, &priority).await? };
         let mut all: Vec<(OwedRecipient, Rendition)> = Vec::with_capacity(priority.len() + bulk.len());
@@ -228,13 +238,13 @@ impl Stage for Rendering {
             }
         }
         let people = people::load_merge_data(&mut db, inputs, &fresh).await?;
-        self.plans.put_back(db);
+        db.put_back();
         let outcome = self.render(inputs, fresh, people).await?;
         let (mut to_keep, bulk): (Vec<_>, Vec<_>) = outcome.rendered.into_iter().partition(|(send, _)| is_kept(send));
         if !to_keep.is_empty() {
-            let mut db = self.plans.take().await?;
+            let mut db = self.by_key(inputs).take().await?;
             renditions::keep(&mut db, &mut to_keep, outcome.skeletons).await?;
-            self.plans.put_back(db);
+            db.put_back();
         }
         if !outcome.failures.is_empty() {
             render_failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;

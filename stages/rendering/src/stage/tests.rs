@@ -7,6 +7,7 @@ use rstest::rstest;
 use runtime::{
     Database,
     db::{MIGRATIONS, Role},
+    plans::PreparedPool,
 };
 use schemas::{
     Classification, ClearedRecipient, MessageKind, Rendered, SendId, Skeleton, month_of, new_batch_id, new_id,
@@ -44,7 +45,8 @@ impl World {
         let database = TestDatabase::migrated(&MIGRATIONS).await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
         let tokens = Arc::new(TokenKeys::derive(&[[1; 32]]));
-        let stage = Rendering::new(pool.clone(), tokens, &settings("https://link.test/")).unwrap();
+        let stage =
+            Rendering::new(pool.clone(), PreparedPool::new(&pool, 4), tokens, &settings("https://link.test/")).unwrap();
         let (tenant, sender, domain) = (new_id(), new_id(), new_id());
         sqlx::query("insert into tenants (id, environment, org_name, owner_email, physical_address) values ($1, 'production', 'Acme', 'o@acme.test', '1 Main Street')")
             .bind(tenant).execute(&pool).await.unwrap();
@@ -318,8 +320,13 @@ async fn a_priority_send_has_the_same_bytes_on_every_announcement() {
         .execute(&world.pool)
         .await
         .unwrap();
-    let restarted =
-        Rendering::new(world.pool.clone(), world.stage.tokens.clone(), &settings("https://elsewhere.test")).unwrap();
+    let restarted = Rendering::new(
+        world.pool.clone(),
+        PreparedPool::new(&world.pool, 4),
+        world.stage.tokens.clone(),
+        &settings("https://elsewhere.test"),
+    )
+    .unwrap();
     let publications = restarted.handle(&[Cleared { announcement: 2, ..batch.clone() }]).await.unwrap();
     assert_eq!(publications[0].message_id, format!("rendered-{}-2-0", batch.batch_id.simple()));
     let second: Rendered = serde_json::from_slice(&publications[0].body).unwrap();
@@ -501,7 +508,9 @@ async fn a_rendering_that_spends_its_budget_fails_its_recipient_and_the_next_is_
 async fn a_template_at_work_holds_no_connection(#[case] html: String, #[case] recipients: usize) {
     let world = World::new().await;
     let settings = Settings { rendering_workers: 1, rendering_priority_workers: 0, ..settings("https://link.test") };
-    let stage = Rendering::new(world.pool.clone(), world.stage.tokens.clone(), &settings).unwrap();
+    let stage =
+        Rendering::new(world.pool.clone(), PreparedPool::new(&world.pool, 4), world.stage.tokens.clone(), &settings)
+            .unwrap();
     let mut contacts = Vec::new();
     for _ in 0..recipients {
         contacts.push(world.contact("slow", json!({})).await);
@@ -523,12 +532,19 @@ fn the_public_address_must_be_a_web_address() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _guard = runtime.enter();
     let pool = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
-    let build = |url: &str| Rendering::new(pool.clone(), Arc::new(TokenKeys::derive(&[[1; 32]])), &settings(url));
+    let build = |url: &str| {
+        Rendering::new(
+            pool.clone(),
+            PreparedPool::new(&pool, 4),
+            Arc::new(TokenKeys::derive(&[[1; 32]])),
+            &settings(url),
+        )
+    };
     assert!(build("https://link.test/base").is_ok());
     for origin in ["https://link.test", "https://x.{host}", "{host}", "ftp://{host}", "https://{host}/a"] {
         let settings = Settings { tracking_origin: origin.to_owned(), ..settings("https://link.test") };
         let tokens = Arc::new(TokenKeys::derive(&[[1; 32]]));
-        assert!(Rendering::new(pool.clone(), tokens, &settings).is_err(), "{origin}");
+        assert!(Rendering::new(pool.clone(), PreparedPool::new(&pool, 4), tokens, &settings).is_err(), "{origin}");
     }
     for url in ["ftp://link.test", "https://link.test/?a=1", "https://link.test/#x", "mailto:a@b.test"] {
         assert!(build(url).is_err(), "{url}");

@@ -12,7 +12,7 @@ use runtime::{db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{
     CampaignStatus, Classification, DomainStatus, Environment, Lane, MessageKind, OnMiss, Rendered, SendId, SendState,
 };
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::fence::{
@@ -58,14 +58,13 @@ struct Found {
 /// # Errors
 /// Rejects messages of batches that do not exist; otherwise the ledger's own.
 pub async fn claim(
-    plans: &PreparedPool,
+    by_key: &PreparedPool,
     inputs: &[Rendered],
     (token, lease): (Uuid, Duration),
     warm: &WarmupPermits,
 ) -> Result<Claimed, StageError> {
-    let mut connection = plans.take().await?;
     // The claim may be lost in a crash of Postgres: nothing was sent under it then.
-    let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
+    let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let batches = find_batches(&mut tx, inputs).await?;
     let mut deltas: BTreeMap<BatchKey, CounterDelta> = BTreeMap::new();
     let mut asked: BTreeMap<NaiveDate, Vec<(Uuid, Uuid)>> = BTreeMap::new();
@@ -131,7 +130,6 @@ pub async fn claim(
     }
     sql::move_counters(&mut tx, &deltas).await?;
     tx.commit().await?;
-    plans.put_back(connection);
     // In the order of the batch: contacts that stand together are locked together.
     claimed.sendable.sort_by_key(|sendable| sendable.send.id);
     Ok(claimed)

@@ -1,6 +1,7 @@
 //! Decides unknown sends by an operator's evidence. They become `sent` or `failed`, never `queued`: a mail that may have left is not sent
 //! again.
 
+use runtime::plans::PreparedPool;
 use std::collections::BTreeSet;
 
 use schemas::SendId;
@@ -50,9 +51,9 @@ pub async fn decide(
     decision: OperatorDecision<'_>,
     mut progress: impl FnMut(usize),
 ) -> sqlx::Result<u64> {
-    let mut decided = 0;
+    let (by_key, mut decided) = (PreparedPool::new(pool, 1), 0);
     for chunk in sends.chunks(AT_ONCE) {
-        let mut tx = pool.begin_with(runtime::plans::BEGIN_BY_KEY).await?;
+        let mut tx = by_key.begin().await?;
         decided += decide_some(&mut tx, chunk, decision).await?;
         tx.commit().await?;
         progress(chunk.len());

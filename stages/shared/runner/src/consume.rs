@@ -15,7 +15,7 @@ use std::{
 use async_nats::jetstream::{self, AckKind, consumer::pull};
 use futures::{StreamExt, future};
 use runtime::{
-    Bus, BusError, CommitNotifier, Counter, Gauge, Histogram,
+    Backoff, Bus, BusError, CommitNotifier, Counter, Gauge, Histogram,
     panics::{caught, caught_here},
     trace::{self, TraceContext},
 };
@@ -35,6 +35,8 @@ const PULL_EXPIRES: Duration = Duration::from_secs(2);
 const PULL_GRACE: Duration = Duration::from_secs(3);
 /// Delay until a message is delivered again that reached a stage just after it was paused.
 const PAUSED_DELAY: Duration = Duration::from_secs(1);
+/// The pauses before a message is delivered again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Pause after a failed pull.
 const PULL_BACKOFF: Duration = Duration::from_millis(500);
 
@@ -430,19 +432,7 @@ async fn ensure_consumer(shared: &Shared, intake: &Intake) -> Result<Consumer, B
     }
 }
 
-/// The pause before a message is delivered again: 1 s doubling to a minute. Longer waits are due rows in Postgres.
+/// The pause before a message is delivered again. Longer waits are due rows in Postgres.
 fn backoff(deliveries: i64) -> Duration {
-    let exponent = u32::try_from(deliveries.clamp(1, 7) - 1).unwrap_or(0);
-    Duration::from_secs(2_u64.pow(exponent).min(60))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn backoff_doubles_to_a_minute() {
-        let seconds: Vec<u64> = (1..=9).map(|deliveries| backoff(deliveries).as_secs()).collect();
-        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    }
+    BACKOFF.pause(u32::try_from(deliveries).unwrap_or(1))
 }

@@ -89,8 +89,10 @@ pub struct Deps {
     pub runner: Runner,
     /// For announcements of sweeps; the runner publishes the outputs of `handle`.
     pub bus: Bus,
-    /// A pool in the stages' role.
+    /// A pool in the stages' role, for statements that are planned anew.
     pub pool: sqlx::PgPool,
+    /// The same, for transactions by key that are made over and over.
+    pub by_key: runtime::plans::PreparedPool,
     /// For facts that are committed outside of `handle` and of sweeps; the runner notifies for those.
     pub facts: CommitNotifier,
     /// Makes and checks the tokens in mail.

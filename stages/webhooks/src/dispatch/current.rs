@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use sqlx::PgPool;
+use runtime::plans::PreparedPool;
 use tokio::sync::{mpsc, oneshot};
 
 use super::store::{self, Key, Looked};
@@ -22,11 +22,11 @@ pub(super) struct Question {
 
 /// Answers questions until nobody is left to ask. The statement begins after the question came, so it sees every change that was
 /// committed before.
-pub(super) async fn run(pool: PgPool, mut questions: mpsc::Receiver<Question>) {
+pub(super) async fn run(by_key: PreparedPool, mut questions: mpsc::Receiver<Question>) {
     let mut group = Vec::with_capacity(GROUP_MAX);
     while questions.recv_many(&mut group, GROUP_MAX).await > 0 {
         let keys: Vec<Key> = group.iter().map(|question| question.key).collect::<BTreeSet<_>>().into_iter().collect();
-        let looked: HashMap<Key, Arc<Looked>> = match store::look(&pool, &keys).await {
+        let looked: HashMap<Key, Arc<Looked>> = match store::look(&by_key, &keys).await {
             Ok(rows) => rows.into_iter().map(|row| ((row.tenant_id, row.id), Arc::new(row))).collect(),
             Err(error) => {
                 let error = runtime::db::describe(&error);

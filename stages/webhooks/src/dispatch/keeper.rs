@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures::StreamExt;
 use runner::{Runner, Stage};
 use runtime::{Gauge, panics::caught};
 use schemas::{SubscriptionStatus, subjects};
@@ -30,9 +29,6 @@ const TAKEN_MAX: usize = 256;
 const DUE_MAX: i64 = 20_000;
 /// Endpoints loaded in one go.
 const LOADED_MAX: usize = 256;
-
-/// Pause before a subscription that failed or ended is made anew.
-const HEAR_AGAIN: Duration = Duration::from_secs(1);
 
 struct Keeper {
     shared: Arc<Shared>,
@@ -64,21 +60,7 @@ pub(super) async fn run(shared: Arc<Shared>, runner: Runner) {
 
 /// Hears from other processes that something is due to subscriptions held here. Losing a ring costs a second.
 pub(super) async fn hear(shared: Arc<Shared>) {
-    let heard = async {
-        loop {
-            let subject = shared.bus.prefixed(subjects::DELIVERIES_DUE);
-            match shared.bus.client().subscribe(subject).await {
-                Ok(mut rings) => {
-                    while let Some(ring) = rings.next().await {
-                        rung(&shared, &ring.payload);
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "rings are not heard; the ledger is asked every second"),
-            }
-            tokio::time::sleep(HEAR_AGAIN).await;
-        }
-    };
-    shared.shutdown.run_until_cancelled(heard).await;
+    shared.bus.hear(subjects::DELIVERIES_DUE, &shared.shutdown, |payload| rung(&shared, payload)).await;
 }
 
 fn rung(shared: &Shared, payload: &[u8]) {
@@ -102,7 +84,7 @@ impl Keeper {
         }
         self.endpoints().iter().filter(|endpoint| endpoint.is_idle(IDLE)).for_each(|endpoint| endpoint.close());
         // Retries become due by themselves; one look finds all there are, and who has nothing due is not asked about.
-        let due = store::due_heads(&self.shared.pool, self.shared.id, DUE_MAX).await?;
+        let due = store::due_heads(&self.shared.by_key, self.shared.id, DUE_MAX).await?;
         let (held, free): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, is_held)| *is_held);
         self.look_again(held.into_iter().map(|((_, id), _)| id));
         lock(&self.shared.wanted).extend(free.into_iter().take(TAKEN_MAX).map(|(key, _)| key));
@@ -205,7 +187,7 @@ impl Keeper {
     async fn load_some(&self, hungry: &[(Arc<Endpoint>, Want)]) -> sqlx::Result<()> {
         let wants: Vec<(Key, Want)> =
             hungry.iter().map(|(endpoint, want)| ((endpoint.tenant_id, endpoint.id), *want)).collect();
-        let mut due = store::due(&self.shared.pool, &wants).await?;
+        let mut due = store::due(&self.shared.by_key, &wants).await?;
         let mut wanted = Vec::new();
         let mut shares = Vec::with_capacity(hungry.len());
         for (endpoint, want) in hungry {
@@ -216,7 +198,7 @@ impl Keeper {
             shares.push((endpoint, *want, is_all, lacking));
         }
         let mut jobs =
-            if wanted.is_empty() { Default::default() } else { store::load(&self.shared.pool, &wanted).await? };
+            if wanted.is_empty() { Default::default() } else { store::load(&self.shared.by_key, &wanted).await? };
         let orphans: Vec<_> = wanted.iter().filter(|(_, id, _)| !jobs.contains_key(id)).copied().collect();
         for (endpoint, want, is_all, lacking) in shares {
             let jobs = lacking.iter().filter_map(|(id, _)| jobs.remove(id)).collect();
@@ -232,7 +214,7 @@ impl Keeper {
             return Ok(());
         }
         let keys: Vec<Key> = endpoints.iter().map(|endpoint| (endpoint.tenant_id, endpoint.id)).collect();
-        for looked in store::look(&self.shared.pool, &keys).await? {
+        for looked in store::look(&self.shared.by_key, &keys).await? {
             let Some(endpoint) = lock(&self.shared.endpoints).get(&looked.id).cloned() else { continue };
             if looked.status == SubscriptionStatus::Active && endpoint.is_as(looked.mark()) {
                 continue;

@@ -22,6 +22,7 @@ use chrono::Utc;
 use runner::Deps;
 use runtime::{
     Bus, Gauge, Histogram, Outbound, Vault,
+    plans::PreparedPool,
     trace::{self, Span, SpanKind, TraceContext},
 };
 use schemas::{SubscriptionStatus, new_id};
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     /// This process, as the holder of leases.
     id: Uuid,
     pool: PgPool,
+    by_key: PreparedPool,
     bus: Bus,
     vault: Arc<Vault>,
     outbound: Outbound,
@@ -88,11 +90,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Dispatcher {
     /// Starts delivering, until shut down.
     pub fn start(deps: &Deps, settings: &Settings) -> Self {
+        let by_key = deps.by_key.bulk("webhooks");
         let (results, received) = mpsc::channel(RESULTS);
         let (questions, asked) = mpsc::channel(RESULTS);
         let shared = Arc::new(Shared {
             id: new_id(),
             pool: deps.pool.clone(),
+            by_key: by_key.clone(),
             bus: deps.bus.clone(),
             vault: Arc::clone(&deps.vault),
             outbound: deps.outbound.clone(),
@@ -109,8 +113,8 @@ impl Dispatcher {
             questions,
             shutdown: deps.shutdown.clone(),
         });
-        deps.runner.spawn("webhooks", Recorder::new(deps.pool.clone(), settings.webhook_give_up_after).run(received));
-        deps.runner.spawn("webhooks", current::run(deps.pool.clone(), asked));
+        deps.runner.spawn("webhooks", Recorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
+        deps.runner.spawn("webhooks", current::run(by_key, asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
         deps.runner.supervise("webhooks", move || keeper::run(Arc::clone(&keeping), runner.clone()));
         deps.runner.supervise("webhooks", move || keeper::hear(Arc::clone(&hearing)));

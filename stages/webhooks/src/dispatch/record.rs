@@ -7,9 +7,9 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::{Counter, panics::caught, plans};
+use runtime::{Backoff, Commit, Counter, Gathering, GroupCommitter, commit_each, plans::PreparedPool};
 use schemas::new_id;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -19,8 +19,8 @@ use super::{endpoint::Endpoint, schedule::Verdict};
 const GROUP_MAX: usize = 500;
 /// How long results are gathered: nobody waits for them, and one transaction for many costs who does wait less than one for each.
 const GATHER: Duration = Duration::from_millis(20);
-/// The pause after a transaction that failed.
-const FAILED_PAUSE: Duration = Duration::from_millis(500);
+/// The pauses while Postgres is away.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
 /// Rows an hour's total is spread over.
 const SHARDS: u8 = 16;
 
@@ -60,7 +60,7 @@ impl Tried {
 
 /// Records what comes, until nobody is left to send anything.
 pub(super) struct Recorder {
-    pool: PgPool,
+    by_key: PreparedPool,
     give_up_after: Duration,
     shard: i16,
 }
@@ -79,63 +79,25 @@ struct Standing {
 }
 
 impl Recorder {
-    pub fn new(pool: PgPool, give_up_after: Duration) -> Self {
-        Self { pool, give_up_after, shard: i16::from(rand::random::<u8>() % SHARDS) }
+    pub fn new(by_key: PreparedPool, give_up_after: Duration) -> Self {
+        Self { by_key, give_up_after, shard: i16::from(rand::random::<u8>() % SHARDS) }
     }
 
-    pub async fn run(self, mut tried: mpsc::Receiver<Tried>) {
-        let mut group = Vec::with_capacity(GROUP_MAX);
-        while tried.recv_many(&mut group, GROUP_MAX).await > 0 {
-            if group.len() < GROUP_MAX {
-                tokio::time::sleep(GATHER).await;
-                while group.len() < GROUP_MAX
-                    && let Ok(next) = tried.try_recv()
-                {
-                    group.push(next);
-                }
-            }
-            if caught("webhooks", "task", self.record_all(&group)).await.is_err() {
-                for one in &group {
-                    // One that panics alone is left to its lease, and is tried again.
-                    let _ = caught("webhooks", "task", self.record_all(std::slice::from_ref(one))).await;
-                }
-            }
-            for tried in group.drain(..) {
+    /// Until it is recorded an attempt is held, and not made again here. Should this process end first, another one makes it again. One that
+    /// cannot be recorded costs itself only: it is made again, too.
+    pub async fn run(mut self, tried: mpsc::Receiver<Tried>) {
+        let mut groups = GroupCommitter::new(tried, Gathering { most: GROUP_MAX, busy: 0, window: GATHER });
+        while let Some(group) = groups.next().await {
+            commit_each(&mut self, &group).await;
+            for tried in group {
                 tried.endpoint.recorded(tried.delivery_id);
             }
         }
     }
 
-    /// Until it is recorded it is held, and not tried again here. Should this process end first, another one tries it again. One that
-    /// cannot be recorded costs itself only.
-    async fn record_all(&self, group: &[Tried]) {
-        while let Err(error) = self.record(group).await {
-            if !runtime::db::is_transient(&error) {
-                match group {
-                    [one] => {
-                        tracing::error!(error = runtime::db::describe(&error), delivery_id = %one.delivery_id, "an attempt cannot be recorded; it will be made again");
-                        return;
-                    }
-                    _ => {
-                        for one in group {
-                            Box::pin(self.record_all(std::slice::from_ref(one))).await;
-                        }
-                        return;
-                    }
-                }
-            }
-            tracing::warn!(
-                error = runtime::db::describe(&error),
-                attempts = group.len(),
-                "attempts are not recorded yet"
-            );
-            tokio::time::sleep(FAILED_PAUSE).await;
-        }
-    }
-
     async fn record(&self, group: &[Tried]) -> sqlx::Result<()> {
         let standing = self.standing(group);
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         record_deliveries(&mut tx, group).await?;
         self.add_totals(&mut tx, group).await?;
         standing.write(&mut tx, group).await?;
@@ -175,6 +137,17 @@ impl Recorder {
         let (outcomes, counts): (Vec<String>, Vec<i64>) =
             totals.into_iter().map(|(outcome, count)| (outcome.to_owned(), count)).unzip();
         sqlx::query_file!("queries/totals.sql", &outcomes, &counts, self.shard).execute(db).await.map(drop)
+    }
+}
+
+impl Commit for Recorder {
+    type Entry = Tried;
+    type Answer = ();
+    const TASK: (&'static str, &'static str) = ("webhooks", "task");
+    const RETRY: Option<Backoff> = Some(BACKOFF);
+
+    async fn commit(&mut self, group: &[Tried]) -> sqlx::Result<Vec<()>> {
+        self.record(group).await.map(|()| vec![(); group.len()])
     }
 }
 

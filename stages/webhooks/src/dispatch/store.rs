@@ -6,7 +6,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use runtime::{Vault, plans, trace::TraceContext};
+use runtime::{Vault, plans::PreparedPool, trace::TraceContext};
 use schemas::{
     SubscriptionStatus,
     webhook::{SECRET_PURPOSE, WebhookSecret},
@@ -67,10 +67,10 @@ fn columns(keys: &[Key]) -> (Vec<Uuid>, Vec<Uuid>) {
 }
 
 /// Active subscriptions with something due that nobody else holds, and whether this one does.
-pub(super) async fn due_heads(pool: &PgPool, holder: Uuid, most: i64) -> sqlx::Result<Vec<(Key, bool)>> {
-    let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
-    let rows = sqlx::query_file!("queries/due_heads.sql", most, holder).fetch_all(&mut *tx).await?;
-    tx.commit().await?;
+pub(super) async fn due_heads(by_key: &PreparedPool, holder: Uuid, most: i64) -> sqlx::Result<Vec<(Key, bool)>> {
+    let mut db = by_key.take().await?;
+    let rows = sqlx::query_file!("queries/due_heads.sql", most, holder).fetch_all(&mut *db).await?;
+    db.put_back();
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.is_held)).collect())
 }
 
@@ -119,11 +119,11 @@ pub(super) async fn release_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid) ->
 }
 
 /// What these subscriptions are like now.
-pub(super) async fn look(pool: &PgPool, keys: &[Key]) -> sqlx::Result<Vec<Looked>> {
+pub(super) async fn look(by_key: &PreparedPool, keys: &[Key]) -> sqlx::Result<Vec<Looked>> {
     let (tenants, ids) = columns(keys);
-    let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
-    let rows = sqlx::query_file!("queries/look_at_subscriptions.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
-    tx.commit().await?;
+    let mut db = by_key.take().await?;
+    let rows = sqlx::query_file!("queries/look_at_subscriptions.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    db.put_back();
     let looked = rows.into_iter().map(|row| Looked {
         tenant_id: row.tenant_id,
         id: row.id,
@@ -141,13 +141,13 @@ pub(super) async fn look(pool: &PgPool, keys: &[Key]) -> sqlx::Result<Vec<Looked
 pub(super) type Due = HashMap<Uuid, Vec<(Uuid, DateTime<Utc>)>>;
 
 /// What is due to these subscriptions, as much as each wants, counting from the most overdue and including what it has.
-pub(super) async fn due(pool: &PgPool, wants: &[(Key, Want)]) -> sqlx::Result<Due> {
+pub(super) async fn due(by_key: &PreparedPool, wants: &[(Key, Want)]) -> sqlx::Result<Due> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = wants.iter().map(|(key, _)| *key).unzip();
     let rooms: Vec<i64> =
         wants.iter().map(|(_, want)| i64::try_from(want.room + want.held).unwrap_or(i64::MAX)).collect();
-    let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
-    let rows = sqlx::query_file!("queries/due.sql", &tenants, &ids, &rooms).fetch_all(&mut *tx).await?;
-    tx.commit().await?;
+    let mut db = by_key.take().await?;
+    let rows = sqlx::query_file!("queries/due.sql", &tenants, &ids, &rooms).fetch_all(&mut *db).await?;
+    db.put_back();
     let mut due = Due::new();
     for row in rows {
         due.entry(row.subscription_id).or_default().push((row.delivery_id, row.due_at));
@@ -156,13 +156,16 @@ pub(super) async fn due(pool: &PgPool, wants: &[(Key, Want)]) -> sqlx::Result<Du
 }
 
 /// The deliveries themselves, with their bodies.
-pub(super) async fn load(pool: &PgPool, wanted: &[(Uuid, Uuid, DateTime<Utc>)]) -> sqlx::Result<HashMap<Uuid, Job>> {
+pub(super) async fn load(
+    by_key: &PreparedPool,
+    wanted: &[(Uuid, Uuid, DateTime<Utc>)],
+) -> sqlx::Result<HashMap<Uuid, Job>> {
     let tenants: Vec<Uuid> = wanted.iter().map(|(tenant, ..)| *tenant).collect();
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id, _)| *id).collect();
     let due: HashMap<Uuid, DateTime<Utc>> = wanted.iter().map(|(_, id, due_at)| (*id, *due_at)).collect();
-    let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
-    let rows = sqlx::query_file!("queries/load_deliveries.sql", &tenants, &ids).fetch_all(&mut *tx).await?;
-    tx.commit().await?;
+    let mut db = by_key.take().await?;
+    let rows = sqlx::query_file!("queries/load_deliveries.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    db.put_back();
     let jobs = rows.into_iter().filter_map(|row| {
         let due_at = *due.get(&row.id)?;
         let job = Job {

@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{Deps, StageError, Sweep};
-use runtime::{Bus, Counter, Publication, panics::caught, plans};
+use runtime::{Bus, Counter, Publication, panics::caught, plans::PreparedPool};
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -115,7 +115,7 @@ impl Publisher {
 
 /// Notes whose events nobody has published.
 pub(crate) struct LeftOver {
-    pub pool: PgPool,
+    pub by_key: PreparedPool,
     pub bus: Bus,
 }
 
@@ -130,7 +130,7 @@ impl Sweep for LeftOver {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.by_key.begin().await?;
         let noted = outbox::take_for_feed(&mut tx, FACTS_MAX, OLD).await?;
         if noted.taken.notes == 0 {
             return Ok(0);

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, time::Instant};
 use runner::StageError;
 use runtime::{Counter, Histogram, plans::PreparedPool};
 use schemas::EventType;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 pub(crate) use facts::Told;
@@ -24,12 +24,6 @@ pub(crate) use store::Fresh;
 
 use ledger::outbox;
 use subscribers::Subscribers;
-
-/// Makes events.
-#[derive(Debug)]
-pub(crate) struct FanOut {
-    plans: PreparedPool,
-}
 
 /// What one transaction did.
 #[derive(Debug, Default)]
@@ -41,24 +35,10 @@ pub(crate) struct Done {
     pub feed: Option<Feed>,
 }
 
-impl FanOut {
-    /// For so many at once.
-    pub fn new(pool: &PgPool, at_once: usize) -> Self {
-        Self { plans: PreparedPool::new(pool, at_once) }
-    }
-
-    /// Tells a bounded number of facts.
-    pub async fn once(&self) -> Result<Done, StageError> {
-        let mut connection = self.plans.take().await?;
-        let done = tell(&mut connection).await?;
-        self.plans.put_back(connection);
-        Ok(done)
-    }
-}
-
-async fn tell(db: &mut PgConnection) -> Result<Done, StageError> {
+/// Tells a bounded number of facts.
+pub(crate) async fn tell(by_key: &PreparedPool) -> Result<Done, StageError> {
     let started = Instant::now();
-    let mut tx = db.begin().await?;
+    let mut tx = by_key.begin().await?;
     let noted = outbox::take(&mut tx).await?;
     if noted.taken.notes == 0 {
         tx.rollback().await?;

@@ -19,6 +19,7 @@ async fn messages_of_both_lanes_come_from_the_bus_and_a_drained_stage_has_record
         runner: runner.clone(),
         bus: bus.clone(),
         pool: world.pool.clone(),
+        by_key: runtime::plans::PreparedPool::new(&world.pool, 8),
         facts: CommitNotifier::default(),
         tokens: Arc::new(world.keys.tokens()),
         vault: Arc::new(Vault::new(&world.keys).unwrap()),

@@ -13,7 +13,7 @@ use devtools::servers::TestDatabase;
 use devtools::sink::{Sink, SinkOptions};
 use futures::FutureExt;
 use runner::{Stage, StageError, Sweep};
-use runtime::{Database, MasterKeys, Role, Vault};
+use runtime::{Database, MasterKeys, Role, Vault, plans::PreparedPool};
 use schemas::{
     Lane, MessageKind, Piece, Rendered, RenderedRecipient, SendId, Skeleton, month_of, new_batch_id, new_id,
 };
@@ -134,7 +134,15 @@ impl World {
     pub fn stage_of(&self, settings: &Settings) -> Delivery {
         let vault = Arc::new(Vault::new(&self.keys).unwrap());
         let tokens = Arc::new(self.keys.tokens());
-        Delivery::new(self.pool.clone(), vault, &tokens, self.shutdown.clone(), settings).unwrap()
+        Delivery::new(
+            self.pool.clone(),
+            &PreparedPool::new(&self.pool, 8),
+            vault,
+            &tokens,
+            self.shutdown.clone(),
+            settings,
+        )
+        .unwrap()
     }
 
     pub fn nats_url(&self) -> &str {

@@ -4,16 +4,15 @@
 //! Only the bulk lane has batches that wait: priority batches are announced when they are written.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
-use runtime::Bus;
+use runtime::{Bus, Notifier};
 use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
-use tokio::sync::Notify;
 
 use self::announce::AnnouncedBatch;
 
@@ -51,7 +50,7 @@ pub struct Dispatch {
     backlog: i64,
     connection_backlog: i64,
     reannounce: Duration,
-    launched: Arc<Notify>,
+    launched: Notifier,
     last: Mutex<Option<LastDispatch>>,
 }
 
@@ -86,7 +85,7 @@ impl LastDispatch {
 impl Dispatch {
     /// A scheduler with these limits. `launched` is notified when a launch has written its batches.
     #[must_use]
-    pub fn new(pool: PgPool, bus: Bus, limits: DispatchLimits, launched: Arc<Notify>) -> Self {
+    pub fn new(pool: PgPool, bus: Bus, limits: DispatchLimits, launched: Notifier) -> Self {
         Self {
             pool,
             bus,

@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep};
-use runtime::plans;
-use sqlx::{PgConnection, PgPool};
+use runtime::plans::PreparedPool;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// Rows read in one slice.
@@ -129,7 +129,7 @@ struct Erasure {
 type Cursor = Option<(Uuid, String)>;
 
 /// The sweep. Any number of processes may run it: each takes another contact.
-pub struct Erasures(pub PgPool);
+pub struct Erasures(pub PreparedPool);
 
 #[async_trait]
 impl Sweep for Erasures {
@@ -146,7 +146,7 @@ impl Sweep for Erasures {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let mut tx = self.0.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = self.0.begin().await?;
         let Some(row) = sqlx::query!(
             "select tenant_id, contact_id, address, step, cursor_id, cursor_text, asked_at from erasures
              where finished_at is null and due_at <= now() order by due_at limit 1 for update skip locked"

@@ -44,9 +44,10 @@ async fn measure_signals_a_second() {
     };
     let groups: Vec<Vec<Signal>> =
         (0..GROUPS).map(|group| (0..GROUP).map(|n| signal(group * GROUP + n)).collect()).collect();
+    let by_key = runtime::plans::PreparedPool::new(&rig.pool, 1);
     let started = std::time::Instant::now();
     for group in &groups {
-        let mut tx = rig.pool.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
+        let mut tx = by_key.begin().await.unwrap();
         let recorded = record(&mut tx, group, &[], 0).await.unwrap();
         tx.commit().await.unwrap();
         assert_eq!(recorded.fresh.total(), GROUP as u64);

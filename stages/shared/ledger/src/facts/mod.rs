@@ -107,8 +107,7 @@ struct SendProgress {
 /// Records the signals that are new: facts, first times on the sends, counters on their batches, totals of the hours, and the
 /// suppressions that follow. Unknown sends with evidence become `sent`. Takes effect when the caller commits.
 ///
-/// Locks in the order of the whole ledger: batches, contacts, sends, rollups. The transaction was begun with
-/// [`runtime::plans::BEGIN_BY_KEY`], or has called [`runtime::plans::follow_keys`].
+/// Locks in the order of the whole ledger: batches, contacts, sends, rollups. The transaction is one by key.
 pub async fn record(
     db: &mut PgConnection,
     inputs: &[Signal],

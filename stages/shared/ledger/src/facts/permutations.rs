@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use runtime::plans;
+use runtime::plans::PreparedPool;
 use schemas::{BounceClass, Classification, SendId, Signal, SignalKind, new_id};
 use sqlx::PgPool;
 use stage_rig::Rig;
@@ -109,6 +109,7 @@ fn signal(tenant: Uuid, mail: &MailOrder, fact: usize) -> Signal {
 
 /// Tells the turns of these mails, now one at a time, now several together.
 async fn record_orders(pool: PgPool, tenant: Uuid, batch: Uuid, sends: Vec<MailOrder>, shard: i16, mut chance: Chance) {
+    let by_key = PreparedPool::new(&pool, 1);
     let mut position = 0;
     while position < POSITIONS {
         let to = (position + 1 + chance.below(7)).min(POSITIONS);
@@ -119,7 +120,7 @@ async fn record_orders(pool: PgPool, tenant: Uuid, batch: Uuid, sends: Vec<MailO
                 if *fact == SENT { sent.push(mail.send.0) } else { signals.push(signal(tenant, mail, *fact)) }
             }
         }
-        let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await.unwrap();
+        let mut tx = by_key.begin().await.unwrap();
         sqlx::query(
             "with books as (
                  update batches set fenced = fenced - cardinality($3), sent = sent + cardinality($3) where tenant_id = $1 and id = $2

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use runtime::plans;
+use runtime::plans::PreparedPool;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -91,6 +91,7 @@ pub async fn rescore(
     dry_run: bool,
     mut progress: impl FnMut(&RescoreTotals),
 ) -> sqlx::Result<RescoreTotals> {
+    let by_key = PreparedPool::new(pool, 1);
     let shard = random_shard();
     let floor = scope.since.map_or(Uuid::nil(), first_id);
     let mut after: SendKey = (Uuid::nil(), Uuid::nil());
@@ -104,7 +105,7 @@ pub async fn rescore(
                 .map(|row| (row.tenant_id, row.send_id))
                 .collect();
         let Some(last) = sends.last().copied() else { return Ok(done) };
-        let mut tx = pool.begin_with(plans::BEGIN_BY_KEY).await?;
+        let mut tx = by_key.begin().await?;
         let slice = rescore_slice(&mut tx, sends, shard).await?;
         if dry_run {
             tx.rollback().await?

@@ -14,7 +14,7 @@ use crate::gate::RecipientEligibility;
 use chrono::NaiveDate;
 use runtime::{Counter, Histogram, plans::PreparedPool};
 use schemas::SendState;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
@@ -64,30 +64,17 @@ impl Committed {
 }
 
 impl Commits {
-    /// Connects like `pool`. Every statement here touches a bounded number of rows by primary key.
-    pub fn new(pool: &PgPool, settings: LedgerSettings, shard: i16) -> Self {
+    /// Every statement here touches a bounded number of rows by primary key.
+    pub fn new(connections: PreparedPool, settings: LedgerSettings, shard: i16) -> Self {
         let fence_lease_seconds = settings.fence_lease.as_secs_f64();
-        Self { connections: PreparedPool::new(pool, 1), fence_lease_seconds, quota: settings.quota, shard }
+        Self { connections, fence_lease_seconds, quota: settings.quota, shard }
     }
 
     /// Commits fences and changes together, except those whose contacts another transaction has locked; with `wait` it waits for contacts
     /// to be suppressed. After an error, nothing may be assumed written.
     pub async fn commit(&self, fences: &[ClaimedSend], changes: &[Change], wait: bool) -> sqlx::Result<Committed> {
-        let mut connection = self.connections.take().await?;
-        let committed = self.commit_on(&mut connection, fences, changes, wait).await?;
-        self.connections.put_back(connection);
-        Ok(committed)
-    }
-
-    async fn commit_on(
-        &self,
-        connection: &mut PgConnection,
-        fences: &[ClaimedSend],
-        changes: &[Change],
-        wait: bool,
-    ) -> sqlx::Result<Committed> {
         let started = Instant::now();
-        let mut tx = connection.begin().await?;
+        let mut tx = self.connections.begin().await?;
         let keys = batch_keys(fences.iter().chain(changes.iter().map(|change| &change.send)));
         sql::lock_batches(&mut tx, &keys).await?;
         let locked_elsewhere = lock_suppressed(&mut tx, changes, wait).await?;

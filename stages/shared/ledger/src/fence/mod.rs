@@ -25,7 +25,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::runtime::panics::{Panicked, caught, supervise};
+use ::runtime::{
+    Backoff, Commit, Gathering, GroupCommitter, commit_each, db,
+    panics::{caught, supervise},
+    plans::PreparedPool,
+};
 use chrono::NaiveDate;
 use runner::StageError;
 use sqlx::PgPool;
@@ -53,17 +57,13 @@ const GROUP_MAX: usize = 512;
 const BUSY: usize = 3;
 /// Capacity of a writer's queue; further callers wait.
 const QUEUE: usize = 4_096;
-/// Pause before results are written again.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-/// The longest such pause.
-const RETRY_LONGEST: Duration = Duration::from_secs(5);
+/// Pauses before results are written again while Postgres is away.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// How long a fence is tried again whose contact another transaction has locked. Then its send is released, and its connection is free.
 const UNDECIDED_MAX: Duration = Duration::from_secs(1);
 /// How long a result is postponed that suppresses a contact which another transaction has locked. Then the writer waits for the lock.
 const UNWRITTEN_MAX: Duration = Duration::from_secs(30);
-/// Pause before either is tried again, unless others are to be written sooner.
-const UNDECIDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// A reply code no server gives: debug builds panic on it, which is how tests see what a panic costs.
 pub const POISON: i16 = 599;
@@ -147,15 +147,16 @@ impl Ledger {
         let writers = (0..settings.writers.max(1)).map(|number| {
             let (entries, queue) = mpsc::channel(QUEUE);
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-            let pool = pool.clone();
+            // Nobody else's: a fence waits for no other work. And one for the session, which must not wait for a commit.
+            let connections = PreparedPool::new(pool, if number == 0 { 2 } else { 1 });
             let shard = commit::shard_of(first_shard, number);
             thread::Builder::new().name(format!("ledger-{number}")).spawn(move || {
                 runtime.block_on(async {
                     if number == 0 {
-                        let pool = pool.clone();
-                        tokio::spawn(supervise("delivery", "task", move || session.keep_alive(pool.clone())));
+                        let alive = connections.priority("session");
+                        tokio::spawn(supervise("delivery", "task", move || session.keep_alive(alive.clone())));
                     }
-                    write(queue, Commits::new(&pool, settings, shard), settings.window).await;
+                    write(queue, Commits::new(connections, settings, shard), settings.window).await;
                 });
             })?;
             Ok(entries)
@@ -193,45 +194,12 @@ impl Ledger {
     }
 }
 
-async fn write(mut queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
-    let mut group = Vec::with_capacity(GROUP_MAX);
-    let mut busy_until = Instant::now();
-    while receive(&mut queue, &mut group).await {
-        if Instant::now() < busy_until {
-            gather(&mut queue, &mut group, window).await;
-        }
-        let is_busy = group.len() >= BUSY;
+async fn write(queue: mpsc::Receiver<Entry>, mut commits: Commits, window: Duration) {
+    let mut groups = GroupCommitter::new(queue, Gathering { most: GROUP_MAX, busy: BUSY, window });
+    while let Some(group) = groups.next().await {
+        let commit = Box::pin(commit_group(&mut commits, group));
         // Undecided entries start the next group.
-        let commit = Box::pin(commit_group(&mut commits, std::mem::take(&mut group)));
-        let committed = caught("delivery", TASK, commit).await;
-        group = committed.unwrap_or_default();
-        if is_busy {
-            busy_until = Instant::now() + window;
-        }
-    }
-}
-
-/// Adds waiting entries to a group, and waits for one if the group is empty. `false`: the queue is closed and empty.
-async fn receive(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>) -> bool {
-    if group.is_empty() {
-        return queue.recv_many(group, GROUP_MAX).await > 0;
-    }
-    let remaining = GROUP_MAX.saturating_sub(group.len()).max(1);
-    let end = tokio::time::Instant::now() + UNDECIDED_PAUSE;
-    if let Ok(0) = tokio::time::timeout_at(end, queue.recv_many(group, remaining)).await {
-        tokio::time::sleep_until(end).await;
-    }
-    true
-}
-
-/// Collects entries for one more window: under load, the connections that were just answered send their next entry within it.
-async fn gather(queue: &mut mpsc::Receiver<Entry>, group: &mut Vec<Entry>, window: Duration) {
-    let end = tokio::time::Instant::now() + window;
-    while group.len() < GROUP_MAX {
-        match tokio::time::timeout_at(end, queue.recv_many(group, GROUP_MAX - group.len())).await {
-            Ok(received) if received > 0 => {}
-            _ => return,
-        }
+        groups.put_back(caught("delivery", TASK, commit).await.unwrap_or_default());
     }
 }
 
@@ -252,23 +220,24 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
         }
     }
     let wait = done.iter().any(|(at, _)| at.elapsed() >= UNWRITTEN_MAX);
-    let (committed, written) = match caught("delivery", TASK, commits.commit(&fences, &changes, wait)).await {
+    let (committed, written) = match caught("delivery", TASK, Commits::commit(commits, &fences, &changes, wait)).await {
         Ok(Ok(committed)) => (committed, vec![true; changes.len()]),
         failed => {
-            let error = describe_failure(&failed);
-            tracing::warn!(
-                stage = "delivery",
-                fences = fences.len(),
-                results = changes.len(),
-                error,
-                "ledger commit failed"
-            );
+            let error = match failed {
+                Ok(failed) => failed.as_ref().err().map(db::describe).unwrap_or_default(),
+                Err(panicked) => panicked.to_string(),
+            };
+            let (fences, results) = (fences.len(), changes.len());
+            tracing::warn!(stage = "delivery", fences, results, error, "ledger commit failed");
             // At once: writing the results may take as long as Postgres is away, and they hold connections meanwhile.
             for (_, receiver) in asked.drain(..) {
                 let _ = receiver.send(Fence::Failed);
             }
-            let written = write_until_taken(commits, &changes).await;
-            (Committed::default(), written)
+            let written = commit_each(commits, &changes).await;
+            for (change, _) in changes.iter().zip(&written).filter(|(_, written)| written.is_err()) {
+                tracing::error!(stage = "delivery", send_id = %change.send.id, "the ledger refuses this result; its lease will end it");
+            }
+            (Committed::default(), written.iter().map(Result::is_ok).collect())
         }
     };
     for ((answer, (at, receiver)), send) in committed.fences.iter().zip(asked).zip(fences) {
@@ -289,41 +258,14 @@ async fn commit_group(commits: &mut Commits, group: Vec<Entry>) -> Vec<Entry> {
     undecided
 }
 
-/// Why a group was not committed, without data.
-fn describe_failure(failed: &Result<sqlx::Result<Committed>, Panicked>) -> String {
-    match failed {
-        Ok(Ok(_)) => String::new(),
-        Ok(Err(error)) => ::runtime::db::describe(error),
-        Err(panicked) => panicked.to_string(),
-    }
-}
+/// The results of a group whose fences have failed. One that is refused alone is left to its lease, which turns it into `unknown`.
+impl Commit for Commits {
+    type Entry = Change;
+    type Answer = ();
+    const TASK: (&'static str, &'static str) = ("delivery", TASK);
+    const RETRY: Option<Backoff> = Some(BACKOFF);
 
-/// Writes results again until Postgres takes them; answers for each whether it is written. If Postgres refuses the group itself, or the
-/// group panics, each is written alone, and one that is refused alone is left to its lease, which turns it into `unknown`: one poisonous
-/// result costs itself only.
-async fn write_until_taken(commits: &mut Commits, changes: &[Change]) -> Vec<bool> {
-    let mut pause = RETRY_FIRST;
-    while !changes.is_empty() {
-        match caught("delivery", TASK, commits.commit(&[], changes, true)).await {
-            Ok(Ok(_)) => return vec![true; changes.len()],
-            Ok(Err(error)) if ::runtime::db::is_transient(&error) => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_LONGEST);
-            }
-            refused if changes.len() == 1 => {
-                let send_id = changes[0].send.id;
-                let error = describe_failure(&refused);
-                tracing::error!(stage = "delivery", %send_id, error, "the ledger refuses this result; its lease will end it");
-                return vec![false];
-            }
-            _ => {
-                let mut written = Vec::with_capacity(changes.len());
-                for change in changes {
-                    written.extend(Box::pin(write_until_taken(commits, std::slice::from_ref(change))).await);
-                }
-                return written;
-            }
-        }
+    async fn commit(&mut self, changes: &[Change]) -> sqlx::Result<Vec<()>> {
+        Commits::commit(self, &[], changes, true).await.map(|_| vec![(); changes.len()])
     }
-    Vec::new()
 }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use runtime::plans::PreparedPool;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// How often a session renews its row.
@@ -41,9 +41,7 @@ impl DeliverySession {
     }
 
     /// Renews the session until the future is dropped: it lives as long as the writers.
-    pub async fn keep_alive(self, pool: PgPool) {
-        // A connection of its own, so that busy connections cannot silence it.
-        let connections = PreparedPool::new(&pool, 1);
+    pub async fn keep_alive(self, connections: PreparedPool) {
         let mut ticks = tokio::time::interval(RENEW_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -66,7 +64,7 @@ impl DeliverySession {
         let mut connection = connections.take().await?;
         let (first, last) = (Uuid::from_u64_pair(self.number, 0), Uuid::from_u64_pair(self.number, u64::MAX));
         sqlx::query_file!("queries/fence/renew_session.sql", first, last).execute(&mut *connection).await?;
-        connections.put_back(connection);
+        connection.put_back();
         Ok(())
     }
 }

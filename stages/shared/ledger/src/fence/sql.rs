@@ -404,22 +404,3 @@ pub(super) async fn capture(db: &mut PgConnection, changes: &[&Change]) -> sqlx:
 
 /// Captured mails kept of one tenant.
 const CAPTURES_MAX: i64 = 500;
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use runtime::plans;
-    use sqlx::Connection;
-
-    #[tokio::test]
-    async fn the_ledger_keeps_no_plan_that_was_made_for_an_empty_partition() {
-        let database = devtools::servers::TestDatabase::create().await.unwrap();
-        let url = secrecy::SecretString::from(database.url());
-        runtime::Database::migrate(&url).await.unwrap();
-        let pool = runtime::Database::pool(&url, runtime::Role::Stages, 1).unwrap();
-        let mut connection = pool.acquire().await.unwrap();
-        let mut tx = connection.begin_with(plans::BEGIN_BY_KEY).await.unwrap();
-        let mode: String = sqlx::query_scalar("show plan_cache_mode").fetch_one(&mut *tx).await.unwrap();
-        assert_eq!(mode, "force_custom_plan");
-    }
-}

@@ -10,7 +10,7 @@ use std::{
 use runner::StageError;
 use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{RequestAnnounced, month_of};
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::transactional::first_announcement;
@@ -21,7 +21,7 @@ type MessageKey = (Uuid, Uuid);
 /// Resolves messages to sends, and answers their announcements. A message that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub async fn resolve(
-    plans: &PreparedPool,
+    by_key: &PreparedPool,
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
@@ -32,8 +32,7 @@ pub async fn resolve(
         *notify = notify.or(input.notify.as_ref());
     }
     // If a crash of Postgres loses this commit, the message is still accepted, and is announced again.
-    let mut connection = plans.take().await?;
-    let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
+    let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let states = lock(&mut tx, &asked).await?;
     let accepted: Vec<MessageKey> = in_state(&states, "accepted");
     let handled: Vec<MessageKey> = in_state(&states, "handled");
@@ -45,7 +44,6 @@ pub async fn resolve(
         rung.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
-    plans.put_back(connection);
     rung.iter()
         .map(|key| {
             let notify = asked.get(key).copied().flatten().cloned();

@@ -9,7 +9,7 @@ use std::{
 use runner::StageError;
 use runtime::{Publication, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, SendId, ids::PROMPT_BATCH_MAX, messages::TransactionalPayload, month_of};
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::dispatch::announce::AnnouncedBatch;
@@ -48,13 +48,13 @@ struct Details {
 /// Resolves requests to sends, and answers their announcements. A request that was handled before is announced once more while its
 /// batch has not moved: the process may have died between commit and publication.
 pub async fn resolve(
-    plans: &PreparedPool,
+    by_key: &PreparedPool,
     inputs: &[&RequestAnnounced],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
     let mut publications = Vec::new();
     for asked in portions(inputs) {
-        let rung = resolve_portion(plans, &asked, reannounce).await?;
+        let rung = resolve_portion(by_key, &asked, reannounce).await?;
         for batch in &rung {
             publications.push(batch.publication()?);
         }
@@ -80,13 +80,12 @@ fn portions(inputs: &[&RequestAnnounced]) -> Vec<BTreeSet<BatchKey>> {
 }
 
 async fn resolve_portion(
-    plans: &PreparedPool,
+    by_key: &PreparedPool,
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<AnnouncedBatch>, StageError> {
     // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
-    let mut connection = plans.take().await?;
-    let mut tx = connection.begin_with(BEGIN_ASYNC_COMMIT).await?;
+    let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
     let (accepted, handled) = lock(&mut tx, asked).await?;
     let mut rung = Vec::with_capacity(asked.len());
     if !accepted.is_empty() {
@@ -103,7 +102,6 @@ async fn resolve_portion(
         rung.extend(unmoved(&mut tx, &handled).await?);
     }
     tx.commit().await?;
-    plans.put_back(connection);
     Ok(rung)
 }
 

@@ -1,7 +1,10 @@
 //! A partition without statistics: the first campaign of a month, and of an installation.
 
+use std::time::Duration;
+
 use chrono::NaiveDate;
 use devtools::servers::TestDatabase;
+use runtime::plans::PreparedPool;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use uuid::Uuid;
@@ -37,7 +40,8 @@ async fn a_batch_is_claimed_by_key_in_a_partition_without_statistics() {
     .execute(&mut db)
     .await
     .unwrap();
-    let mut db = db.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
+    let pool = PgPool::connect_lazy(&database.url()).unwrap();
+    let mut db = PreparedPool::new(&pool, 1).begin().await.unwrap();
     let some = "select id, month from sends order by id limit 500";
     let sends: Vec<(Uuid, NaiveDate)> = sqlx::query_as(some).fetch_all(&mut *db).await.unwrap();
     let (ids, months): (Vec<Uuid>, Vec<NaiveDate>) = sends.into_iter().unzip();
@@ -105,8 +109,9 @@ async fn the_ledger_writers_statements_go_by_key_in_tables_without_statistics() 
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let pool = PgPool::connect_lazy(&database.url()).unwrap();
     // Each of them planned anew here: what is judged is the plan that the rows below call for.
-    let pool = runtime::plans::pool_by_kept_key(&pool, 1, &[("plan_cache_mode", "force_custom_plan")]);
-    let mut db = pool.acquire().await.unwrap();
+    let by_key =
+        PreparedPool::with_settings(&pool, 1, &[("plan_cache_mode", "force_custom_plan")], Duration::from_secs(1));
+    let mut db = by_key.take().await.unwrap();
     for statement in statements(&[TENANT]) {
         let Prepared { name, sql, arguments } = statement;
         for sql in [format!("prepare {name} as {sql}"), format!("execute {name}({arguments})")] {

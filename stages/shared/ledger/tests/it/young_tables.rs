@@ -111,7 +111,8 @@ async fn signals_find_their_recipients_by_key_in_tables_without_statistics(
 ) {
     let rig = Rig::new().await;
     let told = told(&rig).await;
-    let mut tx = rig.pool.begin_with(runtime::plans::BEGIN_BY_KEY).await.unwrap();
+    let by_key = runtime::plans::PreparedPool::new(&rig.pool, 1);
+    let mut tx = by_key.begin().await.unwrap();
     let plan = plan_of(&mut tx, statement, takes, &told).await;
     let handled = rows_handled(&plan);
     // A dozen nodes of five hundred rows each. All sends with all contacts would be half a million.

@@ -9,7 +9,7 @@ use std::{
 use async_nats::jetstream::consumer::{Info, pull};
 use async_trait::async_trait;
 use runner::{Intake, Runner, Stage, StageError, Sweep};
-use runtime::{Bus, CommitNotifier, Database, PauseSwitches, Publication, Role, control::ChangeSignal};
+use runtime::{Bus, CommitNotifier, Database, Notifier, PauseSwitches, Publication, Role};
 use schemas::{
     Lane, Resolved,
     subjects::{self, stream},
@@ -105,8 +105,7 @@ impl Rig {
         bus.apply_streams().await.unwrap();
         let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 4).unwrap();
         let shutdown = CancellationToken::new();
-        let switches =
-            PauseSwitches::follow(pool.clone(), bus.clone(), ChangeSignal::default(), true, shutdown.clone());
+        let switches = PauseSwitches::follow(pool.clone(), bus.clone(), Notifier::default(), true, shutdown.clone());
         let runner =
             Runner::new(bus.clone(), CommitNotifier::default(), shutdown.clone()).with_switches(switches.clone());
         Self { bus, pool, switches, runner, toy: Arc::default(), shutdown, _database: database }
@@ -223,8 +222,7 @@ async fn a_pause_outlives_a_restart() {
     rig.pause().await;
     // A process that starts now reads the levers before it fetches anything.
     let shutdown = CancellationToken::new();
-    let again =
-        PauseSwitches::follow(rig.pool.clone(), rig.bus.clone(), ChangeSignal::default(), true, shutdown.clone());
+    let again = PauseSwitches::follow(rig.pool.clone(), rig.bus.clone(), Notifier::default(), true, shutdown.clone());
     assert!(again.is_paused("compliance"), "before the levers are read everything rests");
     eventually("the levers to be read", || async { (!again.is_paused("audience")).then_some(()) }).await;
     assert!(again.is_paused("compliance"));

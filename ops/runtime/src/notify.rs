@@ -1,0 +1,98 @@
+//! "Look now", said within a process and over the bus: coalesced, and without any guarantee. What there is to find stands in the ledger, so
+//! whoever was not told finds it a moment later.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use schemas::{
+    messages::{FactsAnnounced, Message},
+    subjects::{self, header},
+};
+use sqlx::PgPool;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::Bus;
+
+/// Commits within this time are one notification: whoever hears takes all there is.
+const GATHER: Duration = Duration::from_millis(5);
+/// How soon a process knows that somebody listens.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Notifies one listener; what is said before it listens is heard once. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Notifier(Arc<Notify>);
+
+impl Notifier {
+    /// Says it. Never waits.
+    pub fn notify(&self) {
+        self.0.notify_one();
+    }
+
+    /// Returns when it is said; at once, if it was said since.
+    pub async fn notified(&self) {
+        self.0.notified().await;
+    }
+
+    /// Carries what is said to a subject of the bus, at most once in `gather`, until shut down.
+    pub async fn carry<M: Message>(self, bus: Bus, subject: String, gather: Duration, shutdown: CancellationToken) {
+        let subject = bus.prefixed(&subject);
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert(header::SCHEMA, M::SCHEMA);
+        while shutdown.run_until_cancelled(self.notified()).await.is_some() {
+            if let Err(error) = bus.client().publish_with_headers(subject.clone(), headers.clone(), "{}".into()).await {
+                tracing::debug!(%error, "nobody was notified; a sweep finds it");
+            }
+            tokio::time::sleep(gather).await;
+        }
+    }
+}
+
+/// Notifies the webhooks stage of facts that were committed: they stand in `outbox`. While nobody listens for any tenant, it says nothing.
+#[derive(Debug, Clone, Default)]
+pub struct CommitNotifier {
+    committed: Notifier,
+    heard: Arc<AtomicBool>,
+}
+
+impl CommitNotifier {
+    /// Notifies as `stage` until shut down. `pool` may be in either role.
+    #[must_use]
+    pub fn start(stage: &'static str, bus: Bus, pool: PgPool, shutdown: CancellationToken) -> Self {
+        let notifier = Self::default();
+        tokio::spawn(watch(notifier.clone(), pool, shutdown.clone()));
+        let carried = notifier.committed.clone();
+        tokio::spawn(carried.carry::<FactsAnnounced>(bus, subjects::fact(stage), GATHER, shutdown));
+        notifier
+    }
+
+    /// Says that facts may have been committed. Never waits.
+    pub fn ring(&self) {
+        if self.heard.load(Ordering::Relaxed) {
+            self.committed.notify();
+        }
+    }
+}
+
+/// Keeps in mind whether anybody listens at all.
+async fn watch(notifier: CommitNotifier, pool: PgPool, shutdown: CancellationToken) {
+    loop {
+        // Postgres away: nothing is committed either.
+        if let Ok(heard) =
+            sqlx::query_scalar!(r#"select (exists (select from event_feeds) or anybody_listens()) as "heard!""#)
+                .fetch_one(&pool)
+                .await
+        {
+            notifier.heard.store(heard, Ordering::Relaxed);
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
