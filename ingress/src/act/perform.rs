@@ -455,7 +455,7 @@ async fn settle(
                 (None, _) => {}
             }
             tx.commit().await?;
-            ingress.facts.ring();
+            ingress.facts.notify();
             announce(ingress, announcements);
             Ok(reply)
         }

@@ -57,7 +57,7 @@ impl Notifier {
 #[derive(Debug, Clone, Default)]
 pub struct CommitNotifier {
     committed: Notifier,
-    heard: Arc<AtomicBool>,
+    has_listeners: Arc<AtomicBool>,
 }
 
 impl CommitNotifier {
@@ -72,8 +72,8 @@ impl CommitNotifier {
     }
 
     /// Says that facts may have been committed. Never waits.
-    pub fn ring(&self) {
-        if self.heard.load(Ordering::Relaxed) {
+    pub fn notify(&self) {
+        if self.has_listeners.load(Ordering::Relaxed) {
             self.committed.notify();
         }
     }
@@ -83,12 +83,12 @@ impl CommitNotifier {
 async fn watch(notifier: CommitNotifier, pool: PgPool, shutdown: CancellationToken) {
     loop {
         // Postgres away: nothing is committed either.
-        if let Ok(heard) =
+        if let Ok(listens) =
             sqlx::query_scalar!(r#"select (exists (select from event_feeds) or anybody_listens()) as "heard!""#)
                 .fetch_one(&pool)
                 .await
         {
-            notifier.heard.store(heard, Ordering::Relaxed);
+            notifier.has_listeners.store(listens, Ordering::Relaxed);
         }
         tokio::select! {
             () = shutdown.cancelled() => return,

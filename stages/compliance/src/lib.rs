@@ -93,7 +93,7 @@ impl Stage for Compliance {
             let (cleared, withheld) = split_batch(batch, sends);
             if !withheld.is_empty() {
                 withhold::withhold(&self.pool, batch, &withheld).await?;
-                self.facts.ring();
+                self.facts.notify();
             }
             if !cleared.is_empty() {
                 let message = message(batch, inputs, cleared);

@@ -234,7 +234,7 @@ impl Calls {
         let outcome = log.as_ref().map_or("retried", |log| log.outcome);
         moves::write(&mut tx, &[moved], log.as_slice()).await?;
         tx.commit().await?;
-        self.facts.ring();
+        self.facts.notify();
         let labels = [("step_type", StepType::CallProductWebhook.as_str()), ("outcome", outcome)];
         Counter::SequenceStepsTotal.add(1, labels);
         Ok(())

@@ -119,7 +119,7 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
                 tracing::info!(tenant_id = %tenant, domain_id = %id, %from, %to, "a domain's status changed");
             }
             tx.commit().await?;
-            ingress.facts.ring();
+            ingress.facts.notify();
             Ok(())
         }
         Settled::ProvenElsewhere => {

@@ -125,7 +125,7 @@ fn opted_out(ingress: &Ingress, found: OptOut) {
     if found == OptOut::Recorded {
         Counter::SignalsTotal.add(1, [("kind", "unsubscribed"), ("outcome", "recorded")]);
     }
-    ingress.facts.ring();
+    ingress.facts.notify();
 }
 
 /// Who reads: the language, and who sends, for people to recognise. The page works without either.

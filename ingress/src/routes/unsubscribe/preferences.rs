@@ -150,7 +150,7 @@ impl Choosing {
         tx.commit().await?;
         match left {
             Some(found) => opted_out(&ingress, found),
-            None => ingress.facts.ring(),
+            None => ingress.facts.notify(),
         }
         Ok(Some(told))
     }

@@ -54,7 +54,7 @@ struct Shared {
     options: PgConnectOptions,
     connections: usize,
     /// How long a connection is waited for.
-    patience: Duration,
+    acquire_timeout: Duration,
     plans_kept: Duration,
     /// How long one is used before another one takes its place.
     lifetime: Duration,
@@ -119,7 +119,7 @@ impl PreparedPool {
             options: by_key_options(pool, settings).statement_cache_capacity(STATEMENTS),
             connections,
             plans_kept,
-            patience: pool.options().get_acquire_timeout(),
+            acquire_timeout: pool.options().get_acquire_timeout(),
             lifetime: pool.options().get_max_lifetime().unwrap_or(Duration::MAX),
             places: Arc::new(Semaphore::new(connections)),
             bulk: Arc::new(Semaphore::new(connections.saturating_sub(PRIORITY_RESERVE).max(1))),
@@ -159,7 +159,7 @@ impl PreparedPool {
     /// # Errors
     /// When Postgres is away, or no connection was free in time.
     pub async fn take(&self) -> sqlx::Result<PreparedConnection> {
-        let taken = tokio::time::timeout(self.shared.patience, async {
+        let taken = tokio::time::timeout(self.shared.acquire_timeout, async {
             let mut places = Vec::with_capacity(self.limits.len() + 1);
             for limit in self.limits.iter().chain([&self.shared.places]) {
                 places.push(Arc::clone(limit).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?);

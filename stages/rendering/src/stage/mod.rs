@@ -248,7 +248,7 @@ impl Stage for Rendering {
         }
         if !outcome.failures.is_empty() {
             render_failures::record(&self.pool, inputs, &outcome.failures, self.shard).await?;
-            self.facts.ring();
+            self.facts.notify();
         }
         all.extend(to_keep);
         all.extend(bulk);

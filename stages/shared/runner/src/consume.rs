@@ -299,7 +299,7 @@ impl<S: Stage> Worker<S> {
         let work = async {
             let outputs = self.stage.handle(inputs).await?;
             if self.stage.commits_facts(inputs) {
-                self.shared.facts.ring();
+                self.shared.facts.notify();
             }
             let count = outputs.len() as u64;
             self.shared.bus.publish_all(outputs).await?;

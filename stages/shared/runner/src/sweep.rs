@@ -100,7 +100,7 @@ pub(crate) async fn run(
             }
             Ok(found) => {
                 Counter::SweepFoundTotal.add(found, labels);
-                facts.ring();
+                facts.notify();
                 eager += 1;
                 if eager < EAGER_RUNS { Duration::ZERO } else { sweep.interval() }
             }

@@ -90,7 +90,7 @@ pub(crate) async fn accept(
     let stored = serde_json::to_vec(&summary).map_err(|error| ApiError::unexpected(&error))?;
     key.complete(&mut tx, caller.key_id, ACCEPTED, &stored).await?;
     tx.commit().await?;
-    ingress.facts.ring();
+    ingress.facts.notify();
     announce(ingress, bells);
     Ok(summary)
 }
