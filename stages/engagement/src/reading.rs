@@ -1,5 +1,5 @@
-//! Where strangers' bytes are read: away from the reactor, few at a time, with no connection to Postgres in hand. What goes wrong
-//! there costs the one piece that was read. A mail that came back is read in a child process besides.
+//! Reads untrusted bytes: off the reactor, few at a time, without a connection to Postgres. A fault costs only the piece that was read.
+//! Inbound mail is read in a child process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,10 +12,10 @@ use tokio::sync::Semaphore;
 use feedback::provider::{self, Malformed, Told};
 use feedback::report::{self, Arrival, Report};
 
-/// Reads a mail that came back: two octets for where it came to and whether its sender is null, then its head.
+/// Reads an inbound mail: two octets for where it came to and whether its sender is null, then its head.
 pub(crate) const MAIL: Job = Job { kind: "inbound_mail", run: read_mail };
 
-/// Reads a mail that came back. See [`report::read`].
+/// Reads an inbound mail. See [`report::read`].
 pub(crate) async fn mail(
     reader: &Reader,
     head: &[u8],
@@ -34,10 +34,10 @@ fn read_mail(input: &[u8]) -> Result<Vec<u8>, ReadFault> {
     serde_json::to_vec(&report).map_err(|_| ReadFault::Undecodable)
 }
 
-/// Readings of events at the same time in this process.
+/// Events read at the same time in this process.
 static EVENTS: Semaphore = Semaphore::const_new(2);
 
-/// Why an event was not read; another start may end otherwise.
+/// Why an event was not read; another start may succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unread {
     /// It took too long.

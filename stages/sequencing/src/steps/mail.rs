@@ -1,5 +1,5 @@
-//! `send_email`: down the same road as all mail. A step's mails of a group are a batch (or several) in the priority lane; the gate,
-//! the claim and the fence judge each recipient again.
+//! `send_email`: mail through the whole pipeline. A step's mails of a group are a batch (or several) in the priority lane; gate, claim
+//! and fence decide about each recipient again.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! `notify_owner`: a one-off message to the tenant's owner, or to whom the step names. It takes the road of all one-off messages:
-//! stored with its request here, resolved by the audience stage, judged by every gate. It is about the contact, so it goes with
-//! him when he is erased.
+//! `notify_owner`: a one-off message to the tenant's owner, or to the address the step names. It passes the pipeline like all one-off
+//! messages: stored with its request here, resolved by the audience stage, decided by every gate. It is about the contact, so it is erased
+//! with the contact.
 //!
-//! Nobody consents to it, so it is bounded: it goes to the owner's address or one on a proven domain of the tenant, at most once an
+//! It needs no consent, so it is bounded: it goes to the owner's address or one on a proven domain of the tenant, at most once an
 //! hour for each enrollment, and a tenant has an hourly limit. An enrollment that finds no capacity waits for it.
 
 use std::collections::HashMap;

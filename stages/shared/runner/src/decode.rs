@@ -88,7 +88,7 @@ pub trait Decode: Sized + Send + Sync + 'static {
     /// A rejection: the message is set aside.
     fn decode(message: &Incoming<'_>) -> Result<Self, StageError>;
 
-    /// What it is about, for whoever follows it in a trace.
+    /// The work it is about, for its trace.
     fn about(&self) -> Option<About> {
         None
     }

@@ -142,7 +142,7 @@ impl Starts {
         Arc::clone(&self.in_progress).read_owned().await
     }
 
-    /// The place for a message with no other in hand in this process; none when the others are not finished in time.
+    /// The exclusive lock for a message that is handled alone; `None` if the other messages of this process are not finished in time.
     pub(crate) async fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
         timeout(ALONE_TIMEOUT, Arc::clone(&self.in_progress).write_owned()).await.ok()
     }
