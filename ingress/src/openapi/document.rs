@@ -9,6 +9,7 @@ use super::{
     VERSION,
     doc::{Answer, Content, Doc},
     schema::{Field, Schema, id, nullable, optional, required, text_max},
+    tags,
 };
 use crate::act::{Access, Operation, Verb};
 
@@ -62,6 +63,8 @@ pub fn document(operations: &[Operation]) -> Value {
             "description": DESCRIPTION,
         },
         "servers": [{"url": "/"}],
+        "tags": tags::tags(),
+        "x-tagGroups": tags::groups(),
         "paths": paths,
         "components": {
             "schemas": components.schemas,
@@ -291,7 +294,7 @@ impl Written<'_> {
             "operationId": self.doc.id,
             "summary": self.doc.summary,
             "description": self.doc.description,
-            "tags": [tag(path)],
+            "tags": [tags::tag(path)],
             "responses": self.responses(components),
         });
         let parameters = self.parameters(components);
@@ -509,16 +512,5 @@ impl Written<'_> {
             add(*status, code);
         }
         all
-    }
-}
-
-/// The section a path belongs to.
-fn tag(path: &str) -> &str {
-    let path = path.strip_prefix("/v1/").unwrap_or_else(|| path.trim_start_matches('/'));
-    match path.split('/').next() {
-        Some("t" | "u" | "p") => "recipients",
-        Some("health" | "platform" | "openapi.json" | "asyncapi.json" | "docs") => "system",
-        Some(first) => first,
-        None => "system",
     }
 }

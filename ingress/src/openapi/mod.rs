@@ -35,6 +35,7 @@ pub mod doc;
 mod document;
 mod page;
 pub mod schema;
+mod tags;
 pub(crate) mod types;
 
 use std::sync::{Arc, LazyLock};
@@ -90,7 +91,7 @@ struct Served {
 
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
     let document = document(&operations());
-    let (json, page) = (Bytes::from(schemas::catalog::printed(&document)), Bytes::from(page::render(&document)));
+    let (json, page) = (Bytes::from(schemas::catalog::printed(&document)), Bytes::from(page::html()));
     let bus = Bytes::from(asyncapi::text());
     Served {
         json_tag: tag(&json),
@@ -110,28 +111,38 @@ fn tag(bytes: &[u8]) -> HeaderValue {
 
 /// The routes of the contract itself.
 pub(crate) fn routes() -> Routes {
-    Routes::new().get("/openapi.json", open(show_json), doc_json).get("/asyncapi.json", open(show_bus), doc_bus).get(
-        "/docs",
-        open(show_page),
-        doc_page,
-    )
+    Routes::new()
+        .get("/openapi.json", open(show_json), doc_json)
+        .get("/asyncapi.json", open(show_bus), doc_bus)
+        .get("/docs", open(show_page), doc_page)
+        .get("/docs/scalar.js", open(show_script), doc_script)
 }
 
 fn doc_json() -> Doc {
-    Doc::new("getOpenApi", "This document", "With an `ETag`; give it back in `If-None-Match`.")
+    Doc::new("getOpenApi", "Get this document", "With an `ETag`; give it back in `If-None-Match`.")
         .answer_schema(200, "The document", schema::any_object(), json!({"openapi": "3.1.0"}))
         .empty(304, "It has not changed")
 }
 
 fn doc_bus() -> Doc {
-    Doc::new("getAsyncApi", "The contract of the bus", "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.")
+    Doc::new("getAsyncApi", "Get the contract of the bus", "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.")
         .answer_schema(200, "The document", schema::any_object(), json!({"asyncapi": "3.0.0"}))
         .empty(304, "It has not changed")
 }
 
 fn doc_page() -> Doc {
-    Doc::new("getDocs", "This document, to read", "A page that needs neither scripts nor anything from elsewhere.")
-        .other(200, "The page", "text/html")
+    Doc::new(
+        "getDocs",
+        "Read this document in a viewer",
+        "A page that loads nothing from elsewhere, from which requests can be tried.",
+    )
+    .other(200, "The page", "text/html")
+    .empty(304, "It has not changed")
+}
+
+fn doc_script() -> Doc {
+    Doc::new("getDocsScript", "Load the viewer's script", "What the page of this document runs. With an `ETag`.")
+        .other(200, "The script", "text/javascript")
         .empty(304, "It has not changed")
 }
 
@@ -143,6 +154,11 @@ async fn show_json(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Respons
 async fn show_bus(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {
     let served = &*SERVED;
     conditional(&headers, &served.bus_tag, "application/json", &served.bus)
+}
+
+async fn show_script(headers: HeaderMap) -> Response {
+    static TAG: LazyLock<HeaderValue> = LazyLock::new(|| tag(&page::SCRIPT));
+    conditional(&headers, &TAG, "text/javascript; charset=utf-8", &page::SCRIPT)
 }
 
 async fn show_page(State(_): State<Arc<Ingress>>, headers: HeaderMap) -> Response {

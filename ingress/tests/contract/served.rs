@@ -19,7 +19,7 @@ async fn the_document_and_its_page_are_served_to_anybody_and_only_when_they_are_
     let document = get(&edge, "/openapi.json", None).await;
     assert_eq!((document.status.as_u16(), document.header("content-type")), (200, "application/json"));
     assert_eq!(document.bytes, ingress::openapi::text().into_bytes());
-    for path in ["/openapi.json", "/asyncapi.json", "/docs"] {
+    for path in ["/openapi.json", "/asyncapi.json", "/docs", "/docs/scalar.js"] {
         let first = get(&edge, path, None).await;
         let tag = first.header("etag").to_owned();
         assert!(tag.len() > 10, "{path}");
@@ -30,12 +30,16 @@ async fn the_document_and_its_page_are_served_to_anybody_and_only_when_they_are_
 }
 
 #[tokio::test]
-async fn the_page_may_load_nothing_and_run_nothing() {
+async fn the_page_loads_the_viewer_from_here_and_nothing_from_elsewhere() {
     let edge = Edge::start().await;
     let page = get(&edge, "/docs", None).await;
     assert!(page.header("content-type").starts_with("text/html"));
     let policy = page.header("content-security-policy");
-    assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
+    assert!(policy.starts_with("default-src 'none'; script-src 'self' 'sha256-"), "{policy}");
+    assert!(policy.contains("connect-src 'self';") && !policy.contains("http") && !policy.contains("eval"), "{policy}");
     let html = String::from_utf8(page.bytes).unwrap();
-    assert!(html.contains("POST /v1/campaigns/{id}/launch") && !html.contains("<script"));
+    assert!(!html.contains("://") && html.contains(r#"<script src="/docs/scalar.js">"#), "{html}");
+    let script = get(&edge, "/docs/scalar.js", None).await;
+    assert!(script.header("content-type").starts_with("text/javascript"));
+    assert!(script.bytes.len() > 1024 * 1024, "the viewer is not part of the program");
 }
