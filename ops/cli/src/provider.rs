@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use delivery::provider::{Connection, ConnectionSettings, Guard, PROVIDER_PURPOSE, ProviderKind, Reach};
+use delivery::provider::{Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind, ClientSettings};
 use runtime::Vault;
 use schemas::new_id;
 use secrecy::{ExposeSecret, SecretString};
@@ -125,7 +125,7 @@ fn kind(text: &str) -> Result<ProviderKind, String> {
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let guard = Guard::allowing(&args.provider_allow_hosts);
+    let guard = HostPolicy::allowing(&args.provider_allow_hosts);
     match args.command {
         Command::Add(wanted) => {
             let id = add(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, &wanted).await?;
@@ -142,9 +142,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// What a process would open a connection with, for checking and pinging.
-fn reach() -> anyhow::Result<Reach> {
+fn reach() -> anyhow::Result<ClientSettings> {
     let relay: Relay = "smtp://127.0.0.1".parse()?;
-    Ok(Reach {
+    Ok(ClientSettings {
         connections: 1,
         timeout: Duration::from_secs(15),
         connect_timeout: Duration::from_secs(10),
@@ -152,7 +152,7 @@ fn reach() -> anyhow::Result<Reach> {
     })
 }
 
-async fn add(pool: &PgPool, vault: &Vault, guard: &Guard, wanted: &Add) -> anyhow::Result<Uuid> {
+async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &Add) -> anyhow::Result<Uuid> {
     let settings = ConnectionSettings {
         region: wanted.region.clone(),
         domain: wanted.domain.clone(),
@@ -223,7 +223,7 @@ async fn list(pool: &PgPool, tenant: Option<Uuid>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn ping(pool: &PgPool, vault: &Vault, guard: &Guard, id: Uuid) -> anyhow::Result<()> {
+async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> anyhow::Result<()> {
     let row = sqlx::query!("select tenant_id, provider, settings, secret from provider_connections where id = $1", id)
         .fetch_optional(pool)
         .await?

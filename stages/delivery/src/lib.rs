@@ -1,4 +1,4 @@
-//! The delivery stage: rendered messages out to a relay, and what became of each of them.
+//! The delivery stage: sends rendered messages through a provider and records the outcome of each.
 
 pub mod pace;
 pub mod provider;

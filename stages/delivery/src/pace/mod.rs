@@ -1,17 +1,16 @@
 //! Adaptive pacing: how fast mail goes from one sending domain to one receiver.
 //!
-//! - [`rate`](self::Rate): the pace of one path. Deferrals halve it, good answers raise it; what may not go gets a slot.
-//! - [`paths`](self::Paths): all of them, bounded; [`Paces`] shares them between tasks.
-//! - [`schemas::receiver`]: which domains are one receiver.
-//! - [`share`](self::Share): processes tell each other through the ledger.
+//! - [`rate`](self::Rate): the rate of one throttle key. Deferrals halve it, good answers raise it; mail that may not go gets a slot.
+//! - [`throttles`](self::Throttles): all throttle keys, bounded; [`Pacer`] shares them between tasks.
+//! - [`schemas::receiver`]: which domains belong to one receiver.
+//! - [`share`](self::PaceShare): processes tell each other through the ledger.
 //!
-//! A mail that may not go now holds no connection and no worker: it is deferred in the ledger, uncounted, until its slot. Each
-//! process paces its own mail; what one finds out the others take over within seconds, and several processes divide what a
-//! receiver takes as connections divide a line.
+//! A mail that may not go now holds no connection and no worker: it is deferred in the ledger until its slot, and the attempt
+//! does not count. Each process paces its own mail and adopts within seconds what other processes learn about a receiver.
 
-mod paths;
 mod rate;
 mod share;
+mod throttles;
 
 use std::{
     collections::HashMap,
@@ -22,106 +21,117 @@ use std::{
 use tokio::sync::Notify;
 
 use self::{
-    paths::{Paths, Start},
-    rate::Held,
+    rate::ReducedRate,
+    throttles::{StartDecision, Throttles},
 };
 use ledger::schedule::RetryDeadline;
 
-pub(crate) use self::share::Share;
+pub(crate) use self::share::PaceShare;
 pub use self::{
-    paths::{Feedback, Level, MAX_PATHS, Path},
-    rate::{FLOOR, FREE, Turn},
+    rate::{FLOOR, FREE, PacePriority},
+    throttles::{Feedback, MAX_THROTTLES, ThrottleKey, ThrottleLevel},
 };
 
-/// How long a mail waits in place for another one to the same receiver to end.
+/// How long a mail waits for another transaction with the same receiver to end.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a mail may not go now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PutOff {
-    /// It has its turn after so long.
-    #[error("its turn comes later")]
+pub enum PaceRefusal {
+    /// The mail has a slot after this time.
+    #[error("its slot comes later")]
     Throttled(Duration),
-    /// All turns within this time are taken.
-    #[error("all turns for some time are taken")]
+    /// All slots within this time are taken.
+    #[error("all slots for some time are taken")]
     QueueFull(Duration),
-    /// Its receiver has taken nothing for so long that it is given up.
-    #[error("its receiver takes nothing")]
+    /// The receiver has accepted nothing until the mail's retry deadline.
+    #[error("its receiver accepts nothing")]
     RetryDeadlinePassed,
 }
 
-/// All paths of the process, shared.
+/// Paces the mail of the process; shared by all its tasks.
 #[derive(Debug, Clone)]
-pub struct Paces {
-    shared: Arc<Shared>,
+pub struct Pacer {
+    shared: Arc<SharedThrottles>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    paths: Mutex<Paths>,
+struct SharedThrottles {
+    throttles: Mutex<Throttles>,
     freed: Notify,
 }
 
-impl Paces {
-    /// At most `limit` transactions at once to one receiver, and `ceiling` mails a second on one path.
+impl Pacer {
+    /// A pacer with at most `limit` transactions at once to one receiver, and `ceiling` mails a second for one throttle key.
     #[must_use]
     pub fn new(limit: usize, ceiling: Option<f64>) -> Self {
-        let paths = Mutex::new(Paths::new(limit, ceiling, RetryDeadline::Bulk.limit()));
-        Self { shared: Arc::new(Shared { paths, freed: Notify::new() }) }
+        let throttles = Mutex::new(Throttles::new(limit, ceiling, RetryDeadline::Bulk.limit()));
+        Self { shared: Arc::new(SharedThrottles { throttles, freed: Notify::new() }) }
     }
 
-    /// Whether a path is held to a pace now.
+    /// True if a throttle key has a rate limit now.
     #[must_use]
-    pub fn is_held(&self, path: &Path) -> bool {
-        self.shared.lock().is_held(path)
+    pub fn is_limited(&self, key: &ThrottleKey) -> bool {
+        self.shared.lock().is_limited(key)
     }
 
-    /// A permit for mail on a path that is held to a pace. `None`: it is free, or busy for a moment; ask when it comes to it.
+    /// A permit for mail whose throttle key has a rate limit. `None`: there is no limit, or the receiver is busy for a moment; call
+    /// [`Self::acquire`] before sending.
     ///
     /// # Errors
-    /// [`PutOff`] when it may not go now.
-    pub fn try_acquire(&self, path: &Path, turn: Turn, was_tried: bool) -> Result<Option<PacePermit>, PutOff> {
+    /// [`PaceRefusal`] if the mail may not go now.
+    pub fn try_acquire(
+        &self,
+        key: &ThrottleKey,
+        turn: PacePriority,
+        was_tried: bool,
+    ) -> Result<Option<PacePermit>, PaceRefusal> {
         let now = Instant::now();
-        let mut paths = self.shared.lock();
-        if !paths.is_held(path) {
+        let mut throttles = self.shared.lock();
+        if !throttles.is_limited(key) {
             return Ok(None);
         }
-        let answer = paths.start(path, turn, was_tried, now);
-        drop(paths);
+        let answer = throttles.start(key, turn, was_tried, now);
+        drop(throttles);
         match answer {
-            Start::Go => Ok(Some(self.permit(path.clone(), now))),
-            Start::Busy => Ok(None),
-            Start::Later(wait) => Err(PutOff::Throttled(wait)),
-            Start::Far(wait) => Err(PutOff::QueueFull(wait)),
-            Start::RetryDeadlinePassed => Err(PutOff::RetryDeadlinePassed),
+            StartDecision::Start => Ok(Some(self.permit(key.clone(), now))),
+            StartDecision::Busy => Ok(None),
+            StartDecision::Throttled(wait) => Err(PaceRefusal::Throttled(wait)),
+            StartDecision::QueueFull(wait) => Err(PaceRefusal::QueueFull(wait)),
+            StartDecision::RetryDeadlinePassed => Err(PaceRefusal::RetryDeadlinePassed),
         }
     }
 
-    /// Takes over what other processes found out.
-    fn adopt(&self, told: impl Iterator<Item = (Path, Held)>, now: Instant) {
-        let mut paths = self.shared.lock();
-        for (path, held) in told {
-            paths.adopt(&path, held, now);
+    /// Adopts the reduced rates that other processes found.
+    fn adopt(&self, reported: impl Iterator<Item = (ThrottleKey, ReducedRate)>, now: Instant) {
+        let mut throttles = self.shared.lock();
+        for (key, reduced) in reported {
+            throttles.adopt(&key, reduced, now);
         }
     }
 
-    /// Forgets what is idle; answers how the paths are, by family.
-    fn tidy(&self) -> HashMap<&'static str, Level> {
+    /// Removes idle throttle keys and returns the levels by family.
+    fn evict_idle(&self) -> HashMap<&'static str, ThrottleLevel> {
         let now = Instant::now();
-        let mut paths = self.shared.lock();
-        paths.tidy(now);
-        paths.levels(now)
+        let mut throttles = self.shared.lock();
+        throttles.evict_idle(now);
+        throttles.levels(now)
     }
 
-    fn permit(&self, path: Path, began: Instant) -> PacePermit {
-        PacePermit { shared: self.shared.clone(), path, feedback: Feedback::Silent, began }
+    fn permit(&self, key: ThrottleKey, began: Instant) -> PacePermit {
+        PacePermit { shared: self.shared.clone(), key, feedback: Feedback::Silent, began }
     }
 
-    /// Waits, for a moment at most, until a transaction may start. `was_tried`: the mail was refused before.
+    /// Waits until a transaction may start, for a moment at most. `was_tried`: the mail was deferred before.
     ///
     /// # Errors
-    /// [`PutOff`] when it may not: the caller defers the send instead of holding its place.
-    pub async fn acquire(&self, path: Path, turn: Turn, was_tried: bool) -> Result<PacePermit, PutOff> {
+    /// [`PaceRefusal`] if it may not: the caller defers the send and frees its worker.
+    pub async fn acquire(
+        &self,
+        key: ThrottleKey,
+        turn: PacePriority,
+        was_tried: bool,
+    ) -> Result<PacePermit, PaceRefusal> {
         let give_up = tokio::time::Instant::now() + BUSY_WAIT;
         loop {
             // Registered before asking, so that a transaction ending in between is not missed.
@@ -129,59 +139,61 @@ impl Paces {
             tokio::pin!(freed);
             freed.as_mut().enable();
             let now = Instant::now();
-            let answer = self.shared.lock().start(&path, turn, was_tried, now);
+            let answer = self.shared.lock().start(&key, turn, was_tried, now);
             match answer {
-                Start::Go => return Ok(self.permit(path, now)),
-                Start::Later(wait) => return Err(PutOff::Throttled(wait)),
-                Start::Far(wait) => return Err(PutOff::QueueFull(wait)),
-                Start::RetryDeadlinePassed => return Err(PutOff::RetryDeadlinePassed),
-                Start::Busy if turn == Turn::Prompt => freed.await,
-                Start::Busy if tokio::time::Instant::now() >= give_up => return Err(PutOff::Throttled(BUSY_WAIT)),
-                Start::Busy => drop(tokio::time::timeout_at(give_up, freed).await),
+                StartDecision::Start => return Ok(self.permit(key, now)),
+                StartDecision::Throttled(wait) => return Err(PaceRefusal::Throttled(wait)),
+                StartDecision::QueueFull(wait) => return Err(PaceRefusal::QueueFull(wait)),
+                StartDecision::RetryDeadlinePassed => return Err(PaceRefusal::RetryDeadlinePassed),
+                StartDecision::Busy if turn == PacePriority::Prompt => freed.await,
+                StartDecision::Busy if tokio::time::Instant::now() >= give_up => {
+                    return Err(PaceRefusal::Throttled(BUSY_WAIT));
+                }
+                StartDecision::Busy => drop(tokio::time::timeout_at(give_up, freed).await),
             }
         }
     }
 }
 
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Paths> {
-        // The lock is held for map operations only; a panic between them leaves counts that are off by one at worst.
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedThrottles {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Throttles> {
+        // The lock is reduced for map operations only; a panic between them leaves counts that are off by one at worst.
+        self.throttles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A transaction on its way. Ends when dropped.
+/// A permit for one transaction, which ends on drop.
 #[derive(Debug)]
 pub struct PacePermit {
-    shared: Arc<Shared>,
-    path: Path,
+    shared: Arc<SharedThrottles>,
+    key: ThrottleKey,
     feedback: Feedback,
     began: Instant,
 }
 
 impl PacePermit {
-    /// What the receiver has answered.
-    pub fn heard(&mut self, feedback: Feedback) {
+    /// Records what the receiver answered.
+    pub fn record_answer(&mut self, feedback: Feedback) {
         self.feedback = feedback;
     }
 
-    /// The receiver's family.
+    /// The receiver's family, for metrics.
     #[must_use]
     pub fn family(&self) -> &'static str {
-        self.path.receiver.family
+        self.key.receiver.family
     }
 }
 
 impl Drop for PacePermit {
     fn drop(&mut self) {
-        let is_cut = self.shared.lock().finish(&self.path, self.feedback, self.began, Instant::now());
+        let is_cut = self.shared.lock().finish(&self.key, self.feedback, self.began, Instant::now());
         self.shared.freed.notify_waiters();
         if is_cut {
             tracing::info!(
                 stage = "delivery",
-                tenant_id = %self.path.tenant,
-                family = self.path.receiver.family,
-                "a receiver defers; mail to it goes at half the pace"
+                tenant_id = %self.key.tenant,
+                family = self.key.receiver.family,
+                "a receiver defers; mail to it goes at half the rate"
             );
         }
     }
@@ -193,17 +205,17 @@ mod tests {
     use super::*;
     use uuid::Uuid;
 
-    fn path(domain: &str) -> Path {
-        Path::new(Uuid::nil(), "acme.example", domain)
+    fn key(domain: &str) -> ThrottleKey {
+        ThrottleKey::new(Uuid::nil(), "acme.example", domain)
     }
 
     #[tokio::test]
     async fn a_waiting_task_starts_when_another_ends() {
-        let paces = Paces::new(1, None);
-        let first = paces.acquire(path("a.example"), Turn::New, false).await.unwrap();
+        let pacer = Pacer::new(1, None);
+        let first = pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap();
         let waiting = tokio::spawn({
-            let paces = paces.clone();
-            async move { paces.acquire(path("a.example"), Turn::Prompt, false).await.map(drop) }
+            let pacer = pacer.clone();
+            async move { pacer.acquire(key("a.example"), PacePriority::Prompt, false).await.map(drop) }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
@@ -213,21 +225,24 @@ mod tests {
 
     #[tokio::test]
     async fn bulk_mail_does_not_wait_long_for_a_busy_receiver() {
-        let paces = Paces::new(1, None);
-        let _first = paces.acquire(path("a.example"), Turn::New, false).await.unwrap();
-        let second = paces.acquire(path("a.example"), Turn::New, false).await;
-        assert_eq!(second.unwrap_err(), PutOff::Throttled(BUSY_WAIT));
-        assert!(paces.acquire(path("b.example"), Turn::New, false).await.is_ok());
+        let pacer = Pacer::new(1, None);
+        let _first = pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap();
+        let second = pacer.acquire(key("a.example"), PacePriority::New, false).await;
+        assert_eq!(second.unwrap_err(), PaceRefusal::Throttled(BUSY_WAIT));
+        assert!(pacer.acquire(key("b.example"), PacePriority::New, false).await.is_ok());
     }
 
     #[tokio::test]
     async fn a_receiver_that_defers_is_held_and_another_is_not() {
-        let paces = Paces::new(9, None);
+        let pacer = Pacer::new(9, None);
         for _ in 0..2 {
-            paces.acquire(path("a.example"), Turn::New, false).await.unwrap().heard(Feedback::Deferred);
+            pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap().record_answer(Feedback::Deferred);
         }
-        assert!(paces.is_held(&path("a.example")));
-        assert!(matches!(paces.acquire(path("a.example"), Turn::New, false).await, Err(PutOff::Throttled(_))));
-        assert!(paces.acquire(path("b.example"), Turn::New, false).await.is_ok());
+        assert!(pacer.is_limited(&key("a.example")));
+        assert!(matches!(
+            pacer.acquire(key("a.example"), PacePriority::New, false).await,
+            Err(PaceRefusal::Throttled(_))
+        ));
+        assert!(pacer.acquire(key("b.example"), PacePriority::New, false).await.is_ok());
     }
 }

@@ -1,58 +1,58 @@
-//! How fast one path may go: deferrals halve it, good answers raise it. Pure.
+//! The rate of one throttle key: deferrals halve it, good answers raise it. Pure.
 //!
-//! A path is *free* until its receiver defers. Answers are judged in windows: when more than a tenth of at least ten are deferrals,
-//! the path is cut to half of what flowed, at once, and answers of transactions that began before tell nothing more. A window
-//! without any deferral raises it: twice as fast up to where half of what flowed when the trouble began is reached, from there by
-//! a constant step. A path that has come up to [`FREE`] is free again.
+//! The rate is *unlimited* until the receiver defers. Answers are counted in windows: when more than a tenth of at least ten are
+//! deferrals, the rate is cut at once to half of the recent throughput, and answers of transactions that began before the cut no
+//! longer count. A window without any deferral raises the rate: it doubles up to the threshold (half of the throughput when the
+//! deferrals began), and grows by a constant step from there. A rate that reaches [`FREE`] is unlimited again.
 //!
-//! What may not go now is given a time: slots follow each other at the path's pace, a few seconds' mail together, because coming
-//! back costs a passage through the pipeline.
+//! A mail that may not go now gets a slot. Slots follow each other at the rate, a few seconds' mail together, because each
+//! return costs a pass through the pipeline.
 
 use std::time::{Duration, Instant};
 
-/// Mails a second below which no path falls: somebody has to ask whether it is over.
+/// The lowest rate in mails a second: some mail must try whether the receiver accepts again.
 pub const FLOOR: f64 = 0.1;
-/// Mails a second at which a path is free again.
+/// The rate in mails a second from which a throttle key is unlimited again.
 pub const FREE: f64 = 500.0;
 /// The least a clean window adds, in mails a second.
 const LEAST_STEP: f64 = 1.0;
-/// One deferral in so many answers is nothing to slow down for; fewer answers than this count as so many.
+/// One deferral in this many answers is tolerated; fewer answers count as this many.
 const TOLERATED_IN: u32 = 10;
-/// A window is at least so long …
+/// A window lasts at least this long …
 const WINDOW: Duration = Duration::from_secs(1);
-/// … and holds so many answers, …
+/// … and contains at least this many answers, …
 const WINDOW_ANSWERS: u32 = 5;
-/// … unless it is so long.
+/// … unless it lasts this long.
 const WINDOW_LONGEST: Duration = Duration::from_secs(60);
-/// Mail of so long may go at once after a rest.
+/// After idle time, this much time's mail may go at once.
 const BURST: Duration = Duration::from_secs(4);
-/// Mail of so long comes back together.
+/// The mail of this much time shares a slot.
 const CHUNK: Duration = Duration::from_secs(2);
-/// Prompt mail may always borrow this much of what is to come.
+/// Prompt mail may always borrow this many tokens.
 const LEAST_DEBT: f64 = 5.0;
-/// The furthest slot: as far ahead as the trouble is old, between these.
+/// The furthest slot lies as far ahead as the rate has been reduced, within these bounds.
 const HORIZON: (Duration, Duration) = (Duration::from_secs(120), Duration::from_secs(30 * 60));
 
-/// What asks to start.
+/// The priority of a mail that asks to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// Bulk mail that is tried for the first time: after those that were put off.
+pub enum PacePriority {
+    /// Bulk mail that is tried for the first time, after deferred mail.
     New,
-    /// Bulk mail that was deferred or put off and is due.
-    Again,
-    /// Mail somebody waits for: it may borrow of what is to come.
+    /// Bulk mail that was deferred and is due.
+    Retry,
+    /// Priority mail: it may borrow tokens.
     Prompt,
 }
 
-/// The window answers are judged in.
+/// The window in which answers are counted.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct AnswerWindow {
     since: Instant,
     answers: u32,
     deferred: u32,
 }
 
-impl Window {
+impl AnswerWindow {
     fn new(since: Instant) -> Self {
         Self { since, answers: 0, deferred: 0 }
     }
@@ -71,81 +71,81 @@ impl Window {
     }
 }
 
-/// A path that is held to a pace, as processes tell each other.
+/// A reduced rate, as processes share it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Held {
+pub struct ReducedRate {
     /// Mails a second.
     pub limit: f64,
-    /// Below this it is raised by doubling.
+    /// Below this rate it is raised by doubling.
     pub threshold: f64,
-    /// When it was cut last.
+    /// When the rate was cut last.
     pub cut_at: Instant,
-    /// Since when it is not free.
+    /// Since when the rate is reduced.
     pub since: Instant,
-    /// When the receiver last took something, if it has since.
+    /// When the receiver last accepted a mail, if it has since the first cut.
     pub good_at: Option<Instant>,
 }
 
-/// The pace of one path.
+/// The rate of one throttle key.
 #[derive(Debug, Clone)]
 pub(super) struct Rate {
     ceiling: Option<f64>,
-    held: Option<Held>,
-    /// The last cut that is known, also of a path that is free again.
+    reduced: Option<ReducedRate>,
+    /// The last known cut, also after the rate became unlimited again.
     known_cut: Option<Instant>,
-    /// No window was clean since the last cut.
+    /// True until the first window without deferrals after a cut.
     is_falling: bool,
     tokens: f64,
     filled_at: Instant,
-    window: Window,
+    window: AnswerWindow,
     /// Answers a second in the window before.
     throughput: f64,
-    /// The slot given out now, and for how many more.
+    /// The current slot, and how many more mails it takes.
     slot: Instant,
     slot_left: u32,
 }
 
 impl Rate {
-    /// A free path, or with a ceiling one that is held to it.
+    /// An unlimited rate, or one limited to the ceiling.
     pub fn new(ceiling: Option<f64>, now: Instant) -> Self {
         let ceiling = ceiling.map(|ceiling| ceiling.max(FLOOR));
         Self {
             ceiling,
-            held: None,
+            reduced: None,
             known_cut: None,
             is_falling: false,
             tokens: ceiling.map_or(0.0, burst),
             filled_at: now,
-            window: Window::new(now),
+            window: AnswerWindow::new(now),
             throughput: 0.0,
             slot: now,
             slot_left: 0,
         }
     }
 
-    /// Mails a second; `None`: as fast as it goes.
+    /// The limit in mails a second; `None`: unlimited.
     pub fn limit(&self) -> Option<f64> {
-        self.held.map(|held| held.limit).or(self.ceiling)
+        self.reduced.map(|reduced| reduced.limit).or(self.ceiling)
     }
 
-    /// The state to tell others, unless it is free.
-    pub fn held(&self) -> Option<Held> {
-        self.held
+    /// The reduced rate to share, if it is reduced.
+    pub fn reduced(&self) -> Option<ReducedRate> {
+        self.reduced
     }
 
-    /// Whether nothing would be lost by forgetting it.
-    pub fn is_blank(&self) -> bool {
-        self.held.is_none() && self.ceiling.is_none() && self.window.deferred == 0
+    /// True if the state is that of a new rate.
+    pub fn is_default(&self) -> bool {
+        self.reduced.is_none() && self.ceiling.is_none() && self.window.deferred == 0
     }
 
-    /// Whether a mail may start.
-    pub fn admit(&mut self, turn: Turn, now: Instant) -> bool {
+    /// True if a mail may start now.
+    pub fn admit(&mut self, turn: PacePriority, now: Instant) -> bool {
         let Some(limit) = self.limit() else { return true };
         self.fill(limit, now);
         let least = match turn {
-            Turn::New if self.slot > now => return false,
-            Turn::New | Turn::Again => 1.0,
-            Turn::Prompt => 1.0 - burst(limit).max(LEAST_DEBT),
+            PacePriority::New if self.slot > now => return false,
+            PacePriority::New | PacePriority::Retry => 1.0,
+            PacePriority::Prompt => 1.0 - burst(limit).max(LEAST_DEBT),
         };
         if self.tokens < least {
             return false;
@@ -154,10 +154,10 @@ impl Rate {
         true
     }
 
-    /// When a mail that may not start now is to come back. `Err`: all slots are given away; the furthest wait.
+    /// The wait until the mail's slot. `Err`: all slots are taken; the wait until the furthest one.
     pub fn slot(&mut self, now: Instant) -> Result<Duration, Duration> {
         let Some(limit) = self.limit() else { return Ok(Duration::ZERO) };
-        let trouble = self.held.map_or(HORIZON.0, |held| now.saturating_duration_since(held.since));
+        let trouble = self.reduced.map_or(HORIZON.0, |reduced| now.saturating_duration_since(reduced.since));
         let horizon = trouble.clamp(HORIZON.0, HORIZON.1);
         if self.slot_left == 0 || self.slot <= now {
             let chunk = (limit * CHUNK.as_secs_f64()).floor().clamp(1.0, f64::from(u16::MAX));
@@ -172,13 +172,13 @@ impl Rate {
         Ok(self.slot.saturating_duration_since(now))
     }
 
-    /// An answer to a transaction that began at `began`; `in_flight` others have none yet. Whether the path was cut.
-    pub fn heard(&mut self, is_deferral: bool, began: Instant, in_flight: usize, now: Instant) -> bool {
-        if let Some(held) = &mut self.held {
+    /// Records an answer to a transaction that began at `began` while `in_flight` others have none yet. True if the rate was cut.
+    pub fn record_answer(&mut self, is_deferral: bool, began: Instant, in_flight: usize, now: Instant) -> bool {
+        if let Some(reduced) = &mut self.reduced {
             if !is_deferral {
-                held.good_at = Some(now);
+                reduced.good_at = Some(now);
             }
-            if began < held.cut_at {
+            if began < reduced.cut_at {
                 return false;
             }
         }
@@ -193,72 +193,72 @@ impl Rate {
             if self.window.deferred == 0 {
                 self.raise(now);
             }
-            self.window = Window::new(now);
+            self.window = AnswerWindow::new(now);
         }
         false
     }
 
-    /// Half of what flowed, or of what might have.
+    /// Cuts the rate to half of the recent throughput.
     fn cut(&mut self, in_flight: usize, now: Instant) {
         let under_way = f64::from(self.window.answers) + f64::from(u32::try_from(in_flight).unwrap_or(u32::MAX));
         let flowed = self.throughput.max(under_way / self.window.age(now).max(WINDOW).as_secs_f64());
         let before = self.limit().map_or(flowed, |limit| limit.min(flowed));
         let limit = self.within(before / 2.0);
-        let threshold = match self.held {
-            Some(held) if self.is_falling => held.threshold,
+        let threshold = match self.reduced {
+            Some(reduced) if self.is_falling => reduced.threshold,
             _ => limit,
         };
-        let (since, good_at) = self.held.map_or((now, None), |held| (held.since, held.good_at));
+        let (since, good_at) = self.reduced.map_or((now, None), |reduced| (reduced.since, reduced.good_at));
         self.is_falling = true;
-        self.window = Window::new(now);
-        self.set(Held { limit, threshold, cut_at: now, since, good_at }, now);
+        self.window = AnswerWindow::new(now);
+        self.set(ReducedRate { limit, threshold, cut_at: now, since, good_at }, now);
         self.tokens = self.tokens.min(0.0);
     }
 
     fn raise(&mut self, now: Instant) {
         self.is_falling = false;
-        let Some(held) = self.held else { return };
-        let doubled = (held.limit * 2.0).min(held.threshold);
-        let stepped = held.limit + (held.threshold / 10.0).max(LEAST_STEP);
-        let limit = if held.limit < held.threshold { doubled } else { stepped };
+        let Some(reduced) = self.reduced else { return };
+        let doubled = (reduced.limit * 2.0).min(reduced.threshold);
+        let stepped = reduced.limit + (reduced.threshold / 10.0).max(LEAST_STEP);
+        let limit = if reduced.limit < reduced.threshold { doubled } else { stepped };
         if limit >= self.ceiling.unwrap_or(FREE) {
-            self.held = None;
+            self.reduced = None;
             self.slot = now;
             return;
         }
-        self.set(Held { limit: self.within(limit), ..held }, now);
+        self.set(ReducedRate { limit: self.within(limit), ..reduced }, now);
     }
 
-    /// What another process has found out, unless it is known already.
-    pub fn adopt(&mut self, told: Held, now: Instant) {
-        /// Clocks of two processes meet within this.
+    /// Adopts a cut that another process found, unless it is known already.
+    pub fn adopt(&mut self, reported: ReducedRate, now: Instant) {
+        /// The largest difference of two processes' clocks.
         const SAME: Duration = Duration::from_secs(1);
-        if self.known_cut.is_some_and(|known| told.cut_at <= known + SAME) {
+        if self.known_cut.is_some_and(|known| reported.cut_at <= known + SAME) {
             return;
         }
-        let limit = self.within(self.held.map_or(told.limit, |held| held.limit.min(told.limit)));
-        let since = self.held.map_or(told.since, |held| held.since.min(told.since));
-        let good_at = self.held.map_or(told.good_at, |held| held.good_at.max(told.good_at));
-        self.set(Held { limit, since, good_at, ..told }, now);
+        let limit = self.within(self.reduced.map_or(reported.limit, |reduced| reduced.limit.min(reported.limit)));
+        let since = self.reduced.map_or(reported.since, |reduced| reduced.since.min(reported.since));
+        let good_at = self.reduced.map_or(reported.good_at, |reduced| reduced.good_at.max(reported.good_at));
+        self.set(ReducedRate { limit, since, good_at, ..reported }, now);
         self.tokens = self.tokens.min(burst(limit));
     }
 
-    /// For how long the receiver has taken nothing at all.
-    pub fn barren(&self, now: Instant) -> Duration {
-        let since = |held: Held| held.good_at.map_or(held.since, |good| good.max(held.since));
-        self.held.map_or(Duration::ZERO, |held| now.saturating_duration_since(since(held)))
+    /// How long the receiver has accepted nothing.
+    pub fn refused_for(&self, now: Instant) -> Duration {
+        let since = |reduced: ReducedRate| reduced.good_at.map_or(reduced.since, |good| good.max(reduced.since));
+        self.reduced.map_or(Duration::ZERO, |reduced| now.saturating_duration_since(since(reduced)))
     }
 
-    /// How many mails have a slot before them.
+    /// How many mails wait for a slot.
     pub fn waiting(&self, now: Instant) -> f64 {
         self.limit().map_or(0.0, |limit| limit * self.slot.saturating_duration_since(now).as_secs_f64())
     }
 
-    /// A new pace; the slots that were given out move with it.
-    fn set(&mut self, held: Held, now: Instant) {
+    /// Sets a new rate. Slots that were given out keep their order.
+    fn set(&mut self, reduced: ReducedRate, now: Instant) {
         if let Some(before) = self.limit() {
             self.fill(before, now);
-            let ahead = self.slot.saturating_duration_since(now).as_secs_f64() * before / held.limit;
+            let ahead = self.slot.saturating_duration_since(now).as_secs_f64() * before / reduced.limit;
             self.slot = now + Duration::from_secs_f64(ahead.min(HORIZON.1.as_secs_f64()));
         } else {
             self.filled_at = now;
@@ -266,8 +266,8 @@ impl Rate {
             self.tokens = 0.0;
         }
         self.slot_left = 0;
-        self.known_cut = Some(held.cut_at);
-        self.held = Some(held);
+        self.known_cut = Some(reduced.cut_at);
+        self.reduced = Some(reduced);
     }
 
     fn within(&self, limit: f64) -> f64 {

@@ -1,5 +1,5 @@
-//! What one process finds out about a receiver, the others take over: through the ledger, a second or two later. What is told is
-//! kept for an hour, so a process that starts knows it, too.
+//! Shares reduced rates between processes through the ledger, within a second or two. Rows are valid for an hour, so a process
+//! that starts adopts them, too.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -13,84 +13,89 @@ use schemas::receiver::{Receiver, families};
 use sqlx::PgPool;
 
 use super::{
-    Paces,
-    paths::{News, Path},
-    rate::Held,
+    Pacer,
+    rate::ReducedRate,
+    throttles::{ThrottleChange, ThrottleKey},
 };
 
-/// How often.
-const EVERY: Duration = Duration::from_secs(1);
-/// For how long what was told is good, in seconds.
-const TOLD_FOR: f64 = 3_600.0;
-/// What is told and heard is looked for this much further back, in seconds: commits take a moment.
-const OVERLAP: f64 = 5.0;
-/// Paths told of at once; more are told of the next time.
-const TELL_AT_ONCE: usize = 500;
-/// Paths heard of at once.
-const HEAR_AT_ONCE: i64 = 5_000;
+/// How often rates are shared.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long a published rate is valid, in seconds.
+const PACE_LIFE_SECONDS: f64 = 3_600.0;
+/// How much further back rows are read, in seconds: a commit takes a moment.
+const OVERLAP_SECONDS: f64 = 5.0;
+/// Throttles told of at once; more are told of the next time.
+const CHANGES_MAX: usize = 500;
+/// Throttles heard of at once.
+const ROWS_MAX: i64 = 5_000;
 
-/// The sweep that tells and hears.
-pub(crate) struct Share {
+/// The sweep that publishes and reads rates.
+pub(crate) struct PaceShare {
     pool: PgPool,
-    paces: Paces,
-    heard_at: Mutex<Option<Instant>>,
+    pacer: Pacer,
+    read_at: Mutex<Option<Instant>>,
 }
 
-impl Share {
-    pub fn new(pool: PgPool, paces: Paces) -> Self {
-        Self { pool, paces, heard_at: Mutex::new(None) }
+impl PaceShare {
+    pub fn new(pool: PgPool, pacer: Pacer) -> Self {
+        Self { pool, pacer, read_at: Mutex::new(None) }
     }
 
-    async fn tell(&self) -> sqlx::Result<()> {
-        let mut news = self.paces.shared.lock().news(TELL_AT_ONCE);
-        if news.is_empty() {
+    async fn publish_changes(&self) -> sqlx::Result<()> {
+        let mut changes = self.pacer.shared.lock().take_changes(CHANGES_MAX);
+        if changes.is_empty() {
             return Ok(());
         }
-        news.sort_by(|a, b| key(&a.path).cmp(&key(&b.path)));
-        let told = self.tell_of(&news).await;
-        if told.is_err() {
-            self.paces.shared.lock().untold(&news);
+        changes.sort_by(|a, b| sort_key(&a.key).cmp(&sort_key(&b.key)));
+        let published = self.write_changes(&changes).await;
+        if published.is_err() {
+            self.pacer.shared.lock().return_changes(&changes);
         }
-        told
+        published
     }
 
-    async fn tell_of(&self, news: &[News]) -> sqlx::Result<()> {
+    async fn write_changes(&self, changes: &[ThrottleChange]) -> sqlx::Result<()> {
         let now = Instant::now();
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
-        let held: Vec<(&Path, Held)> = news.iter().filter_map(|news| Some((&news.path, news.held?))).collect();
-        if !held.is_empty() {
-            let (tenants, domains, receivers) = columns(held.iter().map(|(path, _)| *path));
+        let reduced: Vec<(&ThrottleKey, ReducedRate)> =
+            changes.iter().filter_map(|change| Some((&change.key, change.reduced?))).collect();
+        if !reduced.is_empty() {
+            let (tenants, domains, receivers) = columns(reduced.iter().map(|(key, _)| *key));
             sqlx::query_file!(
-                "queries/pace_tell.sql",
+                "queries/pace_publish.sql",
                 &tenants,
                 &domains,
                 &receivers,
-                &held.iter().map(|(_, held)| held.limit).collect::<Vec<f64>>(),
-                &held.iter().map(|(_, held)| held.threshold).collect::<Vec<f64>>(),
-                &held.iter().map(|(_, held)| age(held.cut_at)).collect::<Vec<f64>>(),
-                &held.iter().map(|(_, held)| age(held.since)).collect::<Vec<f64>>(),
-                &held.iter().map(|(_, held)| held.good_at.map(age)).collect::<Vec<Option<f64>>>() as &[Option<f64>],
+                &reduced.iter().map(|(_, reduced)| reduced.limit).collect::<Vec<f64>>(),
+                &reduced.iter().map(|(_, reduced)| reduced.threshold).collect::<Vec<f64>>(),
+                &reduced.iter().map(|(_, reduced)| age(reduced.cut_at)).collect::<Vec<f64>>(),
+                &reduced.iter().map(|(_, reduced)| age(reduced.since)).collect::<Vec<f64>>(),
+                &reduced.iter().map(|(_, reduced)| reduced.good_at.map(age)).collect::<Vec<Option<f64>>>()
+                    as &[Option<f64>],
             )
             .execute(&self.pool)
             .await?;
         }
-        let free: Vec<&Path> = news.iter().filter(|news| news.held.is_none()).map(|news| &news.path).collect();
+        let free: Vec<&ThrottleKey> =
+            changes.iter().filter(|change| change.reduced.is_none()).map(|change| &change.key).collect();
         if !free.is_empty() {
             let (tenants, domains, receivers) = columns(free.into_iter());
-            sqlx::query_file!("queries/pace_free.sql", &tenants, &domains, &receivers).execute(&self.pool).await?;
+            sqlx::query_file!("queries/pace_release.sql", &tenants, &domains, &receivers).execute(&self.pool).await?;
         }
         Ok(())
     }
 
-    async fn hear(&self) -> sqlx::Result<()> {
+    async fn read_changes(&self) -> sqlx::Result<()> {
         let asked_at = Instant::now();
-        let heard_at = *self.heard_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = heard_at.map_or(TOLD_FOR, |at| (asked_at - at).as_secs_f64() + OVERLAP).min(TOLD_FOR);
-        let rows = sqlx::query_file!("queries/pace_hear.sql", since, HEAR_AT_ONCE).fetch_all(&self.pool).await?;
+        let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = read_at
+            .map_or(PACE_LIFE_SECONDS, |at| (asked_at - at).as_secs_f64() + OVERLAP_SECONDS)
+            .min(PACE_LIFE_SECONDS);
+        let rows = sqlx::query_file!("queries/pace_read.sql", since, ROWS_MAX).fetch_all(&self.pool).await?;
         let now = Instant::now();
         let at = |age: f64| now.checked_sub(Duration::try_from_secs_f64(age).unwrap_or_default()).unwrap_or(now);
-        let told = rows.into_iter().map(|row| {
-            let held = Held {
+        let published = rows.into_iter().map(|row| {
+            let reduced = ReducedRate {
                 limit: row.rate,
                 threshold: row.threshold,
                 cut_at: at(row.cut_age),
@@ -98,19 +103,19 @@ impl Share {
                 good_at: row.good_age.map(at),
             };
             let receiver = Receiver::named(&row.receiver);
-            (Path { tenant: row.tenant_id, sending_domain: row.sending_domain.into(), receiver }, held)
+            (ThrottleKey { tenant: row.tenant_id, sending_domain: row.sending_domain.into(), receiver }, reduced)
         });
-        self.paces.adopt(told, now);
-        *self.heard_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
+        self.pacer.adopt(published, now);
+        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
         Ok(())
     }
 
-    /// Forgets what is idle, and shows the levels.
-    fn tidy(&self) {
-        let levels = self.paces.tidy();
+    /// Removes idle throttle keys and sets the gauges.
+    fn report_levels(&self) {
+        let levels = self.pacer.evict_idle();
         for family in families() {
             let level = levels.get(family).copied().unwrap_or_default();
-            Gauge::PaceKeysThrottled.set(level.held as f64, [("receiver", family)]);
+            Gauge::PaceKeysThrottled.set(level.reduced as f64, [("receiver", family)]);
             Gauge::PaceRate.set(level.limit, [("receiver", family)]);
             Gauge::PaceWaiting.set(level.waiting, [("receiver", family)]);
         }
@@ -118,13 +123,13 @@ impl Share {
 }
 
 #[async_trait]
-impl Sweep for Share {
+impl Sweep for PaceShare {
     fn name(&self) -> &'static str {
-        "paces"
+        "share_pace"
     }
 
     fn interval(&self) -> Duration {
-        EVERY
+        INTERVAL
     }
 
     fn stops_when_paused(&self) -> bool {
@@ -132,24 +137,24 @@ impl Sweep for Share {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        self.tell().await?;
-        self.hear().await?;
-        self.tidy();
+        self.publish_changes().await?;
+        self.read_changes().await?;
+        self.report_levels();
         Ok(0)
     }
 }
 
-fn key(path: &Path) -> (uuid::Uuid, &str, &str) {
-    (path.tenant, &path.sending_domain, &path.receiver.name)
+fn sort_key(key: &ThrottleKey) -> (uuid::Uuid, &str, &str) {
+    (key.tenant, &key.sending_domain, &key.receiver.name)
 }
 
 /// The columns of the key.
-fn columns<'a>(paths: impl Iterator<Item = &'a Path>) -> (Vec<uuid::Uuid>, Vec<String>, Vec<String>) {
+fn columns<'a>(throttles: impl Iterator<Item = &'a ThrottleKey>) -> (Vec<uuid::Uuid>, Vec<String>, Vec<String>) {
     let mut columns = (Vec::new(), Vec::new(), Vec::new());
-    for path in paths {
-        columns.0.push(path.tenant);
-        columns.1.push(path.sending_domain.to_string());
-        columns.2.push(path.receiver.name.to_string());
+    for key in throttles {
+        columns.0.push(key.tenant);
+        columns.1.push(key.sending_domain.to_string());
+        columns.2.push(key.receiver.name.to_string());
     }
     columns
 }

@@ -1,4 +1,4 @@
-//! A tenant's account with a provider: settings that are not secret, and the secret, made into a way out.
+//! A tenant's account with a provider: its settings and its secret become a [`Provider`].
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{
-    Guard, Provider, ProviderKind, Reach, SmtpProvider,
-    guard::{is_region, own_url},
+    ClientSettings, HostPolicy, Provider, ProviderKind, SmtpProvider,
+    host_policy::{is_region, own_url},
     http::{self, HttpProvider},
-    paced::{Paced, Turns},
+    rate_limit::{RateLimited, SlotLimiter},
 };
 use smtp::{Pool, Relay, SmtpSettings};
 
-/// What is not secret about a connection: `provider_connections.settings`.
+/// The settings of a connection that are not secret: `provider_connections.settings`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionSettings {
@@ -34,21 +34,21 @@ pub struct ConnectionSettings {
     /// Most mails a second, of each delivery process; no limit of ours if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_per_second: Option<u32>,
-    /// Where the API is, if not at the provider's own address: a stand-in the operator allows.
+    /// The API's URL if it is not the provider's own: a test server that the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<Url>,
 }
 
-/// Why settings and secret make no connection. Never carries the secret.
+/// Why a connection's settings or secret cannot work. Never contains the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionFault {
     /// A setting the provider needs is missing.
     #[error("{0} is needed for this provider")]
     Missing(&'static str),
-    /// A setting that is not of this provider.
+    /// A setting that belongs to another provider.
     #[error("{0} is not a setting of this provider")]
     Foreign(&'static str),
-    /// A setting that cannot be.
+    /// A setting with an invalid value.
     #[error("{0} is not valid")]
     Invalid(&'static str),
     /// The base URL is neither the provider's own nor allowed.
@@ -64,40 +64,44 @@ pub enum ConnectionFault {
 pub struct Connection {
     /// Which provider.
     pub kind: ProviderKind,
-    /// What is not secret.
+    /// The settings that are not secret.
     pub settings: ConnectionSettings,
     /// SMTP: the relay's URL, as the setting `smtp-url`. SES: `access key id:secret access key[:session token]`. Others: the API key.
     pub secret: SecretString,
 }
 
 impl Connection {
-    /// Checks the settings and makes the ways out, for the bulk and the priority lane: they share the account's rate. Touches no
-    /// network.
+    /// Checks the settings and makes the providers of the bulk and the priority lane, which share the account's rate limit. Does no
+    /// network access.
     ///
     /// # Errors
     /// [`ConnectionFault`].
-    pub fn open(&self, reach: &Reach, guard: &Guard) -> Result<[Box<dyn Provider>; 2], ConnectionFault> {
+    pub fn open(
+        &self,
+        client: &ClientSettings,
+        host_policy: &HostPolicy,
+    ) -> Result<[Box<dyn Provider>; 2], ConnectionFault> {
         self.check()?;
-        let turns = self.settings.max_per_second.map(|rate| Arc::new(Turns::new(rate)));
-        let way = |lane| -> Result<Box<dyn Provider>, ConnectionFault> {
-            let provider = self.unpaced(reach, guard)?;
-            Ok(match &turns {
-                Some(turns) => Box::new(Paced::new(provider, turns.clone(), lane)),
+        let limiter = self.settings.max_per_second.map(|rate| Arc::new(SlotLimiter::new(rate)));
+        let make = |lane| -> Result<Box<dyn Provider>, ConnectionFault> {
+            let provider = self.unpaced(client, host_policy)?;
+            Ok(match &limiter {
+                Some(limiter) => Box::new(RateLimited::new(provider, limiter.clone(), lane)),
                 None => provider,
             })
         };
-        Ok([way(Lane::Bulk)?, way(Lane::Priority)?])
+        Ok([make(Lane::Bulk)?, make(Lane::Priority)?])
     }
 
-    fn unpaced(&self, reach: &Reach, guard: &Guard) -> Result<Box<dyn Provider>, ConnectionFault> {
+    fn unpaced(&self, client: &ClientSettings, host_policy: &HostPolicy) -> Result<Box<dyn Provider>, ConnectionFault> {
         if self.kind == ProviderKind::Smtp {
-            return self.smtp(reach);
+            return self.smtp(client);
         }
         let base = match &self.settings.base_url {
             Some(url) => url.clone(),
             None => own_url(self.kind, &self.settings).ok_or(ConnectionFault::Invalid("region"))?,
         };
-        if !guard.permits(self.kind, &base) {
+        if !host_policy.permits(self.kind, &base) {
             return Err(ConnectionFault::BaseUrl);
         }
         let api: Box<dyn http::Api> = match self.kind {
@@ -108,12 +112,12 @@ impl Connection {
             ProviderKind::Mailgun => Box::new(http::Mailgun::new(&self.settings, self.secret.clone())?),
             ProviderKind::Resend => Box::new(http::Resend::new(self.secret.clone())),
         };
-        Ok(Box::new(HttpProvider::new(api, base, reach)?))
+        Ok(Box::new(HttpProvider::new(api, base, client)?))
     }
 
-    fn smtp(&self, reach: &Reach) -> Result<Box<dyn Provider>, ConnectionFault> {
+    fn smtp(&self, client: &ClientSettings) -> Result<Box<dyn Provider>, ConnectionFault> {
         let relay: Relay = self.secret.expose_secret().parse().map_err(|_| ConnectionFault::Invalid("secret"))?;
-        let settings = SmtpSettings { relay, max_connections: reach.connections, ..reach.smtp.clone() };
+        let settings = SmtpSettings { relay, max_connections: client.connections, ..client.smtp.clone() };
         let pool = Pool::new(settings).map_err(|_| ConnectionFault::Setup)?;
         Ok(Box::new(SmtpProvider::new(pool)))
     }

@@ -1,15 +1,15 @@
-//! Ways out: what delivery asks of a provider, and those there are.
+//! Providers: what delivery asks of a provider, and the kinds there are.
 //!
-//! A handover has two halves with the fence between them. [`Provider::open`] does everything that can be done before
-//! anything of the message leaves: an SMTP transaction is brought to 354, an HTTP request is built and gets its place.
-//! Then the caller fences in the ledger, and [`PreparedSend::send`] hands the message over; dropping an [`PreparedSend`] abandons it.
-//! What an answer means is decided here, in the words of [`Decision`]: nothing above knows which provider it was.
+//! A send has two halves with the fence between them. [`Provider::prepare`] does everything that can be done before any part
+//! of the message leaves: an SMTP transaction is brought to 354, an HTTP request is built and gets its permit. Then the
+//! caller fences in the ledger, and [`PreparedSend::send`] sends the message. Dropping a [`PreparedSend`] abandons it. Each
+//! provider translates its answers to a [`Decision`]: the caller does not know which provider it was.
 
 mod connection;
-mod guard;
+mod host_policy;
 mod http;
-mod paced;
 mod ping;
+mod rate_limit;
 mod relay;
 
 #[cfg(test)]
@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 pub use connection::{Connection, ConnectionFault, ConnectionSettings};
-pub use guard::Guard;
+pub use host_policy::HostPolicy;
 pub use ping::PingFault;
 pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
 
@@ -29,10 +29,10 @@ pub use ledger::fence::Answer;
 use smtp::classify::{Class, Decision};
 use smtp::{Envelope, Message};
 
-/// The ways out there are. One word each: in the ledger, in settings, in metrics.
+/// The kinds of providers. The ledger, settings and metrics use the same word for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProviderKind {
-    /// A relay.
+    /// An SMTP relay.
     Smtp,
     /// Amazon SES, API v2, raw messages.
     Ses,
@@ -47,11 +47,11 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: &'static [Self] =
         &[Self::Smtp, Self::Ses, Self::Postmark, Self::Sendgrid, Self::Mailgun, Self::Resend];
 
-    /// The word.
+    /// The word for this kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -74,39 +74,38 @@ impl ProviderKind {
 /// The vault's purpose for a connection's secret.
 pub const PROVIDER_PURPOSE: &str = "provider";
 
-/// Which DKIM signature of ours a mail takes along.
+/// Which DKIM signature of ours the provider needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Signing {
-    /// The message leaves as it is: signed, unless the platform's relay is set to sign.
+    /// The provider forwards the message unchanged: we sign it, unless the platform's relay is set to sign.
     Whole,
-    /// The message leaves as it is, but the provider writes its own Message-ID and Date: signed without them.
+    /// The provider replaces Message-ID and Date: we sign the message without these two fields.
     Stamped,
-    /// The provider builds the message anew and signs it with the key of its own record.
+    /// The provider builds a new message and signs it with its own key.
     None,
 }
 
-/// How to reach tenants' providers.
+/// Limits and timeouts of the clients for tenants' providers.
 #[derive(Debug, Clone)]
-pub struct Reach {
-    /// Handovers at once to one account.
+pub struct ClientSettings {
+    /// Mails in flight to one account at once.
     pub connections: usize,
-    /// Longest an HTTP exchange may take, from connecting to the last octet of the answer.
+    /// Longest time of an HTTP exchange, from connecting to the last byte of the reply.
     pub timeout: Duration,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
-    /// The settings SMTP connections share with the platform's relay: EHLO name, timeouts.
+    /// The settings that tenants' SMTP connections share with the platform's relay: EHLO name, timeouts.
     pub smtp: smtp::SmtpSettings,
 }
 
-/// One mail on its way.
+/// One mail that is about to be sent.
 #[derive(Debug, Clone, Copy)]
 pub struct OutgoingMessage<'a> {
-    /// The send: goes with the mail as idempotency key or metadata, so that what comes back finds it.
+    /// The send's id. It travels as idempotency key or metadata, so that the provider's events can be matched.
     pub send_id: Uuid,
-    /// Counts the attempts that certainly came to nothing, from 1. An attempt after a doubt has the number of the one in doubt:
-    /// it is the same request once more.
+    /// The number of the attempt, from 1. An attempt after an unknown outcome repeats the number: it is the same request again.
     pub serial: i16,
-    /// Who it is from and for.
+    /// Sender and recipient of the SMTP envelope.
     pub envelope: &'a Envelope,
     /// Our DKIM-Signature field with its CRLF, or nothing.
     pub signature: &'a str,
@@ -114,88 +113,88 @@ pub struct OutgoingMessage<'a> {
     pub message: &'a Message,
 }
 
-/// What became of a handover.
+/// The result of a send that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendResult {
-    /// The provider has it.
-    Taken {
-        /// The id under which it is known there: for SMTP our Message-ID.
+    /// The provider accepted the mail.
+    Accepted {
+        /// The provider's id of the mail; for SMTP our Message-ID.
         provider_message_id: Option<String>,
-        /// Its words.
+        /// The provider's answer.
         answer: Answer,
     },
-    /// The fence was too old to begin: nothing left.
+    /// The fence was too old to begin. Nothing left.
     NotBegun,
 }
 
-/// A handover that did not end in acceptance.
+/// A send that the provider refused, or whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What it means for the send and for whom.
+    /// What the refusal means for the send.
     pub decision: Decision,
-    /// The provider's words, if it had any.
+    /// The provider's answer, if there was one.
     pub answer: Answer,
-    /// For how long the provider asked to be left alone.
+    /// How long the provider asked us to wait.
     pub wait: Option<Duration>,
 }
 
 impl Refused {
-    /// A refusal without words.
+    /// A refusal without an answer.
     #[must_use]
     pub fn of(decision: Decision) -> Self {
         Self { decision, answer: Answer::default(), wait: None }
     }
 }
 
-/// A way out.
+/// An email provider: the platform's relay or a tenant's account.
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
-    /// Which one.
+    /// Which kind of provider this is.
     fn kind(&self) -> ProviderKind;
 
-    /// Which signature of ours it wants.
+    /// Which DKIM signature of ours the provider needs.
     fn signing(&self) -> Signing;
 
-    /// Waits until the next handover may begin, where the account has a rate.
+    /// Waits until the next mail may begin, if the account has a rate limit.
     ///
     /// # Errors
-    /// The wait, where it is longer than a claimed mail may wait.
-    async fn turn(&self) -> Result<(), Duration> {
+    /// The wait, if it is longer than a claimed mail may wait.
+    async fn wait_for_slot(&self) -> Result<(), Duration> {
         Ok(())
     }
 
-    /// Brings a handover to the last point before anything of the message leaves.
+    /// Brings the send to the last point before any part of the message leaves.
     ///
     /// # Errors
     /// [`Refused`], never with the outcome `Unknown`.
-    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused>;
+    async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused>;
 
-    /// Asks whether it would serve, without sending anything: connects and authenticates.
+    /// Connects and authenticates without sending anything.
     ///
     /// # Errors
     /// [`PingFault`].
     async fn ping(&self) -> Result<(), PingFault>;
 
-    /// Closes what is idle, at shutdown.
+    /// Closes idle connections, at shutdown.
     async fn close_idle(&self) {}
 }
 
-/// A handover at the fence.
+/// A send that only waits for the fence.
 #[async_trait]
 pub trait PreparedSend: Send {
-    /// Hands the message over, unless `begin_by` has passed: then nothing leaves.
+    /// Sends the message, unless `begin_by` has passed: then nothing leaves.
     ///
     /// # Errors
-    /// [`Refused`]; with the outcome `Unknown` when the provider may have taken it.
-    async fn send(self: Box<Self>, parcel: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused>;
+    /// [`Refused`]; with the outcome `Unknown` if the provider may have accepted the mail.
+    async fn send(self: Box<Self>, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused>;
 }
 
-/// A connection whose settings cannot work: whatever is to go through it waits until a person has looked.
+/// A connection whose settings cannot work. Its mail waits until an operator corrects them.
 #[derive(Debug)]
-pub(crate) struct Broken(pub ProviderKind);
+pub(crate) struct BrokenConnection(pub ProviderKind);
 
 #[async_trait]
-impl Provider for Broken {
+impl Provider for BrokenConnection {
     fn kind(&self) -> ProviderKind {
         self.0
     }
@@ -204,7 +203,7 @@ impl Provider for Broken {
         Signing::None
     }
 
-    async fn open(&self, _: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
+    async fn prepare(&self, _: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
         Err(Refused::of(Decision::defer(Class::Configuration, smtp::classify::Scope::Relay)))
     }
 

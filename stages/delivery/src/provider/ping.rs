@@ -1,29 +1,29 @@
-//! Why a provider would not serve.
+//! Why a ping of a provider failed.
 
 use smtp::{Cause, Phase, SmtpFailure};
 
-/// What a ping found. The code is ours; a provider's words may name accounts.
+/// Why a ping failed. Only the code is stored: a provider's own text may name accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PingFault {
     /// The settings cannot work.
     #[error("the connection's settings cannot work")]
     Settings,
-    /// No connection.
+    /// The provider cannot be reached.
     #[error("it cannot be reached")]
     Unreachable,
-    /// No answer in time.
+    /// The provider did not answer in time.
     #[error("it did not answer in time")]
     Timeout,
-    /// No trusted encryption.
+    /// TLS failed or is not trusted.
     #[error("TLS failed")]
     Tls,
-    /// It does not know these credentials.
+    /// The provider refused the credentials.
     #[error("it refused the credentials")]
     Credentials,
-    /// Too many requests.
+    /// The provider asked for a slower pace.
     #[error("it asked for a slower pace")]
     RateLimited,
-    /// It answered, and not well.
+    /// The provider answered with another error.
     #[error("it refused")]
     Refused,
 }
@@ -43,7 +43,7 @@ impl PingFault {
         }
     }
 
-    /// From an SMTP session that did not come about.
+    /// The fault of an SMTP session that could not be opened.
     pub(crate) fn of_smtp(failure: &SmtpFailure) -> Self {
         match (&failure.cause, failure.phase) {
             (Cause::Timeout, _) => Self::Timeout,

@@ -19,7 +19,7 @@ impl SmtpProvider {
         Self { pool }
     }
 
-    /// For the metrics.
+    /// The connection pool, for the metrics.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -35,9 +35,9 @@ impl Provider for SmtpProvider {
         Signing::Whole
     }
 
-    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
-        match self.pool.open(parcel.envelope).await {
-            Ok(at_data) => Ok(Box::new(Transaction(at_data))),
+    async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
+        match self.pool.open(outgoing.envelope).await {
+            Ok(at_data) => Ok(Box::new(SmtpTransaction(at_data))),
             Err(failure) => Err(refused(&failure)),
         }
     }
@@ -51,15 +51,15 @@ impl Provider for SmtpProvider {
     }
 }
 
-/// A transaction at 354.
-struct Transaction(AtData);
+/// An SMTP transaction at 354.
+struct SmtpTransaction(AtData);
 
 #[async_trait]
-impl PreparedSend for Transaction {
-    async fn send(self: Box<Self>, parcel: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
-        match self.0.send(parcel.signature, parcel.message, begin_by).await {
-            Ok(accepted) => Ok(SendResult::Taken {
-                provider_message_id: message_id(parcel.message),
+impl PreparedSend for SmtpTransaction {
+    async fn send(self: Box<Self>, outgoing: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
+        match self.0.send(outgoing.signature, outgoing.message, begin_by).await {
+            Ok(accepted) => Ok(SendResult::Accepted {
+                provider_message_id: message_id(outgoing.message),
                 answer: answer(Some(&accepted.reply)),
             }),
             Err(SmtpFailure { cause: Cause::FenceTooOld, .. }) => Ok(SendResult::NotBegun),
@@ -72,7 +72,7 @@ fn refused(failure: &SmtpFailure) -> Refused {
     Refused { decision: classify(failure), answer: answer(failure.reply()), wait: None }
 }
 
-/// A reply as the ledger keeps it.
+/// An SMTP reply as the ledger stores it.
 pub(crate) fn answer(reply: Option<&Reply>) -> Answer {
     let Some(reply) = reply else { return Answer::default() };
     Answer {

@@ -1,23 +1,23 @@
-//! The stage: rendered → relay.
+//! The delivery stage: rendered batch → provider.
 //!
-//! A message is handled in four steps: claim its sends (set-based), bring each to 354, fence it through the ledger
-//! writer, send the body; every result goes back through the writer, and the message is done when all are committed.
-//! What is claimed and not sent, for whatever reason, is released, a panic of the handler included; what a crash leaves behind is found
-//! by the lease sweep, at once where the process is known to be gone.
+//! A batch is handled in four steps: claim its sends (set-based), bring each to 354, fence it through the ledger writer, send
+//! the body. Every result goes back through the writer, and the batch is done when all results are committed. A claimed send
+//! that is not sent is released, also after a panic of the handler. The lease sweep releases what a crash left claimed, at
+//! once if the process is known to be gone.
 
 mod attachments;
+mod circuit_breaker;
 mod notifier;
-mod outage;
-mod passage;
+mod outcome;
 mod ping;
 mod prepare;
 mod return_path;
+mod routes;
 mod sandbox;
 mod settings;
 mod sources;
+mod throttling;
 mod transmit;
-mod verdict;
-mod ways;
 
 #[cfg(test)]
 mod tests;
@@ -39,14 +39,14 @@ use uuid::Uuid;
 
 use self::{
     notifier::OutcomeNotifier,
-    passage::Sendable,
+    routes::{ProviderRoute, ProviderRoutes},
     sandbox::Capture,
-    sources::Sources,
+    sources::SourceCache,
+    throttling::Sendable,
     transmit::Transmitter,
-    ways::{Way, Ways},
 };
 use crate::{
-    pace::Share,
+    pace::PaceShare,
     provider::{Provider, SmtpProvider},
 };
 use dkim::SigningThreads;
@@ -61,12 +61,11 @@ use smtp::{Pool, PoolCounts, SettingsError};
 pub use return_path::return_path;
 pub use settings::Settings;
 
-/// Sends of one message on their way at once. More than a lane has connections, so that while some wait for the ledger
-/// others keep the connections busy.
+/// Sends of one message in flight per connection. More than one, so that connections stay busy while sends wait for the ledger.
 const IN_FLIGHT_PER_CONNECTION: usize = 2;
-/// Claims of campaigns at once: the messages of a batch come together, and their claims would stand in line for its row, the ledger writer
-/// behind all of them (measured: with three at once it waited for a third of its time, and a campaign of 10,000 took a tenth longer).
-/// They are short: who comes meanwhile waits for the connection, not for a plan.
+/// Campaign claims at once. Batches of one campaign arrive together, and their claims would queue for the same row with the ledger
+/// writer behind all of them (measured: with three at once the writer waited for a third of its time, and a campaign of 10,000 took
+/// a tenth longer). A claim is short: the next one waits for the connection, not for a plan.
 const BULK_CLAIMS_AT_ONCE: usize = 1;
 
 /// The delivery stage.
@@ -75,13 +74,13 @@ pub struct Delivery {
     bulk_claims: PreparedPool,
     priority_claims: PreparedPool,
     claim_lease: Duration,
-    sources: Sources,
+    sources: SourceCache,
     ledger: Ledger,
-    ways: Ways,
+    routes: ProviderRoutes,
     transmitter: Transmitter,
-    /// What of the days' caps of domains that are warmed up is in hand.
+    /// The share of the daily warm-up caps that this process holds.
     warm: WarmupPermits,
-    /// Sends of one message on their way at once, by lane.
+    /// Sends of one message in flight at once, by lane.
     bulk_in_flight: usize,
     priority_in_flight: usize,
     relay: [Arc<SmtpProvider>; 2],
@@ -92,13 +91,13 @@ pub struct Delivery {
 /// Builds the stage and starts its workers, its ledger writer and its sweep.
 ///
 /// # Errors
-/// When the settings cannot work; nothing is started then.
+/// If the settings cannot work. Nothing is started then.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let (pool, vault, shutdown) = (deps.pool.clone(), deps.vault.clone(), deps.shutdown.clone());
-    let stage = Delivery::new(pool, &deps.by_key, vault, &deps.tokens, shutdown, settings)?.telling(deps.bus.clone());
+    let stage = Delivery::new(pool, &deps.by_key, vault, &deps.tokens, shutdown, settings)?.with_bus(deps.bus.clone());
     let relay = stage.relay.clone();
-    let share = Share::new(deps.pool.clone(), stage.transmitter.paces.clone());
-    let pings = ping::Pings::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
+    let share = PaceShare::new(deps.pool.clone(), stage.transmitter.pacer.clone());
+    let pings = ping::RelayPing::new(deps.pool.clone(), relay[1].clone(), settings.provider_ping_interval);
     let intake = |lane: Lane, workers, coalesce| Intake {
         lane,
         stream: streams::RENDERED,
@@ -117,14 +116,14 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(share));
-    tokio::spawn(show_connections(relay, deps.shutdown.clone()));
+    tokio::spawn(report_connections(relay, deps.shutdown.clone()));
     Ok(())
 }
 
-/// How often the connections are counted for the metrics.
-const SHOW_EVERY: Duration = Duration::from_secs(5);
+/// How often the connection gauges are updated.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-async fn show_connections(relay: [Arc<SmtpProvider>; 2], shutdown: CancellationToken) {
+async fn report_connections(relay: [Arc<SmtpProvider>; 2], shutdown: CancellationToken) {
     let pools: [&Pool; 2] = relay.each_ref().map(|provider| provider.pool());
     while !shutdown.is_cancelled() {
         let counts = pools.map(Pool::counts);
@@ -133,7 +132,7 @@ async fn show_connections(relay: [Arc<SmtpProvider>; 2], shutdown: CancellationT
         Gauge::SmtpConnectionsOpen.set(sum(|counts| counts.idle), [("state", "idle")]);
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = tokio::time::sleep(SHOW_EVERY) => {}
+            () = tokio::time::sleep(REPORT_INTERVAL) => {}
         }
     }
     futures::future::join_all(relay.iter().map(|provider| provider.close_idle())).await;
@@ -158,39 +157,39 @@ impl Stage for Delivery {
 }
 
 impl Delivery {
-    /// Claims the sends of these messages under the token, and brings each to its result.
+    /// Claims the sends of these messages under the token, and sends each of them.
     async fn claim_and_send(&self, inputs: &[Rendered], token: Uuid) -> Result<Vec<Publication>, StageError> {
-        let admitted = self.ways.admit(inputs).await?;
-        let (inputs, ways) = (admitted.inputs.as_ref(), admitted.ways.as_slice());
+        let admitted = self.routes.admit(inputs).await?;
+        let (inputs, routes) = (admitted.inputs.as_ref(), admitted.routes.as_slice());
         if inputs.is_empty() {
             return Ok(Vec::new());
         }
-        // Before the claim: what cannot be had must not leave sends claimed.
-        let parts = self.sources.parts(inputs, ways).await?;
+        // Before the claim: a failure to load must not leave sends claimed.
+        let parts = self.sources.parts(inputs, routes).await?;
         let claims = if has_priority(inputs) { &self.priority_claims } else { &self.bulk_claims };
-        let held = (token, self.claim_lease);
-        let Claimed { sendable, withheld } = claim(claims, inputs, held, &self.warm).await?;
+        let lease = (token, self.claim_lease);
+        let Claimed { sendable, withheld } = claim(claims, inputs, lease, &self.warm).await?;
         let sendable: Vec<Sendable> = sendable.into_iter().map(Sendable::from).collect();
-        let bells = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
+        let outcomes = OutcomeNotifier::new(self.bus.as_ref(), inputs, &sendable);
         let mut recorded: Vec<Recorded> = Vec::with_capacity(sendable.len() + withheld.len());
         for change in withheld {
             recorded.push(self.ledger.record(change).await);
         }
         let capture = Capture::default();
-        let road = Road { inputs, parts: &parts, ways, capture: &capture, bells: &bells };
-        recorded.extend(self.send_all(&road, sendable).await);
+        let context = SendContext { inputs, parts: &parts, routes, capture: &capture, outcomes: &outcomes };
+        recorded.extend(self.send_all(&context, sendable).await);
         for written in recorded {
             written.await?;
         }
-        bells.ring_idle().await;
+        outcomes.notify_empty_batches().await;
         capture.publications()
     }
 
-    /// Puts back what a handler has claimed and not fenced that has panicked. Where Postgres is away for this, the lease does it.
+    /// Releases the claims of a handler that panicked. If Postgres is unavailable, they wait for their lease.
     async fn release_claims(&self, inputs: &[Rendered], token: Uuid) {
         match ledger::leases::release_claims(&self.pool, inputs, token).await {
             Ok(sends) => {
-                tracing::warn!(stage = "delivery", sends, "what a handler had claimed that panicked is put back")
+                tracing::warn!(stage = "delivery", sends, "the claims of a handler that panicked are released")
             }
             Err(error) => {
                 tracing::warn!(stage = "delivery", error = %error.chain(), "claims of a handler that panicked wait for their lease");
@@ -198,10 +197,10 @@ impl Delivery {
         }
     }
 
-    /// The stage with its connections and its ledger writer, inside a Tokio runtime.
+    /// Builds the stage with its connections and its ledger writer. Must run inside a Tokio runtime.
     ///
     /// # Errors
-    /// When the settings cannot work.
+    /// If the settings cannot work.
     pub fn new(
         pool: PgPool,
         by_key: &PreparedPool,
@@ -220,23 +219,23 @@ impl Delivery {
             relay(settings.smtp_connections).map_err(invalid)?,
             relay(settings.smtp_priority_connections).map_err(invalid)?,
         ];
-        let means = settings.means().map_err(invalid)?;
+        let route_settings = settings.route_settings().map_err(invalid)?;
         let transmitter = Transmitter {
-            paces: settings.paces(),
+            pacer: settings.pacer(),
             ledger: ledger.clone(),
             tokens: tokens.clone(),
             shutdown: shutdown.clone(),
         };
         Ok(Self {
             pool: pool.clone(),
-            ways: Ways::new(pool.clone(), vault.clone(), relay.clone(), means),
+            routes: ProviderRoutes::new(pool.clone(), vault.clone(), relay.clone(), route_settings),
             transmitter,
             warm: WarmupPermits::default(),
             bulk_in_flight: settings.smtp_connections * IN_FLIGHT_PER_CONNECTION,
             priority_in_flight: settings.smtp_priority_connections * IN_FLIGHT_PER_CONNECTION,
             relay,
             claim_lease: settings.claim_lease,
-            sources: Sources::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
+            sources: SourceCache::new(pool.clone(), vault, settings.dkim_sign, SigningThreads::new()),
             ledger,
             shutdown,
             bulk_claims: by_key.bulk(Self::NAME).at_most(BULK_CLAIMS_AT_ONCE),
@@ -245,38 +244,38 @@ impl Delivery {
         })
     }
 
-    /// The same, telling those who wait for a batch when its sends are decided.
+    /// Makes the stage publish a notification when the sends of an awaited batch are decided.
     #[must_use]
-    pub fn telling(mut self, bus: Bus) -> Self {
+    pub fn with_bus(mut self, bus: Bus) -> Self {
         self.bus = Some(bus);
         self
     }
 
-    /// The paces of its paths.
+    /// The pacer, for tests.
     #[cfg(test)]
-    pub(crate) fn paces(&self) -> &crate::pace::Paces {
-        &self.transmitter.paces
+    pub(crate) fn pacer(&self) -> &crate::pace::Pacer {
+        &self.transmitter.pacer
     }
 
-    /// Prepares in chunks and transmits many at once; answers when each send has its result on the way to the ledger.
-    async fn send_all(&self, road: &Road<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
-        let in_flight = if has_priority(road.inputs) { self.priority_in_flight } else { self.bulk_in_flight };
-        let (sendable, put_off) = passage::sort(&self.transmitter.paces, road.inputs, sendable);
-        let mut recorded = Vec::with_capacity(sendable.len() + put_off.len());
-        for change in put_off {
+    /// Prepares the sends in chunks and transmits many at once. Returns when every result has been given to the ledger writer.
+    async fn send_all(&self, context: &SendContext<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
+        let in_flight = if has_priority(context.inputs) { self.priority_in_flight } else { self.bulk_in_flight };
+        let (sendable, throttled) = throttling::throttle_sends(&self.transmitter.pacer, context.inputs, sendable);
+        let mut recorded = Vec::with_capacity(sendable.len() + throttled.len());
+        for change in throttled {
             let batch = change.send.batch.batch_id;
-            recorded.extend(road.bells.after(batch, Some(self.ledger.record(change).await)).await);
+            recorded.extend(context.outcomes.after(batch, Some(self.ledger.record(change).await)).await);
         }
-        let prepared = stream::iter(prepare::chunks(road.parts, sendable))
-            .map(|chunk| prepare::prepare(&self.sources, road.inputs, road.parts, chunk, &self.shutdown))
+        let prepared = stream::iter(prepare::chunks(context.parts, sendable))
+            .map(|chunk| prepare::prepare(&self.sources, context.inputs, context.parts, chunk, &self.shutdown))
             .buffered(prepare::AHEAD)
             .flat_map(stream::iter);
         let results = prepared.map(|ready| async {
-            let (batch, way) = (ready.send.batch.batch_id, &road.ways[ready.input]);
-            // Of messages handled together each is of its own trace: a provider that is called hears of it.
+            let (batch, route) = (ready.send.batch.batch_id, &context.routes[ready.input]);
+            // Messages that are handled together have traces of their own: each call of a provider carries its own.
             let recorded =
-                trace::within(trace::of_work(batch), self.transmitter.transmit(ready, way, road.capture)).await;
-            road.bells.after(batch, recorded).await
+                trace::within(trace::of_work(batch), self.transmitter.transmit(ready, route, context.capture)).await;
+            context.outcomes.after(batch, recorded).await
         });
         recorded.extend(results.buffer_unordered(in_flight).filter_map(std::future::ready).collect::<Vec<_>>().await);
         recorded
@@ -287,11 +286,11 @@ fn has_priority(inputs: &[Rendered]) -> bool {
     inputs.iter().any(|input| input.lane == Lane::Priority)
 }
 
-/// What the sends of the messages in hand share.
-struct Road<'a> {
+/// What all sends of one call of the handler share.
+struct SendContext<'a> {
     inputs: &'a [Rendered],
-    parts: &'a [sources::Part],
-    ways: &'a [Way],
+    parts: &'a [sources::MessageSource],
+    routes: &'a [ProviderRoute],
     capture: &'a Capture,
-    bells: &'a OutcomeNotifier<'a>,
+    outcomes: &'a OutcomeNotifier<'a>,
 }

@@ -1,5 +1,5 @@
-//! Telling those who wait for a batch that its sends are decided, as soon as the ledger says so: one slow recipient of another
-//! message in hand must not keep them waiting.
+//! Notifies callers that wait for a batch as soon as its sends are decided in the ledger. A slow recipient of another batch in the
+//! same call does not delay the notification.
 
 use std::{
     collections::HashMap,
@@ -10,16 +10,16 @@ use runtime::Bus;
 use schemas::{Rendered, messages::Decided};
 use uuid::Uuid;
 
-use super::passage::Sendable;
+use super::throttling::Sendable;
 use ledger::fence::Recorded;
 
-/// The batches in hand that somebody waits for.
+/// The awaited batches among the inputs of the handler.
 pub(crate) struct OutcomeNotifier<'a> {
     bus: Option<&'a Bus>,
-    bells: HashMap<Uuid, Bell<'a>>,
+    pending: HashMap<Uuid, PendingBatch<'a>>,
 }
 
-struct Bell<'a> {
+struct PendingBatch<'a> {
     tenant_id: Uuid,
     notify: &'a str,
     /// Sends of the batch that have no committed result yet.
@@ -28,46 +28,46 @@ struct Bell<'a> {
 
 impl<'a> OutcomeNotifier<'a> {
     pub fn new(bus: Option<&'a Bus>, inputs: &'a [Rendered], sendable: &[Sendable]) -> Self {
-        let mut bells: HashMap<Uuid, Bell<'a>> = HashMap::new();
+        let mut batches: HashMap<Uuid, PendingBatch<'a>> = HashMap::new();
         for input in inputs {
             if let Some(notify) = &input.notify {
-                let bell = Bell { tenant_id: input.tenant_id, notify, open: AtomicUsize::new(0) };
-                bells.entry(input.batch_id).or_insert(bell);
+                let pending = PendingBatch { tenant_id: input.tenant_id, notify, open: AtomicUsize::new(0) };
+                batches.entry(input.batch_id).or_insert(pending);
             }
         }
         for send in sendable {
-            if let Some(bell) = bells.get_mut(&send.send.batch.batch_id) {
-                *bell.open.get_mut() += 1;
+            if let Some(pending) = batches.get_mut(&send.send.batch.batch_id) {
+                *pending.open.get_mut() += 1;
             }
         }
-        Self { bus, bells }
+        Self { bus, pending: batches }
     }
 
-    /// Takes the result of one send. If somebody waits for its batch, the commit is awaited here, and the last send rings.
+    /// Takes the result of one send. If its batch is awaited, waits for the commit; the last send of the batch notifies the caller.
     pub async fn after(&self, batch: Uuid, recorded: Option<Recorded>) -> Option<Recorded> {
-        let Some(bell) = self.bells.get(&batch) else { return recorded };
+        let Some(pending) = self.pending.get(&batch) else { return recorded };
         let lost = match recorded {
             Some(recorded) => recorded.await.err().map(|_| Recorded::lost()),
             None => None,
         };
-        if bell.open.fetch_sub(1, Ordering::Relaxed) == 1 && lost.is_none() {
-            self.ring(batch, bell).await;
+        if pending.open.fetch_sub(1, Ordering::Relaxed) == 1 && lost.is_none() {
+            self.notify_decided(batch, pending).await;
         }
         lost
     }
 
-    /// Rings for batches of which nothing was to be sent.
-    pub async fn ring_idle(&self) {
-        for (batch, bell) in &self.bells {
-            if bell.open.load(Ordering::Relaxed) == 0 {
-                self.ring(*batch, bell).await;
+    /// Notifies the callers of batches without a send to make.
+    pub async fn notify_empty_batches(&self) {
+        for (batch, pending) in &self.pending {
+            if pending.open.load(Ordering::Relaxed) == 0 {
+                self.notify_decided(*batch, pending).await;
             }
         }
     }
 
-    async fn ring(&self, batch_id: Uuid, bell: &Bell<'a>) {
+    async fn notify_decided(&self, batch_id: Uuid, pending: &PendingBatch<'a>) {
         if let Some(bus) = self.bus {
-            bus.tell(bell.notify, &Decided { tenant_id: bell.tenant_id, batch_id }).await;
+            bus.tell(pending.notify, &Decided { tenant_id: pending.tenant_id, batch_id }).await;
         }
     }
 }

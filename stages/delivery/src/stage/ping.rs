@@ -1,4 +1,4 @@
-//! Asking the platform's own way out whether it would serve, for the health of the platform. Says nothing about tenants' own.
+//! Pings the platform's relay, for the platform's health. Does not ping tenants' own providers.
 
 use std::{
     sync::Arc,
@@ -11,26 +11,26 @@ use sqlx::PgPool;
 
 use crate::provider::{PingFault, Provider};
 
-/// Longest a ping may take; the relay's own time limits are longer than anybody would wait for its health.
+/// Timeout of a ping. The relay's own timeouts are too long for a health check.
 const PING_MAX: Duration = Duration::from_secs(15);
 
-/// The ping, as a sweep.
-pub(crate) struct Pings {
+/// The sweep that pings the platform's relay and stores the result.
+pub(crate) struct RelayPing {
     pool: PgPool,
     provider: Arc<dyn Provider>,
     interval: Duration,
 }
 
-impl Pings {
+impl RelayPing {
     pub fn new(pool: PgPool, provider: Arc<dyn Provider>, interval: Duration) -> Self {
         Self { pool, provider, interval }
     }
 }
 
 #[async_trait]
-impl Sweep for Pings {
+impl Sweep for RelayPing {
     fn name(&self) -> &'static str {
-        "ping"
+        "ping_relay"
     }
 
     fn interval(&self) -> Duration {
@@ -41,7 +41,7 @@ impl Sweep for Pings {
         false
     }
 
-    /// Finds nothing to put right, ever: it looks.
+    /// Stores the result of one ping. Always returns 0: the sweep repairs nothing.
     async fn sweep(&self) -> Result<u64, StageError> {
         let started = Instant::now();
         let answered = tokio::time::timeout(PING_MAX, self.provider.ping()).await.unwrap_or(Err(PingFault::Timeout));

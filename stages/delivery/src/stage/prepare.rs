@@ -1,4 +1,4 @@
-//! From slots to octets: splice, check, sign.
+//! From placeholder values to bytes: splice, check, sign.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -7,9 +7,9 @@ use schemas::{Lane, Rendered};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attachments::Room,
-    passage::{Passage, Sendable},
-    sources::{Part, Sources},
+    attachments::MemoryPermit,
+    sources::{MessageSource, SourceCache},
+    throttling::{PendingPermit, Sendable},
 };
 use ledger::fence::ClaimedSend;
 use smtp::Message;
@@ -19,66 +19,70 @@ pub(crate) const CHUNK: usize = 8;
 /// Chunks in preparation at once, per message.
 pub(crate) const AHEAD: usize = 3;
 
-/// A send with its octets.
+/// A send whose message is ready.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadySend {
     pub send: ClaimedSend,
     /// Index of the message.
     pub input: usize,
     pub address: String,
     pub return_path_domain: Arc<str>,
-    /// The way it takes to its receiver. `None`: it is captured.
-    pub passage: Option<Passage>,
-    /// `Err`: why it cannot be sent at all, a failure class.
-    pub message: Result<Signed, &'static str>,
+    /// Its permit to start. `None`: the sandbox captures the mail.
+    pub pending_permit: Option<PendingPermit>,
+    /// `Err`: the failure class of a message that cannot be sent.
+    pub message: Result<SignedMessage, &'static str>,
 }
 
 /// A message and its DKIM-Signature field, empty if the relay signs.
 #[derive(Debug)]
-pub(crate) struct Signed {
+pub(crate) struct SignedMessage {
     pub message: Message,
     pub signature: String,
-    /// Held for as long as the message is: for one with attachments.
-    pub _room: Option<Room>,
+    /// Memory reserved for a message with attachments, until the message is dropped.
+    pub _memory: Option<MemoryPermit>,
 }
 
-/// Cuts sends into chunks. One with attachments is prepared alone: it waits for room, and must not hold others' meanwhile.
-pub(crate) fn chunks(parts: &[Part], sendable: Vec<Sendable>) -> Vec<Vec<Sendable>> {
+/// Cuts sends into chunks. A send with attachments is prepared alone: it waits for memory and must not delay others.
+pub(crate) fn chunks(parts: &[MessageSource], sendable: Vec<Sendable>) -> Vec<Vec<Sendable>> {
     let (heavy, light): (Vec<Sendable>, Vec<Sendable>) =
         sendable.into_iter().partition(|send| parts[send.input].skeleton.attachment_bytes() > 0);
-    // The light ones first: they are through before the heavy ones have loaded anything.
+    // Small messages first: they are done before the large ones have loaded their attachments.
     let mut light = light.into_iter();
     let next = || Some(light.by_ref().take(CHUNK).collect::<Vec<_>>()).filter(|chunk| !chunk.is_empty());
     std::iter::from_fn(next).chain(heavy.into_iter().map(|send| vec![send])).collect()
 }
 
-/// Prepares a chunk. A message that cannot be made or signed fails alone. While shutting down nothing is prepared: the sends
+/// Prepares a chunk. A message that cannot be built or signed fails alone. During shutdown nothing is prepared: the sends
 /// are about to be released.
 pub(crate) async fn prepare(
-    sources: &Sources,
+    sources: &SourceCache,
     inputs: &[Rendered],
-    parts: &[Part],
+    parts: &[MessageSource],
     chunk: Vec<Sendable>,
     shutdown: &CancellationToken,
-) -> Vec<Ready> {
+) -> Vec<ReadySend> {
     let stopping = shutdown.is_cancelled();
     let mut ready = Vec::with_capacity(chunk.len());
     let mut urgent = false;
     let mut signers = Vec::with_capacity(chunk.len());
-    for Sendable { send, input, recipient, passage } in chunk {
+    for Sendable { send, input, recipient, pending_permit } in chunk {
         let (rendered, part) = (&inputs[input], &parts[input]);
         let recipient = &rendered.recipients[recipient];
         urgent |= rendered.lane == Lane::Priority;
         let message =
             if stopping { Err("stopping") } else { splice(sources, rendered, part, &recipient.slots, shutdown).await };
         signers.push(part.signer.clone());
-        ready.push(Ready {
+        ready.push(ReadySend {
             send,
             input,
             address: recipient.address.clone(),
             return_path_domain: Arc::from(rendered.return_path_domain.as_str()),
-            passage,
-            message: message.map(|(message, room)| Signed { message, signature: String::new(), _room: room }),
+            pending_permit,
+            message: message.map(|(message, memory)| SignedMessage {
+                message,
+                signature: String::new(),
+                _memory: memory,
+            }),
         });
     }
     if stopping || signers.iter().all(Option::is_none) {
@@ -99,27 +103,29 @@ pub(crate) async fn prepare(
     sources.threads.run(urgent, sign).await.unwrap_or_default()
 }
 
-/// A message that does not fit its skeleton, or is none, is a fault of rendering. One whose attachments cannot be had because the
-/// process stops is about to be released.
+/// Builds one message. A failure is a fault of rendering, except for attachments that cannot be loaded because the process
+/// stops: that send is about to be released.
 async fn splice(
-    sources: &Sources,
+    sources: &SourceCache,
     rendered: &Rendered,
-    part: &Part,
+    part: &MessageSource,
     slots: &[String],
     shutdown: &CancellationToken,
-) -> Result<(Message, Option<Room>), &'static str> {
+) -> Result<(Message, Option<MemoryPermit>), &'static str> {
     let attachment_bytes = part.skeleton.attachment_bytes();
     if attachment_bytes == 0 {
         let message = part.skeleton.splice(slots).and_then(|octets| Message::new(octets).ok()).ok_or("render")?;
         return Ok((message, None));
     }
-    let room = sources.attachments.room(part.skeleton.text_bytes() + attachment_bytes).await.ok_or("render")?;
-    let loaded = sources.attachments.load(rendered.tenant_id, rendered.batch_id, shutdown).await.ok_or("render")?;
+    let memory =
+        sources.attachments.reserve_memory(part.skeleton.text_bytes() + attachment_bytes).await.ok_or("render")?;
+    let loaded =
+        sources.attachments.load_attachments(rendered.tenant_id, rendered.batch_id, shutdown).await.ok_or("render")?;
     let (skeleton, slots) = (part.skeleton.clone(), slots.to_vec());
-    // Copying and checking twenty megabytes is not for the reactor.
+    // Copying and checking twenty megabytes would block the reactor.
     let spliced = tokio::task::spawn_blocking(move || {
         skeleton.splice_with(&slots, &loaded).and_then(|octets| Message::new(octets).ok())
     });
     let message = spliced.await.ok().flatten().ok_or("render")?;
-    Ok((message, Some(room)))
+    Ok((message, Some(memory)))
 }

@@ -1,14 +1,14 @@
-//! The return path: which send a bounce belongs to, and that we made it.
+//! The return path: a signed token that names the send a bounce belongs to.
 
 use schemas::token::TokenKeys;
 use uuid::Uuid;
 
 use smtp::{AddressError, EnvelopeAddress};
 
-/// The return path of a send, on a domain.
+/// The return path of a send on this domain.
 ///
 /// # Errors
-/// [`AddressError`] when the domain is none.
+/// [`AddressError`] if the domain is not valid.
 pub fn return_path(tokens: &TokenKeys, send_id: Uuid, domain: &str) -> Result<EnvelopeAddress, AddressError> {
     EnvelopeAddress::parse(&format!("{}@{domain}", tokens.return_path_local(send_id)))
 }

@@ -1,5 +1,5 @@
-//! The capture provider of sandbox tenants: it takes everything, keeps it readable for a while, and sends nothing. Magic
-//! recipients get other answers, or make the facts a real recipient would.
+//! The capture provider of sandbox tenants: it accepts every mail, stores it for a while, and sends nothing. Magic recipients
+//! get other answers, or cause the facts that a real recipient would cause.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,14 +18,14 @@ use ledger::fence::{Answer, ClaimedSend};
 use smtp::classify::{Decision, classify_reply};
 use smtp::{Message, Phase, Reply};
 
-/// What the ledger calls it.
+/// The capture provider's name in the ledger.
 pub(super) const PROVIDER: &str = "capture";
 /// The domain of the magic recipients.
 const MAGIC_DOMAIN: &str = "sandbox.test";
-/// The source of its signals: the last token of their subject.
+/// The source of the sandbox's signals: the last token of their subject.
 const SOURCE: &str = "sandbox";
 
-/// The word before the `@` of a magic recipient, without plus-tag.
+/// The part before the `@` of a magic recipient, without plus-tag.
 fn magic(address: &str) -> Option<&str> {
     let (local, _) = address.split_once('@').filter(|(_, domain)| *domain == MAGIC_DOMAIN)?;
     local.split('+').next()
@@ -43,14 +43,14 @@ pub(super) fn answer(address: &str, attempt: i16) -> (Decision, Answer) {
     (classify_reply(Phase::Rcpt, &reply), smtp_answer(Some(&reply)))
 }
 
-/// The facts magic recipients make, gathered while messages are captured and told when the ledger has them.
+/// The facts of magic recipients, collected while messages are captured and published when the ledger has recorded the sends.
 #[derive(Debug, Default)]
 pub(crate) struct Capture(Mutex<Vec<Signal>>);
 
 impl Capture {
-    /// Notes the facts that a captured mail's recipient makes.
-    pub(super) fn note(&self, send: &ClaimedSend, address: &str, message: &Message, tokens: &TokenKeys) {
-        let kinds = facts(address, || first_link(message, tokens));
+    /// Collects the facts that the recipient of a captured mail causes.
+    pub(super) fn collect_facts(&self, send: &ClaimedSend, address: &str, message: &Message, tokens: &TokenKeys) {
+        let kinds = magic_signals(address, || first_link(message, tokens));
         if kinds.is_empty() {
             return;
         }
@@ -67,7 +67,7 @@ impl Capture {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(signals);
     }
 
-    /// What is to be published.
+    /// The signals to publish.
     pub(super) fn publications(self) -> Result<Vec<Publication>, StageError> {
         let signals = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let publication =
@@ -76,8 +76,8 @@ impl Capture {
     }
 }
 
-/// What a recipient does with a captured mail. Who clicks has opened.
-fn facts(address: &str, link: impl FnOnce() -> (String, u16)) -> Vec<SignalKind> {
+/// The signals a recipient causes. A click includes an open.
+fn magic_signals(address: &str, link: impl FnOnce() -> (String, u16)) -> Vec<SignalKind> {
     match magic(address) {
         Some("delivered") => vec![SignalKind::Delivered],
         Some("opened") => vec![SignalKind::Delivered, SignalKind::Opened],
@@ -92,7 +92,7 @@ fn facts(address: &str, link: impl FnOnce() -> (String, u16)) -> Vec<SignalKind>
     }
 }
 
-/// Where the first tracked link of a message leads, or a place of the sandbox when it has none.
+/// The target of a message's first tracked link, or a URL of the sandbox if it has none.
 fn first_link(message: &Message, tokens: &TokenKeys) -> (String, u16) {
     let nowhere = || (format!("https://{MAGIC_DOMAIN}/"), 0);
     let Some(parsed) = MessageParser::default().parse(message.as_bytes()) else { return nowhere() };
@@ -134,7 +134,7 @@ mod tests {
     #[case("clicked@sandbox.test", &["delivered", "opened", "clicked"])]
     #[case("complained@sandbox.test", &["delivered", "complained"])]
     fn magic_recipients_make_their_facts(#[case] address: &str, #[case] expected: &[&str]) {
-        let made = facts(address, || ("https://shop.example/".to_owned(), 0));
+        let made = magic_signals(address, || ("https://shop.example/".to_owned(), 0));
         assert_eq!(made.iter().map(SignalKind::label).collect::<Vec<_>>(), expected);
     }
 }

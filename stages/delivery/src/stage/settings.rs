@@ -4,15 +4,15 @@ use std::{path::PathBuf, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::ways::Means;
+use super::routes::RouteSettings;
 use crate::{
-    pace::{self, Paces},
-    provider::{Guard, Reach},
+    pace::{self, Pacer},
+    provider::{ClientSettings, HostPolicy},
 };
 use ledger::{fence::LedgerSettings, quota::QuotaDefaults};
 use smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
 
-/// How mail leaves.
+/// Settings of the delivery stage.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Delivery")]
 #[group(skip)]
@@ -96,11 +96,11 @@ pub struct Settings {
     pub quota: QuotaDefaults,
 }
 
-/// What a fence's lease allows beyond the time the relay has for body and answer: the commit of the result.
+/// The time a fence's lease adds to the relay's timeouts, for the commit of the result.
 const LEDGER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Settings {
-    /// Checks the rules between fields.
+    /// Checks the rules between settings.
     pub(super) fn check(&self) -> Result<(), SettingsError> {
         if self.delivery_workers == 0 || self.delivery_priority_workers == 0 {
             return Err(SettingsError::Value("delivery needs at least one worker in each lane"));
@@ -123,9 +123,9 @@ impl Settings {
         Ok(())
     }
 
-    /// How fast mail goes to whom.
-    pub(super) fn paces(&self) -> Paces {
-        Paces::new(self.domain_connections, Some(self.pace_ceiling).filter(|ceiling| *ceiling > 0.0))
+    /// The pacer with its limits.
+    pub(super) fn pacer(&self) -> Pacer {
+        Pacer::new(self.domain_connections, Some(self.pace_ceiling).filter(|ceiling| *ceiling > 0.0))
     }
 
     /// The SMTP pool of one lane.
@@ -147,23 +147,23 @@ impl Settings {
         Ok(smtp)
     }
 
-    /// What tenants' own connections are made with. One of them keeps half of a lane's workers busy at most.
-    pub(super) fn means(&self) -> Result<Means, SettingsError> {
-        let reach = Reach {
+    /// The settings of tenants' routes. One tenant's connection uses at most half of a lane's workers.
+    pub(super) fn route_settings(&self) -> Result<RouteSettings, SettingsError> {
+        let client = ClientSettings {
             connections: self.provider_connections,
             timeout: self.provider_timeout,
             connect_timeout: self.smtp_connect_timeout.min(self.provider_timeout),
             smtp: self.smtp(self.provider_connections)?,
         };
         let half = |workers: usize| workers.div_ceil(2);
-        Ok(Means {
-            reach,
-            guard: Guard::allowing(&self.provider_allow_hosts),
-            desks: [half(self.delivery_workers), half(self.delivery_priority_workers)],
+        Ok(RouteSettings {
+            client,
+            host_policy: HostPolicy::allowing(&self.provider_allow_hosts),
+            workers: [half(self.delivery_workers), half(self.delivery_priority_workers)],
         })
     }
 
-    /// How long a fenced send may stay without a result before it counts as doubtful: never while its worker still waits.
+    /// How long a fenced send may stay without a result before it becomes `unknown`. Longer than any worker waits.
     pub(super) fn fence_lease(&self) -> Duration {
         // A provider with idempotency keys is asked three times.
         (self.smtp_final_timeout * 2).max(self.provider_timeout * 3) + LEDGER_MARGIN

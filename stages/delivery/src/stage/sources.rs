@@ -1,4 +1,4 @@
-//! What a message needs beside its slots, loaded once and kept: skeletons and DKIM keys.
+//! A cache of what a message needs besides its placeholder values: skeletons and DKIM keys.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,27 +9,27 @@ use schemas::{Rendered, Skeleton, SkeletonId};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{attachments::Attachments, ways::Way};
+use super::{attachments::Attachments, routes::ProviderRoute};
 use crate::provider::Signing;
 use dkim::{DkimKey, DkimSigner, SigningThreads};
 
-/// Skeletons kept, in bytes of text.
+/// Size of the skeleton cache, in bytes of text.
 const SKELETON_BYTES: u64 = 48 * 1024 * 1024;
-/// Signers kept.
+/// Size of the signer cache.
 const SIGNERS: u64 = 2_000;
-/// A rotated key is in use after this time at the latest.
+/// How long a signer is cached: a rotated key is used after this time at the latest.
 const SIGNER_LIFE: Duration = Duration::from_secs(300);
 
-/// What one message needs.
+/// The skeleton and the signer of one message.
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct MessageSource {
     pub skeleton: Arc<Skeleton>,
-    /// `None`: the way out signs.
+    /// `None`: the provider signs.
     pub signer: Option<Arc<DkimSigner>>,
 }
 
-/// Loads and keeps.
-pub(crate) struct Sources {
+/// Loads and caches skeletons and signers.
+pub(crate) struct SourceCache {
     pool: PgPool,
     vault: Arc<Vault>,
     sign: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Sources {
     signers: Cache<(Uuid, String, bool), Arc<DkimSigner>>,
 }
 
-impl Sources {
+impl SourceCache {
     pub fn new(pool: PgPool, vault: Arc<Vault>, sign: bool, threads: SigningThreads) -> Self {
         let weight = |_: &(Uuid, SkeletonId), skeleton: &Arc<Skeleton>| {
             let text = skeleton.pieces.iter().map(|piece| match piece {
@@ -59,16 +59,16 @@ impl Sources {
         }
     }
 
-    /// One part per message, in order.
+    /// Returns one source per message, in order.
     ///
     /// # Errors
-    /// Rejects a message whose skeleton or key cannot be had: a person must look.
-    pub async fn parts(&self, inputs: &[Rendered], ways: &[Way]) -> Result<Vec<Part>, StageError> {
+    /// Rejects a message whose skeleton or key cannot be loaded: it needs an operator.
+    pub async fn parts(&self, inputs: &[Rendered], routes: &[ProviderRoute]) -> Result<Vec<MessageSource>, StageError> {
         let mut parts = Vec::with_capacity(inputs.len());
-        for (input, way) in inputs.iter().zip(ways) {
+        for (input, route) in inputs.iter().zip(routes) {
             let skeleton = self.skeleton(input.tenant_id, &input.skeleton).await?;
-            let stamped = match way.provider.signing() {
-                Signing::Whole if way.is_platform() && !self.sign => None,
+            let stamped = match route.provider.signing() {
+                Signing::Whole if route.is_platform() && !self.sign => None,
                 Signing::Whole => Some(false),
                 Signing::Stamped => Some(true),
                 Signing::None => None,
@@ -77,7 +77,7 @@ impl Sources {
                 Some(stamped) => Some(self.signer(input.tenant_id, &input.sending_domain, stamped).await?),
                 None => None,
             };
-            parts.push(Part { skeleton, signer });
+            parts.push(MessageSource { skeleton, signer });
         }
         Ok(parts)
     }
@@ -96,7 +96,7 @@ impl Sources {
         Ok(skeleton)
     }
 
-    /// `stamped`: for a provider that writes its own Message-ID and Date.
+    /// The signer of a domain. `stamped`: for a provider that replaces Message-ID and Date.
     async fn signer(&self, tenant: Uuid, domain: &str, stamped: bool) -> Result<Arc<DkimSigner>, StageError> {
         let key = (tenant, domain.to_owned(), stamped);
         if let Some(signer) = self.signers.get(&key).await {

@@ -1,4 +1,4 @@
-//! One send by one way: pace, open, fence, hand over, result.
+//! One send through one route: pace, prepare, fence, send, record.
 
 use std::{
     sync::Arc,
@@ -10,43 +10,43 @@ use schemas::{SendId, SendState, token::TokenKeys};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    passage,
-    prepare::{Ready, Signed},
+    outcome,
+    prepare::{ReadySend, SignedMessage},
     return_path::return_path,
+    routes::ProviderRoute,
     sandbox::{self, Capture},
-    verdict,
-    ways::Way,
+    throttling,
 };
 use crate::{
-    pace::{Feedback, PacePermit, Paces},
+    pace::{Feedback, PacePermit, Pacer},
     provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
 };
 use ledger::fence::{Answer, Change, ClaimedSend, Fence, Ledger, POISON, Recorded};
 use smtp::classify::{Class, Decision, Outcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
-/// A worker that has not begun to send so long after its fence drops the connection.
+/// A worker that has not begun to send this long after its fence drops the connection.
 const FENCE_LIFE: Duration = Duration::from_secs(2);
-/// When a send that was released without fault of the way is announced again.
+/// When a send that was released without a fault of the route is announced again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Sends.
+/// Sends single mails.
 pub(crate) struct Transmitter {
-    pub paces: Paces,
+    pub pacer: Pacer,
     pub ledger: Ledger,
     pub tokens: Arc<TokenKeys>,
     pub shutdown: CancellationToken,
 }
 
 impl Transmitter {
-    /// Sends one mail, or finds out why not; answers its result on the way to the ledger. `None`: the ledger has it already.
-    pub async fn transmit(&self, ready: Ready, way: &Way, capture: &Capture) -> Option<Recorded> {
-        let Ready { send, address, return_path_domain, passage, message, .. } = ready;
+    /// Sends one mail and records its result. `None`: the ledger has the result already.
+    pub async fn transmit(&self, ready: ReadySend, route: &ProviderRoute, capture: &Capture) -> Option<Recorded> {
+        let ReadySend { send, address, return_path_domain, pending_permit, message, .. } = ready;
         if self.shutdown.is_cancelled() {
             return self.record(Change::released(send, SendState::Claimed, SOON)).await;
         }
-        let resting = if send.batch.sandbox { None } else { way.outage.remaining() };
-        if let Some(wait) = resting {
+        let breaker_wait = if send.batch.sandbox { None } else { route.breaker.remaining() };
+        if let Some(wait) = breaker_wait {
             return self.record(Change::released(send, SendState::Claimed, wait)).await;
         }
         let signed = match message {
@@ -55,20 +55,20 @@ impl Transmitter {
                 return self.record(Change::failed(send, SendState::Claimed, class, Answer::default(), None)).await;
             }
         };
-        let Some(passage) = passage else { return self.capture(send, &address, &signed, capture).await };
+        let Some(pending_permit) = pending_permit else { return self.capture(send, &address, &signed, capture).await };
         let Some(envelope) = self.envelope(&send, &address, &return_path_domain, &signed) else {
             return self
                 .record(Change::failed(send, SendState::Claimed, "invalid_address", Answer::default(), None))
                 .await;
         };
-        let family = passage.family();
-        match passage.permit(&self.paces, &send).await {
-            Ok(permit) => self.hand_over(send, way, &envelope, &signed, permit).await,
-            Err(put_off) => self.record(passage::change(send, put_off, family)).await,
+        let family = pending_permit.family();
+        match pending_permit.permit(&self.pacer, &send).await {
+            Ok(permit) => self.send_message(send, route, &envelope, &signed, permit).await,
+            Err(refusal) => self.record(throttling::throttled_change(send, refusal, family)).await,
         }
     }
 
-    fn envelope(&self, send: &ClaimedSend, address: &str, domain: &str, signed: &Signed) -> Option<Envelope> {
+    fn envelope(&self, send: &ClaimedSend, address: &str, domain: &str, signed: &SignedMessage) -> Option<Envelope> {
         Some(Envelope {
             from: Some(return_path(&self.tokens, send.id, domain).ok()?),
             to: EnvelopeAddress::parse(address).ok()?,
@@ -77,103 +77,105 @@ impl Transmitter {
         })
     }
 
-    async fn hand_over(
+    async fn send_message(
         &self,
         send: ClaimedSend,
-        way: &Way,
+        route: &ProviderRoute,
         envelope: &Envelope,
-        signed: &Signed,
+        signed: &SignedMessage,
         mut permit: PacePermit,
     ) -> Option<Recorded> {
         let started = Instant::now();
         let serial = (send.attempt - send.doubtful).max(1);
-        let parcel = OutgoingMessage {
+        let outgoing = OutgoingMessage {
             send_id: send.id,
             serial,
             envelope,
             signature: &signed.signature,
             message: &signed.message,
         };
-        match self.shutdown.run_until_cancelled(way.provider.turn()).await {
+        match self.shutdown.run_until_cancelled(route.provider.wait_for_slot()).await {
             Some(Ok(())) => {}
             Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
             None => return self.record(Change::released(send, SendState::Claimed, SOON)).await,
         }
-        let opened = match way.provider.open(&parcel).await {
-            Ok(opened) => opened,
-            Err(refused) => return self.refused(send, SendState::Claimed, way, refused, envelope, &mut permit).await,
+        let prepared = match route.provider.prepare(&outgoing).await {
+            Ok(prepared) => prepared,
+            Err(refused) => {
+                return self.record_refusal(send, SendState::Claimed, route, refused, envelope, &mut permit).await;
+            }
         };
-        let (send, opened, fenced_at) = match self.fence(send, opened).await {
+        let (send, prepared, fenced_at) = match self.fence(send, prepared).await {
             Ok(fenced) => fenced,
             Err(recorded) => return recorded,
         };
         let lane = send.batch.lane.as_str();
-        let result = match opened.send(&parcel, fenced_at + FENCE_LIFE).await {
-            Ok(SendResult::Taken { provider_message_id, answer }) => {
-                way.outage.over();
-                permit.heard(Feedback::Good);
+        let result = match prepared.send(&outgoing, fenced_at + FENCE_LIFE).await {
+            Ok(SendResult::Accepted { provider_message_id, answer }) => {
+                route.breaker.record_success();
+                permit.record_answer(Feedback::Good);
                 Counter::SmtpAnswersTotal.add(1, [("lane", lane), ("class", "accepted")]);
                 let now = chrono::Utc::now();
                 let age = (now - send.batch.created_at).to_std().unwrap_or_default();
                 Histogram::SendLatencySeconds.record(age.as_secs_f64(), [("lane", lane)]);
-                let road = (now - SendId(send.id).made_at()).to_std().unwrap_or_default();
-                Histogram::RequestLatencySeconds.record(road.as_secs_f64(), [("lane", lane)]);
-                let change = Change::sent(send, answer).by(way.provider.kind().as_str(), provider_message_id);
+                let latency = (now - SendId(send.id).made_at()).to_std().unwrap_or_default();
+                Histogram::RequestLatencySeconds.record(latency.as_secs_f64(), [("lane", lane)]);
+                let change = Change::sent(send, answer).by(route.provider.kind().as_str(), provider_message_id);
                 self.record(change).await
             }
             Ok(SendResult::NotBegun) => self.record(Change::released(send, SendState::Fenced, SOON)).await,
-            Err(refused) => self.refused(send, SendState::Fenced, way, refused, envelope, &mut permit).await,
+            Err(refused) => self.record_refusal(send, SendState::Fenced, route, refused, envelope, &mut permit).await,
         };
         Histogram::SmtpTransactionSeconds.record(started.elapsed().as_secs_f64(), [("lane", lane)]);
         result
     }
 
-    /// The last gate. Everything but a pass drops the handover, which abandons it: nothing has left.
+    /// Fences the send: the last gate. Any other result than a pass drops the prepared send, and nothing has left.
     async fn fence(
         &self,
         send: ClaimedSend,
-        opened: Box<dyn PreparedSend>,
+        prepared: Box<dyn PreparedSend>,
     ) -> Result<(ClaimedSend, Box<dyn PreparedSend>, Instant), Option<Recorded>> {
         match self.ledger.fence(send.clone()).await {
-            Fence::Passed { at, metered_on } => Ok((send.metered(metered_on), opened, at)),
+            Fence::Passed { at, metered_on } => Ok((send.metered(metered_on), prepared, at)),
             Fence::Refused => Err(None),
             Fence::Failed => {
-                drop(opened);
-                Err(self.release_in_doubt(&send).await)
+                drop(prepared);
+                Err(self.release_unknown_fence(&send).await)
             }
         }
     }
 
-    /// A commit that failed may have happened: the send is released from whichever of the two states it is in.
-    async fn release_in_doubt(&self, send: &ClaimedSend) -> Option<Recorded> {
+    /// Releases a send whose fence may or may not have been committed, from either of the two states.
+    async fn release_unknown_fence(&self, send: &ClaimedSend) -> Option<Recorded> {
         drop(self.ledger.record(Change::released(send.clone(), SendState::Claimed, SOON)).await);
         self.record(Change::released(send.clone(), SendState::Fenced, SOON)).await
     }
 
-    /// The capture provider: the gate is the same, and then nothing leaves.
-    async fn capture(&self, send: ClaimedSend, address: &str, signed: &Signed, capture: &Capture) -> Option<Recorded> {
+    /// Captures a sandbox mail: it is fenced like any other, and then nothing leaves.
+    async fn capture(&self, send: ClaimedSend, address: &str, signed: &SignedMessage, capture: &Capture) -> Option<Recorded> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { metered_on, .. } => {
                 let send = send.metered(metered_on);
                 let (decision, answer) = sandbox::answer(address, send.attempt);
                 let is_taken = decision.outcome == Outcome::Sent;
                 if is_taken {
-                    capture.note(&send, address, &signed.message, &self.tokens);
+                    capture.collect_facts(&send, address, &signed.message, &self.tokens);
                 }
-                let change = verdict::change(send, SendState::Fenced, decision, answer, address, SOON);
+                let change = outcome::outcome_change(send, SendState::Fenced, decision, answer, address, SOON);
                 let change = change.by(sandbox::PROVIDER, None);
                 self.record(if is_taken { change.capturing(signed.message.as_bytes()) } else { change }).await
             }
             Fence::Refused => None,
-            Fence::Failed => self.release_in_doubt(&send).await,
+            Fence::Failed => self.release_unknown_fence(&send).await,
         }
     }
 
-    async fn refused(
+    async fn record_refusal(
         &self,
         send: ClaimedSend,
         from: SendState,
-        way: &Way,
+        route: &ProviderRoute,
         refused: Refused,
         envelope: &Envelope,
         permit: &mut PacePermit,
@@ -183,20 +185,20 @@ impl Transmitter {
         let class = class_of(decision);
         Counter::SmtpAnswersTotal
             .add(1, [("lane", send.batch.lane.as_str()), ("class", class.map_or("no_answer", Class::as_str))]);
-        let heard = passage::feedback(decision, &answer);
-        if heard == Feedback::Deferred {
+        let feedback = throttling::feedback_of(decision, &answer);
+        if feedback == Feedback::Deferred {
             Counter::PaceDeferralsTotal.add(1, [("receiver", permit.family())]);
         }
-        permit.heard(heard);
-        let mut rest = SOON;
+        permit.record_answer(feedback);
+        let mut retry_wait = SOON;
         match (decision.scope, class) {
-            (_, None) => way.outage.doubt(),
-            (Scope::Relay, Some(class)) => rest = way.outage.report(class, wait),
-            (Scope::Domain | Scope::Recipient, _) => way.outage.over(),
+            (_, None) => route.breaker.record_unknown(),
+            (Scope::Relay, Some(class)) => retry_wait = route.breaker.record_failure(class, wait),
+            (Scope::Domain | Scope::Recipient, _) => route.breaker.record_success(),
             (Scope::Connection, _) => {}
         }
-        let change = verdict::change(send, from, decision, answer, envelope.to.as_str(), rest);
-        self.record(change.by(way.provider.kind().as_str(), None)).await
+        let change = outcome::outcome_change(send, from, decision, answer, envelope.to.as_str(), retry_wait);
+        self.record(change.by(route.provider.kind().as_str(), None)).await
     }
 
     async fn record(&self, change: Change) -> Option<Recorded> {

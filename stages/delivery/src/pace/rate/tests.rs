@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn flowing(per_second: u32) -> (Rate, Instant) {
     let (mut rate, mut now) = (Rate::new(None, Instant::now()), Instant::now());
     for _ in 0..3 * per_second {
-        rate.heard(false, now, 0, now);
+        rate.record_answer(false, now, 0, now);
         now += SECOND / per_second;
     }
     (rate, now)
@@ -19,7 +19,7 @@ fn flowing(per_second: u32) -> (Rate, Instant) {
 fn cut(rate: &mut Rate, now: Instant, times: usize) -> Instant {
     let mut now = now;
     for _ in 0..times {
-        while !rate.heard(true, now, 0, now) {
+        while !rate.record_answer(true, now, 0, now) {
             now += Duration::from_millis(10);
         }
         now += Duration::from_millis(10);
@@ -30,8 +30,8 @@ fn cut(rate: &mut Rate, now: Instant, times: usize) -> Instant {
 /// A minute in which the receiver takes whatever may go.
 fn minute_of_good_answers(rate: &mut Rate, mut now: Instant) -> Instant {
     for _ in 0..600 {
-        while rate.limit().is_some() && rate.admit(Turn::Again, now) {
-            rate.heard(false, now, 0, now);
+        while rate.limit().is_some() && rate.admit(PacePriority::Retry, now) {
+            rate.record_answer(false, now, 0, now);
         }
         now += Duration::from_millis(100);
     }
@@ -73,9 +73,9 @@ fn a_tenth_of_the_answers_may_be_deferrals(#[case] deferred: u32, #[case] answer
     let mut rate = Rate::new(None, now);
     // The deferrals last, so that they are judged among all.
     for _ in 0..answers - deferred {
-        rate.heard(false, now, 0, now);
+        rate.record_answer(false, now, 0, now);
     }
-    let was_cut = (0..deferred).any(|_| rate.heard(true, now, 0, now));
+    let was_cut = (0..deferred).any(|_| rate.record_answer(true, now, 0, now));
     assert_eq!(was_cut, slows);
 }
 
@@ -85,7 +85,7 @@ fn transactions_that_began_before_the_cut_do_not_cut_again() {
     let later = cut(&mut rate, now, 1);
     let limit = rate.limit();
     for _ in 0..100 {
-        assert!(!rate.heard(true, now - SECOND, 0, later));
+        assert!(!rate.record_answer(true, now - SECOND, 0, later));
     }
     assert_eq!(rate.limit(), limit);
 }
@@ -94,7 +94,7 @@ fn transactions_that_began_before_the_cut_do_not_cut_again() {
 fn what_is_under_way_counts_as_flowing() {
     let now = Instant::now();
     let mut rate = Rate::new(None, now);
-    while !rate.heard(true, now, 200, now) {}
+    while !rate.record_answer(true, now, 200, now) {}
     assert!(rate.limit().unwrap() >= 100.0);
 }
 
@@ -117,12 +117,12 @@ fn bulk_mail_keeps_to_the_pace_and_prompt_mail_may_borrow() {
     let (mut rate, now) = flowing(100);
     let mut now = cut(&mut rate, now, 4);
     let limit = rate.limit().unwrap();
-    assert!(!rate.admit(Turn::New, now));
-    assert!(rate.admit(Turn::Prompt, now));
+    assert!(!rate.admit(PacePriority::New, now));
+    assert!(rate.admit(PacePriority::Prompt, now));
     let mut went = 0;
     for _ in 0..100 {
         now += Duration::from_millis(100);
-        while rate.admit(Turn::Again, now) {
+        while rate.admit(PacePriority::Retry, now) {
             went += 1;
         }
     }
@@ -136,9 +136,9 @@ fn new_mail_waits_behind_what_was_put_off() {
     let now = cut(&mut rate, now, 1);
     let wait = rate.slot(now).unwrap();
     let then = now + wait - Duration::from_millis(1);
-    assert!(!rate.admit(Turn::New, then));
-    assert!(rate.admit(Turn::Again, then));
-    assert!(rate.admit(Turn::New, now + wait));
+    assert!(!rate.admit(PacePriority::New, then));
+    assert!(rate.admit(PacePriority::Retry, then));
+    assert!(rate.admit(PacePriority::New, now + wait));
 }
 
 #[test]
@@ -170,18 +170,18 @@ fn no_slot_is_further_than_the_trouble_is_old_within_bounds() {
 
 #[test]
 fn what_another_process_found_out_is_taken_over_once() {
-    let (mut told, now) = flowing(100);
-    let now = cut(&mut told, now, 3);
-    let held = told.held().unwrap();
+    let (mut reported, now) = flowing(100);
+    let now = cut(&mut reported, now, 3);
+    let reduced = reported.reduced().unwrap();
     let mut rate = Rate::new(None, now);
-    rate.adopt(held, now);
-    assert_eq!(rate.limit(), Some(held.limit));
+    rate.adopt(reduced, now);
+    assert_eq!(rate.limit(), Some(reduced.limit));
     // Heard again later, it does not undo what was learnt since.
     let mut later = now;
     while rate.limit().is_some() {
         later = minute_of_good_answers(&mut rate, later);
     }
-    rate.adopt(held, later);
+    rate.adopt(reduced, later);
     assert_eq!(rate.limit(), None);
 }
 
@@ -190,10 +190,10 @@ fn a_receiver_is_barren_from_its_last_good_answer() {
     let (mut rate, now) = flowing(100);
     let now = cut(&mut rate, now, 3);
     let hour = Duration::from_secs(3_600);
-    assert!(rate.barren(now + hour) >= hour);
-    rate.heard(false, now + hour, 0, now + hour);
-    assert_eq!(rate.barren(now + hour), Duration::ZERO);
-    assert_eq!(rate.barren(now + 2 * hour), hour);
+    assert!(rate.refused_for(now + hour) >= hour);
+    rate.record_answer(false, now + hour, 0, now + hour);
+    assert_eq!(rate.refused_for(now + hour), Duration::ZERO);
+    assert_eq!(rate.refused_for(now + 2 * hour), hour);
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn a_ceiling_binds_a_path_that_nobody_defers() {
     let mut rate = Rate::new(Some(10.0), now);
     let mut went = 0;
     for _ in 0..1_000 {
-        while rate.admit(Turn::New, now) {
-            rate.heard(false, now, 0, now);
+        while rate.admit(PacePriority::New, now) {
+            rate.record_answer(false, now, 0, now);
             went += 1;
         }
         now += Duration::from_millis(100);
@@ -216,7 +216,7 @@ fn a_ceiling_binds_a_path_that_nobody_defers() {
 enum Happening {
     Answer { is_deferral: bool, in_flight: usize },
     Time(u64),
-    Ask(Turn),
+    Ask(PacePriority),
     Slot,
 }
 
@@ -224,7 +224,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         3 => (any::<bool>(), 0usize..2_000).prop_map(|(is_deferral, in_flight)| Happening::Answer { is_deferral, in_flight }),
         2 => (0u64..5_000).prop_map(Happening::Time),
-        2 => prop_oneof![Just(Turn::New), Just(Turn::Again), Just(Turn::Prompt)].prop_map(Happening::Ask),
+        2 => prop_oneof![Just(PacePriority::New), Just(PacePriority::Retry), Just(PacePriority::Prompt)].prop_map(Happening::Ask),
         1 => Just(Happening::Slot),
     ]
 }
@@ -240,7 +240,7 @@ proptest! {
         for happening in happenings {
             match happening {
                 Happening::Answer { is_deferral, in_flight } => {
-                    rate.heard(is_deferral, now, in_flight, now);
+                    rate.record_answer(is_deferral, now, in_flight, now);
                 }
                 Happening::Time(milliseconds) => now += Duration::from_millis(milliseconds),
                 Happening::Ask(turn) => {
@@ -268,14 +268,14 @@ proptest! {
         for happening in happenings {
             match happening {
                 Happening::Answer { is_deferral, in_flight } => {
-                    rate.heard(is_deferral, now, in_flight, now);
+                    rate.record_answer(is_deferral, now, in_flight, now);
                 }
                 Happening::Time(milliseconds) => now += Duration::from_millis(milliseconds),
                 Happening::Ask(_) | Happening::Slot => {}
             }
         }
         for _ in 0..60 {
-            if rate.held().is_none() {
+            if rate.reduced().is_none() {
                 break;
             }
             now = minute_of_good_answers(&mut rate, now);

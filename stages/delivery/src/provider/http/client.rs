@@ -1,4 +1,4 @@
-//! An API behind a client of its own: places, time limits, repeats.
+//! The HTTP client of one provider connection: its concurrency limit, its time limits, and repeats of idempotent requests.
 
 use std::{
     sync::Arc,
@@ -15,10 +15,10 @@ use url::Url;
 use super::{
     Api, HttpRequest,
     exchange::{NoReply, exchange},
-    verdict::{self, UNKNOWN, Verdict},
+    reply_meaning::{self, ReplyMeaning, UNKNOWN},
 };
 use crate::provider::{
-    Answer, ConnectionFault, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Reach, Refused,
+    Answer, ClientSettings, ConnectionFault, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused,
     SendResult, Signing,
 };
 use smtp::classify::{Class, Decision, Outcome, Scope};
@@ -28,36 +28,36 @@ const REPEATS: u32 = 2;
 /// The pause before that, times the number of the repeat.
 const REPEAT_PAUSE: Duration = Duration::from_millis(500);
 
-/// A provider's API and the way there.
+/// A provider behind an HTTP API.
 pub(crate) struct HttpProvider {
-    shared: Arc<Shared>,
+    shared: Arc<ApiClient>,
 }
 
-struct Shared {
+struct ApiClient {
     api: Box<dyn Api>,
     base: Url,
     client: reqwest::Client,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl HttpProvider {
-    /// Makes the client. No redirects: mail and credentials go where they were sent to, or nowhere.
+    /// Makes the client. It follows no redirects: mail and credentials go to the configured host only.
     ///
     /// # Errors
     /// [`ConnectionFault::Setup`].
-    pub fn new(api: Box<dyn Api>, base: Url, reach: &Reach) -> Result<Self, ConnectionFault> {
+    pub fn new(api: Box<dyn Api>, base: Url, settings: &ClientSettings) -> Result<Self, ConnectionFault> {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls::config(None).map_err(|_| ConnectionFault::Setup)?)
             .redirect(redirect::Policy::none())
             .no_proxy()
-            .connect_timeout(reach.connect_timeout)
-            .timeout(reach.timeout)
-            .pool_max_idle_per_host(reach.connections)
+            .connect_timeout(settings.connect_timeout)
+            .timeout(settings.timeout)
+            .pool_max_idle_per_host(settings.connections)
             .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|_| ConnectionFault::Setup)?;
-        let places = Arc::new(Semaphore::new(reach.connections.max(1)));
-        Ok(Self { shared: Arc::new(Shared { api, base, client, places }) })
+        let permits = Arc::new(Semaphore::new(settings.connections.max(1)));
+        Ok(Self { shared: Arc::new(ApiClient { api, base, client, permits }) })
     }
 }
 
@@ -71,14 +71,14 @@ impl Provider for HttpProvider {
         self.shared.api.signing()
     }
 
-    async fn open(&self, parcel: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
+    async fn prepare(&self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
         // The semaphore is never closed.
-        let place = self.shared.places.clone().acquire_owned().await;
-        let Ok(place) = place else {
+        let permit = self.shared.permits.clone().acquire_owned().await;
+        let Ok(permit) = permit else {
             return Err(Refused::of(Decision::defer(Class::Temporary, Scope::Connection)));
         };
-        match self.shared.api.request(&self.shared.base, parcel, Utc::now()) {
-            Ok(request) => Ok(Box::new(Placed { shared: self.shared.clone(), request, _place: place })),
+        match self.shared.api.request(&self.shared.base, outgoing, Utc::now()) {
+            Ok(request) => Ok(Box::new(PreparedRequest { shared: self.shared.clone(), request, _permit: permit })),
             Err(unfit) => {
                 Err(Refused { answer: Answer::text(&unfit.to_string()), ..Refused::of(Decision::fail(Class::Content)) })
             }
@@ -88,58 +88,58 @@ impl Provider for HttpProvider {
     async fn ping(&self) -> Result<(), PingFault> {
         let request = self.shared.api.ping(&self.shared.base, Utc::now());
         match exchange(&self.shared.client, request).await {
-            Ok(reply) => self.shared.api.judge_ping(&reply),
-            Err(why) => Err(verdict::no_ping(why)),
+            Ok(reply) => self.shared.api.interpret_ping(&reply),
+            Err(why) => Err(reply_meaning::no_ping(why)),
         }
     }
 }
 
-/// A request with its place.
-struct Placed {
-    shared: Arc<Shared>,
+/// A request that is ready to be sent, with its permit of the concurrency limit.
+struct PreparedRequest {
+    shared: Arc<ApiClient>,
     request: HttpRequest,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 #[async_trait]
-impl PreparedSend for Placed {
+impl PreparedSend for PreparedRequest {
     async fn send(self: Box<Self>, _: &OutgoingMessage<'_>, begin_by: Instant) -> Result<SendResult, Refused> {
         if Instant::now() > begin_by {
             return Ok(SendResult::NotBegun);
         }
         let repeats = if self.shared.api.is_idempotent() { REPEATS } else { 0 };
-        // What is in doubt stays in doubt: a repeat that cannot connect says nothing about the request before it.
-        let mut doubt = None;
+        // An unknown outcome stays unknown: a repeat that cannot connect says nothing about the request before it.
+        let mut unknown = None;
         for repeat in 0..=repeats {
             tokio::time::sleep(REPEAT_PAUSE * repeat).await;
             match self.shared.exchange(&self.request).await {
-                Ok(handover) => return Ok(handover),
-                Err(refused) if refused.decision.outcome == Outcome::Unknown => doubt = Some(refused),
-                Err(refused) => return Err(doubt.filter(|_| !is_final(&refused)).unwrap_or(refused)),
+                Ok(result) => return Ok(result),
+                Err(refused) if refused.decision.outcome == Outcome::Unknown => unknown = Some(refused),
+                Err(refused) => return Err(unknown.filter(|_| !is_final(&refused)).unwrap_or(refused)),
             }
         }
-        Err(doubt.unwrap_or_else(|| Refused::of(UNKNOWN)))
+        Err(unknown.unwrap_or_else(|| Refused::of(UNKNOWN)))
     }
 }
 
-/// Whether a refusal after a doubt settles it: the provider refused the mail itself, so the request before was refused, too.
+/// True if a refusal decides an earlier unknown outcome: the provider refused the mail itself, so it also refused the request before.
 fn is_final(refused: &Refused) -> bool {
     matches!(refused.decision.outcome, Outcome::Fail { .. })
 }
 
-impl Shared {
+impl ApiClient {
     async fn exchange(&self, request: &HttpRequest) -> Result<SendResult, Refused> {
         let reply = match exchange(&self.client, request.clone()).await {
             Ok(reply) => reply,
-            Err(why) => return Err(verdict::no_reply(why)),
+            Err(why) => return Err(reply_meaning::no_reply(why)),
         };
-        match self.api.judge(&reply) {
-            Verdict::Taken { id } => Ok(SendResult::Taken {
+        match self.api.interpret_reply(&reply) {
+            ReplyMeaning::Accepted { id } => Ok(SendResult::Accepted {
                 provider_message_id: id,
                 answer: Answer::text(&format!("{} accepted by {}", reply.status, self.api.kind().as_str())),
             }),
-            Verdict::Refused(refused) => Err(refused),
-            Verdict::InProgress => Err(verdict::no_reply(NoReply::Timeout)),
+            ReplyMeaning::Refused(refused) => Err(refused),
+            ReplyMeaning::InProgress => Err(reply_meaning::no_reply(NoReply::Timeout)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One request and its answer, bounded in time and size, with what is known when it fails.
+//! One HTTP request and its reply, bounded in time and size. A failure says whether the request may have left.
 
 use std::time::Duration;
 
@@ -10,36 +10,36 @@ use serde_json::Value;
 
 use super::HttpRequest;
 
-/// How much of an answer is read.
+/// The most bytes of a reply's body that are read.
 const BODY_MAX: usize = 64 * 1024;
 
-/// An answer.
+/// The reply of a provider's API.
 #[derive(Debug, Clone)]
-pub(crate) struct Reply {
+pub(crate) struct HttpReply {
     pub status: u16,
     pub headers: HeaderMap,
     /// Its body as JSON; null when it is none, was cut off, or is too long.
     pub body: Value,
 }
 
-impl Reply {
-    /// A header's text.
+impl HttpReply {
+    /// The text of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// A text in the body.
+    /// The string at a JSON pointer in the body.
     pub fn text(&self, pointer: &str) -> Option<&str> {
         self.body.pointer(pointer).and_then(Value::as_str)
     }
 
-    /// For how long to stay away: `Retry-After` in seconds or as a date.
+    /// The wait the provider asks for: `Retry-After` in seconds or as a date.
     pub fn retry_after(&self) -> Option<Duration> {
         retry_after(&self.headers, Utc::now()).filter(|wait| !wait.is_zero())
     }
 }
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoReply {
     /// No connection: nothing left.
@@ -51,13 +51,13 @@ pub(crate) enum NoReply {
     /// The request left, or may have, and no answer came in time.
     Timeout,
     /// The connection broke after the request left, or may have.
-    Broken,
+    BrokenConnection,
     /// The request could not be made.
     Unsendable,
 }
 
-/// Sends a request and reads its answer. The trace in hand goes along, outside of what a signature covers.
-pub(super) async fn exchange(client: &reqwest::Client, request: HttpRequest) -> Result<Reply, NoReply> {
+/// Sends a request and reads its answer. The current trace context goes along in headers that no signature covers.
+pub(super) async fn exchange(client: &reqwest::Client, request: HttpRequest) -> Result<HttpReply, NoReply> {
     let mut builder = client.request(request.method, request.url).body(request.body);
     for (name, value) in request.headers {
         builder = builder.header(name, value);
@@ -81,7 +81,7 @@ pub(super) async fn exchange(client: &reqwest::Client, request: HttpRequest) -> 
         }
     }
     let json = if is_whole { serde_json::from_slice(&body).unwrap_or_default() } else { Value::Null };
-    Ok(Reply { status, headers, body: json })
+    Ok(HttpReply { status, headers, body: json })
 }
 
 fn no_reply(error: &reqwest::Error) -> NoReply {
@@ -96,7 +96,7 @@ fn no_reply(error: &reqwest::Error) -> NoReply {
     } else if error.is_timeout() {
         NoReply::Timeout
     } else {
-        NoReply::Broken
+        NoReply::BrokenConnection
     }
 }
 

@@ -10,9 +10,9 @@ use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::{
-    Api, HttpRequest, Unfit, at,
-    exchange::Reply,
-    verdict::{self, ACCOUNT, ADDRESS, RATE, SENDER, UNKNOWN, Verdict, refused},
+    Api, HttpRequest, UnsupportedMessage, at,
+    exchange::HttpReply,
+    reply_meaning::{self, ACCOUNT, ADDRESS, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
 };
 use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, ProviderKind, Signing};
 
@@ -44,10 +44,15 @@ impl Api for Mailgun {
         Signing::Whole
     }
 
-    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
-        let send_id = parcel.send_id.to_string();
+    fn request(
+        &self,
+        base: &Url,
+        outgoing: &OutgoingMessage<'_>,
+        _: DateTime<Utc>,
+    ) -> Result<HttpRequest, UnsupportedMessage> {
+        let send_id = outgoing.send_id.to_string();
         let fields = [
-            ("to", parcel.envelope.to.as_str()),
+            ("to", outgoing.envelope.to.as_str()),
             ("o:tracking", "no"),
             ("o:tracking-clicks", "no"),
             ("o:tracking-opens", "no"),
@@ -55,7 +60,7 @@ impl Api for Mailgun {
         ];
         // A fresh random text: a message cannot contain it but by chance.
         let boundary = format!("form-{}", uuid::Uuid::new_v4().simple());
-        let mut body = Vec::with_capacity(parcel.message.as_bytes().len() + parcel.signature.len() + 1024);
+        let mut body = Vec::with_capacity(outgoing.message.as_bytes().len() + outgoing.signature.len() + 1024);
         for (name, value) in fields {
             let part = format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
             body.extend_from_slice(part.as_bytes());
@@ -65,18 +70,18 @@ impl Api for Mailgun {
              Content-Type: message/rfc822\r\n\r\n"
         );
         body.extend_from_slice(head.as_bytes());
-        body.extend_from_slice(parcel.signature.as_bytes());
-        body.extend_from_slice(parcel.message.as_bytes());
+        body.extend_from_slice(outgoing.signature.as_bytes());
+        body.extend_from_slice(outgoing.message.as_bytes());
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
         let headers = vec![self.authorization(), ("content-type", format!("multipart/form-data; boundary={boundary}"))];
         let url = at(base, &format!("/v3/{}/messages.mime", self.domain));
         Ok(HttpRequest { method: Method::POST, url, headers, body })
     }
 
-    fn judge(&self, reply: &Reply) -> Verdict {
+    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
         let words = reply.text("/message").unwrap_or_default();
         let decision = match reply.status {
-            200 => return verdict::taken(reply, "/id"),
+            200 => return reply_meaning::accepted(reply, "/id"),
             429 => RATE,
             402 => ACCOUNT,
             // "Free accounts are for test purposes only", "Domain … is not allowed to send: …"
@@ -84,9 +89,9 @@ impl Api for Mailgun {
             400 if words.contains("'from' parameter") => SENDER,
             400 if words.contains("'to' parameter") || words.contains("not a valid address") => ADDRESS,
             500..=599 => UNKNOWN,
-            _ => return verdict::by_status(reply, words, false),
+            _ => return reply_meaning::by_status(reply, words, false),
         };
-        refused(reply, decision, words)
+        refusal(reply, decision, words)
     }
 
     fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {

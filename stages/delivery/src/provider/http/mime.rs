@@ -4,7 +4,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mail_parser::{Addr, MessageParser, MimeHeaders, PartType};
 
-use super::Unfit;
+use super::UnsupportedMessage;
 use crate::provider::OutgoingMessage;
 use smtp::Message;
 
@@ -71,9 +71,9 @@ pub(super) struct Mail {
 
 impl Mail {
     /// Takes a parcel's message apart. The recipient is that of the envelope.
-    pub fn of(parcel: &OutgoingMessage<'_>) -> Result<Self, Unfit> {
-        let parsed = MessageParser::default().parse(parcel.message.as_bytes()).ok_or(Unfit)?;
-        let from = parsed.from().and_then(|from| from.first()).and_then(mailbox).ok_or(Unfit)?;
+    pub fn of(outgoing: &OutgoingMessage<'_>) -> Result<Self, UnsupportedMessage> {
+        let parsed = MessageParser::default().parse(outgoing.message.as_bytes()).ok_or(UnsupportedMessage)?;
+        let from = parsed.from().and_then(|from| from.first()).and_then(mailbox).ok_or(UnsupportedMessage)?;
         let name = parsed.to().and_then(|to| to.first()).and_then(mailbox).and_then(|to| to.name);
         let reply_to = parsed.reply_to().map(|list| list.iter().filter_map(mailbox).collect()).unwrap_or_default();
         let bodies = |wanted_html: bool| {
@@ -85,13 +85,13 @@ impl Mail {
         };
         Ok(Self {
             from,
-            to: Mailbox { name, email: parcel.envelope.to.as_str().to_owned() },
+            to: Mailbox { name, email: outgoing.envelope.to.as_str().to_owned() },
             reply_to,
             subject: parsed.subject().unwrap_or_default().to_owned(),
             text: bodies(false),
             html: bodies(true),
             files: parsed.parts.iter().filter(|part| is_file(part)).map(file).collect(),
-            headers: other_headers(parcel.message),
+            headers: other_headers(outgoing.message),
         })
     }
 }

@@ -1,16 +1,16 @@
-//! Providers behind an HTTP API: what they share. A provider itself is an [`Api`]: how a mail becomes a request, and what its
-//! answers mean, both without input or output.
+//! Providers behind an HTTP API: the part they share. Each provider implements [`Api`]: it builds the request for a mail and
+//! interprets the reply, both without I/O.
 
 mod client;
 mod exchange;
 mod mailgun;
 mod mime;
 mod postmark;
+mod reply_meaning;
 mod resend;
 mod sendgrid;
 mod ses;
 mod sigv4;
-mod verdict;
 
 use chrono::{DateTime, Utc};
 use reqwest::Method;
@@ -19,7 +19,7 @@ use url::Url;
 pub(super) use self::{
     client::HttpProvider, mailgun::Mailgun, postmark::Postmark, resend::Resend, sendgrid::Sendgrid, ses::Ses,
 };
-use self::{exchange::Reply, verdict::Verdict};
+use self::{exchange::HttpReply, reply_meaning::ReplyMeaning};
 use super::{OutgoingMessage, PingFault, ProviderKind, Signing};
 
 /// A request, complete and signed.
@@ -31,7 +31,7 @@ pub(crate) struct HttpRequest {
     pub body: Vec<u8>,
 }
 
-/// Headers hold credentials: a request prints where it goes.
+/// Prints method, URL and size only: headers contain credentials.
 impl std::fmt::Debug for HttpRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} ({} octets)", self.method, self.url, self.body.len())
@@ -49,17 +49,17 @@ impl HttpRequest {
     }
 }
 
-/// The base's address with this path.
+/// The base URL with this path.
 fn at(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
     url.set_path(path);
     url
 }
 
-/// The message cannot be put into this provider's request: it will be so for every attempt.
+/// The message cannot be expressed in this provider's request. Every further attempt would fail the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the message does not fit the provider's request")]
-pub(crate) struct Unfit;
+pub(crate) struct UnsupportedMessage;
 
 /// One provider's API.
 pub(crate) trait Api: Send + Sync + 'static {
@@ -67,8 +67,8 @@ pub(crate) trait Api: Send + Sync + 'static {
 
     fn signing(&self) -> Signing;
 
-    /// Whether a repeated request is answered as the first was, and sends nothing twice. Then an unclear outcome is asked for
-    /// again at once; without it, it stays unknown.
+    /// True if the provider answers a repeated request as the first one and sends nothing twice. An unknown outcome is then
+    /// resolved by repeating the request at once; otherwise it stays unknown.
     fn is_idempotent(&self) -> bool {
         false
     }
@@ -76,22 +76,27 @@ pub(crate) trait Api: Send + Sync + 'static {
     /// The request that sends a mail.
     ///
     /// # Errors
-    /// [`Unfit`].
-    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit>;
+    /// [`UnsupportedMessage`].
+    fn request(
+        &self,
+        base: &Url,
+        outgoing: &OutgoingMessage<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<HttpRequest, UnsupportedMessage>;
 
-    /// What the answer to it means.
-    fn judge(&self, reply: &Reply) -> Verdict;
+    /// What a reply to [`Self::request`] means.
+    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning;
 
-    /// A cheap request that only an authenticated caller is answered.
+    /// A cheap request that the provider answers to authenticated callers only.
     fn ping(&self, base: &Url, now: DateTime<Utc>) -> HttpRequest;
 
-    /// What the answer to a ping means, where it is not the usual.
-    fn judge_ping(&self, reply: &Reply) -> Result<(), PingFault> {
-        verdict::ping(reply)
+    /// What a reply to [`Self::ping`] means. The default reads the status alone.
+    fn interpret_ping(&self, reply: &HttpReply) -> Result<(), PingFault> {
+        reply_meaning::ping(reply)
     }
 }
 
-/// The signature a request to SES must carry, from what arrived: for the stand-in that checks it.
+/// The signature that a request to SES must carry. The test server compares it with the one it received.
 #[cfg(test)]
 pub(super) fn signed_by(
     (id, key, region): (&str, &str, &str),

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{
-    Api, HttpRequest, Unfit,
-    exchange::Reply,
+    Api, HttpRequest, UnsupportedMessage,
+    exchange::HttpReply,
     mime::{File, Mail, Mailbox},
-    verdict::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, SENDER, Verdict, refused},
+    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, ReplyMeaning, SENDER, refusal},
 };
 use crate::provider::{ConnectionSettings, OutgoingMessage, ProviderKind, Signing};
 
@@ -52,8 +52,13 @@ impl Api for Postmark {
         Signing::None
     }
 
-    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
-        let mail = Mail::of(parcel)?;
+    fn request(
+        &self,
+        base: &Url,
+        outgoing: &OutgoingMessage<'_>,
+        _: DateTime<Utc>,
+    ) -> Result<HttpRequest, UnsupportedMessage> {
+        let mail = Mail::of(outgoing)?;
         let mut headers: Vec<Value> =
             mail.headers.iter().map(|(name, value)| json!({"Name": name, "Value": value})).collect();
         headers.push(json!({"Name": "X-PM-KeepID", "Value": "true"}));
@@ -63,7 +68,7 @@ impl Api for Postmark {
             "To": mail.to.formatted(),
             "Subject": mail.subject,
             "Headers": headers,
-            "Metadata": {"postrider-send": parcel.send_id},
+            "Metadata": {"postrider-send": outgoing.send_id},
             "TrackOpens": false,
             "TrackLinks": "None",
         });
@@ -82,12 +87,12 @@ impl Api for Postmark {
         Ok(HttpRequest::json(base, "/email", self.headers(), &body))
     }
 
-    fn judge(&self, reply: &Reply) -> Verdict {
+    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
         let code = reply.body["ErrorCode"].as_i64();
         let message = reply.text("/Message").unwrap_or_default();
         let words = code.map_or_else(String::new, |code| format!("{code} {message}"));
         let decision = match (reply.status, code) {
-            (200, Some(0)) => return verdict::taken(reply, "/MessageID"),
+            (200, Some(0)) => return reply_meaning::accepted(reply, "/MessageID"),
             // Postmark stopped sending there after a hard bounce or a complaint, or by hand.
             (_, Some(406)) => RECIPIENT,
             // 300: something in the request; about an address it names the field.
@@ -99,11 +104,11 @@ impl Api for Postmark {
             (_, Some(10 | 405 | 413 | 1235)) => ACCOUNT,
             (_, Some(100)) | (429, _) => RATE,
             (status @ (200..=299), _) if status != 200 || code.is_none() => {
-                return refused(reply, verdict::UNKNOWN, "an answer that cannot be read");
+                return refusal(reply, reply_meaning::UNKNOWN, "an answer that cannot be read");
             }
-            _ => return verdict::by_status(reply, &words, code.is_some()),
+            _ => return reply_meaning::by_status(reply, &words, code.is_some()),
         };
-        refused(reply, decision, &words)
+        refusal(reply, decision, &words)
     }
 
     fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {

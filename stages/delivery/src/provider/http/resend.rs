@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::{
-    Api, HttpRequest, Unfit,
-    exchange::Reply,
+    Api, HttpRequest, UnsupportedMessage,
+    exchange::HttpReply,
     mime::{File, Mail, Mailbox},
-    verdict::{self, ACCOUNT, ADDRESS, CONTENT, RATE, SENDER, UNKNOWN, Verdict, refused, seconds},
+    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal, seconds},
 };
 use crate::provider::{OutgoingMessage, PingFault, ProviderKind, Signing};
 
@@ -52,8 +52,13 @@ impl Api for Resend {
         true
     }
 
-    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
-        let mail = Mail::of(parcel)?;
+    fn request(
+        &self,
+        base: &Url,
+        outgoing: &OutgoingMessage<'_>,
+        _: DateTime<Utc>,
+    ) -> Result<HttpRequest, UnsupportedMessage> {
+        let mail = Mail::of(outgoing)?;
         let headers: Map<String, Value> =
             mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let mut body = json!({
@@ -61,7 +66,7 @@ impl Api for Resend {
             "to": [mail.to.formatted()],
             "subject": mail.subject,
             "headers": headers,
-            "tags": [{"name": "postrider-send", "value": parcel.send_id}],
+            "tags": [{"name": "postrider-send", "value": outgoing.send_id}],
         });
         for (name, value) in [("text", mail.text), ("html", mail.html)] {
             if let Some(value) = value {
@@ -74,34 +79,35 @@ impl Api for Resend {
         if !mail.files.is_empty() {
             body["attachments"] = mail.files.iter().map(attachment).collect();
         }
-        let headers = vec![self.authorization(), ("idempotency-key", format!("{}-{}", parcel.send_id, parcel.serial))];
+        let headers =
+            vec![self.authorization(), ("idempotency-key", format!("{}-{}", outgoing.send_id, outgoing.serial))];
         Ok(HttpRequest::json(base, "/emails", headers, &body))
     }
 
-    fn judge(&self, reply: &Reply) -> Verdict {
+    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
         let (name, message) = (reply.text("/name").unwrap_or_default(), reply.text("/message").unwrap_or_default());
         let words = format!("{name} {message}");
         let decision = match (reply.status, name) {
-            (200..=299, _) => return verdict::taken(reply, "/id"),
-            (_, "concurrent_idempotent_requests") => return Verdict::InProgress,
+            (200..=299, _) => return reply_meaning::accepted(reply, "/id"),
+            (_, "concurrent_idempotent_requests") => return ReplyMeaning::InProgress,
             // The key belongs to another body: an attempt of this send whose mail was rendered anew. It may have been taken.
             (_, "invalid_idempotent_request") => UNKNOWN,
             (_, "daily_quota_exceeded" | "monthly_quota_exceeded") => ACCOUNT,
             (429, _) => {
-                let mut verdict = refused(reply, RATE, &words);
-                if let Verdict::Refused(refused) = &mut verdict {
+                let mut reply_meaning = refusal(reply, RATE, &words);
+                if let ReplyMeaning::Refused(refused) = &mut reply_meaning {
                     refused.wait = reply.retry_after().or_else(|| seconds(reply, "ratelimit-reset")).or(refused.wait);
                 }
-                return verdict;
+                return reply_meaning;
             }
             (_, "missing_api_key" | "invalid_api_key" | "restricted_api_key" | "invalid_access") => ACCOUNT,
             (_, "invalid_from_address") => SENDER,
             (403, "validation_error") => SENDER,
             (_, "validation_error") if message.contains("`to`") => ADDRESS,
             (_, "validation_error" | "invalid_attachment" | "missing_required_field" | "invalid_parameter") => CONTENT,
-            _ => return verdict::by_status(reply, &words, !name.is_empty()),
+            _ => return reply_meaning::by_status(reply, &words, !name.is_empty()),
         };
-        refused(reply, decision, &words)
+        refusal(reply, decision, &words)
     }
 
     fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {
@@ -109,10 +115,10 @@ impl Api for Resend {
     }
 
     /// A key that may only send is known all the same.
-    fn judge_ping(&self, reply: &Reply) -> Result<(), PingFault> {
+    fn interpret_ping(&self, reply: &HttpReply) -> Result<(), PingFault> {
         match reply.text("/name") {
             Some("restricted_api_key") => Ok(()),
-            _ => verdict::ping(reply),
+            _ => reply_meaning::ping(reply),
         }
     }
 }

@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::{
-    Api, HttpRequest, Unfit,
-    exchange::Reply,
+    Api, HttpRequest, UnsupportedMessage,
+    exchange::HttpReply,
     mime::{File, Mail, Mailbox},
-    verdict::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, Verdict, refused, until},
+    reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, ReplyMeaning, SENDER, UNKNOWN, refusal, until},
 };
 use crate::provider::{OutgoingMessage, ProviderKind, Signing};
 
@@ -58,8 +58,13 @@ impl Api for Sendgrid {
         Signing::None
     }
 
-    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, _: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
-        let mail = Mail::of(parcel)?;
+    fn request(
+        &self,
+        base: &Url,
+        outgoing: &OutgoingMessage<'_>,
+        _: DateTime<Utc>,
+    ) -> Result<HttpRequest, UnsupportedMessage> {
+        let mail = Mail::of(outgoing)?;
         // Plain text must come first.
         let content: Vec<Value> = [("text/plain", &mail.text), ("text/html", &mail.html)]
             .into_iter()
@@ -68,7 +73,7 @@ impl Api for Sendgrid {
         let headers: Map<String, Value> =
             mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let mut body = json!({
-            "personalizations": [{"to": [person(&mail.to)], "custom_args": {"postrider-send": parcel.send_id}}],
+            "personalizations": [{"to": [person(&mail.to)], "custom_args": {"postrider-send": outgoing.send_id}}],
             "from": person(&mail.from),
             "subject": mail.subject,
             "content": content,
@@ -90,12 +95,12 @@ impl Api for Sendgrid {
         Ok(HttpRequest::json(base, "/v3/mail/send", self.headers(), &body))
     }
 
-    fn judge(&self, reply: &Reply) -> Verdict {
+    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
         let (message, field) = (reply.text("/errors/0/message"), reply.text("/errors/0/field").unwrap_or_default());
         let words = message.unwrap_or_default();
         let decision = match reply.status {
             // Nobody but SendGrid answers 202 here, so it counts without an id, too.
-            202 => return Verdict::Taken { id: reply.header("x-message-id").map(str::to_owned) },
+            202 => return ReplyMeaning::Accepted { id: reply.header("x-message-id").map(str::to_owned) },
             200..=299 => UNKNOWN,
             // "Maximum credits exceeded" is a 401.
             401 => ACCOUNT,
@@ -104,15 +109,15 @@ impl Api for Sendgrid {
             400 if field.starts_with("from") => SENDER,
             400 | 413 => CONTENT,
             429 => {
-                let mut verdict = verdict::by_status(reply, words, true);
-                if let Verdict::Refused(refused) = &mut verdict {
+                let mut reply_meaning = reply_meaning::by_status(reply, words, true);
+                if let ReplyMeaning::Refused(refused) = &mut reply_meaning {
                     refused.wait = reply.retry_after().or_else(|| until(reply, "x-ratelimit-reset")).or(refused.wait);
                 }
-                return verdict;
+                return reply_meaning;
             }
-            _ => return verdict::by_status(reply, words, message.is_some()),
+            _ => return reply_meaning::by_status(reply, words, message.is_some()),
         };
-        refused(reply, decision, words)
+        refusal(reply, decision, words)
     }
 
     fn ping(&self, base: &Url, _: DateTime<Utc>) -> HttpRequest {

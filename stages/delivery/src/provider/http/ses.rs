@@ -11,10 +11,10 @@ use serde_json::json;
 use url::Url;
 
 use super::{
-    Api, HttpRequest, Unfit, at,
-    exchange::Reply,
+    Api, HttpRequest, UnsupportedMessage, at,
+    exchange::HttpReply,
+    reply_meaning::{self, ACCOUNT, CONTENT, RATE, ReplyMeaning, SENDER, UNKNOWN, refusal},
     sigv4::{Canonical, Signer, timestamp},
-    verdict::{self, ACCOUNT, CONTENT, RATE, SENDER, UNKNOWN, Verdict, refused},
 };
 use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault, ProviderKind, Signing};
 
@@ -77,12 +77,17 @@ impl Api for Ses {
         Signing::Stamped
     }
 
-    fn request(&self, base: &Url, parcel: &OutgoingMessage<'_>, now: DateTime<Utc>) -> Result<HttpRequest, Unfit> {
-        let raw = [parcel.signature.as_bytes(), parcel.message.as_bytes()].concat();
+    fn request(
+        &self,
+        base: &Url,
+        outgoing: &OutgoingMessage<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<HttpRequest, UnsupportedMessage> {
+        let raw = [outgoing.signature.as_bytes(), outgoing.message.as_bytes()].concat();
         let mut body = json!({
-            "Destination": {"ToAddresses": [parcel.envelope.to.as_str()]},
+            "Destination": {"ToAddresses": [outgoing.envelope.to.as_str()]},
             "Content": {"Raw": {"Data": STANDARD.encode(raw)}},
-            "EmailTags": [{"Name": "postrider-send", "Value": parcel.send_id}],
+            "EmailTags": [{"Name": "postrider-send", "Value": outgoing.send_id}],
         });
         if let Some(set) = &self.configuration_set {
             body["ConfigurationSetName"] = json!(set);
@@ -90,9 +95,9 @@ impl Api for Ses {
         Ok(self.signed(base, Method::POST, SEND, body.to_string().into_bytes(), now))
     }
 
-    fn judge(&self, reply: &Reply) -> Verdict {
+    fn interpret_reply(&self, reply: &HttpReply) -> ReplyMeaning {
         if reply.status == 200 {
-            return verdict::taken(reply, "/MessageId");
+            return reply_meaning::accepted(reply, "/MessageId");
         }
         let (code, message) = fault(reply);
         let decision = match code {
@@ -110,9 +115,9 @@ impl Api for Ses {
             "AccessDeniedException" | "ExpiredTokenException" | "MissingAuthenticationTokenException" => ACCOUNT,
             "IncompleteSignatureException" | "InvalidClientTokenId" | "OptInRequired" => ACCOUNT,
             "InternalServiceErrorException" | "InternalFailure" => UNKNOWN,
-            _ => return verdict::by_status(reply, &format!("{code} {message}"), false),
+            _ => return reply_meaning::by_status(reply, &format!("{code} {message}"), false),
         };
-        refused(reply, decision, &format!("{code} {message}"))
+        refusal(reply, decision, &format!("{code} {message}"))
     }
 
     fn ping(&self, base: &Url, now: DateTime<Utc>) -> HttpRequest {
@@ -120,16 +125,16 @@ impl Api for Ses {
     }
 
     /// Keys that may send and read nothing are known all the same.
-    fn judge_ping(&self, reply: &Reply) -> Result<(), PingFault> {
+    fn interpret_ping(&self, reply: &HttpReply) -> Result<(), PingFault> {
         match fault(reply).0 {
             "AccessDeniedException" => Ok(()),
-            _ => verdict::ping(reply),
+            _ => reply_meaning::ping(reply),
         }
     }
 }
 
 /// The error's name and words. The name comes as `x-amzn-errortype: Name:http://…`, or in the body as `__type: prefix#Name`.
-fn fault(reply: &Reply) -> (&str, &str) {
+fn fault(reply: &HttpReply) -> (&str, &str) {
     let header = reply.header("x-amzn-errortype").and_then(|text| text.split(':').next());
     let body = reply.text("/__type").and_then(|text| text.rsplit('#').next());
     let code = header.or(body).or_else(|| reply.text("/code")).unwrap_or_default().trim();

@@ -9,7 +9,7 @@ use super::{
     HTTP, LONG, SHORT, provider, provider_within, reach, secret, send, send_within, settings,
     stand_in::{Act, StandIn},
 };
-use crate::provider::{Connection, ConnectionFault, ConnectionSettings, Guard, ProviderKind, SendResult};
+use crate::provider::{Connection, ConnectionFault, ConnectionSettings, HostPolicy, ProviderKind, SendResult};
 use smtp::classify::{Class, Outcome, Scope};
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_provider_that_cannot_be_reached_has_nothing_and_nobody_is_to_blame() 
         let base_url = Some(format!("http://{address}/").parse().unwrap());
         let connection =
             Connection { kind, settings: ConnectionSettings { base_url, ..settings(kind) }, secret: secret(kind) };
-        let [provider, _] = connection.open(&reach(LONG), &Guard::allowing(&[address.to_string()])).unwrap();
+        let [provider, _] = connection.open(&reach(LONG), &HostPolicy::allowing(&[address.to_string()])).unwrap();
         let refused = send(provider.as_ref()).await.unwrap_err();
         assert_eq!(refused.decision.outcome, Outcome::Defer(Class::Unreachable), "{kind:?}");
         assert_eq!(refused.decision.scope, Scope::Relay);
@@ -69,7 +69,7 @@ async fn where_repeats_are_safe_an_unclear_outcome_is_asked_for_again(#[case] ac
     let stand_in = StandIn::playing(vec![act, taken]).await;
     let provider = provider_within(ProviderKind::Resend, &stand_in, patience);
     let handover = send(provider.as_ref()).await.unwrap();
-    assert!(matches!(handover, SendResult::Taken { provider_message_id: Some(id), .. } if id == "id-1"));
+    assert!(matches!(handover, SendResult::Accepted { provider_message_id: Some(id), .. } if id == "id-1"));
     let seen = stand_in.seen();
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[0].header("idempotency-key"), seen[1].header("idempotency-key"));
@@ -102,7 +102,11 @@ async fn without_a_stand_ins_permission_only_the_providers_own_hosts_are_spoken_
         let mut settings = settings(kind);
         settings.base_url = Some(stand_in.url());
         let connection = Connection { kind, settings, secret: secret(kind) };
-        assert_eq!(connection.open(&reach(LONG), &Guard::default()).err(), Some(ConnectionFault::BaseUrl), "{kind:?}");
+        assert_eq!(
+            connection.open(&reach(LONG), &HostPolicy::default()).err(),
+            Some(ConnectionFault::BaseUrl),
+            "{kind:?}"
+        );
     }
 }
 
@@ -128,5 +132,5 @@ async fn settings_that_cannot_work_open_nothing(
     #[case] fault: ConnectionFault,
 ) {
     let connection = Connection { kind, settings, secret: secret.into() };
-    assert_eq!(connection.open(&reach(LONG), &Guard::default()).err(), Some(fault));
+    assert_eq!(connection.open(&reach(LONG), &HostPolicy::default()).err(), Some(fault));
 }

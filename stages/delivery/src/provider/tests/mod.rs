@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use self::stand_in::StandIn;
 use super::{
-    Connection, ConnectionSettings, Guard, OutgoingMessage, Provider, ProviderKind, Reach, Refused, SendResult,
+    ClientSettings, Connection, ConnectionSettings, HostPolicy, OutgoingMessage, Provider, ProviderKind, Refused,
+    SendResult,
 };
 use smtp::{Envelope, EnvelopeAddress, Message, SmtpSettings};
 
@@ -78,8 +79,8 @@ pub const LONG: Duration = Duration::from_secs(20);
 /// For an answer that never comes.
 pub const SHORT: Duration = Duration::from_secs(1);
 
-pub fn reach(timeout: Duration) -> Reach {
-    Reach {
+pub fn reach(timeout: Duration) -> ClientSettings {
+    ClientSettings {
         connections: 4,
         timeout,
         connect_timeout: LONG,
@@ -96,7 +97,7 @@ pub fn provider_within(kind: ProviderKind, stand_in: &StandIn, timeout: Duration
     let mut settings = settings(kind);
     settings.base_url = Some(stand_in.url());
     let connection = Connection { kind, settings, secret: secret(kind) };
-    let [provider, _] = connection.open(&reach(timeout), &Guard::allowing(&[stand_in.host()])).unwrap();
+    let [provider, _] = connection.open(&reach(timeout), &HostPolicy::allowing(&[stand_in.host()])).unwrap();
     provider
 }
 
@@ -108,8 +109,8 @@ pub async fn send(provider: &dyn Provider) -> Result<SendResult, Refused> {
 pub async fn send_within(provider: &dyn Provider, life: Duration) -> Result<SendResult, Refused> {
     let message = message();
     let envelope = envelope(&message);
-    let parcel =
+    let outgoing =
         OutgoingMessage { send_id: SEND, serial: 1, envelope: &envelope, signature: SIGNATURE, message: &message };
-    let opened = provider.open(&parcel).await?;
-    opened.send(&parcel, Instant::now() + life).await
+    let opened = provider.prepare(&outgoing).await?;
+    opened.send(&outgoing, Instant::now() + life).await
 }

@@ -30,7 +30,7 @@ async fn asked(kind: ProviderKind) -> Seen {
     assert_eq!(provider.kind(), kind);
     let handover = send(provider.as_ref()).await.unwrap();
     assert!(
-        matches!(&handover, SendResult::Taken { provider_message_id: Some(id), .. } if id == "id-1"),
+        matches!(&handover, SendResult::Accepted { provider_message_id: Some(id), .. } if id == "id-1"),
         "{kind:?}: {handover:?}"
     );
     stand_in.only()

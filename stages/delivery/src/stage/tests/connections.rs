@@ -6,7 +6,7 @@ use runner::Sweep;
 use stage_rig::until;
 
 use super::{
-    super::ping::Pings,
+    super::ping::RelayPing,
     world::{Handle, World, row},
 };
 use crate::provider::tests::stand_in::{Act, StandIn};
@@ -150,7 +150,7 @@ async fn the_platforms_way_out_is_asked_whether_it_would_serve() {
     let world = World::new().await;
     let ping = async |more: &[&str]| {
         let provider = world.stage_with(more).relay[1].clone();
-        Pings::new(world.pool.clone(), provider, Duration::from_secs(30)).sweep().await.unwrap();
+        RelayPing::new(world.pool.clone(), provider, Duration::from_secs(30)).sweep().await.unwrap();
         sqlx::query_as::<_, (bool, Option<String>, bool)>(
             "select ok, error_code, ok_at is not null from provider_pings where provider = 'smtp'",
         )

@@ -5,7 +5,7 @@ use runner::Sweep;
 use uuid::Uuid;
 
 use super::world::{Batch, Handle, World, row, within_a_day};
-use crate::pace::{FLOOR, Path, Share, Turn};
+use crate::pace::{FLOOR, PacePriority, PaceShare, ThrottleKey};
 use ledger::warmup;
 
 const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by reason), '') from sends where tenant_id = $1 and state = 'deferred'";
@@ -16,8 +16,8 @@ fn defer(world: &World, domain: &str) {
     world.sink.inbox().set_rules(vec![Rule::new(Match::Domain(domain.to_owned()), At::Rcpt, reply).unwrap()]);
 }
 
-fn path(world: &World, domain: &str) -> Path {
-    Path::new(world.tenant, world.domain, domain)
+fn key(world: &World, domain: &str) -> ThrottleKey {
+    ThrottleKey::new(world.tenant, world.domain, domain)
 }
 
 /// A batch to so many at each of these domains, in turn.
@@ -63,7 +63,7 @@ async fn prompt_mail_to_a_receiver_that_defers_is_tried_all_the_same() {
     defer(&world, "slow.example");
     let stage = world.stage();
     stage.deliver(&[&mixed(&world, 20, &["slow.example"]).await]).await.unwrap();
-    assert!(stage.paces().is_held(&path(&world, "slow.example")));
+    assert!(stage.pacer().is_limited(&key(&world, "slow.example")));
     world.sink.inbox().set_rules(Vec::new());
     let batch = world.transactional_batch("ann@slow.example").await;
     stage.deliver(&[&batch]).await.unwrap();
@@ -92,11 +92,11 @@ async fn what_one_process_finds_out_another_knows() {
     defer(&world, "gmail.com");
     let (one, two) = (world.stage(), world.stage());
     one.deliver(&[&mixed(&world, 20, &["gmail.com"]).await]).await.unwrap();
-    assert!(!two.paces().is_held(&path(&world, "googlemail.com")));
+    assert!(!two.pacer().is_limited(&key(&world, "googlemail.com")));
     for stage in [&one, &two] {
-        Share::new(world.pool.clone(), stage.paces().clone()).sweep().await.unwrap();
+        PaceShare::new(world.pool.clone(), stage.pacer().clone()).sweep().await.unwrap();
     }
-    assert!(two.paces().is_held(&path(&world, "googlemail.com")));
+    assert!(two.pacer().is_limited(&key(&world, "googlemail.com")));
     let rate: f64 = sqlx::query_scalar("select rate from paces where tenant_id = $1 and receiver = 'gmail'")
         .bind(world.tenant)
         .fetch_one(&world.pool)
@@ -105,8 +105,8 @@ async fn what_one_process_finds_out_another_knows() {
     assert!(rate >= FLOOR);
     // One that starts now knows it, too.
     let three = world.stage();
-    Share::new(world.pool.clone(), three.paces().clone()).sweep().await.unwrap();
-    assert!(three.paces().acquire(path(&world, "gmail.com"), Turn::New, false).await.is_err());
+    PaceShare::new(world.pool.clone(), three.pacer().clone()).sweep().await.unwrap();
+    assert!(three.pacer().acquire(key(&world, "gmail.com"), PacePriority::New, false).await.is_err());
 }
 
 /// Warms the tenant's domain up by these caps.

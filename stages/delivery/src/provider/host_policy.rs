@@ -1,23 +1,23 @@
-//! Where mail and credentials of a connection may be sent: the provider's own hosts over https, and nowhere else.
+//! The hosts that a connection's mail and credentials may be sent to: the provider's own, over https.
 
 use url::Url;
 
 use super::{ConnectionSettings, ProviderKind};
 
-/// Hosts an operator allows beside the providers' own, as `host:port`; these may also speak plain http. For stand-ins.
+/// Hosts that an operator allows beside the providers' own, as `host:port`; these may also speak plain http. For test servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Guard {
+pub struct HostPolicy {
     allowed: Vec<String>,
 }
 
-impl Guard {
-    /// Allows these, each as `host:port`.
+impl HostPolicy {
+    /// A policy that also allows these hosts, each as `host:port`.
     #[must_use]
     pub fn allowing(hosts: &[String]) -> Self {
         Self { allowed: hosts.iter().map(|host| host.trim().to_ascii_lowercase()).collect() }
     }
 
-    /// Whether a provider of this kind may be spoken to there.
+    /// True if a provider of this kind may be reached at this URL.
     #[must_use]
     pub fn permits(&self, kind: ProviderKind, url: &Url) -> bool {
         let Some(host) = url.host_str().map(str::to_ascii_lowercase) else { return false };
@@ -49,7 +49,7 @@ fn is_own(kind: ProviderKind, host: &str) -> bool {
     }
 }
 
-/// `eu-central-1` and its like: goes into a host name and a signature.
+/// True for an AWS region such as `eu-central-1`. The region becomes part of a host name and of a signature.
 pub(super) fn is_region(text: &str) -> bool {
     (5..=32).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
@@ -58,7 +58,7 @@ pub(super) fn is_region(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// Where a provider's API is, for these settings. `None`: the kind has none, or the region is not one of its.
+/// The URL of a provider's API for these settings. `None`: the kind has no API, or the region is not one of its regions.
 pub(super) fn own_url(kind: ProviderKind, settings: &ConnectionSettings) -> Option<Url> {
     let region = settings.region.as_deref();
     let host = match (kind, region) {
@@ -96,17 +96,17 @@ mod tests {
     #[case::region(ProviderKind::Ses, "https://email.evil.example.amazonaws.com/", false)]
     #[case::bucket(ProviderKind::Ses, "https://bucket.s3.amazonaws.com/", false)]
     #[case::local(ProviderKind::Resend, "http://127.0.0.1:8099/", false)]
-    fn only_the_providers_own_hosts_are_spoken_to(
+    fn only_the_providers_own_hosts_are_permitted(
         #[case] kind: ProviderKind,
         #[case] url: &str,
         #[case] allowed: bool,
     ) {
-        assert_eq!(Guard::default().permits(kind, &Url::parse(url).unwrap()), allowed);
+        assert_eq!(HostPolicy::default().permits(kind, &Url::parse(url).unwrap()), allowed);
     }
 
     #[test]
     fn a_stand_in_must_be_named_with_its_port() {
-        let guard = Guard::allowing(&["127.0.0.1:8099".to_owned()]);
+        let guard = HostPolicy::allowing(&["127.0.0.1:8099".to_owned()]);
         let may = |url: &str| guard.permits(ProviderKind::Resend, &Url::parse(url).unwrap());
         assert!(may("http://127.0.0.1:8099/"));
         assert!(!may("http://127.0.0.1:8098/") && !may("http://127.0.0.2:8099/"));

@@ -1,4 +1,4 @@
-//! From a server's answer to a change in the ledger.
+//! Turns a provider's decision into a ledger change.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use ledger::fence::{Answer, Change, ClaimedSend};
 use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
 use smtp::classify::{Decision, Outcome, Scope};
 
-/// The change a decision leads to, for a send in state `from`. `relay_wait` is how long the relay is left alone when the
-/// relay itself is at fault: the send then goes back to the queue and its attempt does not count.
-pub(super) fn change(
+/// The ledger change for a decision about a send in state `from`. `relay_wait` is how long to wait if the
+/// provider itself is at fault: the send then goes back to the queue and its attempt does not count.
+pub(super) fn outcome_change(
     send: ClaimedSend,
     from: SendState,
     decision: Decision,
@@ -27,18 +27,18 @@ pub(super) fn change(
             Change::failed(send, from, class.as_str(), answer, suppress.then(|| address.to_owned()))
         }
         Outcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, from, relay_wait),
-        Outcome::Defer(class) => match wait(&send) {
+        Outcome::Defer(class) => match retry_wait(&send) {
             Some(wait) => Change::deferred(send, from, class.as_str(), answer, wait),
             None => Change::expired(send, from, class.as_str(), answer),
         },
     }
 }
 
-/// The wait before the next attempt, or none when the send's time is over.
-fn wait(send: &ClaimedSend) -> Option<Duration> {
+/// The wait before the next attempt; `None` after the retry deadline.
+fn retry_wait(send: &ClaimedSend) -> Option<Duration> {
     let attempt = u32::try_from(send.attempt).unwrap_or(1);
     let deadline = retry_deadline(send.batch.kind);
-    // A campaign's batch may have waited for days, scheduled or paused: its time counts from the first attempt.
+    // A campaign's batch may have waited for days, scheduled or paused: its deadline counts from the first attempt.
     let age = match deadline {
         RetryDeadline::Bulk => elapsed_before(attempt),
         RetryDeadline::Prompt => (Utc::now() - send.batch.created_at).to_std().unwrap_or_default(),

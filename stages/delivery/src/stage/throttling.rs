@@ -1,15 +1,15 @@
-//! The way of one mail to its receiver: at the pace of its path, or put off.
+//! Throttling: gives each claimed send a pace permit, or defers it.
 
 use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
 
-use crate::pace::{Feedback, PacePermit, Paces, Path, PutOff, Turn};
+use crate::pace::{Feedback, PacePermit, PacePriority, PaceRefusal, Pacer, ThrottleKey};
 use ledger::claim::ClaimedRecipient;
 use ledger::fence::{Answer, Change, ClaimedSend};
 use ledger::schedule::fraction;
 use smtp::classify::{Class, Decision, Outcome, Scope};
 
-/// A claimed send on its way, and where its parts are.
+/// A claimed send, and where its message and recipient are.
 #[derive(Debug)]
 pub(crate) struct Sendable {
     pub send: ClaimedSend,
@@ -17,44 +17,48 @@ pub(crate) struct Sendable {
     pub input: usize,
     /// Index of the recipient in it.
     pub recipient: usize,
-    /// The route it takes to its receiver. `None`: it is captured.
-    pub passage: Option<Passage>,
+    /// Its permit to start. `None`: the sandbox captures the mail.
+    pub pending_permit: Option<PendingPermit>,
 }
 
 impl From<ClaimedRecipient> for Sendable {
     fn from(ClaimedRecipient { send, input, recipient }: ClaimedRecipient) -> Self {
-        Self { send, input, recipient, passage: None }
+        Self { send, input, recipient, pending_permit: None }
     }
 }
 
-/// A mail's path, and its permit if it has one already.
+/// A mail's throttle key, and its pace permit if it was granted early.
 #[derive(Debug)]
-pub(crate) struct Passage {
-    path: Path,
+pub(crate) struct PendingPermit {
+    key: ThrottleKey,
     permit: Option<PacePermit>,
 }
 
-impl Passage {
-    /// The receiver's family.
+impl PendingPermit {
+    /// The receiver's family, for metrics.
     pub fn family(&self) -> &'static str {
-        self.path.receiver.family
+        self.key.receiver.family
     }
 
-    /// The permit to start, which may have to be waited for, for a moment.
+    /// Returns the permit to start. May wait for a moment.
     ///
     /// # Errors
-    /// [`PutOff`].
-    pub async fn permit(self, paces: &Paces, send: &ClaimedSend) -> Result<PacePermit, PutOff> {
+    /// [`PaceRefusal`].
+    pub async fn permit(self, pacer: &Pacer, send: &ClaimedSend) -> Result<PacePermit, PaceRefusal> {
         match self.permit {
             Some(permit) => Ok(permit),
-            None => paces.acquire(self.path, turn(send), was_tried(send)).await,
+            None => pacer.acquire(self.key, pace_priority(send), was_attempted(send)).await,
         }
     }
 }
 
-/// Gives each mail its path, and sorts out at once what is not to go now: it is neither signed nor does it hold a connection.
-pub(crate) fn sort(paces: &Paces, inputs: &[Rendered], sendable: Vec<Sendable>) -> (Vec<Sendable>, Vec<Change>) {
-    let (mut going, mut put_off) = (Vec::with_capacity(sendable.len()), Vec::new());
+/// Gives each mail its throttle key and takes out the mail that may not go now, before it is signed or holds a connection.
+pub(crate) fn throttle_sends(
+    pacer: &Pacer,
+    inputs: &[Rendered],
+    sendable: Vec<Sendable>,
+) -> (Vec<Sendable>, Vec<Change>) {
+    let (mut going, mut throttled) = (Vec::with_capacity(sendable.len()), Vec::new());
     for sendable in sendable {
         if sendable.send.batch.sandbox {
             going.push(sendable);
@@ -63,22 +67,22 @@ pub(crate) fn sort(paces: &Paces, inputs: &[Rendered], sendable: Vec<Sendable>) 
         let input = &inputs[sendable.input];
         let address = &input.recipients[sendable.recipient].address;
         let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
-        let path = Path::new(input.tenant_id, &input.sending_domain, domain);
-        match paces.try_acquire(&path, turn(&sendable.send), was_tried(&sendable.send)) {
-            Ok(permit) => going.push(Sendable { passage: Some(Passage { path, permit }), ..sendable }),
-            Err(wait) => put_off.push(change(sendable.send, wait, path.receiver.family)),
+        let key = ThrottleKey::new(input.tenant_id, &input.sending_domain, domain);
+        match pacer.try_acquire(&key, pace_priority(&sendable.send), was_attempted(&sendable.send)) {
+            Ok(permit) => going.push(Sendable { pending_permit: Some(PendingPermit { key, permit }), ..sendable }),
+            Err(wait) => throttled.push(throttled_change(sendable.send, wait, key.receiver.family)),
         }
     }
-    (going, put_off)
+    (going, throttled)
 }
 
-/// What becomes of a mail that may not go now.
-pub(crate) fn change(send: ClaimedSend, put_off: PutOff, family: &'static str) -> Change {
-    let wait = match put_off {
-        PutOff::Throttled(wait) => wait,
-        // Those of a batch come back together, and not with those of all others.
-        PutOff::QueueFull(furthest) => furthest.mul_f64(0.5 + fraction(send.seed(), 1) / 2.0),
-        PutOff::RetryDeadlinePassed => {
+/// The ledger change for a mail that may not go now.
+pub(crate) fn throttled_change(send: ClaimedSend, throttled: PaceRefusal, family: &'static str) -> Change {
+    let wait = match throttled {
+        PaceRefusal::Throttled(wait) => wait,
+        // Spread by batch: sends of one batch come back together, different batches apart.
+        PaceRefusal::QueueFull(furthest) => furthest.mul_f64(0.5 + fraction(send.seed(), 1) / 2.0),
+        PaceRefusal::RetryDeadlinePassed => {
             return Change::expired(send, SendState::Claimed, Class::Throttled.as_str(), Answer::default());
         }
     };
@@ -86,10 +90,10 @@ pub(crate) fn change(send: ClaimedSend, put_off: PutOff, family: &'static str) -
     Change::waiting(send, "paced", wait)
 }
 
-/// What a refusal says about the receiver.
-pub(crate) fn feedback(decision: Decision, answer: &Answer) -> Feedback {
+/// What a result says about the receiver's willingness to take mail.
+pub(crate) fn feedback_of(decision: Decision, answer: &Answer) -> Feedback {
     match (decision.outcome, decision.scope) {
-        // The way out is at fault, or nobody said anything.
+        // The provider is at fault, or there was no answer.
         (_, Scope::Relay) | (Outcome::Unknown, _) => Feedback::Silent,
         (Outcome::Sent, _) => Feedback::Good,
         (Outcome::Defer(_), Scope::Domain) => Feedback::Deferred,
@@ -102,21 +106,21 @@ pub(crate) fn feedback(decision: Decision, answer: &Answer) -> Feedback {
     }
 }
 
-/// Greylisting asks everybody to come a second time, however slowly he comes.
+/// True for greylisting: every first attempt is deferred, whatever the pace.
 fn is_greylisting(answer: &Answer) -> bool {
-    let words = answer.text.as_deref().unwrap_or("").to_ascii_lowercase();
-    answer.enhanced.as_deref() == Some("4.7.1") || words.contains("greylist") || words.contains("graylist")
+    let text = answer.text.as_deref().unwrap_or("").to_ascii_lowercase();
+    answer.enhanced.as_deref() == Some("4.7.1") || text.contains("greylist") || text.contains("graylist")
 }
 
-fn turn(send: &ClaimedSend) -> Turn {
+fn pace_priority(send: &ClaimedSend) -> PacePriority {
     match send.batch.lane {
-        Lane::Priority => Turn::Prompt,
-        Lane::Bulk if send.was_deferred => Turn::Again,
-        Lane::Bulk => Turn::New,
+        Lane::Priority => PacePriority::Prompt,
+        Lane::Bulk if send.was_deferred => PacePriority::Retry,
+        Lane::Bulk => PacePriority::New,
     }
 }
 
-fn was_tried(send: &ClaimedSend) -> bool {
+fn was_attempted(send: &ClaimedSend) -> bool {
     send.attempt > 1
 }
 
@@ -164,11 +168,11 @@ mod tests {
     #[case::relay(Decision::defer(Class::Unreachable, Scope::Relay), answer(None, "", ""), Feedback::Silent)]
     #[case::no_such_user(Decision::fail(Class::Hard), answer(Some(550), "5.1.1", "no"), Feedback::Good)]
     #[case::blocked(Decision::fail(Class::Block), answer(Some(550), "5.7.1", "no"), Feedback::Silent)]
-    fn a_refusal_says_something_about_the_receiver_or_nothing(
+    fn only_answers_of_the_receiver_change_its_pace(
         #[case] decision: Decision,
         #[case] answer: Answer,
         #[case] expected: Feedback,
     ) {
-        assert_eq!(feedback(decision, &answer), expected);
+        assert_eq!(feedback_of(decision, &answer), expected);
     }
 }

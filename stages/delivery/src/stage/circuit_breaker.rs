@@ -1,0 +1,171 @@
+//! The circuit breaker of a provider route. It opens when the provider is unreachable or refuses us as a whole: no recipient
+//! is to blame, so no send fails and nothing is tried for a while. Each route has its own circuit breaker: a tenant's broken
+//! connection does not stop other tenants.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use uuid::Uuid;
+
+use runtime::Backoff;
+use smtp::classify::Class;
+
+/// The shortest pause a provider can ask for.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// The pauses, unless the provider asks for one.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), PAUSE_MAX);
+
+/// Unknown outcomes in a row that open the circuit breaker. A relay that takes bodies and never answers would otherwise turn a
+/// whole campaign into `unknown`.
+const UNKNOWNS_MAX: u32 = 20;
+
+/// A circuit breaker, shared by all workers of the process.
+#[derive(Debug, Default)]
+pub(crate) struct CircuitBreaker {
+    /// The tenant's connection; `None` for the platform's relay.
+    connection: Option<Uuid>,
+    state: Mutex<BreakerState>,
+}
+
+#[derive(Debug, Default)]
+struct BreakerState {
+    open_until: Option<Instant>,
+    failures: u32,
+    unknowns: u32,
+}
+
+impl CircuitBreaker {
+    /// The circuit breaker of a tenant's connection.
+    pub fn of_connection(connection: Uuid) -> Self {
+        Self { connection: Some(connection), ..Self::default() }
+    }
+
+    /// How much longer the circuit breaker stays open; `None` if the provider may be tried.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining_at(Instant::now())
+    }
+
+    fn remaining_at(&self, now: Instant) -> Option<Duration> {
+        self.lock().open_until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
+    }
+
+    /// Records that the provider failed. Failures of transactions that ran at the same time count once.
+    /// `asked` is the wait the provider asked for.
+    pub fn record_failure(&self, class: Class, asked: Option<Duration>) -> Duration {
+        let (wait, is_new) = self.record_failure_at(Instant::now(), asked);
+        if is_new {
+            tracing::error!(
+                stage = "delivery",
+                class = class.as_str(),
+                connection = self.connection.map(tracing::field::display),
+                wait_ms = wait.as_millis() as u64,
+                "the relay does not serve; sends go back to the queue"
+            );
+        }
+        wait
+    }
+
+    fn record_failure_at(&self, now: Instant, asked: Option<Duration>) -> (Duration, bool) {
+        let mut state = self.lock();
+        if let Some(wait) =
+            state.open_until.and_then(|until| until.checked_duration_since(now)).filter(|wait| !wait.is_zero())
+        {
+            return (wait, false);
+        }
+        // The provider's own time is believed, within limits.
+        let wait = match asked {
+            Some(asked) => asked.clamp(PAUSE_MIN, PAUSE_MAX),
+            None => BACKOFF.pause(state.failures + 1),
+        };
+        state.failures += 1;
+        state.open_until = Some(now + wait);
+        (wait, true)
+    }
+
+    /// Records that a transaction ended without a final answer.
+    pub fn record_unknown(&self) {
+        let mut state = self.lock();
+        state.unknowns += 1;
+        let too_many = state.unknowns >= UNKNOWNS_MAX;
+        if too_many {
+            state.unknowns = 0;
+        }
+        drop(state);
+        if too_many {
+            self.record_failure(Class::Unreachable, None);
+        }
+    }
+
+    /// Records that the provider answered a transaction, yes or no. Closes the circuit breaker.
+    pub fn record_success(&self) {
+        let mut state = self.lock();
+        state.unknowns = 0;
+        if state.failures > 0 {
+            *state = BreakerState::default();
+            drop(state);
+            let connection = self.connection.map(tracing::field::display);
+            tracing::info!(stage = "delivery", connection, "the relay serves again");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BreakerState> {
+        // Two plain fields: nothing a panic could leave half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simultaneous_failures_count_once_and_pauses_double() {
+        let (breaker, mut now, mut pauses) = (CircuitBreaker::default(), Instant::now(), Vec::new());
+        for _ in 0..7 {
+            let (wait, is_new) = breaker.record_failure_at(now, None);
+            assert!(is_new);
+            assert!(!breaker.record_failure_at(now, None).1);
+            assert_eq!(breaker.remaining_at(now), Some(wait));
+            pauses.push(wait.as_secs());
+            now += wait;
+            assert_eq!(breaker.remaining_at(now), None);
+        }
+        assert_eq!(pauses, [15, 30, 60, 120, 240, 300, 300]);
+    }
+
+    #[test]
+    fn unknown_outcomes_in_a_row_open_the_circuit_breaker() {
+        let breaker = CircuitBreaker::default();
+        for _ in 0..UNKNOWNS_MAX - 1 {
+            breaker.record_unknown();
+        }
+        breaker.record_success();
+        for _ in 0..UNKNOWNS_MAX - 1 {
+            breaker.record_unknown();
+        }
+        assert_eq!(breaker.remaining(), None);
+        breaker.record_unknown();
+        assert!(breaker.remaining().is_some());
+    }
+
+    #[test]
+    fn the_wait_a_provider_asks_for_is_kept_within_limits() {
+        for (asked, waited) in [(0, 1), (7, 7), (86_400, 300)] {
+            let breaker = CircuitBreaker::default();
+            assert_eq!(breaker.record_failure_at(Instant::now(), Some(Duration::from_secs(asked))).0.as_secs(), waited);
+        }
+    }
+
+    #[test]
+    fn a_success_closes_the_circuit_breaker() {
+        let (breaker, now) = (CircuitBreaker::default(), Instant::now());
+        breaker.record_failure_at(now, None);
+        breaker.record_success();
+        assert_eq!(breaker.remaining_at(now), None);
+        assert_eq!(breaker.record_failure_at(now, None).0, BACKOFF.pause(1));
+    }
+}

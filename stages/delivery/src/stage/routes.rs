@@ -1,0 +1,277 @@
+//! Provider routes: a tenant's mail goes through its own default connection, else through the platform's relay. Each route has
+//! its own connections and its own circuit breaker. A tenant's route may also use only a share of the workers, so that a
+//! tenant's broken provider does not delay other tenants' mail.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use chrono::{DateTime, Utc};
+use moka::future::Cache;
+use runner::StageError;
+use runtime::Vault;
+use schemas::{Environment, Lane, Rendered};
+use secrecy::SecretString;
+use sqlx::PgPool;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use uuid::Uuid;
+
+use super::circuit_breaker::CircuitBreaker;
+use crate::provider::{
+    BrokenConnection, ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, Provider,
+    ProviderKind, SmtpProvider,
+};
+
+/// How long a tenant's route is cached. A disabled connection takes no more mail after this time.
+const CHOICE_LIFE: Duration = Duration::from_secs(5);
+/// Tenants whose route is cached.
+const CHOICES: u64 = 50_000;
+/// Tenant connections kept open, and for how long after their last mail.
+const CONNECTIONS: u64 = 1_000;
+const CONNECTION_IDLE: Duration = Duration::from_secs(600);
+/// When a batch is announced again whose connection already uses all the workers it may use.
+const WORKER_WAIT: Duration = Duration::from_secs(3);
+
+/// A provider in one lane, with its circuit breaker and its worker limit.
+#[derive(Clone)]
+pub(crate) struct ProviderRoute {
+    pub provider: Arc<dyn Provider>,
+    pub breaker: Arc<CircuitBreaker>,
+    /// A tenant's connection; `None` for the platform's.
+    connection: Option<Uuid>,
+    /// Limits the workers that use the route at once; `None`: no limit.
+    worker_limit: Option<Arc<Semaphore>>,
+}
+
+/// The routes of both lanes. They share no connections, so a campaign cannot delay a password reset.
+#[derive(Clone)]
+struct LaneRoutes {
+    bulk: ProviderRoute,
+    priority: ProviderRoute,
+}
+
+impl LaneRoutes {
+    fn of(&self, lane: Lane) -> &ProviderRoute {
+        match lane {
+            Lane::Bulk => &self.bulk,
+            Lane::Priority => &self.priority,
+        }
+    }
+}
+
+/// Where a tenant's mail goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RouteChoice {
+    /// The sandbox captures it.
+    Sandbox,
+    /// Through the platform's relay.
+    Platform,
+    /// Through the tenant's own connection, in the version of this change.
+    Own(Uuid, DateTime<Utc>),
+}
+
+/// Settings of tenants' routes.
+#[derive(Debug, Clone)]
+pub(crate) struct RouteSettings {
+    pub client: ClientSettings,
+    pub host_policy: HostPolicy,
+    /// Workers of the bulk and the priority lane that one tenant's connection may use at once.
+    pub workers: [usize; 2],
+}
+
+/// Finds the route of each message.
+pub(crate) struct ProviderRoutes {
+    pool: PgPool,
+    vault: Arc<Vault>,
+    route_settings: RouteSettings,
+    platform: LaneRoutes,
+    sandbox: LaneRoutes,
+    choices: Cache<Uuid, RouteChoice>,
+    connections: Cache<(Uuid, Uuid, DateTime<Utc>), Arc<LaneRoutes>>,
+}
+
+/// The messages that may go now, and their routes.
+pub(crate) struct AdmittedMessages<'a> {
+    pub inputs: Cow<'a, [Rendered]>,
+    /// One route for each input.
+    pub routes: Vec<ProviderRoute>,
+    _worker_permits: HashMap<Uuid, OwnedSemaphorePermit>,
+}
+
+impl ProviderRoutes {
+    pub fn new(
+        pool: PgPool,
+        vault: Arc<Vault>,
+        platform: [Arc<SmtpProvider>; 2],
+        route_settings: RouteSettings,
+    ) -> Self {
+        let breaker = Arc::new(CircuitBreaker::default());
+        let route = |provider: Arc<dyn Provider>, breaker: &Arc<CircuitBreaker>| ProviderRoute {
+            provider,
+            breaker: breaker.clone(),
+            connection: None,
+            worker_limit: None,
+        };
+        let [bulk, priority] = platform;
+        // A sandbox tenant's mail never reaches a provider. This one refuses everything, in case it does.
+        let nowhere = route(Arc::new(BrokenConnection(ProviderKind::Smtp)), &Arc::new(CircuitBreaker::default()));
+        Self {
+            pool,
+            vault,
+            route_settings,
+            platform: LaneRoutes { bulk: route(bulk, &breaker), priority: route(priority, &breaker) },
+            sandbox: LaneRoutes { bulk: nowhere.clone(), priority: nowhere },
+            choices: Cache::builder().max_capacity(CHOICES).time_to_live(CHOICE_LIFE).build(),
+            connections: Cache::builder().max_capacity(CONNECTIONS).time_to_idle(CONNECTION_IDLE).build(),
+        }
+    }
+
+    /// Takes out the messages whose route is unavailable, and postpones their batches until it may be tried again.
+    ///
+    /// # Errors
+    /// If Postgres is unavailable.
+    pub async fn admit<'a>(&self, inputs: &'a [Rendered]) -> Result<AdmittedMessages<'a>, StageError> {
+        let (mut routes, mut going, mut workers) = (Vec::with_capacity(inputs.len()), Vec::new(), HashMap::new());
+        let mut waiting: BTreeMap<Duration, Vec<&Rendered>> = BTreeMap::new();
+        for input in inputs {
+            let route = self.find_route(input.tenant_id, input.lane).await?;
+            match route.admission_delay(&mut workers) {
+                Some(wait) => waiting.entry(wait).or_default().push(input),
+                None => {
+                    routes.push(route);
+                    going.push(input);
+                }
+            }
+        }
+        for (wait, inputs) in &waiting {
+            ledger::claim::postpone(&self.pool, inputs, *wait).await?;
+        }
+        let inputs = match waiting.is_empty() {
+            true => Cow::Borrowed(inputs),
+            false => Cow::Owned(going.into_iter().cloned().collect()),
+        };
+        Ok(AdmittedMessages { inputs, routes, _worker_permits: workers })
+    }
+
+    async fn find_route(&self, tenant: Uuid, lane: Lane) -> Result<ProviderRoute, StageError> {
+        let route = match self.choose_route(tenant).await? {
+            RouteChoice::Sandbox => self.sandbox.of(lane).clone(),
+            RouteChoice::Platform => self.platform.of(lane).clone(),
+            RouteChoice::Own(id, changed_at) => self.tenant_lanes(tenant, id, changed_at).await?.of(lane).clone(),
+        };
+        Ok(route)
+    }
+
+    async fn choose_route(&self, tenant: Uuid) -> Result<RouteChoice, StageError> {
+        if let Some(choice) = self.choices.get(&tenant).await {
+            return Ok(choice);
+        }
+        let row = sqlx::query!(
+            r#"select t.environment as "environment: Environment", c.id as "connection?", c.updated_at as "updated_at?"
+               from tenants t
+               left join provider_connections c on c.tenant_id = t.id and c.is_default and c.status = 'active'
+               where t.id = $1"#,
+            tenant
+        )
+        .fetch_optional(&self.pool)
+        .await?
+        .ok_or_else(|| StageError::rejected("unknown_tenant", tenant))?;
+        let choice = match (row.environment, row.connection, row.updated_at) {
+            (Environment::Sandbox, ..) => RouteChoice::Sandbox,
+            (Environment::Production, Some(id), Some(changed_at)) => RouteChoice::Own(id, changed_at),
+            _ => RouteChoice::Platform,
+        };
+        self.choices.insert(tenant, choice).await;
+        Ok(choice)
+    }
+
+    /// The routes of a tenant's connection. They are opened once for each version of the connection.
+    async fn tenant_lanes(
+        &self,
+        tenant: Uuid,
+        id: Uuid,
+        changed_at: DateTime<Utc>,
+    ) -> Result<Arc<LaneRoutes>, StageError> {
+        let key = (tenant, id, changed_at);
+        if let Some(lanes) = self.connections.get(&key).await {
+            return Ok(lanes);
+        }
+        let row = sqlx::query!(
+            "select provider, settings, secret from provider_connections where tenant_id = $1 and id = $2",
+            tenant,
+            id
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
+        let breaker = Arc::new(CircuitBreaker::of_connection(id));
+        let lanes = match self.connection(tenant, kind, row.settings, &row.secret) {
+            Some(connection) => self.open(&connection, id, &breaker),
+            None => {
+                tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
+                let route = tenant_route(Arc::new(BrokenConnection(kind)), id, &breaker, 1);
+                LaneRoutes { bulk: route.clone(), priority: route }
+            }
+        };
+        let lanes = Arc::new(lanes);
+        self.connections.insert(key, lanes.clone()).await;
+        Ok(lanes)
+    }
+
+    fn connection(
+        &self,
+        tenant: Uuid,
+        kind: ProviderKind,
+        settings: serde_json::Value,
+        sealed: &[u8],
+    ) -> Option<Connection> {
+        let settings: ConnectionSettings = serde_json::from_value(settings).ok()?;
+        let secret = self.vault.open(tenant, PROVIDER_PURPOSE, sealed).ok()?;
+        Some(Connection { kind, settings, secret: SecretString::from(String::from_utf8(secret).ok()?) })
+    }
+
+    fn open(&self, connection: &Connection, id: Uuid, breaker: &Arc<CircuitBreaker>) -> LaneRoutes {
+        let [bulk, priority] = connection.open(&self.route_settings.client, &self.route_settings.host_policy).unwrap_or_else(|fault| {
+            tracing::error!(stage = "delivery", connection = %id, error = %fault, "the connection cannot be opened");
+            [Box::new(BrokenConnection(connection.kind)), Box::new(BrokenConnection(connection.kind))]
+        });
+        let route = |provider: Box<dyn Provider>, workers| tenant_route(Arc::from(provider), id, breaker, workers);
+        LaneRoutes {
+            bulk: route(bulk, self.route_settings.workers[0]),
+            priority: route(priority, self.route_settings.workers[1]),
+        }
+    }
+}
+
+fn tenant_route(provider: Arc<dyn Provider>, id: Uuid, breaker: &Arc<CircuitBreaker>, workers: usize) -> ProviderRoute {
+    let worker_limit = Some(Arc::new(Semaphore::new(workers.max(1))));
+    ProviderRoute { provider, breaker: breaker.clone(), connection: Some(id), worker_limit }
+}
+
+impl ProviderRoute {
+    /// True for the platform's relay.
+    pub fn is_platform(&self) -> bool {
+        self.connection.is_none()
+    }
+
+    /// How long a message must wait for this route. `None`: it may go, and uses a worker until `workers` is dropped.
+    fn admission_delay(&self, workers: &mut HashMap<Uuid, OwnedSemaphorePermit>) -> Option<Duration> {
+        if let Some(wait) = self.breaker.remaining() {
+            return Some(wait);
+        }
+        let (Some(id), Some(limit)) = (self.connection, &self.worker_limit) else { return None };
+        if workers.contains_key(&id) {
+            return None;
+        }
+        match limit.clone().try_acquire_owned() {
+            Ok(permit) => {
+                workers.insert(id, permit);
+                None
+            }
+            Err(_) => Some(WORKER_WAIT),
+        }
+    }
+}
