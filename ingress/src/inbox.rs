@@ -85,7 +85,7 @@ pub(crate) async fn listen(ingress: Arc<Ingress>, shutdown: CancellationToken) {
             ingress.inbox.ring(decided.batch_id);
         }
     };
-    ingress.bus.hear(ingress.inbox.subject(), &shutdown, heard).await;
+    ingress.bus.receive(ingress.inbox.subject(), &shutdown, heard).await;
 }
 
 #[cfg(test)]

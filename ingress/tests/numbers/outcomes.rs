@@ -29,8 +29,8 @@ async fn shown(client: &Client, id: &str) -> Value {
 }
 
 /// What the stage would do.
-async fn settle(ready: &Ready) {
-    attribution::testing::settle(&ready.edge.pool).await.unwrap();
+async fn run_sweeps(ready: &Ready) {
+    attribution::testing::run_sweeps(&ready.edge.pool).await.unwrap();
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn the_answer_says_whether_there_is_such_a_contact() {
     assert_eq!(number.body["contact_matched"], true);
     assert_eq!(shown(client, &number.text("outcome_id")).await["contact_id"], json!(ann));
     // The first finds its contact, too, when it is looked at.
-    settle(&ready).await;
+    run_sweeps(&ready).await;
     let first = shown(client, &nobody.text("outcome_id")).await;
     assert_eq!((&first["contact_id"], &first["matched_by"]), (&json!(ann), &json!("email")));
     assert_eq!(first["attribution"]["status"], "uncredited");
@@ -154,7 +154,7 @@ async fn a_credited_outcome_shows_its_mails_and_its_campaign_the_revenue() {
     let (campaign, send) = mailed(&ready, &ann).await;
     let outcome = tell(client, json!({"outcome_type": "premium", "premium_amount": 99.99})).await.text("outcome_id");
     tell(client, json!({"outcome_type": "quote", "contact_email": "bob@example.com", "premium_amount": 5})).await;
-    settle(&ready).await;
+    run_sweeps(&ready).await;
     let record = shown(client, &outcome).await;
     assert_eq!(record["attribution"]["status"], "credited", "{record}");
     let credit = &record["credits"][0];
@@ -201,11 +201,11 @@ async fn erasing_a_contact_takes_the_keys_off_its_outcomes_and_leaves_the_number
     let early = tell(client, json!({"premium_cents": 5})).await.text("outcome_id");
     let ann = contact(client, "ann@example.com", json!(12)).await;
     let outcome = tell(client, json!({"dot_number": 12, "premium_cents": 7})).await.text("outcome_id");
-    settle(&ready).await;
+    run_sweeps(&ready).await;
     let answer = client.delete(&format!("/v1/contacts/{ann}"), json!({"erase": true})).await;
     assert!(answer.status.is_success(), "{}", answer.body);
     ready.edge.finish_erasures().await;
-    settle(&ready).await;
+    run_sweeps(&ready).await;
     for (id, cents) in [(early, 5), (outcome, 7)] {
         let record = shown(client, &id).await;
         assert_eq!((&record["contact_email"], &record["dot_number"]), (&Value::Null, &Value::Null));

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 /// The AsyncAPI document of this build.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct AsyncapiArgs {
     /// Writes it to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -16,7 +16,7 @@ pub struct Args {
 }
 
 /// Prints or writes it.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &AsyncapiArgs) -> anyhow::Result<()> {
     let text = match &args.schema {
         None => ingress::asyncapi::text(),
         Some(name) => {

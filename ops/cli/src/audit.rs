@@ -9,15 +9,15 @@ use crate::operator::{self, DatabaseArgs};
 
 /// What operators did.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct AuditArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: AuditCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AuditCommand {
     /// Lists acts, newest first: of operators, of callers, and what the engine decided by itself.
     List(Filter),
 }
@@ -41,9 +41,9 @@ struct Filter {
     limit: i64,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: AuditArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let Command::List(filter) = args.command;
+    let AuditCommand::List(filter) = args.command;
     let rows = sqlx::query!(
         "select id, at, actor, action, subject, tenant_id, reason, outcome, detail
          from audit_log

@@ -8,21 +8,21 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    invocation::AuditEntry,
     operator::{self, DatabaseArgs},
-    who::Act,
 };
 
 /// Sending domains.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct DomainCommandArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: DomainCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum DomainCommand {
     /// Lists domains by name.
     List {
         /// Only those of this tenant.
@@ -57,12 +57,12 @@ struct DomainArgs {
     tenant: Option<Uuid>,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: DomainCommandArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::List { tenant, status, limit } => list(&pool, tenant, status.as_deref(), limit).await,
-        Command::Suspend { domain } => suspend(&pool, &domain).await,
-        Command::Release { domain } => release(&pool, &domain).await,
+        DomainCommand::List { tenant, status, limit } => list(&pool, tenant, status.as_deref(), limit).await,
+        DomainCommand::Suspend { domain } => suspend(&pool, &domain).await,
+        DomainCommand::Release { domain } => release(&pool, &domain).await,
     }
 }
 
@@ -88,17 +88,17 @@ async fn list(pool: &PgPool, tenant: Option<Uuid>, status: Option<&str>, limit: 
     Ok(())
 }
 
-/// A domain, held until the transaction ends.
-struct Held {
+/// A domain whose row is locked until the transaction ends.
+struct LockedDomain {
     tenant: Uuid,
     id: Uuid,
     status: DomainStatus,
     suspended_from: Option<String>,
 }
 
-async fn hold(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<Held> {
+async fn lock_domain(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<LockedDomain> {
     let mut found = sqlx::query_as!(
-        Held,
+        LockedDomain,
         r#"select tenant_id as tenant, id, status as "status: DomainStatus", suspended_from
            from domains where domain = $1 and ($2::uuid is null or tenant_id = $2) for no key update"#,
         asked.domain,
@@ -114,7 +114,7 @@ async fn hold(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<Held>
 
 async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    let domain = hold(&mut tx, asked).await?;
+    let domain = lock_domain(&mut tx, asked).await?;
     if domain.status != DomainStatus::Suspended {
         let suspended = sqlx::query!(
             "update domains set status = 'suspended', suspended_from = status, next_check_at = null, updated_at = now()
@@ -139,7 +139,7 @@ async fn suspend(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
 
 async fn release(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    let domain = hold(&mut tx, asked).await?;
+    let domain = lock_domain(&mut tx, asked).await?;
     if domain.status != DomainStatus::Suspended {
         bail!("the domain is {}", domain.status);
     }
@@ -161,21 +161,21 @@ async fn release(pool: &PgPool, asked: &DomainArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In the audit log. Under this name it becomes the event its owner hears.
-async fn status_changed(db: &mut PgConnection, domain: &Held, to: &str) -> sqlx::Result<()> {
+/// Writes the audit entry, which also becomes an event for the owner.
+async fn status_changed(db: &mut PgConnection, domain: &LockedDomain, to: &str) -> sqlx::Result<()> {
     let subject = domain.id.to_string();
     let detail = Some(json!({"from": domain.status, "to": to}));
-    let act = Act {
+    let entry = AuditEntry {
         tenant: Some(domain.tenant),
         action: "domain.status_changed",
         subject: &subject,
         detail,
-        ..Act::default()
+        ..AuditEntry::default()
     };
-    act.audit(db).await
+    entry.audit(db).await
 }
 
-fn say(asked: &DomainArgs, domain: &Held, status: &str) {
+fn say(asked: &DomainArgs, domain: &LockedDomain, status: &str) {
     let record = json!({"domain": asked.domain, "tenant": domain.tenant, "id": domain.id, "status": status});
-    operator::say(&record, status);
+    operator::print_result(&record, status);
 }

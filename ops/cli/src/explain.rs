@@ -12,13 +12,14 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
+    find_tenant, invocation,
     operator::{self, DatabaseArgs},
-    seek, table, who,
+    table,
 };
 
 /// Why somebody was mailed, was not, or would not be.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ExplainArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// The limits of tenants for which none is set, as the processes have them.
@@ -30,7 +31,7 @@ pub struct Args {
     email: Option<String>,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let mut db = pool.acquire().await?;
     let explanation = match &args.email {
@@ -42,7 +43,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             with_tenant(asker.explain(about, &address).await.map_err(refused)?, tenant)
         }
     };
-    if who::wants_json() {
+    if invocation::wants_json() {
         println!("{explanation}");
         return Ok(());
     }
@@ -52,8 +53,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 /// A send by itself: what became of it, and what its gates say now.
 async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyhow::Result<Value> {
-    let tenant =
-        seek::send(db, id).await?.context("no such send; with an address, name a campaign, message or sequence")?;
+    let tenant = find_tenant::of_send(db, id)
+        .await?
+        .context("no such send; with an address, name a campaign, message or sequence")?;
     let mut asker = Asker { db, tenant, quota };
     let send = asker.send(id).await.map_err(refused)?;
     let named = |name: &str| send[name].as_str().and_then(|id| id.parse::<Uuid>().ok());
@@ -81,7 +83,7 @@ fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
 
 /// What has this id.
 async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, About)> {
-    if let Some(tenant) = seek::campaign(db, id).await? {
+    if let Some(tenant) = find_tenant::of_campaign(db, id).await? {
         return Ok((tenant, About::Campaign(id)));
     }
     let row = sqlx::query!(

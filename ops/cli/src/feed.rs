@@ -7,22 +7,22 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use crate::{
+    invocation::audit,
     key::environment,
     operator::{self, DatabaseArgs},
-    who::audit,
 };
 
 /// Products' events on the bus, for systems that subscribe there (`mail.v1.event.<product>.<environment>.<type>`).
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct FeedArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: FeedCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum FeedCommand {
     /// Publishes the product's events from now on: of all tenants it is linked to. Processes know within seconds.
     On(Feed),
     /// Publishes no more of them. What is on the bus stays there for its seven days.
@@ -40,12 +40,12 @@ struct Feed {
     environment: Environment,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: FeedArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::On(feed) => switch_on(&pool, &feed.product, feed.environment).await?,
-        Command::Off(feed) => switch_off(&pool, &feed).await?,
-        Command::List => {}
+        FeedCommand::On(feed) => switch_on(&pool, &feed.product, feed.environment).await?,
+        FeedCommand::Off(feed) => switch_off(&pool, &feed).await?,
+        FeedCommand::List => {}
     }
     list(&pool).await
 }

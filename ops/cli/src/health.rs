@@ -6,23 +6,23 @@ use ingress::routes::platform::{Report, Status};
 use serde_json::{Value, json};
 
 use crate::{
+    invocation,
     operator::{self, BusArgs, DatabaseArgs},
-    who,
 };
 
 /// Looks at the platform. Ends with 1 when sending is impaired.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct HealthArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
     bus: BusArgs,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
     let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
     let report = Report::of(&pool, &bus).await;
-    if who::wants_json() {
+    if invocation::wants_json() {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print(&report)?;

@@ -1,4 +1,4 @@
-//! `postrider hook …`: what providers tell of mail that went through tenants' own accounts.
+//! `postrider hook …`: events of providers about mail that was sent through tenants' own accounts.
 
 use std::path::PathBuf;
 
@@ -12,34 +12,34 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
+    invocation::audit,
     operator::{self, DatabaseArgs, MasterKeyArgs},
-    who::audit,
 };
 
-/// What providers tell of mail that went through tenants' own accounts.
+/// Events of providers about mail that was sent through tenants' own accounts.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct HookArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
     master_key: MasterKeyArgs,
-    /// As the processes have it: where the ingress is reached.
+    /// The public URL of the ingress, as the processes have it.
     #[arg(long, env = "POSTRIDER_PUBLIC_URL", default_value = "http://localhost:8080", global = true)]
     public_url: Url,
     #[command(subcommand)]
-    command: Command,
+    command: HookCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Says what a connection's events are checked with, and prints the URL to give to the provider. Replaces what was set.
-    Set(Set),
-    /// The URL of a connection, and whether its events can be checked.
+enum HookCommand {
+    /// Sets how a connection's events are verified, and prints the URL to enter at the provider. Replaces the previous setting.
+    SetHook(SetHook),
+    /// Prints the URL of a connection, and whether its events can be verified.
     Show {
         /// The connection.
         connection: Uuid,
     },
-    /// Lists events as they came, newest first.
+    /// Lists received events, newest first.
     Events {
         /// Of this engine tenant only.
         #[arg(long)]
@@ -51,22 +51,22 @@ enum Command {
         #[arg(long, default_value_t = 50)]
         limit: i64,
     },
-    /// One event with what the provider sent.
+    /// Prints one event as the provider sent it.
     Event {
-        /// The event, as `events` shows it.
+        /// The event, as `list_events` shows it.
         id: Uuid,
     },
-    /// Lets an event be read once more. Harmless to repeat: a fact is recorded once.
+    /// Processes an event again. Harmless to repeat: a fact is recorded once.
     Again {
         /// The event.
         id: Uuid,
     },
-    /// Lists facts that wait for their send, and those that were given up after 72 hours.
-    Parked {
+    /// Lists facts that wait for their send, and those that were dropped after 72 hours.
+    Pending {
         /// Of this engine tenant only.
         #[arg(long)]
         tenant: Option<Uuid>,
-        /// Only those that were given up.
+        /// Only dropped facts.
         #[arg(long)]
         dropped: bool,
         /// At most this many.
@@ -76,21 +76,21 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Set {
+struct SetHook {
     /// The connection.
     connection: Uuid,
     /// SES: the ARN of an SNS topic whose messages count. May be given several times.
     #[arg(long = "topic", value_name = "ARN")]
     topics: Vec<String>,
     #[command(flatten)]
-    secret: Secret,
+    secret: HookSecret,
 }
 
-/// What events are checked with. Postmark: `user:password`, as its URL carries them. SendGrid: the verification key. Mailgun: the HTTP
+/// The secrets that events are verified with. Postmark: `user:password`, as in the URL. SendGrid: the verification key. Mailgun: the HTTP
 /// webhook signing key. Resend: `whsec_…`. Several, one a line: any counts.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
-struct Secret {
+struct HookSecret {
     /// Reads the secret from standard input.
     #[arg(long)]
     secret_stdin: bool,
@@ -102,7 +102,7 @@ struct Secret {
     secret_env: Option<String>,
 }
 
-impl Secret {
+impl HookSecret {
     /// The secrets, one a line.
     fn read(&self) -> anyhow::Result<Vec<String>> {
         if !self.secret_stdin && self.secret_file.is_none() && self.secret_env.is_none() {
@@ -113,27 +113,27 @@ impl Secret {
     }
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: HookArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match &args.command {
-        Command::Set(wanted) => {
-            set(&pool, &Vault::new(&args.master_key.keys()?)?, wanted).await?;
+        HookCommand::SetHook(wanted) => {
+            set_checks(&pool, &Vault::new(&args.master_key.keys()?)?, wanted).await?;
             show(&pool, &args, wanted.connection).await
         }
-        Command::Show { connection } => show(&pool, &args, *connection).await,
-        Command::Events { tenant, rejected, limit } => events(&pool, *tenant, *rejected, *limit).await,
-        Command::Event { id } => event(&pool, *id).await,
-        Command::Again { id } => again(&pool, *id).await,
-        Command::Parked { tenant, dropped, limit } => parked(&pool, *tenant, *dropped, *limit).await,
+        HookCommand::Show { connection } => show(&pool, &args, *connection).await,
+        HookCommand::Events { tenant, rejected, limit } => list_events(&pool, *tenant, *rejected, *limit).await,
+        HookCommand::Event { id } => show_event(&pool, *id).await,
+        HookCommand::Again { id } => retry_event(&pool, *id).await,
+        HookCommand::Pending { tenant, dropped, limit } => list_pending_facts(&pool, *tenant, *dropped, *limit).await,
     }
 }
 
-/// Where a provider is to send the events of a connection.
+/// The URL to which a provider sends the events of a connection.
 fn url_of(public_url: &Url, provider: &str, connection: Uuid) -> String {
     format!("{}/hooks/{provider}/{connection}", public_url.as_str().trim_end_matches('/'))
 }
 
-async fn set(pool: &PgPool, vault: &Vault, wanted: &Set) -> anyhow::Result<()> {
+async fn set_checks(pool: &PgPool, vault: &Vault, wanted: &SetHook) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     let row = sqlx::query!(
         "select tenant_id, provider from provider_connections where id = $1 for update",
@@ -165,7 +165,7 @@ async fn set(pool: &PgPool, vault: &Vault, wanted: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn show(pool: &PgPool, args: &Args, id: Uuid) -> anyhow::Result<()> {
+async fn show(pool: &PgPool, args: &HookArgs, id: Uuid) -> anyhow::Result<()> {
     let row = sqlx::query!(
         r#"select tenant_id, provider, hook_topics, hook_secret is not null or hook_topics <> '{}' as "is_set!",
                   (select max(e.received_at) from inbound_events e where e.tenant_id = c.tenant_id and e.connection_id = c.id) as heard_at
@@ -183,7 +183,7 @@ async fn show(pool: &PgPool, args: &Args, id: Uuid) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64) -> anyhow::Result<()> {
+async fn list_events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         r#"select tenant_id, id, connection_id, provider, state, reason, facts, octet_length(raw) as "bytes!", received_at, handled_at
            from inbound_events
@@ -209,17 +209,17 @@ async fn events(pool: &PgPool, tenant: Option<Uuid>, rejected: bool, limit: i64)
     Ok(())
 }
 
-async fn event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
+async fn show_event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     let raw = sqlx::query_scalar!("select raw from inbound_events where id = $1", id)
         .fetch_optional(pool)
         .await?
         .context("no such event")?;
     let text = String::from_utf8_lossy(&raw);
-    operator::say(&json!({"id": id, "raw": text}), &text);
+    operator::print_result(&json!({"id": id, "raw": text}), &text);
     Ok(())
 }
 
-async fn again(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
+async fn retry_event(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     let tenant = sqlx::query_scalar!(
         "update inbound_events set state = 'received', reason = null, attempts = 0, due_at = now(), handled_at = null
@@ -231,11 +231,11 @@ async fn again(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     .context("no such event")?;
     audit(&mut tx, Some(tenant), "hook.again", &id.to_string()).await?;
     tx.commit().await?;
-    operator::say(&json!({"id": id, "state": "received"}), "will be read once more");
+    operator::print_result(&json!({"id": id, "state": "received"}), "will be processed again");
     Ok(())
 }
 
-async fn parked(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) -> anyhow::Result<()> {
+async fn list_pending_facts(pool: &PgPool, tenant: Option<Uuid>, dropped: bool, limit: i64) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         r#"select tenant_id, id, reason, send_id, coalesce(provider, 'link') as "provider!", signal ->> 'kind' as kind, pending_since,
                   attempts, due_at, dropped_at

@@ -9,21 +9,21 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
+    invocation::{self, audit},
     operator::{self, DatabaseArgs},
-    who::{self, audit},
 };
 
 /// API keys.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct KeyArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: KeyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum KeyCommand {
     /// Makes a key and shows it, once.
     Issue(Issue),
     /// Lists keys, without the keys.
@@ -62,23 +62,23 @@ pub fn environment(text: &str) -> Result<Environment, String> {
     Environment::parse(text).ok_or_else(|| "production or sandbox".to_owned())
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: KeyArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::Issue(issue) => {
+        KeyCommand::Issue(issue) => {
             let scopes = scopes(&issue.scopes)?;
             if !key::is_slug(&issue.product) {
                 bail!("a product's slug is 2 to 32 of a-z, 0-9 and dashes inside");
             }
             let made = insert(&pool, &issue, &scopes).await?;
             operator::print(&[json!({"key_id": made.0, "key": made.1})], &["key_id", "key"]);
-            if !who::wants_json() {
+            if !invocation::wants_json() {
                 println!("\nKeep it now: it is not shown again.");
             }
             Ok(())
         }
-        Command::List => list(&pool).await,
-        Command::Revoke { id } => revoke(&pool, id).await,
+        KeyCommand::List => list(&pool).await,
+        KeyCommand::Revoke { id } => revoke(&pool, id).await,
     }
 }
 
@@ -181,6 +181,6 @@ async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     }
     audit(&mut tx, None, "key.revoke", &id.to_string()).await?;
     tx.commit().await?;
-    operator::say(&json!({"key_id": id, "revoked": true}), "revoked");
+    operator::print_result(&json!({"key_id": id, "revoked": true}), "revoked");
     Ok(())
 }

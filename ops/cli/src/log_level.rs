@@ -9,8 +9,8 @@ use schemas::{Control, ControlAnswer, subjects};
 use serde_json::{Value, json};
 
 use crate::{
+    invocation::AuditEntry,
     operator::{self, BusArgs, DatabaseArgs},
-    who::Act,
 };
 
 /// After so long without another answer, all have answered that will.
@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_millis(1_500);
 
 /// Changes the log filter of running processes. One that is started later has that of its settings.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct LogLevelArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub struct Args {
     reason: Option<String>,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
     let told = Control::Log {
         filter: args.filter.clone(),
@@ -50,15 +50,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let answers = ask(&bus, &told).await?;
     let outcome = format!("{} process(es) follow", answers.iter().filter(|answer| answer.error.is_none()).count());
     let mut db = pool.acquire().await?;
-    let act = Act {
+    let entry = AuditEntry {
         action: "log.filter",
         subject: args.process.as_deref().unwrap_or("every process"),
         reason: args.reason.as_deref(),
         outcome: Some(&outcome),
         detail: Some(serde_json::to_value(&told)?),
-        ..Act::default()
+        ..AuditEntry::default()
     };
-    act.audit(&mut db).await?;
+    entry.audit(&mut db).await?;
     let records: Vec<Value> = answers
         .iter()
         .map(|answer| {

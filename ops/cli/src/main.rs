@@ -7,16 +7,18 @@ mod dead;
 mod domain;
 mod explain;
 mod feed;
+mod find_tenant;
 mod health;
 mod hook;
+mod invocation;
 mod key;
-mod lever;
 mod log_level;
 mod mcp;
 mod memory;
 mod nats_user;
 mod openapi;
 mod operator;
+mod pause;
 mod process;
 mod progress;
 mod provider;
@@ -28,7 +30,6 @@ mod rescore;
 mod restore;
 #[cfg(feature = "dev")]
 mod seed;
-mod seek;
 #[cfg(all(test, feature = "dev"))]
 mod settings_page;
 #[cfg(feature = "dev")]
@@ -37,7 +38,6 @@ mod streams;
 mod table;
 mod tenant;
 mod warmup;
-mod who;
 
 use std::process::ExitCode;
 
@@ -48,19 +48,19 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[command(name = "postrider", version, propagate_version = true, max_term_width = 110)]
 struct Cli {
     #[command(flatten, next_help_heading = "Of every command")]
-    who: who::WhoArgs,
+    invocation: invocation::InvocationArgs,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Everything on this machine for development: servers, demo tenant, all stages, a mail sink with an inbox page.
     #[cfg(feature = "dev")]
     Dev(Box<devtools::dev::Options>),
     /// Makes the demo tenant of `dev` in any database, and prints its ids and keys as JSON. For trying out and for tests.
     #[cfg(feature = "dev")]
-    Seed(seed::Args),
+    Seed(seed::SeedArgs),
     /// The ingress and every stage in one process.
     All(Box<process::AllSettings>),
     /// The HTTP ingress.
@@ -70,61 +70,61 @@ enum Command {
     /// Brings the database schema up to date.
     Migrate(operator::DatabaseArgs),
     /// The JetStream streams.
-    Streams(streams::Args),
+    Streams(streams::StreamsArgs),
     /// API keys.
-    Key(key::Args),
+    Key(key::KeyArgs),
     /// Tenants and their links.
-    Tenant(tenant::Args),
+    Tenant(tenant::TenantArgs),
     /// Sending domains: stopping one, and letting it go on.
-    Domain(domain::Args),
+    Domain(domain::DomainCommandArgs),
     /// How many mails a tenant may send.
-    Quota(quota::Args),
+    Quota(quota::QuotaArgs),
     /// How many mails a day a new sending domain may send.
-    Warmup(warmup::Args),
+    Warmup(warmup::WarmupArgs),
     /// Tenants' own accounts with mail providers.
-    Provider(provider::Args),
+    Provider(provider::ProviderArgs),
     /// What providers tell of mail that went through tenants' own accounts.
-    Hook(Box<hook::Args>),
+    Hook(Box<hook::HookArgs>),
     /// Which products' events go to the bus.
-    Feed(feed::Args),
+    Feed(feed::FeedArgs),
     /// AI assistants: who may ask, and what they proposed.
-    Mcp(mcp::Args),
+    Mcp(mcp::McpArgs),
     /// The HTTP contract as an OpenAPI 3.1 document.
-    Openapi(openapi::Args),
+    Openapi(openapi::OpenapiArgs),
     /// The contract of the bus as an AsyncAPI 3.0 document.
-    Asyncapi(asyncapi::Args),
+    Asyncapi(asyncapi::AsyncapiArgs),
     /// Users of the NATS servers: keys and rights of products and processes.
-    NatsUser(nats_user::Args),
+    NatsUser(nats_user::NatsUserArgs),
     /// Whether mail goes out, and if not, why and what to do.
-    Health(health::Args),
+    Health(health::HealthArgs),
     /// Proves that every counter equals a recount of what it counts.
-    Recount(recount::Args),
+    Recount(recount::RecountArgs),
     /// Judges opens and clicks anew by the rules of this version.
-    Rescore(rescore::Args),
+    Rescore(rescore::RescoreArgs),
     /// Holds back a stage, a tenant or a campaign.
-    Pause(lever::PauseArgs),
+    Pause(pause::PauseArgs),
     /// Lets go on what was paused.
-    Resume(lever::ResumeArgs),
+    Resume(pause::ResumeArgs),
     /// Pauses a stage and waits until nothing of it is in hand.
-    Drain(lever::DrainArgs),
+    Drain(pause::DrainArgs),
     /// Rings again for work that stands in the ledger and does not move; decides what is in doubt.
-    Requeue(requeue::Args),
+    Requeue(requeue::RequeueArgs),
     /// Why somebody was mailed, was not, or would not be.
-    Explain(explain::Args),
+    Explain(explain::ExplainArgs),
     /// Messages that were set aside.
-    Dead(dead::Args),
+    Dead(dead::DeadArgs),
     /// Holds everything that leaves after a database was restored, closes the gap, lets go.
-    Restore(restore::Args),
+    Restore(restore::RestoreArgs),
     /// The log filter of running processes.
-    LogLevel(log_level::Args),
+    LogLevel(log_level::LogLevelArgs),
     /// What operators did.
-    Audit(audit::Args),
+    Audit(audit::AuditArgs),
     /// A mail sink: an SMTP server that keeps what it gets, with an inbox page.
     #[cfg(feature = "dev")]
-    Sink(sink::Args),
+    Sink(sink::SinkArgs),
     /// Reads strangers' bytes for the process that starts it.
     #[command(hide = true)]
-    Reader(reader::Args),
+    Reader(reader::ReaderArgs),
 }
 
 fn main() -> ExitCode {
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     // Before anything else: it limits what the process may take, and needs nothing.
-    if let Command::Reader(args) = &cli.command {
+    if let CliCommand::Reader(args) = &cli.command {
         return match reader::run(args) {
             Ok(never) => match never {},
             Err(error) => {
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    who::is(cli.who);
+    invocation::set_invocation(cli.invocation);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -163,45 +163,45 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<ExitCode> {
+async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
     match command {
         // Everything is looked at side by side, which makes it a large one.
-        Command::Health(args) => return Box::pin(health::run(args)).await,
-        Command::Recount(args) => return recount::run(args).await,
-        Command::Drain(args) => return lever::drain(args).await,
+        CliCommand::Health(args) => return Box::pin(health::run(args)).await,
+        CliCommand::Recount(args) => return recount::run(args).await,
+        CliCommand::Drain(args) => return pause::drain(args).await,
         #[cfg(feature = "dev")]
-        Command::Dev(options) => devtools::dev::run(*options, process::stop_signal()).await,
+        CliCommand::Dev(options) => devtools::dev::run(*options, process::stop_signal()).await,
         #[cfg(feature = "dev")]
-        Command::Seed(args) => seed::run(args).await,
-        Command::All(settings) => process::run_all(*settings).await,
-        Command::Ingress(settings) => process::run_ingress(*settings).await,
-        Command::Stage(settings) => process::run_stages(*settings).await,
-        Command::Migrate(args) => operator::migrate(&args).await,
-        Command::Streams(args) => streams::run(args).await,
-        Command::Key(args) => key::run(args).await,
-        Command::Tenant(args) => tenant::run(args).await,
-        Command::Domain(args) => domain::run(args).await,
-        Command::Quota(args) => quota::run(args).await,
-        Command::Warmup(args) => warmup::run(args).await,
-        Command::Provider(args) => provider::run(args).await,
-        Command::Hook(args) => hook::run(*args).await,
-        Command::Feed(args) => feed::run(args).await,
-        Command::Mcp(args) => mcp::run(args).await,
-        Command::Openapi(args) => openapi::run(&args),
-        Command::Asyncapi(args) => asyncapi::run(&args),
-        Command::NatsUser(args) => nats_user::run(args),
-        Command::Rescore(args) => rescore::run(args).await,
-        Command::Pause(args) => lever::pause(args).await,
-        Command::Resume(args) => lever::resume(args).await,
-        Command::Requeue(args) => requeue::run(args).await,
-        Command::Explain(args) => explain::run(args).await,
-        Command::Dead(args) => dead::run(args).await,
-        Command::Restore(args) => restore::run(args).await,
-        Command::LogLevel(args) => log_level::run(args).await,
-        Command::Audit(args) => audit::run(args).await,
+        CliCommand::Seed(args) => seed::run(args).await,
+        CliCommand::All(settings) => process::run_all(*settings).await,
+        CliCommand::Ingress(settings) => process::run_ingress(*settings).await,
+        CliCommand::Stage(settings) => process::run_stages(*settings).await,
+        CliCommand::Migrate(args) => operator::migrate(&args).await,
+        CliCommand::Streams(args) => streams::run(args).await,
+        CliCommand::Key(args) => key::run(args).await,
+        CliCommand::Tenant(args) => tenant::run(args).await,
+        CliCommand::Domain(args) => domain::run(args).await,
+        CliCommand::Quota(args) => quota::run(args).await,
+        CliCommand::Warmup(args) => warmup::run(args).await,
+        CliCommand::Provider(args) => provider::run(args).await,
+        CliCommand::Hook(args) => hook::run(*args).await,
+        CliCommand::Feed(args) => feed::run(args).await,
+        CliCommand::Mcp(args) => mcp::run(args).await,
+        CliCommand::Openapi(args) => openapi::run(&args),
+        CliCommand::Asyncapi(args) => asyncapi::run(&args),
+        CliCommand::NatsUser(args) => nats_user::run(args),
+        CliCommand::Rescore(args) => rescore::run(args).await,
+        CliCommand::Pause(args) => pause::pause(args).await,
+        CliCommand::Resume(args) => pause::resume(args).await,
+        CliCommand::Requeue(args) => requeue::run(args).await,
+        CliCommand::Explain(args) => explain::run(args).await,
+        CliCommand::Dead(args) => dead::run(args).await,
+        CliCommand::Restore(args) => restore::run(args).await,
+        CliCommand::LogLevel(args) => log_level::run(args).await,
+        CliCommand::Audit(args) => audit::run(args).await,
         #[cfg(feature = "dev")]
-        Command::Sink(args) => sink::run(args).await,
-        Command::Reader(args) => match reader::run(&args)? {},
+        CliCommand::Sink(args) => sink::run(args).await,
+        CliCommand::Reader(args) => match reader::run(&args)? {},
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_servers_are_may_stand_before_and_behind_the_subcommand() {
+    fn server_options_work_before_and_after_the_subcommand() {
         let (database, bus) = (["--database-url", "postgres://here/db"], ["--nats-url", "nats://here"]);
         let words = |words: &[&[&str]]| -> Vec<String> {
             std::iter::once("postrider").chain(words.concat()).map(str::to_owned).collect()

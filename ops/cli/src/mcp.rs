@@ -9,21 +9,21 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
+    invocation::audit,
     operator::{self, DatabaseArgs},
-    who::audit,
 };
 
 /// The assistant endpoint.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct McpArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: McpCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum McpCommand {
     /// Lets one user ask about one workspace through one client.
     Approve(Approve),
     /// Lists approvals, newest first.
@@ -86,19 +86,19 @@ struct Approve {
     expires: Option<DateTime<Utc>>,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: McpArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::Approve(wanted) => {
+        McpCommand::Approve(wanted) => {
             let id = approve(&pool, &wanted).await?;
             operator::print(&[json!({"approval_id": id})], &["approval_id"]);
             Ok(())
         }
-        Command::List { tenant } => list(&pool, tenant).await,
-        Command::Revoke { id } => revoke(&pool, id).await,
-        Command::Drafts { tenant, all } => drafts(&pool, tenant, all).await,
-        Command::Draft { tenant, id } => draft(&pool, tenant, id).await,
-        Command::Close { tenant, id } => close(&pool, tenant, id).await,
+        McpCommand::List { tenant } => list(&pool, tenant).await,
+        McpCommand::Revoke { id } => revoke(&pool, id).await,
+        McpCommand::Drafts { tenant, all } => drafts(&pool, tenant, all).await,
+        McpCommand::Draft { tenant, id } => draft(&pool, tenant, id).await,
+        McpCommand::Close { tenant, id } => close(&pool, tenant, id).await,
     }
 }
 
@@ -175,7 +175,7 @@ async fn revoke(pool: &PgPool, id: Uuid) -> anyhow::Result<()> {
     .context("no live approval has this id")?;
     audit(&mut tx, Some(tenant), "mcp.revoke", &id.to_string()).await?;
     tx.commit().await?;
-    operator::say(&json!({"approval_id": id, "revoked": true}), "revoked");
+    operator::print_result(&json!({"approval_id": id, "revoked": true}), "revoked");
     Ok(())
 }
 
@@ -234,6 +234,6 @@ async fn close(pool: &PgPool, tenant: Uuid, id: Uuid) -> anyhow::Result<()> {
     }
     audit(&mut tx, Some(tenant), "mcp.close", &id.to_string()).await?;
     tx.commit().await?;
-    operator::say(&json!({"proposal_id": id, "status": "closed"}), "closed");
+    operator::print_result(&json!({"proposal_id": id, "status": "closed"}), "closed");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How the allocator keeps house.
+//! Allocator settings.
 
 /// Makes glibc give large pieces back when they are freed, always. Left alone, it takes the first that is freed for a sign that such
 /// pieces come often, and keeps the next ones in each thread's area: what three bodies took is held twice.

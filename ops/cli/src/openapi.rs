@@ -6,14 +6,14 @@ use anyhow::Context;
 
 /// The OpenAPI document of this build.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct OpenapiArgs {
     /// Writes it to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 /// Prints or writes it.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &OpenapiArgs) -> anyhow::Result<()> {
     let text = ingress::openapi::text();
     match &args.output {
         Some(path) => std::fs::write(path, text).with_context(|| format!("{}", path.display())),

@@ -1,4 +1,4 @@
-//! What the operator's commands share: where the database and the bus are, and how they answer.
+//! Shared by the operator's commands: connection options and output.
 
 use std::{
     io::Read,
@@ -11,9 +11,9 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::{table, who};
+use crate::{invocation, table};
 
-/// Where Postgres is.
+/// The option for Postgres.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DatabaseArgs {
     /// Postgres, as a URL.
@@ -51,7 +51,7 @@ impl MasterKeyArgs {
     }
 }
 
-/// Where NATS is.
+/// Options for NATS.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BusArgs {
     /// NATS servers, comma-separated URLs.
@@ -104,7 +104,7 @@ pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
 
 /// Prints records as JSON lines, whole, or these columns of them as a table.
 pub fn print(records: &[Value], columns: &[&str]) {
-    if who::wants_json() {
+    if invocation::wants_json() {
         for record in records {
             println!("{record}");
         }
@@ -115,11 +115,11 @@ pub fn print(records: &[Value], columns: &[&str]) {
 
 /// Prints one record: as JSON on one line, or spread over several to be read.
 pub fn show(record: &Value) -> anyhow::Result<()> {
-    println!("{}", if who::wants_json() { record.to_string() } else { serde_json::to_string_pretty(record)? });
+    println!("{}", if invocation::wants_json() { record.to_string() } else { serde_json::to_string_pretty(record)? });
     Ok(())
 }
 
-/// Says what was done: the record as JSON, or the words.
-pub fn say(record: &Value, words: &str) {
-    println!("{}", if who::wants_json() { record.to_string() } else { words.to_owned() });
+/// Prints the result of an action: the record as JSON, or the text.
+pub fn print_result(record: &Value, text: &str) {
+    println!("{}", if invocation::wants_json() { record.to_string() } else { text.to_owned() });
 }

@@ -40,7 +40,7 @@ pub struct StageSettings {
     pub sequencing: sequencing::Settings,
 }
 
-/// Where a process tells which addresses it took (ports 0 become real ones). For rigs that start processes.
+/// The file to which a process writes its addresses (with real ports instead of 0). For test rigs that start processes.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rigs")]
 pub struct AddressesFile {
@@ -53,7 +53,7 @@ impl AddressesFile {
     /// Writes the file, if one is asked for.
     pub fn write(&self, addresses: &serde_json::Value) -> anyhow::Result<()> {
         let Some(path) = &self.addresses_file else { return Ok(()) };
-        // Renamed into place, so that nobody reads half of it.
+        // Renamed into place, so that no reader sees half of it.
         let partial = path.with_extension("partial");
         std::fs::write(&partial, addresses.to_string())
             .and_then(|()| std::fs::rename(&partial, path))
@@ -107,29 +107,29 @@ pub struct StageProcess {
     addresses: AddressesFile,
 }
 
-/// The stages there are.
+/// The stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StageName {
-    /// Finds recipients, cuts and hands on batches.
+    /// Finds recipients, cuts and dispatches batches.
     Audience,
-    /// Withholds who must not be mailed.
+    /// Withholds recipients that must not be mailed.
     Compliance,
-    /// Makes messages of templates and people.
+    /// Renders messages from templates and contacts.
     Rendering,
     /// Claims, fences, sends, records.
     Delivery,
-    /// Takes in opens, clicks, unsubscribes, bounces, complaints, replies.
+    /// Records opens, clicks, unsubscribes, bounces, complaints, replies.
     Engagement,
     /// Credits outcomes to mails.
     Attribution,
-    /// Tells products what happened.
+    /// Sends events to products.
     Webhooks,
     /// Takes contacts through sequences.
     Sequencing,
 }
 
 impl StageName {
-    /// Its name: in subjects, metrics, levers.
+    /// The stage's name in subjects, metrics and pause switches.
     pub fn name(self) -> &'static str {
         match self {
             Self::Audience => "audience",
@@ -144,7 +144,7 @@ impl StageName {
     }
 }
 
-/// What a running process holds.
+/// A running process.
 struct Process {
     deps: runner::Deps,
     admin_addr: SocketAddr,
@@ -183,8 +183,8 @@ pub async fn run_stages(mut settings: StageProcess) -> anyhow::Result<()> {
         .map(|value| value.get_name().to_owned())
         .collect::<Vec<_>>()
         .join("+");
-    let tells_as = settings.names.first().map_or("stage", |name| name.name());
-    let process = Process::start(&settings.core, &settings.outbound, &name, tells_as).await?;
+    let emitter = settings.names.first().map_or("stage", |name| name.name());
+    let process = Process::start(&settings.core, &settings.outbound, &name, emitter).await?;
     start_stages(&process.deps, &settings.stages, &settings.names).await?;
     process.beat(&settings.names, false);
     process.announce(&settings.addresses, None)?;
@@ -197,7 +197,7 @@ impl Process {
         core: &CoreSettings,
         outbound: &OutboundSettings,
         name: &str,
-        tells_as: &'static str,
+        emitter: &'static str,
     ) -> anyhow::Result<Self> {
         runtime::telemetry::init_logs(&core.log)?;
         let metrics = runtime::metric::start(name, core.metrics)?;
@@ -223,13 +223,13 @@ impl Process {
             .await
             .with_context(|| format!("admin-addr {}", core.admin_addr))?;
         outbound.own_listeners.add(admin_addr);
-        let called = runtime::control::Name { process: name.to_owned(), log: core.log.clone() };
-        let nudges = runtime::control::listen(called, bus.clone(), shutdown.clone());
-        let levers = PauseSwitches::follow(pool.clone(), bus.clone(), nudges, runs_delivery(name), shutdown.clone());
-        let facts = CommitNotifier::start(tells_as, bus.clone(), pool.clone(), shutdown.clone());
+        let process_name = runtime::control::Name { process: name.to_owned(), log: core.log.clone() };
+        let changes = runtime::control::listen(process_name, bus.clone(), shutdown.clone());
+        let switches = PauseSwitches::follow(pool.clone(), bus.clone(), changes, runs_delivery(name), shutdown.clone());
+        let facts = CommitNotifier::start(emitter, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
-                .with_switches(levers)
+                .with_switches(switches)
                 .counting_starts(pool.clone()),
             bus,
             pool,
@@ -244,7 +244,7 @@ impl Process {
         Ok(Self { deps, admin_addr, traces, name: name.to_owned() })
     }
 
-    /// Lets the process be heard of until it stops.
+    /// Starts the heartbeats of the process.
     fn beat(&self, stages: &[StageName], ingress: bool) {
         let stages = stages.iter().map(|stage| stage.name()).chain(ingress.then_some("ingress")).collect();
         let settings = runtime::settings::given(&crate::Cli::command());
@@ -259,14 +259,14 @@ impl Process {
     /// Runs until SIGTERM or Ctrl-C, then drains.
     async fn serve(self, ingress: Option<ingress::Serving>) {
         stop_signal().await;
-        tracing::info!("stopping: no new work, finishing what is in hand");
+        tracing::info!("stopping: no new work, finishing begun work");
         self.deps.shutdown.cancel();
         if let Some(ingress) = ingress {
-            // What is accepted is answered; a client that never ends does not keep us.
+            // Accepted requests are answered; a client that never ends does not delay the shutdown.
             let _ = tokio::time::timeout(DRAIN_GRACE, ingress.finished()).await;
         }
         if !self.deps.runner.drained(DRAIN_GRACE).await {
-            tracing::warn!("not everything was finished in time; it comes again elsewhere");
+            tracing::warn!("some work was not finished in time; it is redelivered");
         }
         self.deps.pool.close().await;
         if let Some(traces) = self.traces {
@@ -289,15 +289,15 @@ pub async fn stop_signal() {
     }
 }
 
-/// Whether a process of this name sends mail: it moves the ledger's mark, and only it may tell the bus.
+/// True if a process of this name sends mail. Only such a process increments the ledger's epoch and may publish it.
 fn runs_delivery(name: &str) -> bool {
     name == "all" || name.split('+').any(|stage| stage == StageName::Delivery.name())
 }
 
-/// Makes the streams as soon as NATS is there. A process starts, and serves what it can, without it.
+/// Creates the streams as soon as NATS is available. A process starts and serves what it can without NATS.
 async fn make_streams(bus: Bus, shutdown: CancellationToken) {
     while let Err(error) = bus.ensure_streams().await {
-        tracing::warn!(%error, "streams not made yet");
+        tracing::warn!(%error, "streams are not created yet");
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(STREAMS_RETRY) => {}

@@ -1,4 +1,4 @@
-//! Progress of long work, on a terminal only: what is piped or scheduled is not decorated.
+//! Progress bars for long work, on a terminal only.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const TICK: Duration = Duration::from_millis(120);
 
-/// Of work whose end is known.
+/// A progress bar for work of a known size.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(total);
     if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}  {eta}") {
@@ -16,7 +16,7 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
-/// Of work whose end nobody knows.
+/// A spinner for work of an unknown size.
 pub fn spinner(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_message(what);

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use delivery::provider::{Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind, ClientSettings};
+use delivery::provider::{ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind};
 use runtime::Vault;
 use schemas::new_id;
 use secrecy::{ExposeSecret, SecretString};
@@ -14,13 +14,13 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    invocation::audit,
     operator::{self, DatabaseArgs, MasterKeyArgs},
-    who::audit,
 };
 
 /// Tenants' own accounts with mail providers.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ProviderArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
@@ -29,13 +29,13 @@ pub struct Args {
     #[arg(long, env = "POSTRIDER_PROVIDER_ALLOW_HOSTS", value_delimiter = ',', global = true)]
     provider_allow_hosts: Vec<String>,
     #[command(subcommand)]
-    command: Command,
+    command: ProviderCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ProviderCommand {
     /// Adds a connection. Its secret is read from standard input, a file or an environment variable, never from the command line.
-    Add(Box<Add>),
+    AddProvider(Box<AddProvider>),
     /// Lists connections, without their secrets.
     List {
         /// Those of one engine tenant only.
@@ -61,7 +61,7 @@ struct Which {
 }
 
 #[derive(Debug, clap::Args)]
-struct Add {
+struct AddProvider {
     /// The engine tenant.
     #[arg(long)]
     tenant: Uuid,
@@ -93,13 +93,13 @@ struct Add {
     #[arg(long)]
     spare: bool,
     #[command(flatten)]
-    secret: Secret,
+    secret: ProviderSecret,
 }
 
 /// Where the secret is. SMTP: the relay's URL as in `smtp-url`. SES: `access key id:secret access key[:session token]`. Others: the API key.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct Secret {
+struct ProviderSecret {
     /// Reads the secret from standard input.
     #[arg(long)]
     secret_stdin: bool,
@@ -111,7 +111,7 @@ struct Secret {
     secret_env: Option<String>,
 }
 
-impl Secret {
+impl ProviderSecret {
     fn read(&self) -> anyhow::Result<SecretString> {
         let text = operator::read_secret(self.secret_file.as_deref(), self.secret_env.as_deref())?;
         Ok(SecretString::from(text.trim()))
@@ -123,26 +123,26 @@ fn kind(text: &str) -> Result<ProviderKind, String> {
     ProviderKind::parse(text).ok_or_else(|| format!("one of {}", words()))
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: ProviderArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let guard = HostPolicy::allowing(&args.provider_allow_hosts);
     match args.command {
-        Command::Add(wanted) => {
+        ProviderCommand::AddProvider(wanted) => {
             let id = add(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, &wanted).await?;
             operator::print(&[json!({"connection_id": id})], &["connection_id"]);
             Ok(())
         }
-        Command::List { tenant } => list(&pool, tenant).await,
-        Command::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id).await,
-        Command::Default(which) => change(&pool, which.id, Change::Default).await,
-        Command::Disable(which) => change(&pool, which.id, Change::Status("disabled")).await,
-        Command::Enable(which) => change(&pool, which.id, Change::Status("active")).await,
-        Command::Remove(which) => change(&pool, which.id, Change::Remove).await,
+        ProviderCommand::List { tenant } => list(&pool, tenant).await,
+        ProviderCommand::Ping(which) => ping(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, which.id).await,
+        ProviderCommand::Default(which) => change(&pool, which.id, ChangeProvider::Default).await,
+        ProviderCommand::Disable(which) => change(&pool, which.id, ChangeProvider::Status("disabled")).await,
+        ProviderCommand::Enable(which) => change(&pool, which.id, ChangeProvider::Status("active")).await,
+        ProviderCommand::Remove(which) => change(&pool, which.id, ChangeProvider::Remove).await,
     }
 }
 
 /// What a process would open a connection with, for checking and pinging.
-fn reach() -> anyhow::Result<ClientSettings> {
+fn client_settings() -> anyhow::Result<ClientSettings> {
     let relay: Relay = "smtp://127.0.0.1".parse()?;
     Ok(ClientSettings {
         connections: 1,
@@ -152,7 +152,7 @@ fn reach() -> anyhow::Result<ClientSettings> {
     })
 }
 
-async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &Add) -> anyhow::Result<Uuid> {
+async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &AddProvider) -> anyhow::Result<Uuid> {
     let settings = ConnectionSettings {
         region: wanted.region.clone(),
         domain: wanted.domain.clone(),
@@ -162,7 +162,7 @@ async fn add(pool: &PgPool, vault: &Vault, guard: &HostPolicy, wanted: &Add) -> 
         base_url: wanted.base_url.clone(),
     };
     let connection = Connection { kind: wanted.provider, settings, secret: wanted.secret.read()? };
-    drop(connection.open(&reach()?, guard)?);
+    drop(connection.open(&client_settings()?, guard)?);
     let sealed = vault.seal(wanted.tenant, PROVIDER_PURPOSE, connection.secret.expose_secret().as_bytes())?;
     let id = new_id();
     let mut tx = pool.begin().await?;
@@ -234,7 +234,7 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> any
         settings: serde_json::from_value(row.settings)?,
         secret: SecretString::from(secret),
     };
-    let [_, provider] = connection.open(&reach()?, guard)?;
+    let [_, provider] = connection.open(&client_settings()?, guard)?;
     let started = std::time::Instant::now();
     let answered = provider.ping().await;
     let record = json!({
@@ -250,20 +250,20 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> any
 
 /// What may be changed about a connection.
 #[derive(Debug, Clone, Copy)]
-enum Change {
+enum ChangeProvider {
     Default,
     Status(&'static str),
     Remove,
 }
 
-async fn change(pool: &PgPool, id: Uuid, change: Change) -> anyhow::Result<()> {
+async fn change(pool: &PgPool, id: Uuid, change: ChangeProvider) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     let tenant = sqlx::query_scalar!("select tenant_id from provider_connections where id = $1 for update", id)
         .fetch_optional(&mut *tx)
         .await?
         .context("no such connection")?;
     let (action, done) = match change {
-        Change::Default => {
+        ChangeProvider::Default => {
             clear_default(&mut tx, tenant).await?;
             sqlx::query!(
                 "update provider_connections set is_default = true, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
@@ -274,7 +274,7 @@ async fn change(pool: &PgPool, id: Uuid, change: Change) -> anyhow::Result<()> {
             .await?;
             ("provider.default", "default")
         }
-        Change::Status(status) => {
+        ChangeProvider::Status(status) => {
             sqlx::query!(
                 "update provider_connections set status = $3, updated_at = clock_timestamp() where tenant_id = $1 and id = $2",
                 tenant,
@@ -285,7 +285,7 @@ async fn change(pool: &PgPool, id: Uuid, change: Change) -> anyhow::Result<()> {
             .await?;
             ("provider.status", status)
         }
-        Change::Remove => {
+        ChangeProvider::Remove => {
             sqlx::query!("delete from provider_connections where tenant_id = $1 and id = $2", tenant, id)
                 .execute(&mut *tx)
                 .await?;
@@ -294,7 +294,7 @@ async fn change(pool: &PgPool, id: Uuid, change: Change) -> anyhow::Result<()> {
     };
     audit(&mut tx, Some(tenant), action, &format!("{id} {done}")).await?;
     tx.commit().await?;
-    operator::say(&json!({"connection_id": id, "done": done}), done);
+    operator::print_result(&json!({"connection_id": id, "done": done}), done);
     Ok(())
 }
 

@@ -8,24 +8,24 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    invocation::audit,
     operator::{self, DatabaseArgs},
-    who::audit,
 };
 
 /// How many mails a tenant may send.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct QuotaArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// The limits of tenants for which none is set, as the processes have them: they show in what is in force.
     #[command(flatten)]
     defaults: QuotaDefaults,
     #[command(subcommand)]
-    command: Command,
+    command: QuotaCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum QuotaCommand {
     /// A tenant's limits, what it has used, and when they start anew.
     Show {
         /// The engine tenant.
@@ -56,11 +56,11 @@ fn limit(text: &str) -> Result<Limit, String> {
     number.map(|number| Limit(Some(number))).ok_or_else(|| "a whole number from 0, or default".to_owned())
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: QuotaArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let tenant = match args.command {
-        Command::Show { tenant } => tenant,
-        Command::Set { tenant, monthly, daily } => {
+        QuotaCommand::Show { tenant } => tenant,
+        QuotaCommand::Set { tenant, monthly, daily } => {
             set(&pool, tenant, monthly, daily).await?;
             tenant
         }

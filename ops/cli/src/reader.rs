@@ -4,7 +4,7 @@ use runtime::{Job, reader::ServeError};
 
 /// `postrider reader`
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReaderArgs {
     /// Memory one reading may take, in MB.
     #[arg(long)]
     memory_mb: u64,
@@ -16,7 +16,7 @@ fn jobs() -> Vec<Job> {
 }
 
 /// Serves until the parent closes standard input.
-pub fn run(args: &Args) -> Result<std::convert::Infallible, ServeError> {
+pub fn run(args: &ReaderArgs) -> Result<std::convert::Infallible, ServeError> {
     runtime::reader::serve(jobs(), args.memory_mb.saturating_mul(1024 * 1024))
 }
 

@@ -7,13 +7,14 @@ use sqlx::Executor;
 use uuid::Uuid;
 
 use crate::{
+    invocation,
     operator::{self, DatabaseArgs},
-    progress, who,
+    progress,
 };
 
 /// Recounts sends, events, suppressions and outcomes, and compares with batches and totals. Ends with 1 when anything differs.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RecountArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// This engine tenant only.
@@ -21,9 +22,9 @@ pub struct Args {
     tenant: Option<Uuid>,
 }
 
-const COLUMNS: [&str; 5] = ["counter", "of", "tenant", "booked", "counted"];
+const COLUMNS: [&str; 5] = ["counter", "of", "tenant", "stored", "counted"];
 
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: RecountArgs) -> anyhow::Result<ExitCode> {
     let pool = args.database.pool()?;
     // One snapshot for all of it: work in progress is either in both sides or in neither.
     let mut tx = pool.begin_with("begin isolation level repeatable read read only").await?;
@@ -51,11 +52,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         difference(row.tenant_id, &row.counter, &format!("sequence {}", row.sequence_id), row.booked, row.counted)
     }));
     let outcomes = attribution::recount(&mut tx, args.tenant).await?;
-    found.extend(outcomes.into_iter().map(|of| difference(of.tenant_id, &of.counter, &of.of, of.booked, of.counted)));
+    found.extend(outcomes.into_iter().map(|of| difference(of.tenant_id, &of.counter, &of.of, of.stored, of.recounted)));
     tx.rollback().await?;
     bar.finish_and_clear();
     if found.is_empty() {
-        if !who::wants_json() {
+        if !invocation::wants_json() {
             println!("every counter equals its recount");
         }
         return Ok(ExitCode::SUCCESS);
@@ -64,6 +65,6 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn difference(tenant: Uuid, counter: &str, of: &str, booked: i64, counted: i64) -> Value {
-    json!({"counter": counter, "of": of, "tenant": tenant, "booked": booked, "counted": counted})
+fn difference(tenant: Uuid, counter: &str, of: &str, stored: i64, counted: i64) -> Value {
+    json!({"counter": counter, "of": of, "tenant": tenant, "stored": stored, "counted": counted})
 }

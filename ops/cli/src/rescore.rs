@@ -1,4 +1,4 @@
-//! `postrider rescore`: opens and clicks judged anew, by the rules this version has for machines.
+//! `postrider rescore`: classifies opens and clicks again by this version's rules for machines.
 
 use chrono::{DateTime, Utc};
 use ledger::facts::rescore::{RescoreScope, RescoreTotals, rescore};
@@ -6,15 +6,15 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
+    invocation::AuditEntry,
     operator::{self, DatabaseArgs},
     progress,
-    who::Act,
 };
 
-/// Judges opens and clicks anew, whether a person or a machine made them, and lets times and counters follow. Harmless to
+/// Classifies opens and clicks again as human or machine, and updates times and counters. Harmless to
 /// repeat, and to interrupt.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RescoreArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// This engine tenant only.
@@ -31,15 +31,15 @@ pub struct Args {
 /// Mails between two lines of progress.
 const LINE_EVERY: u64 = 10_000;
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let bar = progress::spinner("judging");
-    let mut told = 0;
+    let bar = progress::spinner("rescoring");
+    let mut reported = 0;
     let progress = |done: &RescoreTotals| {
         bar.set_message(line(done));
-        // Where nobody watches the bar, a line now and then.
-        if bar.is_hidden() && done.sends >= told + LINE_EVERY {
-            told = done.sends;
+        // Without a terminal, print a line now and then.
+        if bar.is_hidden() && done.sends >= reported + LINE_EVERY {
+            reported = done.sends;
             eprintln!("{}", line(done));
         }
     };
@@ -50,13 +50,22 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         "sends": done.sends, "events": done.events, "marked": done.marked, "cleared": done.cleared, "relabelled": done.relabelled,
         "dry_run": args.dry_run,
     });
-    operator::say(&record, &format!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" }));
+    operator::print_result(
+        &record,
+        &format!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" }),
+    );
     if !args.dry_run {
         let mut db = pool.acquire().await?;
         let detail = Some(record);
-        Act { tenant: args.tenant, action: "rescore", subject: "opens and clicks", detail, ..Act::default() }
-            .audit(&mut db)
-            .await?;
+        AuditEntry {
+            tenant: args.tenant,
+            action: "rescore",
+            subject: "opens and clicks",
+            detail,
+            ..AuditEntry::default()
+        }
+        .audit(&mut db)
+        .await?;
     }
     Ok(())
 }

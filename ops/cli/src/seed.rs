@@ -28,7 +28,7 @@ const SECRETS_FILE: &str = "demo-secrets.json";
 
 /// `postrider seed`
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SeedArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// Keeps the demo's keys here, so that a second run finds the same.
@@ -44,7 +44,7 @@ struct Secrets {
 }
 
 /// Finds or makes the demo tenant, and prints its ids and keys.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: SeedArgs) -> anyhow::Result<()> {
     let Secrets { master_key, live_key, test_key } = secrets(&args.data_dir)?;
     let vault = Vault::new(&MasterKeys::parse(&master_key)?)?;
     let pool = args.database.pool()?;

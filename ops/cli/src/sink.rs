@@ -12,7 +12,7 @@ use crate::{
 
 /// A mail sink: takes every mail, delivers none.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SinkArgs {
     /// Where it takes mail. Port 0 takes a free one.
     #[arg(long, env = "POSTRIDER_SINK_SMTP_ADDR", default_value = "127.0.0.1:0")]
     sink_smtp_addr: SocketAddr,
@@ -29,7 +29,7 @@ pub struct Args {
     addresses: AddressesFile,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: SinkArgs) -> anyhow::Result<()> {
     let sink = Sink::start(SinkOptions {
         smtp_addr: args.sink_smtp_addr,
         http_addr: args.sink_http_addr,
@@ -39,7 +39,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     })
     .await?;
     let (smtp, inbox) = (sink.smtp_url(), sink.http_url());
-    operator::say(&json!({"smtp": smtp, "inbox": inbox}), &format!("smtp {smtp}\ninbox {inbox}"));
+    operator::print_result(&json!({"smtp": smtp, "inbox": inbox}), &format!("smtp {smtp}\ninbox {inbox}"));
     args.addresses.write(&json!({
         "smtp_addr": sink.smtp_addr(), "http_addr": sink.http_addr(), "pid": std::process::id(),
     }))?;

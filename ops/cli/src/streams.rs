@@ -8,36 +8,36 @@ use runtime::streams::{STREAMS, StreamSpec};
 use serde_json::{Value, json};
 
 use crate::{
+    invocation,
     operator::{self, BusArgs},
-    who,
 };
 
 /// The JetStream streams.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StreamsArgs {
     #[command(flatten)]
     bus: BusArgs,
     #[command(subcommand)]
-    command: Command,
+    command: StreamsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum StreamsCommand {
     /// Makes or updates every stream. Harmless to repeat.
     Apply,
     /// What each stream holds, how much it may hold, how old its oldest message is, and who reads it.
     Report,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: StreamsArgs) -> anyhow::Result<()> {
     let bus = args.bus.connect().await?;
     match args.command {
-        Command::Apply => {
+        StreamsCommand::Apply => {
             bus.apply_streams().await?;
             let words = format!("{} streams are as they are to be", STREAMS.len());
-            operator::say(&json!({"streams": STREAMS.len()}), &words);
+            operator::print_result(&json!({"streams": STREAMS.len()}), &words);
         }
-        Command::Report => {
+        StreamsCommand::Report => {
             let mut records = Vec::with_capacity(STREAMS.len());
             for spec in STREAMS {
                 let mut stream =
@@ -72,7 +72,7 @@ fn record(spec: &StreamSpec, state: &State, consumers: &[jetstream::consumer::In
 /// One record for each stream; to be read, the streams and then their readers.
 fn print(records: &[Value]) {
     operator::print(records, &["stream", "messages", "bytes", "max_bytes", "full_percent", "oldest_seconds"]);
-    if who::wants_json() {
+    if invocation::wants_json() {
         return;
     }
     let readers: Vec<Value> =

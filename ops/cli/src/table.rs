@@ -1,18 +1,18 @@
-//! Records as a table that fits the terminal: cells that are words give way first, ids are never cut, and what does not fit side by side
-//! stands one below the other.
+//! Prints records as a table that fits the terminal. Text cells are cut first, ids are never cut, and a table that is still too
+//! wide is printed as one value per line.
 
 use std::io::IsTerminal as _;
 
 use serde_json::Value;
 
-/// Between two columns.
+/// The gap between two columns.
 const GAP: usize = 2;
-/// A column of words is not made narrower than this.
+/// The least width of a text column.
 const NARROWEST: usize = 10;
-/// Stands for what was cut.
+/// Marks a cut cell.
 const CUT: char = '…';
 
-/// The columns that are there. What is not a terminal is as wide as it must be, unless `COLUMNS` says otherwise.
+/// The width of the terminal. Without a terminal it is unlimited, unless `COLUMNS` is set.
 pub fn width() -> usize {
     let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let seen = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
@@ -28,15 +28,15 @@ pub fn render(records: &[Value], columns: &[&str], width: usize) -> String {
         records.iter().map(|record| columns.iter().map(|column| cell(&record[*column])).collect()).collect();
     let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let natural: Vec<usize> = (0..columns.len()).map(|at| wide(at).max(columns[at].chars().count())).collect();
-    let may_give: Vec<bool> = (0..columns.len()).map(|at| rows.iter().any(|row| is_words(&row[at]))).collect();
-    match fit(&natural, &may_give, width) {
+    let may_shrink: Vec<bool> = (0..columns.len()).map(|at| rows.iter().any(|row| is_text(&row[at]))).collect();
+    match fit(&natural, &may_shrink, width) {
         Some(widths) => side_by_side(&rows, columns, &widths),
         None => one_below_the_other(&rows, columns),
     }
 }
 
-/// Widths that fit, if words give way.
-fn fit(natural: &[usize], may_give: &[bool], width: usize) -> Option<Vec<usize>> {
+/// The column widths that fit, with shrunk text columns.
+fn fit(natural: &[usize], may_shrink: &[bool], width: usize) -> Option<Vec<usize>> {
     let mut widths = natural.to_vec();
     let gaps = GAP * natural.len().saturating_sub(1);
     loop {
@@ -47,8 +47,8 @@ fn fit(natural: &[usize], may_give: &[bool], width: usize) -> Option<Vec<usize>>
         // The widest gives first, down to the next: so no column is cut that is short anyway.
         let (_, widest) = widths
             .iter_mut()
-            .zip(may_give)
-            .filter(|(width, may_give)| **may_give && **width > NARROWEST)
+            .zip(may_shrink)
+            .filter(|(width, may_shrink)| **may_shrink && **width > NARROWEST)
             .map(|(width, _)| (*width, width))
             .max_by_key(|(count, _)| *count)?;
         *widest -= 1;
@@ -95,15 +95,15 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// A time in UTC to the second: nobody reads microseconds in a table.
+/// A time in UTC, to the second.
 fn as_time(text: &str) -> Option<String> {
     let is_time = text.len() >= 20 && text.as_bytes().get(10) == Some(&b'T') && text.as_bytes().get(13) == Some(&b':');
     let at = is_time.then(|| chrono::DateTime::parse_from_rfc3339(text).ok()).flatten()?;
     Some(at.with_timezone(&chrono::Utc).format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// Whether a cell may be cut: not an id, a number or a time, which are whole or useless.
-fn is_words(cell: &str) -> bool {
+/// True if a cell may be cut: it is not an id, a number or a time.
+fn is_text(cell: &str) -> bool {
     let is_id = uuid::Uuid::try_parse(cell).is_ok();
     let is_number = cell.parse::<f64>().is_ok();
     let is_time = chrono::NaiveDateTime::parse_from_str(cell, "%Y-%m-%d %H:%M:%S").is_ok();
@@ -122,20 +122,20 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_stands_side_by_side() {
+    fn a_narrow_table_is_printed_side_by_side() {
         let text = render(&[json!({"id": ID, "state": "paused", "none": null})], &["id", "state", "none"], 80);
         assert_eq!(text, format!("{:<36}  state   none\n{ID}  paused  -\n", "id"));
     }
 
     #[test]
-    fn words_give_way_and_ids_do_not() {
+    fn text_cells_are_cut_and_ids_are_not() {
         let detail = "a long story about what went wrong, and when, and how often, and why".to_owned();
         let text = render(&[json!({"id": ID, "detail": detail, "n": 123_456})], &["id", "detail", "n"], 80);
         assert!(widest(&text) <= 80 && text.contains(ID) && text.contains('…') && text.contains("123456"), "{text}");
     }
 
     #[test]
-    fn three_ids_stand_one_below_the_other() {
+    fn a_wide_table_is_printed_one_value_per_line() {
         let record = json!({"a": ID, "b": ID, "c": ID, "nothing": null});
         let text = render(&[record.clone(), record], &["a", "b", "c", "nothing"], 80);
         assert!(widest(&text) <= 80, "{text}");

@@ -11,23 +11,23 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
+    invocation::audit,
     key::environment,
-    lever::tenant::close_gate,
     operator::{self, DatabaseArgs},
-    who::audit,
+    pause::tenant::block_fences,
 };
 
 /// Tenants and their links.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct TenantArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: TenantCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TenantCommand {
     /// Lists tenants, newest first.
     List {
         /// At most this many.
@@ -40,7 +40,7 @@ enum Command {
         id: Uuid,
     },
     /// Sets a tenant's time zone, postal address, default sender or tracking domain, or shows them.
-    Set(set::Args),
+    Set(set::SetArgs),
     /// Links a product's tenant, making the engine tenant if there is none.
     Link(Link),
     /// Stops all sending for a tenant; requests are still accepted.
@@ -54,7 +54,7 @@ enum Command {
         id: Uuid,
     },
     /// Shows how a tenant's outcomes are credited to its mails, or sets it.
-    Attribution(attribution::Args),
+    Attribution(attribution::AttributionArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -79,12 +79,12 @@ struct Link {
     engine_tenant_id: Option<Uuid>,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: TenantArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::List { limit } => list(&pool, limit).await,
-        Command::Show { id } => show(&pool, id).await,
-        Command::Link(wanted) => {
+        TenantCommand::List { limit } => list(&pool, limit).await,
+        TenantCommand::Show { id } => show(&pool, id).await,
+        TenantCommand::Link(wanted) => {
             let owner = Address::parse(&wanted.email).context("email")?;
             let id = match wanted.engine_tenant_id {
                 Some(tenant) => share(&pool, &wanted, tenant, &owner).await?,
@@ -97,10 +97,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             operator::print(&[json!({"engine_tenant_id": id})], &["engine_tenant_id"]);
             Ok(())
         }
-        Command::Suspend { id } => set_status(&pool, id, "suspended").await,
-        Command::Activate { id } => set_status(&pool, id, "active").await,
-        Command::Set(wanted) => set::run(&pool, wanted).await,
-        Command::Attribution(wanted) => attribution::run(&pool, wanted).await,
+        TenantCommand::Suspend { id } => set_status(&pool, id, "suspended").await,
+        TenantCommand::Activate { id } => set_status(&pool, id, "active").await,
+        TenantCommand::Set(wanted) => set::run(&pool, wanted).await,
+        TenantCommand::Attribution(wanted) => attribution::run(&pool, wanted).await,
     }
 }
 
@@ -232,7 +232,7 @@ async fn share(pool: &PgPool, wanted: &Link, tenant: Uuid, owner: &Address) -> a
 async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     if status != "active" {
-        close_gate(&mut tx, id).await?;
+        block_fences(&mut tx, id).await?;
     }
     let changed = sqlx::query!("update tenants set status = $2, updated_at = now() where id = $1", id, status)
         .execute(&mut *tx)
@@ -243,6 +243,6 @@ async fn set_status(pool: &PgPool, id: Uuid, status: &str) -> anyhow::Result<()>
     }
     audit(&mut tx, Some(id), "tenant.status", status).await?;
     tx.commit().await?;
-    operator::say(&json!({"tenant": id, "status": status}), status);
+    operator::print_result(&json!({"tenant": id, "status": status}), status);
     Ok(())
 }

@@ -8,21 +8,21 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    invocation::audit,
     operator::{self, DatabaseArgs},
-    who::audit,
 };
 
 /// The warm-up of new sending domains: on each day on which it sends, a domain may hand over so many mails.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct WarmupArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(subcommand)]
-    command: Command,
+    command: WarmupCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum WarmupCommand {
     /// The domains that are warmed up, with what is left for today.
     List,
     /// A domain's plan, day by day, and how far it has come.
@@ -63,13 +63,15 @@ struct Domain {
     name: String,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: WarmupArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::List => list(&pool).await,
-        Command::Show { domain } => show(&pool, &domain).await,
-        Command::Set { domain, caps } => set(&pool, &domain, true, Some(caps).filter(|caps| !caps.is_empty())).await,
-        Command::End { domain } => set(&pool, &domain, false, None).await,
+        WarmupCommand::List => list(&pool).await,
+        WarmupCommand::Show { domain } => show(&pool, &domain).await,
+        WarmupCommand::Set { domain, caps } => {
+            set(&pool, &domain, true, Some(caps).filter(|caps| !caps.is_empty())).await
+        }
+        WarmupCommand::End { domain } => set(&pool, &domain, false, None).await,
     }
 }
 

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bus;
 
-/// Longest a probe may wait for a dependency.
+/// Timeout of a probe of a dependency.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the admin port asks.
+/// The admin port's state.
 #[derive(Clone, Debug)]
 pub struct Admin {
     metrics: PrometheusHandle,
@@ -21,7 +21,7 @@ pub struct Admin {
     bus: Bus,
 }
 
-/// The state of what a process depends on.
+/// Whether the dependencies of a process answer.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Dependencies {
     /// Postgres answers.
@@ -30,7 +30,7 @@ pub struct Dependencies {
     pub bus: bool,
 }
 
-/// Asks Postgres and JetStream.
+/// Probes Postgres and JetStream.
 pub async fn probe(pool: &PgPool, bus: &Bus) -> Dependencies {
     let database =
         async { matches!(tokio::time::timeout(PROBE_TIMEOUT, sqlx::query("select 1").execute(pool)).await, Ok(Ok(_))) };
@@ -40,16 +40,16 @@ pub async fn probe(pool: &PgPool, bus: &Bus) -> Dependencies {
 }
 
 impl Admin {
-    /// Gathers what the port needs.
+    /// The admin port of a process.
     #[must_use]
     pub fn new(metrics: PrometheusHandle, pool: PgPool, bus: Bus) -> Self {
         Self { metrics, pool, bus }
     }
 
-    /// Binds and serves until shut down; answers the address it took.
+    /// Binds and serves until shutdown; returns its address.
     ///
     /// # Errors
-    /// When the address is taken.
+    /// If the address is in use.
     pub async fn serve(self, address: SocketAddr, shutdown: CancellationToken) -> std::io::Result<SocketAddr> {
         let listener = tokio::net::TcpListener::bind(address).await?;
         let address = listener.local_addr()?;

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_released_may_be_held_again_and_the_peak_is_kept() {
+    fn released_memory_can_be_used_again() {
         let budget = Budget::new(SMALL);
         assert_eq!(budget.hold(8), Ok(()));
         budget.release(8);

@@ -1,4 +1,4 @@
-//! The bus: a connection to NATS that outlives its servers, bounded publishing with awaited answers, the stream table.
+//! The bus: a NATS connection that reconnects for ever, publishing with awaited acknowledgements and a limit, the stream table.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -25,31 +25,31 @@ use crate::{
     trace::TraceContext,
 };
 
-/// Pause before a subscription that ended is made anew.
-const HEAR_AGAIN: Duration = Duration::from_secs(1);
-/// Publishes waiting for the store's answer, per process; more wait their turn.
-const MAX_ACKS_IN_FLIGHT: usize = 2_000;
-/// Publishes one caller has under way at once: a window is answered before the next one leaves.
+/// Pause before subscribing again after a subscription ended.
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
+/// Publishes that wait for JetStream's acknowledgement at once, per process; more wait for a permit.
+const ACKS_IN_FLIGHT_MAX: usize = 2_000;
+/// Publishes of one caller in flight at once: a window is acknowledged before the next one is sent.
 const WINDOW: usize = 200;
-/// How long the store may take to answer.
+/// How long JetStream may take to acknowledge.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What goes wrong on the bus. All of it is worth a retry, except where [`BusError::is_transient`] says not.
+/// Errors of the bus. Retry them, unless [`BusError::is_transient`] is false.
 #[derive(Debug, Error)]
 pub enum BusError {
-    /// The connection options do not work.
+    /// The connection options are invalid.
     #[error("cannot set up the connection to NATS")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A NATS URL names a user: the client would ignore it and connect as nobody.
-    #[error("nats-url holds credentials, which are not used: put them in a file and name it with nats-credentials")]
+    #[error("nats-url contains credentials, which are not used: put them in a file and name it with nats-credentials")]
     CredentialsInUrl,
-    /// The store did not take a message: it is away, full, or the message is too large.
+    /// JetStream did not store a message: it is unavailable, full, or the message is too large.
     #[error("JetStream did not store the message")]
     Publish(#[from] jetstream::context::PublishError),
-    /// A stream or consumer could not be made or asked.
+    /// A stream or consumer could not be created or read.
     #[error("JetStream refused: {0}")]
     Stream(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A limit of a stream is lower now, and cannot be applied before some of its messages are handled.
+    /// A lowered limit of a stream cannot be applied before some of its messages are handled.
     #[error(
         "{stream} keeps a higher limit while too many messages wait in it: `postrider streams apply` again when they are handled"
     )]
@@ -57,18 +57,18 @@ pub enum BusError {
         /// The stream, without prefix.
         stream: &'static str,
     },
-    /// Nothing came back in time.
+    /// JetStream did not answer in time.
     #[error("JetStream did not answer in time")]
     Timeout,
 }
 
 impl BusError {
-    /// JetStream's refusal, or what came instead of an answer.
+    /// An error of JetStream.
     pub fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Stream(error.into())
     }
 
-    /// Whether it may go away by itself.
+    /// True if a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -95,10 +95,10 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// A message with its body in JSON, part of the trace in hand if one is taken.
+    /// A message with a JSON body. It carries the current trace context, if there is one.
     ///
     /// # Errors
-    /// When the body does not serialise (a map with keys that are no strings): never for our types.
+    /// If the body cannot be serialised (a map whose keys are not strings): never for our types.
     pub fn json<M: schemas::messages::Message>(
         subject: String,
         message_id: String,
@@ -119,7 +119,7 @@ impl Publication {
 pub struct Bus {
     client: Client,
     jetstream: Context,
-    places: Arc<Semaphore>,
+    ack_permits: Arc<Semaphore>,
     prefix: String,
     replicas: usize,
 }
@@ -131,7 +131,7 @@ impl std::fmt::Debug for Bus {
 }
 
 impl Bus {
-    /// Sets the connection up. Answers at once even while the servers are away, and connects when they are back.
+    /// Sets up the connection. Returns at once even if the servers are unavailable, and connects when they are back.
     ///
     /// # Errors
     /// For unreadable credentials or URLs.
@@ -164,11 +164,11 @@ impl Bus {
         let jetstream = ContextBuilder::new()
             .timeout(ACK_TIMEOUT)
             .ack_timeout(ACK_TIMEOUT)
-            .max_ack_inflight(MAX_ACKS_IN_FLIGHT)
+            .max_ack_inflight(ACKS_IN_FLIGHT_MAX)
             .backpressure_on_inflight(true)
             .build(client.clone());
-        let places = Arc::new(Semaphore::new(MAX_ACKS_IN_FLIGHT));
-        Ok(Self { client, jetstream, places, prefix: prefix.to_owned(), replicas })
+        let ack_permits = Arc::new(Semaphore::new(ACKS_IN_FLIGHT_MAX));
+        Ok(Self { client, jetstream, ack_permits, prefix: prefix.to_owned(), replicas })
     }
 
     /// The plain NATS client.
@@ -195,47 +195,47 @@ impl Bus {
         &self.prefix
     }
 
-    /// A stream of the table, by its name without prefix. `None`: the first process of the installation has not made it yet, so
+    /// A stream of the table, by its name without prefix. `None`: the first process of the installation has not created it yet, so
     /// nothing is in it.
     ///
     /// # Errors
-    /// When JetStream is away or refuses to tell.
+    /// If JetStream is unavailable or refuses.
     pub async fn stream(&self, name: &str) -> Result<Option<Stream>, BusError> {
         match self.jetstream.get_stream(self.prefixed(name)).await {
             Ok(stream) => Ok(Some(stream)),
             Err(error) => match error.kind() {
-                GetStreamErrorKind::JetStream(told) if told.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
+                GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
                 _ => Err(BusError::refused(error)),
             },
         }
     }
 
-    /// Makes or updates every stream of the table. Harmless to repeat.
+    /// Creates or updates every stream of the table. Idempotent.
     ///
     /// # Errors
-    /// When JetStream is away or refuses a configuration, and [`BusError::MessagesWaiting`] when a stream kept a limit that could not
-    /// be lowered yet; all else is applied then.
+    /// If JetStream is unavailable or refuses a configuration, and [`BusError::MessagesWaiting`] if a limit of a stream could not
+    /// be lowered yet; everything else is applied then.
     pub async fn apply_streams(&self) -> Result<(), BusError> {
-        let mut kept = None;
+        let mut incomplete = None;
         for spec in STREAMS {
             let config = match self.stream(spec.name).await? {
                 Some(found) => {
                     let (config, is_complete) = self.config_without_loss(spec, &found).await?;
-                    kept = kept.or((!is_complete).then_some(spec.name));
+                    incomplete = incomplete.or((!is_complete).then_some(spec.name));
                     config
                 }
                 None => spec.config(&self.prefix, self.replicas),
             };
             self.jetstream.create_or_update_stream(config).await.map_err(BusError::refused)?;
         }
-        kept.map_or(Ok(()), |stream| Err(BusError::MessagesWaiting { stream }))
+        incomplete.map_or(Ok(()), |stream| Err(BusError::MessagesWaiting { stream }))
     }
 
-    /// Makes the streams that are missing, and tries to change those that are not as they are to be. Where the servers let only operators
-    /// do that (`postrider streams apply`), what is there is used as it is.
+    /// Creates missing streams, and tries to update those whose configuration differs. If only operators may update streams
+    /// (`postrider streams apply`), the existing configuration is used.
     ///
     /// # Errors
-    /// When JetStream is away, or a stream is missing and cannot be made.
+    /// If JetStream is unavailable, or a stream is missing and cannot be created.
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
         for spec in STREAMS {
             let Some(found) = self.stream(spec.name).await? else {
@@ -246,31 +246,31 @@ impl Bus {
             let (wanted, is_complete) = self.config_without_loss(spec, &found).await?;
             if !is_complete {
                 let error = BusError::MessagesWaiting { stream: spec.name };
-                tracing::warn!(stream = spec.name, %error, "a stream keeps a limit of the version before");
+                tracing::warn!(stream = spec.name, %error, "a stream keeps a limit of the previous version");
             }
             if !is_as_wanted(&found.cached_info().config, &wanted)
                 && let Err(error) = self.jetstream.update_stream(wanted).await
             {
-                tracing::warn!(stream = spec.name, %error, "a stream is not as it is to be: `postrider streams apply`");
+                tracing::warn!(stream = spec.name, %error, "a stream's configuration differs: run `postrider streams apply`");
             }
         }
         Ok(())
     }
 
-    /// The configuration for a stream that is there, and whether it is all that the table wants.
+    /// The configuration to apply to an existing stream, and whether it is the table's whole configuration.
     ///
-    /// NATS deletes the oldest messages of a subject above a limit that is lowered. Where a full subject refuses new messages, those that
-    /// wait exist nowhere else. So the limit is lowered only when each subject holds at most half of it: the other half is for what is
-    /// published until the server has the new configuration.
+    /// When a limit is lowered, NATS deletes the oldest messages of each subject above it. In a stream that refuses new messages for a
+    /// full subject, these messages exist nowhere else. So the limit is lowered only when each subject has at most half of it: the
+    /// other half is for messages that are published until the server has the new configuration.
     async fn config_without_loss(&self, spec: &StreamSpec, found: &Stream) -> Result<(Config, bool), BusError> {
         let old = &found.cached_info().config;
         let mut wanted = spec.config_in(&self.prefix, self.replicas, old.storage);
         if !wanted.discard_new_per_subject || !is_lower(wanted.max_messages_per_subject, old.max_messages_per_subject) {
             return Ok((wanted, true));
         }
-        let held = found.info_with_subjects(">").await.map_err(BusError::refused)?;
-        let held: Vec<(String, usize)> = held.try_collect().await.map_err(BusError::refused)?;
-        let most = held.iter().map(|(_, messages)| *messages).max().unwrap_or(0);
+        let subjects = found.info_with_subjects(">").await.map_err(BusError::refused)?;
+        let subjects: Vec<(String, usize)> = subjects.try_collect().await.map_err(BusError::refused)?;
+        let most = subjects.iter().map(|(_, messages)| *messages).max().unwrap_or(0);
         let is_complete = i64::try_from(most).is_ok_and(|most| most <= wanted.max_messages_per_subject / 2);
         if !is_complete {
             wanted.max_messages_per_subject = old.max_messages_per_subject;
@@ -279,10 +279,10 @@ impl Bus {
         Ok((wanted, is_complete))
     }
 
-    /// Publishes all and waits until the store has answered for each: windows are sent at once and their answers awaited together.
+    /// Publishes all messages and waits for their acknowledgements: each window is sent at once and awaited together.
     ///
     /// # Errors
-    /// The first failure; what was stored before it stays stored, and a repeat is dropped by its id.
+    /// The first failure. Messages stored before it stay stored, and JetStream drops their repetition by id.
     pub async fn publish_all(&self, publications: Vec<Publication>) -> Result<(), BusError> {
         let mut left = publications.into_iter();
         loop {
@@ -290,10 +290,10 @@ impl Bus {
             if window.is_empty() {
                 return Ok(());
             }
-            // A place is only free again when its answer was awaited. So all of a window at once: callers who hold a part of theirs
-            // each, or one who wants more than there are, would wait for ever.
-            let places = u32::try_from(window.len()).unwrap_or(u32::MAX);
-            let _places = self.places.acquire_many(places).await.map_err(|_| BusError::Timeout)?;
+            // A permit is free again only when its acknowledgement was awaited. So the permits of a window are acquired at once: callers
+            // that each hold a part of theirs would deadlock.
+            let ack_permits = u32::try_from(window.len()).unwrap_or(u32::MAX);
+            let _permits = self.ack_permits.acquire_many(ack_permits).await.map_err(|_| BusError::Timeout)?;
             self.publish_window(window).await?;
         }
     }
@@ -316,21 +316,21 @@ impl Bus {
         Ok(())
     }
 
-    /// Tells whoever waits under this reply subject, once and without guarantee: nobody may be listening, and the ledger holds
-    /// the truth. A subject that is no reply subject is told nothing: the name came with a message.
-    pub async fn tell<M: schemas::messages::Message>(&self, subject: &str, message: &M) {
+    /// Publishes an answer on a reply subject, once and without guarantee: the ledger has the result in any case. Publishes nothing
+    /// if the subject is not a reply subject, because it came with a message.
+    pub async fn publish_reply<M: schemas::messages::Message>(&self, subject: &str, message: &M) {
         if !schemas::subjects::is_reply(subject) {
             return;
         }
         let Ok(body) = serde_json::to_vec(message) else { return };
         if let Err(error) = self.client.publish(self.prefixed(subject), body.into()).await {
-            tracing::debug!(%error, "nobody was told; who waits looks into the ledger");
+            tracing::debug!(%error, "an answer was not published; the caller reads the ledger");
         }
     }
 
-    /// Hears what is said on a subject until shut down, without guarantee. The client subscribes again by itself when its server comes back.
-    pub async fn hear(&self, subject: &str, shutdown: &CancellationToken, mut each: impl FnMut(&[u8]) + Send) {
-        let heard = async {
+    /// Receives the messages of a subject until shutdown, without guarantee. The client resubscribes when its server is back.
+    pub async fn receive(&self, subject: &str, shutdown: &CancellationToken, mut each: impl FnMut(&[u8]) + Send) {
+        let receiving = async {
             loop {
                 match self.client.subscribe(self.prefixed(subject)).await {
                     Ok(mut messages) => {
@@ -338,34 +338,34 @@ impl Bus {
                             each(&message.payload);
                         }
                     }
-                    Err(error) => tracing::warn!(%error, subject, "nothing is heard; the ledger is looked at instead"),
+                    Err(error) => tracing::warn!(%error, subject, "no messages are received; the ledger is read instead"),
                 }
-                tokio::time::sleep(HEAR_AGAIN).await;
+                tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
             }
         };
-        shutdown.run_until_cancelled(heard).await;
+        shutdown.run_until_cancelled(receiving).await;
     }
 
-    /// Whether JetStream itself answers.
+    /// True if JetStream answers.
     pub async fn is_healthy(&self) -> bool {
         self.client.connection_state() == async_nats::connection::State::Connected
             && self.jetstream.get_stream(self.prefixed(schemas::subjects::stream::REQUESTS)).await.is_ok()
     }
 }
 
-/// The role whose inbox a process of this name has: its stage's, or that of a process that runs several. Command lines have the
-/// client's own.
+/// The role whose inbox a process of this name uses: its stage's, or that of a process that runs several stages. Command lines use
+/// the client's default inbox.
 fn role(name: &str) -> Option<&str> {
-    const SEVERAL: &str = "engine_all";
+    const SEVERAL_STAGES: &str = "engine_all";
     match name {
-        "all" => Some(SEVERAL),
-        _ if name.contains('+') => Some(SEVERAL),
+        "all" => Some(SEVERAL_STAGES),
+        _ if name.contains('+') => Some(SEVERAL_STAGES),
         _ => STAGES.into_iter().chain(["ingress"]).find(|role| *role == name),
     }
 }
 
-/// A `.creds` file holds a token and its key. A file with nothing but a seed is that of a user the server's own configuration
-/// lists by its public key (`ops/nats/accounts.conf`).
+/// Adds the credentials of a file. A `.creds` file contains a token and its key. A file with only a seed is for a user that the
+/// server's configuration lists by its public key (`ops/nats/accounts.conf`).
 async fn with_credentials(options: ConnectOptions, path: &Path) -> std::io::Result<ConnectOptions> {
     const SEED_OF_A_USER: &str = "SU";
     let text = tokio::fs::read_to_string(path).await?;

@@ -1,4 +1,4 @@
-//! An error in one line for logs and dead letters, without the data it is about.
+//! Prints an error in one line for logs and dead letters, without the data it is about.
 
 use std::error::Error;
 
@@ -7,51 +7,51 @@ use tokio::task::JoinError;
 
 use crate::db;
 
-/// An error and its causes, in one line; a cause whose words its holder has said already is not said again. Errors whose own words
-/// quote data are told in ours: those of Postgres, of JSON, and of a task that panicked. What they are made part of must not print
-/// them in its own text.
+/// An error and its causes in one line. A cause whose text is already at the end of the line is left out. Errors whose text may
+/// quote data are described in our own words: those of Postgres, of JSON, and of a task that panicked. An error that contains one
+/// of these must not print it in its own text.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
-        let guarded = guarded(error);
-        // Whatever stands behind one of these has the same data in it.
-        next = if guarded.is_some() { None } else { error.source() };
-        let words = guarded.unwrap_or_else(|| error.to_string());
+        let redacted = redacted(error);
+        // The sources of these errors contain the same data.
+        next = if redacted.is_some() { None } else { error.source() };
+        let cause_text = redacted.unwrap_or_else(|| error.to_string());
         if text.is_empty() {
-            text = words;
-        } else if !text.ends_with(&words) {
+            text = cause_text;
+        } else if !text.ends_with(&cause_text) {
             text.push_str(": ");
-            text.push_str(&words);
+            text.push_str(&cause_text);
         }
     }
     text
 }
 
-/// What is wrong with a JSON text, and where. The error's own words quote the value at fault, which may be an address.
+/// Describes a JSON error and its position. The error's own text quotes the value at fault, which may be an address.
 #[must_use]
-pub fn place(error: &serde_json::Error) -> String {
+pub fn json_fault(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         Category::Syntax => "no JSON",
         Category::Data => "not of the shape expected",
         Category::Eof => "the end is missing",
         Category::Io => "cannot be read or written",
     };
-    // What was no text has no lines.
+    // An error about a value has no position.
     match error.line() {
         0 => what.to_owned(),
         line => format!("{what}, at line {line} column {}", error.column()),
     }
 }
 
-fn guarded(error: &(dyn Error + 'static)) -> Option<String> {
+fn redacted(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<sqlx::Error>() {
         Some(db::describe(error))
     } else if let Some(error) = error.downcast_ref::<serde_json::Error>() {
-        Some(place(error))
+        Some(json_fault(error))
     } else {
-        // Where it panicked, the hook has said.
+        // The panic hook has logged where it panicked.
         let ended = error.downcast_ref::<JoinError>()?;
         Some(if ended.is_panic() { "a task panicked" } else { "a task was cancelled" }.to_owned())
     }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_by_its_place() {
+    fn a_json_error_is_described_by_its_position() {
         let error = serde_json::from_str::<u8>("\n \"ann@example.com\"").unwrap_err();
         assert!(error.to_string().contains('@'));
         assert_eq!(chain(&Outer::from(error)), "the text: not of the shape expected, at line 2 column 18");

@@ -1,4 +1,4 @@
-//! The control subject: what an operator tells running processes. Heard by every process, at once while NATS is there.
+//! The control subject: commands of an operator to running processes. Every process receives them while NATS is available.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Bus, Notifier, telemetry};
 
-/// Pause before a subscription that ended is made anew.
-const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
+/// Pause before subscribing again after a subscription ended.
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Who a process is, for commands that are not for all.
+/// The name of a process, for commands to certain processes.
 #[derive(Debug, Clone)]
-pub struct Name {
-    /// How it calls itself: all, ingress, audience+compliance, …
+pub struct ProcessName {
+    /// What it runs: all, ingress, audience+compliance, …
     pub process: String,
-    /// The filter of its logs, by its settings.
+    /// The log filter of its settings.
     pub log: String,
 }
 
-impl Name {
-    /// Whether a command for `wanted` is for this process.
+impl ProcessName {
+    /// True if a command for `wanted` is for this process.
     fn answers_to(&self, wanted: Option<&str>) -> bool {
         wanted.is_none_or(|wanted| {
             self.process == wanted || self.process == "all" || self.process.split('+').any(|part| part == wanted)
@@ -30,41 +30,45 @@ impl Name {
     }
 }
 
-/// Listens until shut down, and notifies when pause switches were moved.
+/// Receives commands until shutdown, and notifies when pause switches were changed.
 #[must_use]
-pub fn listen(name: Name, bus: Bus, shutdown: CancellationToken) -> Notifier {
-    let nudges = Notifier::default();
-    tokio::spawn(hear(name, bus, nudges.clone(), shutdown));
-    nudges
+pub fn listen(name: ProcessName, bus: Bus, shutdown: CancellationToken) -> Notifier {
+    let changes = Notifier::default();
+    tokio::spawn(receive_commands(name, bus, changes.clone(), shutdown));
+    changes
 }
 
-async fn hear(name: Name, bus: Bus, nudges: Notifier, shutdown: CancellationToken) {
+async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdown: CancellationToken) {
     let (filters, wanted) = watch::channel(None);
-    tokio::spawn(revert(name.log.clone(), wanted, shutdown.clone()));
+    tokio::spawn(revert_log_filter(name.log.clone(), wanted, shutdown.clone()));
     while !shutdown.is_cancelled() {
-        if let Ok(mut told) = bus.client().subscribe(bus.prefixed(subjects::CONTROL)).await {
-            while let Some(Some(message)) = shutdown.run_until_cancelled(told.next()).await {
+        if let Ok(mut messages) = bus.client().subscribe(bus.prefixed(subjects::CONTROL)).await {
+            while let Some(Some(message)) = shutdown.run_until_cancelled(messages.next()).await {
                 match serde_json::from_slice::<Control>(&message.payload) {
-                    Ok(Control::PauseSwitches) => nudges.notify(),
+                    Ok(Control::PauseSwitches) => changes.notify(),
                     Ok(Control::Log { filter, for_seconds, process }) if name.answers_to(process.as_deref()) => {
                         let answer = set_log(&name, filter.as_deref());
                         let is_for_a_while = answer.error.is_none() && filter.is_some();
                         let _ = filters.send(for_seconds.filter(|_| is_for_a_while).map(Duration::from_secs));
-                        tell(&bus, message.reply, &answer).await;
+                        send_answer(&bus, message.reply, &answer).await;
                     }
                     Ok(Control::Log { .. }) => {}
                     Err(error) => tracing::warn!(%error, "a command on the control subject cannot be read"),
                 }
             }
         }
-        // A connection that comes back may have missed something.
-        nudges.notify();
-        shutdown.run_until_cancelled(tokio::time::sleep(SUBSCRIBE_AGAIN)).await;
+        // Commands may have been missed while the connection was down.
+        changes.notify();
+        shutdown.run_until_cancelled(tokio::time::sleep(RESUBSCRIBE_PAUSE)).await;
     }
 }
 
-/// Puts the setting's filter back when the time of another one is over. A newer command takes the place of an older one.
-async fn revert(setting: String, mut wanted: watch::Receiver<Option<Duration>>, shutdown: CancellationToken) {
+/// Restores the log filter of the settings after the time of a temporary one. A newer command replaces an older one.
+async fn revert_log_filter(
+    setting: String,
+    mut wanted: watch::Receiver<Option<Duration>>,
+    shutdown: CancellationToken,
+) {
     loop {
         let wait = *wanted.borrow_and_update();
         let over = async {
@@ -78,16 +82,16 @@ async fn revert(setting: String, mut wanted: watch::Receiver<Option<Duration>>, 
             changed = wanted.changed() => if changed.is_err() { return },
             () = over => {
                 if telemetry::set_log_filter(&setting).is_ok() {
-                    tracing::info!(filter = setting, "the log filter is that of the settings again");
+                    tracing::info!(filter = setting, "the log filter of the settings is restored");
                 }
-                // Nothing more to put back: wait for the next command.
+                // Nothing more to restore: wait for the next command.
                 if wanted.changed().await.is_err() { return }
             }
         }
     }
 }
 
-fn set_log(name: &Name, filter: Option<&str>) -> ControlAnswer {
+fn set_log(name: &ProcessName, filter: Option<&str>) -> ControlAnswer {
     let set = telemetry::set_log_filter(filter.unwrap_or(&name.log));
     match &set {
         Ok(before) => tracing::info!(filter = telemetry::log_filter(), before, "the log filter was changed"),
@@ -102,7 +106,7 @@ fn set_log(name: &Name, filter: Option<&str>) -> ControlAnswer {
     }
 }
 
-/// The machine's name, as it knows it.
+/// The name of this host.
 #[must_use]
 pub fn host() -> String {
     let named = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
@@ -111,8 +115,8 @@ pub fn host() -> String {
         .map_or_else(|| "localhost".to_owned(), |name| name.trim().to_owned())
 }
 
-async fn tell(bus: &Bus, reply: Option<async_nats::Subject>, answer: &ControlAnswer) {
-    // The subject came with the message: answered is only where answers belong.
+async fn send_answer(bus: &Bus, reply: Option<async_nats::Subject>, answer: &ControlAnswer) {
+    // The reply subject came with the message: answer only on the subjects for answers.
     let belongs = |subject: &str| subject.starts_with(&bus.prefixed(&subjects::control_answer("")));
     let Some(reply) = reply.filter(|reply| belongs(reply)) else { return };
     let Ok(body) = serde_json::to_vec(answer) else { return };
@@ -133,7 +137,7 @@ mod tests {
     #[case::one_of_its_stages("audience+compliance", Some("compliance"), true)]
     #[case::all_runs_every_stage("all", Some("webhooks"), true)]
     fn a_command_is_for_those_it_names(#[case] process: &str, #[case] wanted: Option<&str>, #[case] expected: bool) {
-        let name = Name { process: process.to_owned(), log: "info".to_owned() };
+        let name = ProcessName { process: process.to_owned(), log: "info".to_owned() };
         assert_eq!(name.answers_to(wanted), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Heartbeats: each process says in the database that it runs, which stages, with which settings (names only), and which of
+//! Heartbeats: each process writes to the database that it runs, which stages, with which settings (names only), and which of
 //! its sweeps fail. `GET /v1/platform/health` reads them.
 
 use std::time::Duration;
@@ -9,23 +9,23 @@ use uuid::Uuid;
 
 use crate::PauseSwitches;
 
-/// How often a process is heard of.
-pub const EVERY: Duration = Duration::from_secs(5);
-/// The same while a paused stage finishes what it has in hand: somebody may be waiting for it.
-const EVERY_WHILE_DRAINING: Duration = Duration::from_millis(500);
-/// Longest a beat may take; the next one comes anyway.
-const BEAT_MAX: Duration = Duration::from_secs(3);
+/// How often a process writes its heartbeat.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+/// How often it writes its heartbeat while a paused stage finishes its work: `postrider drain` may be waiting for it.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(500);
+/// Timeout of one heartbeat.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One stage of a process, at one beat.
+/// One stage of a process in one heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
     /// audience, …, ingress.
     pub stage: &'static str,
     /// Its sweeps whose last run failed.
     pub failing_sweeps: Vec<String>,
-    /// It starts nothing new.
+    /// True if the stage is paused.
     pub is_paused: bool,
-    /// Pieces of work it has not finished yet.
+    /// The number of its unfinished pieces of work.
     pub in_hand: u32,
 }
 
@@ -35,7 +35,7 @@ impl Beat {
     }
 }
 
-/// A process that is heard of until it stops.
+/// Writes the heartbeats of a process until it stops.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     pool: PgPool,
@@ -45,24 +45,24 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A process with a new id and how it calls itself. `settings` are the names of those it was given.
+    /// The heartbeat of a process under a new id. `settings` are the names of the settings it was given.
     #[must_use]
     pub fn new(pool: PgPool, name: &str, settings: Vec<String>) -> Self {
         Self { pool, process_id: schemas::new_id(), name: name.to_owned(), settings }
     }
 
-    /// Beats until shut down, then takes its rows back: a process that stops on purpose is not missed. A lever that moved is said
-    /// at once.
+    /// Writes heartbeats until shutdown, then deletes its rows: a process that stops on purpose does not count as missing. A changed
+    /// pause switch is written at once.
     pub async fn run(
         self,
         beats: impl Fn() -> Vec<Beat> + Send,
-        mut levers: PauseSwitches,
+        mut switches: PauseSwitches,
         shutdown: CancellationToken,
     ) {
         loop {
             let now = beats();
-            let pause = if now.iter().any(Beat::is_draining) { EVERY_WHILE_DRAINING } else { EVERY };
-            match tokio::time::timeout(BEAT_MAX, self.beat(&now)).await {
+            let pause = if now.iter().any(Beat::is_draining) { DRAIN_INTERVAL } else { INTERVAL };
+            match tokio::time::timeout(BEAT_TIMEOUT, self.beat(&now)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(transient = crate::db::is_transient(&error), "a heartbeat was not stored")
@@ -72,17 +72,17 @@ impl Heartbeat {
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = tokio::time::sleep(pause) => {}
-                () = levers.changed() => {}
+                () = switches.changed() => {}
             }
         }
-        // While Postgres is away the rows stay, and are swept in a day.
-        let _ = tokio::time::timeout(BEAT_MAX, self.leave()).await;
+        // If Postgres is unavailable the rows stay, and are deleted after a day.
+        let _ = tokio::time::timeout(BEAT_TIMEOUT, self.delete_rows()).await;
     }
 
-    /// Renews the rows of this process, and sweeps those nobody has renewed for a day.
+    /// Renews the rows of this process, and deletes rows that were not renewed for a day.
     ///
     /// # Errors
-    /// When Postgres is away.
+    /// If Postgres is unavailable.
     pub async fn beat(&self, beats: &[Beat]) -> sqlx::Result<()> {
         // An array of arrays is a matrix in Postgres, so each list travels as one text.
         let stages: Vec<String> = beats.iter().map(|beat| beat.stage.to_owned()).collect();
@@ -115,8 +115,8 @@ impl Heartbeat {
         .map(drop)
     }
 
-    /// Takes the rows of this process back.
-    async fn leave(&self) -> sqlx::Result<()> {
+    /// Deletes the rows of this process.
+    async fn delete_rows(&self) -> sqlx::Result<()> {
         sqlx::query!("delete from heartbeats where process_id = $1", self.process_id)
             .execute(&self.pool)
             .await

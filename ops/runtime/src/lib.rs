@@ -1,4 +1,4 @@
-//! What every process needs: settings, telemetry, Postgres, the bus, the vault for secrets at rest.
+//! The parts that every process needs: settings, telemetry, Postgres, the bus, the vault for secrets at rest.
 
 pub mod admin;
 pub mod backoff;
@@ -9,7 +9,6 @@ pub mod control;
 pub mod db;
 pub mod group;
 pub mod heartbeat;
-pub mod mark;
 pub mod metric;
 pub mod notify;
 pub mod outbound;
@@ -18,6 +17,7 @@ pub mod pause_switches;
 pub mod plans;
 pub mod pools;
 pub mod reader;
+pub mod restore_detector;
 pub mod settings;
 pub mod streams;
 pub mod telemetry;

@@ -1,4 +1,4 @@
-//! A panic ends one piece of work. The task that does the work is told, and goes on with the next.
+//! A panic ends one piece of work. The task catches it and continues with the next piece.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -13,20 +13,20 @@ use crate::Counter;
 /// Pause before a task that panicked is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// A piece of work that panicked. The log says where, and not with which words: they may quote data.
+/// A piece of work panicked. The log says where, without the panic's message: it may quote data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a panic")]
 pub struct Panicked;
 
-/// Does `work` and catches its panic, which is counted under the stage and the kind of task (`mail_panics_total`).
+/// Runs `work` and catches its panic, which is counted by stage and kind of task (`mail_panics_total`).
 ///
 /// # Errors
-/// [`Panicked`]. What the work held is dropped; a lock it held is poisoned, a transaction rolled back.
+/// [`Panicked`]. Values of the work are dropped: its locks are poisoned, its transactions rolled back.
 pub async fn caught<T>(stage: &'static str, task: &'static str, work: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(work).catch_unwind().await.map_err(|_| count(stage, task))
 }
 
-/// Does `work`, which does not wait, and catches its panic as [`caught`] does.
+/// Runs synchronous `work` and catches its panic as [`caught`] does.
 ///
 /// # Errors
 /// [`Panicked`]

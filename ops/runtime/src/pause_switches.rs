@@ -1,8 +1,8 @@
-//! PauseSwitches: what an operator holds back. They stand in Postgres, so they outlive processes and hold while NATS is away; a nudge on the
-//! bus makes them known at once, and a look every second makes the nudge dispensable.
+//! Pause switches: which stages an operator has paused. They are stored in Postgres, so they survive restarts and work without NATS.
+//! A notification on the bus makes a change known at once; without it, every process reads the switches every second.
 //!
-//! A paused stage starts nothing: it neither fetches nor looks for work, and finishes what it has in hand. A tenant's pause and a
-//! campaign's are not here: the ledger's last gate reads them itself.
+//! A paused stage starts nothing: it fetches no work and finishes what it has begun. The pauses of tenants and campaigns are not
+//! here: the ledger's last gate reads them itself.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,81 +10,81 @@ use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Gauge, Notifier, causes::chain, db, mark};
+use crate::{Bus, Gauge, Notifier, causes::chain, db, restore_detector};
 
-/// How soon a lever is known without a nudge.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest one look may take.
-const LOOK_MAX: Duration = Duration::from_secs(3);
+/// How often the switches are read without a notification.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of reading the switches.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Every stage there is.
+/// All stages.
 pub const STAGES: [&str; 8] =
     ["audience", "compliance", "rendering", "delivery", "engagement", "attribution", "webhooks", "sequencing"];
-/// The stages that reach the world outside: what they do cannot be taken back. A held ledger keeps these from starting.
+/// The stages that send data out of the platform, which cannot be undone. They do not start while the ledger is paused.
 pub const OUTBOUND: [&str; 3] = ["delivery", "webhooks", "sequencing"];
 
-/// What is held back, as a process knows it. Cheap to clone.
+/// The pause switches as this process knows them. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct PauseSwitches(watch::Receiver<Held>);
+pub struct PauseSwitches(watch::Receiver<PauseState>);
 
-/// What is known at one time.
+/// The state of the switches at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Held {
-    /// Whether the levers were read at all. Until then everything rests: a pause outlives a restart.
+struct PauseState {
+    /// True if the switches were read. Until then every stage waits, because a pause survives a restart.
     is_read: bool,
-    /// Whether the ledger is known to be the one that was mailed from.
-    is_vouched: bool,
-    /// Whether it is held.
-    is_held: bool,
+    /// True if the ledger was checked and is not a restored one.
+    is_verified: bool,
+    /// True if the ledger is paused.
+    is_ledger_paused: bool,
     stages: BTreeSet<String>,
 }
 
-impl Held {
-    fn rests(&self, stage: &str) -> bool {
+impl PauseState {
+    fn must_wait(&self, stage: &str) -> bool {
         let is_outbound = OUTBOUND.contains(&stage);
-        !self.is_read || self.is_paused(stage) || is_outbound && !self.is_vouched
+        !self.is_read || self.is_paused(stage) || is_outbound && !self.is_verified
     }
 
-    /// Somebody wants it so.
+    /// True if an operator or the restore detector paused the stage.
     fn is_paused(&self, stage: &str) -> bool {
-        self.stages.contains(stage) || self.is_held && OUTBOUND.contains(&stage)
+        self.stages.contains(stage) || self.is_ledger_paused && OUTBOUND.contains(&stage)
     }
 }
 
 impl PauseSwitches {
-    /// Nothing is held back, ever: for what runs without an operator.
+    /// Switches that pause nothing, for processes without an operator.
     #[must_use]
     pub fn released() -> Self {
-        Self(watch::channel(Held { is_read: true, is_vouched: true, ..Held::default() }).1)
+        Self(watch::channel(PauseState { is_read: true, is_verified: true, ..PauseState::default() }).1)
     }
 
-    /// Follows the levers until shut down. `pool` must be in the stages' role. Processes that send mail move the ledger's mark on
-    /// (`moves_mark`), the others only compare it.
+    /// Follows the switches until shutdown. `pool` must use the stages' role. Processes that send mail increment the ledger's epoch
+    /// (`advances_epoch`), the others only compare it.
     #[must_use]
-    pub fn follow(pool: PgPool, bus: Bus, nudges: Notifier, moves_mark: bool, shutdown: CancellationToken) -> Self {
-        let (known, receiver) = watch::channel(Held::default());
-        let keeper = mark::Keeper::new(pool.clone(), bus, moves_mark);
-        tokio::spawn(vouch(keeper, known.clone(), shutdown.clone()));
-        tokio::spawn(look_often(pool, known, nudges, shutdown));
+    pub fn follow(pool: PgPool, bus: Bus, changes: Notifier, advances_epoch: bool, shutdown: CancellationToken) -> Self {
+        let (known, receiver) = watch::channel(PauseState::default());
+        let detector = restore_detector::RestoreDetector::new(pool.clone(), bus, advances_epoch);
+        tokio::spawn(detect_restores(detector, known.clone(), shutdown.clone()));
+        tokio::spawn(poll_switches(pool, known, changes, shutdown));
         Self(receiver)
     }
 
-    /// Whether a stage is to start nothing.
+    /// True if a stage must start nothing.
     #[must_use]
     pub fn is_paused(&self, stage: &str) -> bool {
-        self.0.borrow().rests(stage)
+        self.0.borrow().must_wait(stage)
     }
 
-    /// Returns when the stage may start something; at once, if it may. Drop it to stop waiting.
+    /// Returns when the stage may start work; at once if it may now. Cancel safe.
     pub async fn until_running(&self, stage: &str) {
         let mut known = self.0.clone();
-        if known.wait_for(|held| !held.rests(stage)).await.is_err() {
-            // Nobody follows the levers any more: the process is stopping.
+        if known.wait_for(|state| !state.must_wait(stage)).await.is_err() {
+            // The sender is gone: the process is stopping.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Returns when something about the levers has changed.
+    /// Returns when a switch has changed.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -92,32 +92,35 @@ impl PauseSwitches {
     }
 }
 
-/// Reads the levers again and again. While Postgres is away the last ones stand.
-async fn look_often(pool: PgPool, known: watch::Sender<Held>, nudges: Notifier, shutdown: CancellationToken) {
+/// Reads the switches periodically. While Postgres is unavailable the last state stays in force.
+async fn poll_switches(pool: PgPool, known: watch::Sender<PauseState>, changes: Notifier, shutdown: CancellationToken) {
     loop {
-        match tokio::time::timeout(LOOK_MAX, look(&pool)).await {
-            Ok(Ok(seen)) => follow(&known, &seen),
+        match tokio::time::timeout(READ_TIMEOUT, read_switches(&pool)).await {
+            Ok(Ok(row)) => apply_switches(&known, &row),
             Ok(Err(error)) => {
-                tracing::debug!(error = db::describe(&error), "the levers could not be read; the last ones stand")
+                tracing::debug!(
+                    error = db::describe(&error),
+                    "the pause switches could not be read; the last state stays in force"
+                )
             }
-            Err(_) => tracing::debug!("the levers took too long to read; the last ones stand"),
+            Err(_) => tracing::debug!("reading the pause switches timed out; the last state stays in force"),
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = nudges.notified() => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = changes.notified() => {}
         }
     }
 }
 
-/// What one look saw.
-struct Seen {
+/// The switches as read from the ledger.
+struct SwitchRow {
     stages: BTreeSet<String>,
-    is_held: bool,
+    is_ledger_paused: bool,
     tenants: i64,
 }
 
-async fn look(pool: &PgPool) -> sqlx::Result<Seen> {
+async fn read_switches(pool: &PgPool) -> sqlx::Result<SwitchRow> {
     let row = sqlx::query!(
         r#"select coalesce(array(select p.stage from stage_pauses p), '{}') as "stages!", l.held_at is not null as "is_held!",
                   (select count(*) from tenants t where t.paused_at is not null) as "tenants!"
@@ -125,42 +128,55 @@ async fn look(pool: &PgPool) -> sqlx::Result<Seen> {
     )
     .fetch_one(pool)
     .await?;
-    Ok(Seen { stages: row.stages.into_iter().collect(), is_held: row.is_held, tenants: row.tenants })
+    Ok(SwitchRow { stages: row.stages.into_iter().collect(), is_ledger_paused: row.is_held, tenants: row.tenants })
 }
 
-fn follow(known: &watch::Sender<Held>, seen: &Seen) {
-    Gauge::TenantsPaused.set(seen.tenants as f64, []);
-    known.send_if_modified(|held| {
-        let next = Held { is_read: true, is_held: seen.is_held, stages: seen.stages.clone(), ..held.clone() };
-        let is_news = *held != next;
-        if is_news && held.is_read {
-            tracing::info!(paused = ?next.stages, held = next.is_held, "levers moved");
+fn apply_switches(known: &watch::Sender<PauseState>, row: &SwitchRow) {
+    Gauge::TenantsPaused.set(row.tenants as f64, []);
+    known.send_if_modified(|state| {
+        let next = PauseState {
+            is_read: true,
+            is_ledger_paused: row.is_ledger_paused,
+            stages: row.stages.clone(),
+            ..state.clone()
+        };
+        let is_changed = *state != next;
+        if is_changed && state.is_read {
+            tracing::info!(paused = ?next.stages, ledger_paused = next.is_ledger_paused, "pause switches changed");
         }
-        *held = next;
-        is_news
+        *state = next;
+        is_changed
     });
-    let held = known.borrow();
+    let state = known.borrow();
     for stage in STAGES {
-        Gauge::Paused.set(f64::from(u8::from(held.is_paused(stage))), [("stage", stage)]);
+        Gauge::Paused.set(f64::from(u8::from(state.is_paused(stage))), [("stage", stage)]);
     }
 }
 
-/// Makes sure that the ledger was not restored, and keeps its mark moving.
-async fn vouch(mut keeper: mark::Keeper, known: watch::Sender<Held>, shutdown: CancellationToken) {
+/// Checks periodically that the ledger was not restored, and increments its epoch.
+async fn detect_restores(
+    mut detector: restore_detector::RestoreDetector,
+    known: watch::Sender<PauseState>,
+    shutdown: CancellationToken,
+) {
     loop {
-        match tokio::time::timeout(mark::LOOK_MAX, keeper.keep()).await {
-            Ok(Ok(found)) => {
-                known.send_if_modified(|held| {
-                    let next = Held { is_vouched: true, is_held: held.is_held || found.is_held, ..held.clone() };
-                    let is_news = *held != next;
-                    *held = next;
-                    is_news
+        match tokio::time::timeout(restore_detector::CHECK_TIMEOUT, detector.check_epoch()).await {
+            Ok(Ok(check)) => {
+                known.send_if_modified(|state| {
+                    let next = PauseState {
+                        is_verified: true,
+                        is_ledger_paused: state.is_ledger_paused || check.is_ledger_paused,
+                        ..state.clone()
+                    };
+                    let is_changed = *state != next;
+                    *state = next;
+                    is_changed
                 });
             }
-            Ok(Err(error)) => tracing::debug!(error = chain(&error), "the ledger could not be vouched for yet"),
-            Err(_) => tracing::debug!("the ledger could not be vouched for in time"),
+            Ok(Err(error)) => tracing::debug!(error = chain(&error), "the ledger could not be checked yet"),
+            Err(_) => tracing::debug!("checking the ledger timed out"),
         }
-        if shutdown.run_until_cancelled(tokio::time::sleep(mark::EVERY)).await.is_none() {
+        if shutdown.run_until_cancelled(tokio::time::sleep(restore_detector::CHECK_INTERVAL)).await.is_none() {
             return;
         }
     }
@@ -170,32 +186,32 @@ async fn vouch(mut keeper: mark::Keeper, known: watch::Sender<Held>, shutdown: C
 mod tests {
     use super::*;
 
-    fn held(stages: &[&str], is_held: bool) -> Held {
+    fn state(stages: &[&str], is_ledger_paused: bool) -> PauseState {
         let stages = stages.iter().map(|stage| (*stage).to_owned()).collect();
-        Held { is_read: true, is_vouched: true, is_held, stages }
+        PauseState { is_read: true, is_verified: true, is_ledger_paused, stages }
     }
 
     #[test]
-    fn until_the_levers_are_read_everything_rests() {
-        let unread = Held::default();
-        assert!(["audience", "delivery", "engagement"].iter().all(|stage| unread.rests(stage)));
+    fn every_stage_waits_until_the_switches_are_read() {
+        let unread = PauseState::default();
+        assert!(["audience", "delivery", "engagement"].iter().all(|stage| unread.must_wait(stage)));
     }
 
     #[test]
-    fn a_pause_holds_its_stage_and_no_other() {
-        let held = held(&["compliance"], false);
-        assert!(held.rests("compliance") && !held.rests("delivery") && !held.rests("audience"));
+    fn a_pause_stops_its_stage_and_no_other() {
+        let state = state(&["compliance"], false);
+        assert!(state.must_wait("compliance") && !state.must_wait("delivery") && !state.must_wait("audience"));
     }
 
     #[test]
-    fn a_held_ledger_and_one_nobody_vouches_for_keep_what_leaves_from_leaving() {
-        let unvouched = Held { is_vouched: false, ..held(&[], false) };
-        for held in [held(&[], true), unvouched] {
-            assert!(OUTBOUND.iter().all(|stage| held.rests(stage)), "{held:?}");
+    fn outbound_stages_wait_for_a_checked_and_running_ledger() {
+        let unverified = PauseState { is_verified: false, ..state(&[], false) };
+        for state in [state(&[], true), unverified] {
+            assert!(OUTBOUND.iter().all(|stage| state.must_wait(stage)), "{state:?}");
             assert!(
                 ["audience", "compliance", "rendering", "engagement", "attribution"]
                     .iter()
-                    .all(|stage| !held.rests(stage))
+                    .all(|stage| !state.must_wait(stage))
             );
         }
     }

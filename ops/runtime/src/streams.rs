@@ -6,7 +6,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, PersistenceMode, Rete
 use schemas::subjects::stream;
 
 const MB: i64 = 1024 * 1024;
-/// Within it JetStream drops a repeated `Nats-Msg-Id`. It saves work; correctness rests on the ledger's unique keys.
+/// Within this time JetStream drops a repeated `Nats-Msg-Id`. It only saves work; the ledger's unique keys ensure correctness.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 /// The shortest there is, for the stream that strangers publish to: the window knows ids and no publishers, so one product's request
 /// would be dropped for another's id. There the ledger knows a repetition, by product and environment.
@@ -22,18 +22,18 @@ pub const REQUEST_MAX_BYTES: i32 = 256 * 1024;
 /// Dead letters of one stage that are kept. Of more the oldest go: a flood of one stage's leaves the others' alone.
 const DEAD_LETTERS_MAX: i64 = 100_000;
 
-/// One stream as it is to be.
+/// The configuration of one stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamSpec {
-    /// Its name, without prefix.
+    /// The stream's name, without prefix.
     pub name: &'static str,
-    /// Its subjects, without prefix.
+    /// The stream's subjects, without prefix.
     pub subjects: &'static str,
-    /// The most it holds, in bytes. A full stream refuses new messages: back-pressure, never silent loss.
+    /// The maximum size in bytes. A full stream refuses new messages: back-pressure, never silent loss.
     pub max_bytes: i64,
-    /// Messages leave on acknowledgement (`true`) or by age.
+    /// True: messages are removed on acknowledgement. False: by age.
     pub work_queue: bool,
-    /// How long messages stay, where they leave by age.
+    /// The maximum age of messages that are removed by age.
     pub max_age: Duration,
     /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again, and only
     /// on one server.
@@ -41,13 +41,13 @@ pub struct StreamSpec {
     /// Whether its messages say nothing but "look": the newest of each subject is kept, in memory. A stream in a file makes one for every
     /// message that comes while it is empty, and removes it again.
     pub bell: bool,
-    /// What it is for, shown by NATS tools.
+    /// The stream's description, shown by NATS tools.
     pub description: &'static str,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Every stream.
+/// All streams.
 pub const STREAMS: &[StreamSpec] = &[
     StreamSpec {
         name: stream::REQUESTS,
@@ -152,13 +152,13 @@ pub const STREAMS: &[StreamSpec] = &[
 ];
 
 impl StreamSpec {
-    /// The server's configuration for it.
+    /// The server's configuration of the stream.
     #[must_use]
     pub fn config(&self, prefix: &str, replicas: usize) -> Config {
         self.config_in(prefix, replicas, if self.bell { StorageType::Memory } else { StorageType::File })
     }
 
-    /// The same for a stream that is there already: the server lets nobody move it, so it stays where it is.
+    /// The server's configuration of an existing stream: its storage type cannot be changed, so it is kept.
     #[must_use]
     pub fn config_in(&self, prefix: &str, replicas: usize, storage: StorageType) -> Config {
         // The server refuses it for streams with copies: those wait for the disk, as `sync_interval` says.
@@ -189,7 +189,7 @@ impl StreamSpec {
     }
 }
 
-/// Whether a stream is as this version wants it, in what it sets.
+/// True if a stream has this version's configuration, in the fields that it sets.
 #[must_use]
 pub fn is_as_wanted(found: &Config, wanted: &Config) -> bool {
     let set = |config: &Config| {
@@ -203,7 +203,7 @@ pub fn is_as_wanted(found: &Config, wanted: &Config) -> bool {
     set(found) == set(wanted)
 }
 
-/// Whether a limit on messages is stricter than another. The server says that there is none by a number below 1.
+/// True if a message limit is stricter than another. A number below 1 means no limit.
 pub(crate) fn is_lower(limit: i64, than: i64) -> bool {
     limit > 0 && (than < 1 || limit < than)
 }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_with_copies_does_not_ask_for_what_the_server_refuses() {
+    fn a_replicated_stream_is_not_asynchronous() {
         for spec in STREAMS {
             assert!(spec.config("", 3).persist_mode.is_none(), "{}", spec.name);
             let is_async = spec.rebuilt_from_ledger && !spec.bell;

@@ -1,4 +1,4 @@
-//! One look at a group of outcomes: what led to them as the facts stand now, and what that changes. One transaction.
+//! Credits a group of outcomes in one transaction: loads their touches, computes the credits, and writes what changed.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use uuid::Uuid;
 
 use crate::{
     Policy,
-    model::{self, Credit, Weighed},
-    totals::{Booked, Part, Totals, hour_of},
-    touches::{self, Asked},
+    model::{self, Credit, WeighedOutcome},
+    totals::{CountedOutcome, CreditedMail, OutcomeTotals, hour_of},
+    touches::{self, TouchQuery},
 };
 use ledger::outcomes::contacts::{self, ContactKeys, MatchedContacts};
 use ledger::outcomes::{Premium, SHARE_WHOLE};
 
-/// Outcomes looked at in one transaction, at most.
-pub(crate) const AT_ONCE: i64 = 200;
+/// The most outcomes that are credited in one transaction.
+pub(crate) const OUTCOMES_MAX: i64 = 200;
 
-/// Without any late fact an outcome is looked at again, so many minutes after the look before: what no trigger notes (a delivery
-/// told late, clicks scored anew) counts all the same, and so does a note that came between two snapshots.
-const LOOKS_AGAIN: [i32; 5] = [1, 15, 120, 24 * 60, 72 * 60];
+/// An outcome is rechecked this many minutes after its last computation, also without a late fact. The recheck finds changes that no
+/// trigger records (a late delivery report, rescored clicks) and late facts that were committed between two snapshots.
+const RECHECK_MINUTES: [i32; 5] = [1, 15, 120, 24 * 60, 72 * 60];
 
-/// An outcome that is to be looked at, locked.
+/// An outcome whose credit is due, with its row locked.
 #[derive(Debug)]
-struct Due {
+struct DueOutcome {
     tenant_id: Uuid,
     id: Uuid,
     contact_email: Option<String>,
@@ -47,9 +47,9 @@ struct Due {
     booked_value_cents: Option<i64>,
 }
 
-/// A credited mail as it stands in the ledger.
+/// A credited mail as the ledger stores it.
 #[derive(Debug, Clone, PartialEq)]
-struct Line {
+struct CreditLine {
     send_id: Uuid,
     campaign_id: Option<Uuid>,
     kind: MessageKind,
@@ -61,23 +61,23 @@ struct Line {
     evidence: Value,
 }
 
-/// What came of a look.
+/// How many outcomes were computed, and how many credits changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Looked {
-    /// Outcomes that were due and nobody else's.
+pub(crate) struct CreditCounts {
+    /// Outcomes that were due and not locked by another process.
     pub(crate) outcomes: u64,
-    /// Credits that were set or changed, by why: a click, a delivery, nothing any more.
+    /// New and changed credits by their rule: a click, a delivery, no touch.
     pub(crate) clicked: u64,
     pub(crate) delivered: u64,
     pub(crate) uncredited: u64,
 }
 
-/// Looks at these outcomes, those that are due; what somebody else looks at is left to him.
-pub(crate) async fn look_at(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<Looked> {
+/// Credits those of these outcomes that are due and not locked by another process.
+pub(crate) async fn credit_outcomes(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<CreditCounts> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = outcomes.iter().copied().unzip();
     let mut tx = by_key.begin().await?;
     let due = sqlx::query_as!(
-        Due,
+        DueOutcome,
         "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
                 o.value_cents, o.occurred_at, o.credit_reason, o.credit_attempts, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
                 o.booked_value_cents
@@ -90,52 +90,52 @@ pub(crate) async fn look_at(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) ->
     )
     .fetch_all(&mut *tx)
     .await?;
-    let looked = look(&mut tx, &due).await?;
+    let counts = recompute_credits(&mut tx, &due).await?;
     tx.commit().await?;
-    Ok(looked)
+    Ok(counts)
 }
 
-/// Looks at those that are due longest.
-pub(crate) async fn look_at_due(by_key: &PreparedPool) -> sqlx::Result<Looked> {
+/// Credits the outcomes that are due longest.
+pub(crate) async fn credit_due_outcomes(by_key: &PreparedPool) -> sqlx::Result<CreditCounts> {
     let mut tx = by_key.begin().await?;
     let due = sqlx::query_as!(
-        Due,
+        DueOutcome,
         "select o.tenant_id, o.id, o.contact_email, o.dot_number, o.contact_id, o.contact_key, o.outcome_type, o.premium,
                 o.value_cents, o.occurred_at, o.credit_reason, o.credit_attempts, o.revision, o.booked_type, o.booked_hour, o.booked_premium,
                 o.booked_value_cents
          from outcomes o
          where o.credit_due <= now()
          order by o.credit_due limit $1 for no key update skip locked",
-        AT_ONCE,
+        OUTCOMES_MAX,
     )
     .fetch_all(&mut *tx)
     .await?;
-    let looked = look(&mut tx, &due).await?;
+    let counts = recompute_credits(&mut tx, &due).await?;
     tx.commit().await?;
-    Ok(looked)
+    Ok(counts)
 }
 
-/// What a look says of an outcome.
-struct Finding<'a> {
-    due: &'a Due,
+/// An outcome with its credits before and after the computation.
+struct CreditChange<'a> {
+    due: &'a DueOutcome,
     policy: Policy,
     contact: Option<(Uuid, String)>,
-    rule: Option<model::Rule>,
-    before: Vec<Line>,
-    after: Vec<Line>,
+    rule: Option<model::CreditRule>,
+    before: Vec<CreditLine>,
+    after: Vec<CreditLine>,
 }
 
-impl Finding<'_> {
-    /// Whether anybody gets more or less than before. Which click of a mail shows it is no restatement.
+impl CreditChange<'_> {
+    /// True if shares or amounts change. Another click of the same mail as evidence is no restatement.
     fn is_restated(&self) -> bool {
-        let parts = |lines: &[Line]| -> Vec<_> {
+        let parts = |lines: &[CreditLine]| -> Vec<_> {
             lines.iter().map(|line| (line.send_id, line.share, line.premium, line.value_cents)).collect()
         };
         parts(&self.before) != parts(&self.after)
     }
 
-    fn booked_before(&self) -> Option<Booked> {
-        Some(Booked {
+    fn counted_before(&self) -> Option<CountedOutcome> {
+        Some(CountedOutcome {
             outcome_type: self.due.booked_type.clone()?,
             hour: self.due.booked_hour?,
             premium: self.due.booked_premium.unwrap_or(0),
@@ -144,8 +144,8 @@ impl Finding<'_> {
         })
     }
 
-    fn booked_after(&self) -> Booked {
-        Booked {
+    fn counted_after(&self) -> CountedOutcome {
+        CountedOutcome {
             outcome_type: self.due.outcome_type.clone(),
             hour: hour_of(self.due.occurred_at),
             premium: self.due.premium.unwrap_or(0),
@@ -154,15 +154,15 @@ impl Finding<'_> {
         }
     }
 
-    fn next_look(&self) -> Option<i32> {
-        usize::try_from(self.due.credit_attempts).ok().and_then(|attempt| LOOKS_AGAIN.get(attempt)).copied()
+    fn next_check_minutes(&self) -> Option<i32> {
+        usize::try_from(self.due.credit_attempts).ok().and_then(|attempt| RECHECK_MINUTES.get(attempt)).copied()
     }
 }
 
-fn parts(lines: &[Line]) -> Vec<Part> {
+fn parts(lines: &[CreditLine]) -> Vec<CreditedMail> {
     lines
         .iter()
-        .map(|line| Part {
+        .map(|line| CreditedMail {
             campaign_id: line.campaign_id,
             kind: line.kind.as_str().to_owned(),
             share: line.share.into(),
@@ -172,64 +172,64 @@ fn parts(lines: &[Line]) -> Vec<Part> {
         .collect()
 }
 
-async fn look(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Looked> {
+async fn recompute_credits(db: &mut PgConnection, due: &[DueOutcome]) -> sqlx::Result<CreditCounts> {
     if due.is_empty() {
-        return Ok(Looked::default());
+        return Ok(CreditCounts::default());
     }
     let tenants: Vec<Uuid> = due.iter().map(|due| due.tenant_id).collect();
     let policies = Policy::of(&mut *db, &tenants).await?;
-    let policy = |due: &Due| policies.get(&due.tenant_id).copied().unwrap_or_default();
+    let policy = |due: &DueOutcome| policies.get(&due.tenant_id).copied().unwrap_or_default();
     let candidates = candidates(&mut *db, due).await?;
-    let asked: Vec<Asked> =
-        due.iter().zip(&candidates).map(|(due, (contacts, _))| question(due, &policy(due), contacts)).collect();
-    let touches = touches::load(&mut *db, &asked).await?;
-    let mut known = known_credits(&mut *db, due).await?;
-    let findings: Vec<Finding<'_>> = due
+    let queries: Vec<TouchQuery> =
+        due.iter().zip(&candidates).map(|(due, (contacts, _))| touch_query(due, &policy(due), contacts)).collect();
+    let touches = touches::load_touches(&mut *db, &queries).await?;
+    let mut known = load_credits(&mut *db, due).await?;
+    let changes: Vec<CreditChange<'_>> = due
         .iter()
         .zip(candidates)
         .zip(&touches)
         .map(|((due, (contacts, key)), touches)| {
             let policy = policy(due);
-            let weighed = Weighed {
+            let outcome = WeighedOutcome {
                 occurred_at: due.occurred_at,
                 premium: due.premium.map(Premium),
                 value_cents: due.value_cents,
             };
-            let credits = model::credit(&policy, touches, &weighed);
+            let credits = model::credit(&policy, touches, &outcome);
             let contact = credits.first().map(|credit| credit.touch.contact_id);
             let contact = contact
                 .or(due.contact_id.filter(|contact| contacts.contains(contact)))
                 .or(contacts.first().copied())
                 .map(|contact| (contact, key));
-            Finding {
+            CreditChange {
                 due,
                 policy,
                 contact,
                 rule: credits.first().map(|credit| credit.touch.rule),
                 before: known.remove(&(due.tenant_id, due.id)).unwrap_or_default(),
-                after: lines(&credits),
+                after: credit_lines(&credits),
             }
         })
         .collect();
-    write(db, &findings).await?;
-    Ok(measure(&findings))
+    write_changes(db, &changes).await?;
+    Ok(count_changes(&changes))
 }
 
-fn measure(findings: &[Finding<'_>]) -> Looked {
-    let mut looked = Looked { outcomes: findings.len() as u64, ..Looked::default() };
-    for finding in findings.iter().filter(|finding| finding.is_restated()) {
-        match finding.rule {
-            Some(model::Rule::HumanClick) => looked.clicked += 1,
-            Some(model::Rule::Delivered) => looked.delivered += 1,
-            None => looked.uncredited += 1,
+fn count_changes(changes: &[CreditChange<'_>]) -> CreditCounts {
+    let mut counts = CreditCounts { outcomes: changes.len() as u64, ..CreditCounts::default() };
+    for change in changes.iter().filter(|change| change.is_restated()) {
+        match change.rule {
+            Some(model::CreditRule::HumanClick) => counts.clicked += 1,
+            Some(model::CreditRule::Delivered) => counts.delivered += 1,
+            None => counts.uncredited += 1,
         }
     }
-    looked
+    counts
 }
 
-fn question(due: &Due, policy: &Policy, contacts: &[Uuid]) -> Asked {
+fn touch_query(due: &DueOutcome, policy: &Policy, contacts: &[Uuid]) -> TouchQuery {
     let since = |days: i32| due.occurred_at - TimeDelta::days(days.into());
-    Asked {
+    TouchQuery {
         tenant: due.tenant_id,
         contacts: contacts.to_vec(),
         clicks_since: since(policy.click_days),
@@ -238,9 +238,9 @@ fn question(due: &Due, policy: &Policy, contacts: &[Uuid]) -> Asked {
     }
 }
 
-/// Everybody each outcome may be about, and by which key. Who was found by his address stays; so does he who was found and erased
-/// since. A number is looked up anew: a company's people come and go.
-async fn candidates(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Vec<(Vec<Uuid>, String)>> {
+/// The contacts each outcome may be about, and the key that found them. A contact found by address stays, and so does a contact that
+/// was erased since. A DOT number is looked up again each time: a company's contacts change.
+async fn candidates(db: &mut PgConnection, due: &[DueOutcome]) -> sqlx::Result<Vec<(Vec<Uuid>, String)>> {
     let keys: Vec<ContactKeys<'_>> = due
         .iter()
         .map(|due| ContactKeys {
@@ -250,10 +250,10 @@ async fn candidates(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Vec<(Vec
         })
         .collect();
     let found = contacts::find(db, &keys).await?;
-    Ok(due.iter().zip(found).map(|(due, found)| who(due, &found)).collect())
+    Ok(due.iter().zip(found).map(|(due, found)| choose_contacts(due, &found)).collect())
 }
 
-fn who(due: &Due, found: &MatchedContacts) -> (Vec<Uuid>, String) {
+fn choose_contacts(due: &DueOutcome, found: &MatchedContacts) -> (Vec<Uuid>, String) {
     let (contacts, key) = found.candidates();
     match (due.contact_id, due.contact_key.as_deref()) {
         (Some(contact), Some(known)) if known == "email" || contacts.is_empty() => (vec![contact], known.to_owned()),
@@ -261,11 +261,11 @@ fn who(due: &Due, found: &MatchedContacts) -> (Vec<Uuid>, String) {
     }
 }
 
-/// The credits as the ledger keeps them, in the order of its key.
-fn lines(credits: &[Credit]) -> Vec<Line> {
-    let mut lines: Vec<Line> = credits
+/// The credits as ledger rows, in the order of the primary key.
+fn credit_lines(credits: &[Credit]) -> Vec<CreditLine> {
+    let mut lines: Vec<CreditLine> = credits
         .iter()
-        .map(|credit| Line {
+        .map(|credit| CreditLine {
             send_id: credit.touch.send_id,
             campaign_id: credit.touch.campaign_id,
             kind: credit.touch.kind,
@@ -281,13 +281,16 @@ fn lines(credits: &[Credit]) -> Vec<Line> {
     lines
 }
 
-/// The credits that outcomes have, by tenant and outcome.
-async fn known_credits(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<BTreeMap<(Uuid, Uuid), Vec<Line>>> {
+/// Loads the current credits by tenant and outcome.
+async fn load_credits(
+    db: &mut PgConnection,
+    due: &[DueOutcome],
+) -> sqlx::Result<BTreeMap<(Uuid, Uuid), Vec<CreditLine>>> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = due.iter().map(|due| (due.tenant_id, due.id)).unzip();
-    let rows = sqlx::query_file!("queries/old_credits.sql", &tenants, &ids).fetch_all(db).await?;
-    let mut known: BTreeMap<(Uuid, Uuid), Vec<Line>> = BTreeMap::new();
+    let rows = sqlx::query_file!("queries/load_credits.sql", &tenants, &ids).fetch_all(db).await?;
+    let mut known: BTreeMap<(Uuid, Uuid), Vec<CreditLine>> = BTreeMap::new();
     for row in rows {
-        known.entry((row.tenant_id, row.outcome_id)).or_default().push(Line {
+        known.entry((row.tenant_id, row.outcome_id)).or_default().push(CreditLine {
             send_id: row.send_id,
             campaign_id: row.campaign_id,
             kind: row.kind,
@@ -302,28 +305,28 @@ async fn known_credits(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<BTree
     Ok(known)
 }
 
-/// Writes what changed. Locks in the order of the whole ledger: outcomes (they are), then totals.
-async fn write(db: &mut PgConnection, findings: &[Finding<'_>]) -> sqlx::Result<()> {
-    let changed: Vec<&Finding<'_>> = findings.iter().filter(|finding| finding.before != finding.after).collect();
-    let restated: Vec<&Finding<'_>> = findings.iter().filter(|finding| finding.is_restated()).collect();
+/// Writes what changed. Follows the ledger's lock order: outcomes (already locked), then totals.
+async fn write_changes(db: &mut PgConnection, changes: &[CreditChange<'_>]) -> sqlx::Result<()> {
+    let changed: Vec<&CreditChange<'_>> = changes.iter().filter(|change| change.before != change.after).collect();
+    let restated: Vec<&CreditChange<'_>> = changes.iter().filter(|change| change.is_restated()).collect();
     if !changed.is_empty() {
         replace_credits(&mut *db, &changed).await?;
     }
     if !restated.is_empty() {
-        keep_history(&mut *db, &restated).await?;
-        tell(&mut *db, &restated).await?;
+        insert_restatements(&mut *db, &restated).await?;
+        insert_notices(&mut *db, &restated).await?;
     }
-    look_done(&mut *db, findings).await?;
-    let mut totals = Totals::default();
-    for finding in findings {
-        totals.moves(finding.due.tenant_id, finding.booked_before().as_ref(), &finding.booked_after());
+    finish_outcomes(&mut *db, changes).await?;
+    let mut totals = OutcomeTotals::default();
+    for change in changes {
+        totals.replace(change.due.tenant_id, change.counted_before().as_ref(), &change.counted_after());
     }
     totals.write(db).await
 }
 
-async fn replace_credits(db: &mut PgConnection, changed: &[&Finding<'_>]) -> sqlx::Result<()> {
+async fn replace_credits(db: &mut PgConnection, changed: &[&CreditChange<'_>]) -> sqlx::Result<()> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) =
-        changed.iter().map(|finding| (finding.due.tenant_id, finding.due.id)).unzip();
+        changed.iter().map(|change| (change.due.tenant_id, change.due.id)).unzip();
     sqlx::query!(
         "delete from outcome_credits c using unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
          where c.tenant_id = w.tenant_id and c.outcome_id = w.id",
@@ -332,8 +335,8 @@ async fn replace_credits(db: &mut PgConnection, changed: &[&Finding<'_>]) -> sql
     )
     .execute(&mut *db)
     .await?;
-    let lines: Vec<(&Due, &Line)> =
-        changed.iter().flat_map(|finding| finding.after.iter().map(|line| (finding.due, line))).collect();
+    let lines: Vec<(&DueOutcome, &CreditLine)> =
+        changed.iter().flat_map(|change| change.after.iter().map(|line| (change.due, line))).collect();
     let tenants: Vec<Uuid> = lines.iter().map(|(due, _)| due.tenant_id).collect();
     let outcomes: Vec<Uuid> = lines.iter().map(|(due, _)| due.id).collect();
     let sends: Vec<Uuid> = lines.iter().map(|(_, line)| line.send_id).collect();
@@ -367,16 +370,16 @@ async fn replace_credits(db: &mut PgConnection, changed: &[&Finding<'_>]) -> sql
     .map(drop)
 }
 
-async fn keep_history(db: &mut PgConnection, restated: &[&Finding<'_>]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = restated.iter().map(|finding| finding.due.tenant_id).collect();
-    let outcomes: Vec<Uuid> = restated.iter().map(|finding| finding.due.id).collect();
-    let revisions: Vec<i32> = restated.iter().map(|finding| finding.due.revision + 1).collect();
-    let reasons: Vec<&str> = restated.iter().map(|finding| finding.due.credit_reason.as_str()).collect();
-    let models: Vec<&str> = restated.iter().map(|finding| finding.policy.model.as_str()).collect();
-    let click_days: Vec<i32> = restated.iter().map(|finding| finding.policy.click_days).collect();
-    let delivery_days: Vec<i32> = restated.iter().map(|finding| finding.policy.delivery_days).collect();
-    let rules: Vec<Option<&str>> = restated.iter().map(|finding| finding.rule.map(model::Rule::as_str)).collect();
-    let credits: Vec<Value> = restated.iter().map(|finding| with_amounts(&finding.after)).collect();
+async fn insert_restatements(db: &mut PgConnection, restated: &[&CreditChange<'_>]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = restated.iter().map(|change| change.due.tenant_id).collect();
+    let outcomes: Vec<Uuid> = restated.iter().map(|change| change.due.id).collect();
+    let revisions: Vec<i32> = restated.iter().map(|change| change.due.revision + 1).collect();
+    let reasons: Vec<&str> = restated.iter().map(|change| change.due.credit_reason.as_str()).collect();
+    let models: Vec<&str> = restated.iter().map(|change| change.policy.model.as_str()).collect();
+    let click_days: Vec<i32> = restated.iter().map(|change| change.policy.click_days).collect();
+    let delivery_days: Vec<i32> = restated.iter().map(|change| change.policy.delivery_days).collect();
+    let rules: Vec<Option<&str>> = restated.iter().map(|change| change.rule.map(model::CreditRule::as_str)).collect();
+    let credits: Vec<Value> = restated.iter().map(|change| with_amounts(&change.after)).collect();
     sqlx::query!(
         "insert into outcome_restatements (tenant_id, outcome_id, revision, reason, model, click_days, delivery_days, rule, credits)
          select * from unnest($1::uuid[], $2::uuid[], $3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::text[], $9::jsonb[])",
@@ -395,9 +398,9 @@ async fn keep_history(db: &mut PgConnection, restated: &[&Finding<'_>]) -> sqlx:
     .map(drop)
 }
 
-/// Whole numbers, as the ledger has them.
-fn with_amounts(lines: &[Line]) -> Value {
-    let line = |line: &Line| {
+/// The credits as JSON with whole numbers, as in the ledger.
+fn with_amounts(lines: &[CreditLine]) -> Value {
+    let line = |line: &CreditLine| {
         json!({
             "send_id": line.send_id, "campaign_id": line.campaign_id, "share": line.share, "premium": line.premium,
             "value_cents": line.value_cents,
@@ -406,17 +409,17 @@ fn with_amounts(lines: &[Line]) -> Value {
     lines.iter().map(line).collect()
 }
 
-/// The notices that become `outcome.credited`: one for each restatement, under an id that follows from it.
-async fn tell(db: &mut PgConnection, restated: &[&Finding<'_>]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = restated.iter().map(|finding| finding.due.tenant_id).collect();
+/// Inserts the notices that become `outcome.credited` events: one for each restatement, with an id derived from it.
+async fn insert_notices(db: &mut PgConnection, restated: &[&CreditChange<'_>]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = restated.iter().map(|change| change.due.tenant_id).collect();
     let ids: Vec<Uuid> = restated
         .iter()
-        .map(|finding| Uuid::new_v5(&finding.due.id, format!("credit-{}", finding.due.revision + 1).as_bytes()))
+        .map(|change| Uuid::new_v5(&change.due.id, format!("credit-{}", change.due.revision + 1).as_bytes()))
         .collect();
     let contacts: Vec<Option<Uuid>> =
-        restated.iter().map(|finding| finding.contact.as_ref().map(|(contact, _)| *contact)).collect();
-    let outcomes: Vec<Uuid> = restated.iter().map(|finding| finding.due.id).collect();
-    let data: Vec<Value> = restated.iter().map(|finding| told(finding)).collect();
+        restated.iter().map(|change| change.contact.as_ref().map(|(contact, _)| *contact)).collect();
+    let outcomes: Vec<Uuid> = restated.iter().map(|change| change.due.id).collect();
+    let data: Vec<Value> = restated.iter().map(|change| notice_data(change)).collect();
     sqlx::query!(
         "insert into notices (tenant_id, id, type, contact_id, subject_id, data)
          select w.tenant_id, w.id, 'outcome.credited', w.contact_id, w.subject_id, w.data
@@ -433,9 +436,9 @@ async fn tell(db: &mut PgConnection, restated: &[&Finding<'_>]) -> sqlx::Result<
     .map(drop)
 }
 
-fn told(finding: &Finding<'_>) -> Value {
-    let shares = |lines: &[Line]| -> Value {
-        let line = |line: &Line| {
+fn notice_data(change: &CreditChange<'_>) -> Value {
+    let shares = |lines: &[CreditLine]| -> Value {
+        let line = |line: &CreditLine| {
             json!({
                 "send_id": line.send_id, "campaign_id": line.campaign_id,
                 "share": f64::from(line.share) / SHARE_WHOLE as f64,
@@ -445,32 +448,32 @@ fn told(finding: &Finding<'_>) -> Value {
         lines.iter().map(line).collect()
     };
     json!({
-        "outcome_id": finding.due.id, "outcome_type": finding.due.outcome_type, "revision": finding.due.revision + 1,
-        "reason": finding.due.credit_reason, "model": finding.policy.model, "rule": finding.rule.map(model::Rule::as_str),
-        "before": shares(&finding.before), "after": shares(&finding.after),
+        "outcome_id": change.due.id, "outcome_type": change.due.outcome_type, "revision": change.due.revision + 1,
+        "reason": change.due.credit_reason, "model": change.policy.model, "rule": change.rule.map(model::CreditRule::as_str),
+        "before": shares(&change.before), "after": shares(&change.after),
     })
 }
 
-async fn look_done(db: &mut PgConnection, findings: &[Finding<'_>]) -> sqlx::Result<()> {
-    let tenants: Vec<Uuid> = findings.iter().map(|finding| finding.due.tenant_id).collect();
-    let ids: Vec<Uuid> = findings.iter().map(|finding| finding.due.id).collect();
+async fn finish_outcomes(db: &mut PgConnection, changes: &[CreditChange<'_>]) -> sqlx::Result<()> {
+    let tenants: Vec<Uuid> = changes.iter().map(|change| change.due.tenant_id).collect();
+    let ids: Vec<Uuid> = changes.iter().map(|change| change.due.id).collect();
     let contacts: Vec<Option<Uuid>> =
-        findings.iter().map(|finding| finding.contact.as_ref().map(|(contact, _)| *contact)).collect();
+        changes.iter().map(|change| change.contact.as_ref().map(|(contact, _)| *contact)).collect();
     let keys: Vec<Option<&str>> =
-        findings.iter().map(|finding| finding.contact.as_ref().map(|(_, key)| key.as_str())).collect();
-    let next: Vec<Option<i32>> = findings.iter().map(Finding::next_look).collect();
-    let restated: Vec<bool> = findings.iter().map(Finding::is_restated).collect();
-    let models: Vec<&str> = findings.iter().map(|finding| finding.policy.model.as_str()).collect();
-    let click_days: Vec<i32> = findings.iter().map(|finding| finding.policy.click_days).collect();
-    let delivery_days: Vec<i32> = findings.iter().map(|finding| finding.policy.delivery_days).collect();
-    let rules: Vec<Option<&str>> = findings.iter().map(|finding| finding.rule.map(model::Rule::as_str)).collect();
-    let booked: Vec<Booked> = findings.iter().map(Finding::booked_after).collect();
+        changes.iter().map(|change| change.contact.as_ref().map(|(_, key)| key.as_str())).collect();
+    let next: Vec<Option<i32>> = changes.iter().map(CreditChange::next_check_minutes).collect();
+    let restated: Vec<bool> = changes.iter().map(CreditChange::is_restated).collect();
+    let models: Vec<&str> = changes.iter().map(|change| change.policy.model.as_str()).collect();
+    let click_days: Vec<i32> = changes.iter().map(|change| change.policy.click_days).collect();
+    let delivery_days: Vec<i32> = changes.iter().map(|change| change.policy.delivery_days).collect();
+    let rules: Vec<Option<&str>> = changes.iter().map(|change| change.rule.map(model::CreditRule::as_str)).collect();
+    let booked: Vec<CountedOutcome> = changes.iter().map(CreditChange::counted_after).collect();
     let types: Vec<&str> = booked.iter().map(|booked| booked.outcome_type.as_str()).collect();
     let hours: Vec<DateTime<Utc>> = booked.iter().map(|booked| booked.hour).collect();
     let premiums: Vec<i64> = booked.iter().map(|booked| booked.premium).collect();
     let values: Vec<i64> = booked.iter().map(|booked| booked.value_cents).collect();
     sqlx::query_file!(
-        "queries/look_done.sql",
+        "queries/finish_outcomes.sql",
         &tenants,
         &ids,
         &contacts as &[Option<Uuid>],

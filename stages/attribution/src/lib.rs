@@ -1,9 +1,9 @@
-//! Attribution: outcomes are credited to the mails that led to them, under a stated model and window, with evidence.
+//! Attribution: credits outcomes to the mails that led to them, by the tenant's model and windows, with evidence.
 //!
-//! An outcome's row is its work item: `credit_due` says when it is to be looked at. Whoever tells of one sets it; so do late clicks
-//! and bounces, new contacts (which triggers note in `late_facts`), and a change of the tenant's model. Looking again is harmless:
-//! the credit follows from the facts as they stand, and what does not change is not written. So a crash, a lost announcement or a
-//! fact told twice costs a look, never a credit.
+//! An outcome's row is its work item: `credit_due` says when its credit is to be computed. A new outcome sets it, and so do late
+//! clicks, bounces and new contacts (triggers write them to `late_facts`), and a change of the tenant's model. Computing a credit
+//! again is harmless: it follows from the current facts, and unchanged credits are not written. So a crash, a lost announcement or
+//! a repeated fact costs one computation and never a credit.
 
 mod credit;
 mod model;
@@ -14,7 +14,7 @@ mod sweeps;
 mod totals;
 mod touches;
 
-pub use model::{Credit, Rule, Touch, Weighed, credit};
+pub use model::{Credit, CreditRule, MailTouch, WeighedOutcome, credit};
 pub use policy::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy};
 pub use recount::{Difference, recount};
 pub use stage::start;
@@ -23,12 +23,12 @@ pub use stage::start;
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Settings {
-    /// Groups of outcomes and late facts worked on at the same time.
+    /// Groups of outcomes that are credited at the same time.
     #[arg(long, env = "POSTRIDER_ATTRIBUTION_WORKERS", default_value_t = 2)]
     pub attribution_workers: usize,
 }
 
-/// Single looks and sweeps, for tests that want them at their own time.
+/// Single computations and sweeps, for tests.
 #[doc(hidden)]
 pub mod testing {
     use runner::{StageError, Sweep};
@@ -37,19 +37,19 @@ pub mod testing {
 
     use crate::{credit, sweeps};
 
-    /// Looks at outcomes, as their announcement would.
+    /// Credits outcomes, as their announcement would.
     ///
     /// # Errors
-    /// When Postgres is away.
-    pub async fn look_at(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
-        credit::look_at(&runtime::plans::PreparedPool::new(pool, 1), outcomes).await.map(drop)
+    /// If Postgres is unavailable.
+    pub async fn credit_outcomes(pool: &PgPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
+        credit::credit_outcomes(&runtime::plans::PreparedPool::new(pool, 1), outcomes).await.map(drop)
     }
 
-    /// Both sweeps, until neither finds anything.
+    /// Runs both sweeps until neither finds anything.
     ///
     /// # Errors
-    /// When Postgres is away.
-    pub async fn settle(pool: &PgPool) -> Result<(), StageError> {
+    /// If Postgres is unavailable.
+    pub async fn run_sweeps(pool: &PgPool) -> Result<(), StageError> {
         let by_key = runtime::plans::PreparedPool::new(pool, 1);
         let (late, due) = (sweeps::LateFacts(by_key.clone()), sweeps::DueOutcomes(by_key));
         while late.sweep().await? + due.sweep().await? > 0 {}

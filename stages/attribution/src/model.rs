@@ -1,4 +1,4 @@
-//! Which mails an outcome is credited to: pure, and the same for the same facts in whatever order they are given.
+//! Decides which mails an outcome is credited to. Pure, and independent of the order of the touches.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use ledger::outcomes::Premium;
 
 /// Why a mail is credited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rule {
-    /// A person clicked.
+pub enum CreditRule {
+    /// A human clicked.
     HumanClick,
-    /// It was delivered, and there is no click at all.
+    /// The mail was delivered, and there is no click at all.
     Delivered,
 }
 
-impl Rule {
-    /// The word, everywhere.
+impl CreditRule {
+    /// The word for this rule in the ledger, the API and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,30 +32,30 @@ impl Rule {
     }
 }
 
-/// Something that may have led to an outcome: a click by a person, or a delivery.
+/// A touch that may have led to an outcome: a human click or a delivery.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Touch {
-    /// Which of the two.
-    pub rule: Rule,
+pub struct MailTouch {
+    /// Click or delivery.
+    pub rule: CreditRule,
     /// The mail.
     pub send_id: Uuid,
     /// Its recipient.
     pub contact_id: Uuid,
     /// Its campaign.
     pub campaign_id: Option<Uuid>,
-    /// What sort of mail.
+    /// The message kind of the mail.
     pub kind: MessageKind,
-    /// When.
+    /// When it happened.
     pub at: DateTime<Utc>,
     /// The click's event; nil for a delivery.
     pub event_id: Uuid,
-    /// What shows it.
+    /// The evidence, as JSON.
     pub evidence: Value,
 }
 
-/// What is divided.
+/// The outcome to divide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weighed {
+pub struct WeighedOutcome {
     /// When it happened.
     pub occurred_at: DateTime<Utc>,
     /// Its premium.
@@ -68,23 +68,23 @@ pub struct Weighed {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Credit {
     /// The touch that counted.
-    pub touch: Touch,
-    /// In millionths.
+    pub touch: MailTouch,
+    /// The share in millionths.
     pub share: i64,
-    /// Of the premium.
+    /// The share of the premium.
     pub premium: Option<Premium>,
-    /// Of the value.
+    /// The share of the value.
     pub value_cents: Option<i64>,
 }
 
-/// Divides an outcome between the mails before it: those a person clicked within the click window; without any, those delivered
-/// within the delivery window. The model says which of them. Shares and amounts add up to exactly the outcome's; what does not
-/// divide goes to the latest. Latest first.
+/// Divides an outcome between the mails before it: those with a human click within the click window, or else those delivered within
+/// the delivery window. The model chooses among them. Shares and amounts add up to exactly the outcome's; the remainder of a
+/// division goes to the latest mail. Returns the latest mail first.
 #[must_use]
-pub fn credit(policy: &Policy, touches: &[Touch], outcome: &Weighed) -> Vec<Credit> {
-    let mut counted = within(policy.model, touches, Rule::HumanClick, outcome.occurred_at, policy.click_days);
+pub fn credit(policy: &Policy, touches: &[MailTouch], outcome: &WeighedOutcome) -> Vec<Credit> {
+    let mut counted = within(policy.model, touches, CreditRule::HumanClick, outcome.occurred_at, policy.click_days);
     if counted.is_empty() {
-        counted = within(policy.model, touches, Rule::Delivered, outcome.occurred_at, policy.delivery_days);
+        counted = within(policy.model, touches, CreditRule::Delivered, outcome.occurred_at, policy.delivery_days);
     }
     counted.sort_by_key(|touch| std::cmp::Reverse(order(touch)));
     let chosen = match policy.model {
@@ -109,9 +109,15 @@ pub fn credit(policy: &Policy, touches: &[Touch], outcome: &Weighed) -> Vec<Cred
 }
 
 /// One touch for each mail: its last, or its first where the first takes all.
-fn within(model: AttributionModel, touches: &[Touch], rule: Rule, outcome_at: DateTime<Utc>, days: i32) -> Vec<&Touch> {
+fn within(
+    model: AttributionModel,
+    touches: &[MailTouch],
+    rule: CreditRule,
+    outcome_at: DateTime<Utc>,
+    days: i32,
+) -> Vec<&MailTouch> {
     let since = outcome_at - TimeDelta::days(days.into());
-    let mut of_mail: BTreeMap<Uuid, &Touch> = BTreeMap::new();
+    let mut of_mail: BTreeMap<Uuid, &MailTouch> = BTreeMap::new();
     for touch in touches.iter().filter(|touch| touch.rule == rule && touch.at > since && touch.at <= outcome_at) {
         of_mail
             .entry(touch.send_id)
@@ -127,7 +133,7 @@ fn within(model: AttributionModel, touches: &[Touch], rule: Rule, outcome_at: Da
 }
 
 /// By time; what happened at the same moment by ids, so that the answer does not hang on who is read first.
-fn order(touch: &Touch) -> (DateTime<Utc>, Uuid, Uuid) {
+fn order(touch: &MailTouch) -> (DateTime<Utc>, Uuid, Uuid) {
     (touch.at, touch.send_id, touch.event_id)
 }
 
@@ -151,8 +157,8 @@ mod tests {
     }
 
     /// A touch of mail `send`, so many minutes before the outcome.
-    fn touch(rule: Rule, send: u128, minutes_before: i64) -> Touch {
-        Touch {
+    fn touch(rule: CreditRule, send: u128, minutes_before: i64) -> MailTouch {
+        MailTouch {
             rule,
             send_id: Uuid::from_u128(send),
             contact_id: Uuid::nil(),
@@ -164,21 +170,21 @@ mod tests {
         }
     }
 
-    fn outcome() -> Weighed {
-        Weighed { occurred_at: at(0), premium: Some(Premium(1_000_000)), value_cents: Some(100) }
+    fn outcome() -> WeighedOutcome {
+        WeighedOutcome { occurred_at: at(0), premium: Some(Premium(1_000_000)), value_cents: Some(100) }
     }
 
     fn policy(model: AttributionModel) -> Policy {
         Policy { model, ..Policy::default() }
     }
 
-    fn parts(model: AttributionModel, touches: &[Touch]) -> Vec<(u128, i64)> {
+    fn parts(model: AttributionModel, touches: &[MailTouch]) -> Vec<(u128, i64)> {
         let credits = credit(&policy(model), touches, &outcome());
         credits.iter().map(|credit| (credit.touch.send_id.as_u128(), credit.share)).collect()
     }
 
     use AttributionModel::{FirstTouch, LastTouch, Linear};
-    use Rule::{Delivered, HumanClick};
+    use CreditRule::{Delivered, HumanClick};
 
     #[rstest]
     #[case::nothing_before_it(LastTouch, vec![], vec![])]
@@ -195,12 +201,13 @@ mod tests {
     #[case::an_old_first_click_and_a_new_one(LastTouch, vec![(HumanClick, 1, 40 * DAY), (HumanClick, 2, 60), (HumanClick, 1, 30)], vec![(1, SHARE_WHOLE)])]
     #[case::equal_parts_for_mails_not_for_clicks(Linear, vec![(HumanClick, 1, 60), (HumanClick, 1, 50), (HumanClick, 2, 30)], vec![(2, 500_000), (1, 500_000)])]
     #[case::thirds_add_up(Linear, vec![(Delivered, 1, 60), (Delivered, 2, 30), (Delivered, 3, 10)], vec![(3, 333_334), (2, 333_333), (1, 333_333)])]
-    fn the_model_says_who_is_credited(
+    fn the_model_decides_which_mail_is_credited(
         #[case] model: AttributionModel,
-        #[case] touches: Vec<(Rule, u128, i64)>,
+        #[case] touches: Vec<(CreditRule, u128, i64)>,
         #[case] expected: Vec<(u128, i64)>,
     ) {
-        let touches: Vec<Touch> = touches.into_iter().map(|(rule, send, before)| touch(rule, send, before)).collect();
+        let touches: Vec<MailTouch> =
+            touches.into_iter().map(|(rule, send, before)| touch(rule, send, before)).collect();
         assert_eq!(parts(model, &touches), expected);
     }
 
@@ -210,7 +217,7 @@ mod tests {
         assert_eq!(credit(&policy, &[touch(Delivered, 1, 0)], &outcome()), []);
     }
 
-    fn touches() -> impl Strategy<Value = Vec<Touch>> {
+    fn touches() -> impl Strategy<Value = Vec<MailTouch>> {
         let one = (any::<bool>(), 1_u128..8, -100_i64..40 * DAY)
             .prop_map(|(click, send, before)| touch(if click { HumanClick } else { Delivered }, send, before));
         proptest::collection::vec(one, 0..24)
@@ -224,7 +231,7 @@ mod tests {
             premium in 0..=ledger::outcomes::PREMIUM_MAX.0,
             value in 0..=ledger::outcomes::VALUE_CENTS_MAX,
         ) {
-            let outcome = Weighed { occurred_at: at(0), premium: Some(Premium(premium)), value_cents: Some(value) };
+            let outcome = WeighedOutcome { occurred_at: at(0), premium: Some(Premium(premium)), value_cents: Some(value) };
             let credits = credit(&policy(model), &touches, &outcome);
             if !credits.is_empty() {
                 prop_assert_eq!(credits.iter().map(|credit| credit.share).sum::<i64>(), SHARE_WHOLE);

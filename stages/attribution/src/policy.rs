@@ -1,4 +1,4 @@
-//! How a tenant's outcomes are credited.
+//! A tenant's attribution settings: model and windows.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 /// The longest click window, in days.
 pub const CLICK_DAYS_MAX: i32 = 365;
-/// The longest delivery window, in days; 0: what was only delivered is never credited.
+/// The longest delivery window, in days. With 0 a delivery without a click is never credited.
 pub const DELIVERY_DAYS_MAX: i32 = 365;
 
-/// Model and windows.
+/// Attribution model and windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How an outcome is divided.
+    /// How an outcome is divided between mails.
     pub model: AttributionModel,
     /// How many days before the outcome a click counts.
     pub click_days: i32,
@@ -30,10 +30,10 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Those of tenants; who is not in the answer has the default.
+    /// Loads the policies of tenants. A tenant without one has the default.
     ///
     /// # Errors
-    /// When Postgres is away.
+    /// If Postgres is unavailable.
     pub async fn of(db: &mut PgConnection, tenants: &[Uuid]) -> sqlx::Result<BTreeMap<Uuid, Self>> {
         let rows = sqlx::query!(
             r#"select tenant_id, model as "model: AttributionModel", click_days, delivery_days from attribution_settings
@@ -51,10 +51,10 @@ impl Policy {
             .collect())
     }
 
-    /// Makes it a tenant's. Outcomes that are looked at from now on follow it.
+    /// Stores the policy of a tenant. It applies to all credits that are computed from now on.
     ///
     /// # Errors
-    /// When Postgres is away.
+    /// If Postgres is unavailable.
     pub async fn set(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
         sqlx::query!(
             "insert into attribution_settings (tenant_id, model, click_days, delivery_days) values ($1, $2, $3, $4)
@@ -71,10 +71,10 @@ impl Policy {
         .map(drop)
     }
 
-    /// Has a tenant's outcomes since then credited anew. Answers how many there are.
+    /// Schedules a tenant's outcomes since a time to be credited again. Returns their number.
     ///
     /// # Errors
-    /// When Postgres is away.
+    /// If Postgres is unavailable.
     pub async fn restate(db: &mut PgConnection, tenant: Uuid, since: DateTime<Utc>) -> sqlx::Result<u64> {
         let restated = sqlx::query!(
             "with asked as (

@@ -1,4 +1,4 @@
-//! The books: totals of outcomes must equal a recount of outcomes and credits, after every transaction of the stage.
+//! Recounts outcomes and credits. After every transaction of the stage, the stored totals equal the recount.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -8,20 +8,20 @@ use uuid::Uuid;
 pub struct Difference {
     /// The tenant.
     pub tenant_id: Uuid,
-    /// Which number: the type of outcome and what of it.
+    /// The name of the total: the type of outcome and the quantity.
     pub counter: String,
-    /// Of what: a campaign, an hour, an outcome.
+    /// What the total belongs to: a campaign, an hour, an outcome.
     pub of: String,
-    /// What the total says.
-    pub booked: i64,
-    /// What it should say.
-    pub counted: i64,
+    /// The stored total.
+    pub stored: i64,
+    /// The recounted total.
+    pub recounted: i64,
 }
 
-/// Recounts the outcomes of one tenant, or of all. Answers what differs, a thousand of each sort at most. Reads only.
+/// Recounts the outcomes of one tenant, or of all. Returns the differences, at most a thousand of each kind. Reads only.
 ///
 /// # Errors
-/// When Postgres is away.
+/// If Postgres is unavailable.
 pub async fn recount(db: &mut PgConnection, tenant: Option<Uuid>) -> sqlx::Result<Vec<Difference>> {
     let mut found = Vec::new();
     for row in sqlx::query_file!("queries/recount_campaigns.sql", tenant).fetch_all(&mut *db).await? {
@@ -39,6 +39,6 @@ pub async fn recount(db: &mut PgConnection, tenant: Option<Uuid>) -> sqlx::Resul
     Ok(found)
 }
 
-fn difference(tenant_id: Uuid, counter: String, of: String, booked: i64, counted: i64) -> Difference {
-    Difference { tenant_id, counter, of, booked, counted }
+fn difference(tenant_id: Uuid, counter: String, of: String, stored: i64, recounted: i64) -> Difference {
+    Difference { tenant_id, counter, of, stored, recounted }
 }

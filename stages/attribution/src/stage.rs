@@ -1,4 +1,4 @@
-//! The stage itself: outcomes that were announced are credited at once, all others by the sweeps.
+//! The attribution stage: credits announced outcomes at once, all others in sweeps.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use crate::{
     Settings,
-    credit::{self, Looked},
+    credit::{self, CreditCounts},
     sweeps,
 };
 
-/// Announcements that are handled together when they are waiting together.
+/// The most announcements that are handled together.
 const COALESCE: usize = 200;
 
 pub(crate) struct Attribution(PreparedPool);
@@ -22,7 +22,7 @@ pub(crate) struct Attribution(PreparedPool);
 /// Starts the stage: its workers and its sweeps.
 ///
 /// # Errors
-/// None today; the signature is every stage's.
+/// None; all stages have this signature.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let intake = Intake {
         lane: Lane::Priority,
@@ -47,15 +47,15 @@ impl Stage for Attribution {
 
     async fn handle(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
         let outcomes: Vec<(Uuid, Uuid)> = inputs.iter().map(|input| (input.tenant_id, input.request_id)).collect();
-        count(credit::look_at(&self.0, &outcomes).await?);
+        count_credits(credit::credit_outcomes(&self.0, &outcomes).await?);
         Ok(Vec::new())
     }
 }
 
-/// Counts credits that were set or restated.
-pub(crate) fn count(looked: Looked) {
+/// Counts new and changed credits in the metrics.
+pub(crate) fn count_credits(counts: CreditCounts) {
     for (rule, credits) in
-        [("human_click", looked.clicked), ("delivered", looked.delivered), ("none", looked.uncredited)]
+        [("human_click", counts.clicked), ("delivered", counts.delivered), ("none", counts.uncredited)]
     {
         Counter::OutcomesCreditedTotal.add(credits, [("rule", rule)]);
     }

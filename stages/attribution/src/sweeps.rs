@@ -1,4 +1,4 @@
-//! Sweeps: what nobody announced is found in the ledger.
+//! Sweeps: find outcomes in the ledger that were not announced.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use runtime::plans::PreparedPool;
 
 use crate::{credit, stage};
 
-/// Notes taken out in one transaction, at most.
-const NOTES_AT_ONCE: i64 = 200;
+/// The most late facts that are taken in one transaction.
+const NOTES_MAX: i64 = 200;
 
-/// Late clicks, bounces and contacts: the outcomes they may be about are to be looked at.
+/// The sweep for late clicks, bounces and contacts: makes the outcomes due that they may affect.
 pub(crate) struct LateFacts(pub(crate) PreparedPool);
 
 #[async_trait]
@@ -26,13 +26,13 @@ impl Sweep for LateFacts {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        let taken = sqlx::query_file_scalar!("queries/late_facts.sql", NOTES_AT_ONCE).fetch_one(&mut *tx).await?;
+        let taken = sqlx::query_file_scalar!("queries/late_facts.sql", NOTES_MAX).fetch_one(&mut *tx).await?;
         tx.commit().await?;
         Ok(u64::try_from(taken).unwrap_or(0))
     }
 }
 
-/// Outcomes that are due: not announced, touched by late facts, or to be looked at again.
+/// The sweep for due outcomes: not announced, affected by late facts, or due for a recheck.
 pub(crate) struct DueOutcomes(pub(crate) PreparedPool);
 
 #[async_trait]
@@ -46,8 +46,8 @@ impl Sweep for DueOutcomes {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let looked = credit::look_at_due(&self.0).await?;
-        stage::count(looked);
-        Ok(looked.outcomes)
+        let counts = credit::credit_due_outcomes(&self.0).await?;
+        stage::count_credits(counts);
+        Ok(counts.outcomes)
     }
 }

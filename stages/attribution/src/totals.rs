@@ -1,4 +1,4 @@
-//! The totals that reports read: what a credit adds to them, and what its predecessor takes away.
+//! The totals that reports read. A new credit is added, and the credit it replaces is subtracted.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use uuid::Uuid;
 
 use ledger::outcomes::SHARE_WHOLE;
 
-/// Of all outcomes, whatever they are credited to.
+/// The kind under which all outcomes are counted, with or without a credit.
 const RECORDED: &str = "recorded";
 
-/// What an outcome, or a part of one, counts for.
+/// The quantities an outcome, or a part of one, adds to a total.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sum {
+pub(crate) struct OutcomeSum {
     pub(crate) outcomes: i64,
     pub(crate) share: i64,
     pub(crate) premium: i64,
     pub(crate) value_cents: i64,
 }
 
-impl Sum {
+impl OutcomeSum {
     fn add(&mut self, other: Self, sign: i64) {
         self.outcomes += sign * other.outcomes;
         self.share += sign * other.share;
@@ -29,9 +29,9 @@ impl Sum {
     }
 }
 
-/// A credited mail, as far as totals are concerned.
+/// A credited mail, with the columns that totals need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct CreditedMail {
     pub(crate) campaign_id: Option<Uuid>,
     pub(crate) kind: String,
     pub(crate) share: i64,
@@ -39,14 +39,14 @@ pub(crate) struct Part {
     pub(crate) value_cents: i64,
 }
 
-/// An outcome as the totals hold it.
+/// An outcome as it is counted in the totals.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Booked {
+pub(crate) struct CountedOutcome {
     pub(crate) outcome_type: String,
     pub(crate) hour: DateTime<Utc>,
     pub(crate) premium: i64,
     pub(crate) value_cents: i64,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<CreditedMail>,
 }
 
 /// The hour a moment belongs to.
@@ -54,52 +54,54 @@ pub(crate) fn hour_of(at: DateTime<Utc>) -> DateTime<Utc> {
     at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at)
 }
 
-/// What is to be added to the totals.
+/// The amounts to add to the totals.
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
-    campaigns: BTreeMap<(Uuid, Uuid, String), Sum>,
-    hours: BTreeMap<(Uuid, DateTime<Utc>, String, String), Sum>,
+pub(crate) struct OutcomeTotals {
+    campaigns: BTreeMap<(Uuid, Uuid, String), OutcomeSum>,
+    hours: BTreeMap<(Uuid, DateTime<Utc>, String, String), OutcomeSum>,
 }
 
-impl Totals {
-    /// The totals held `before` of an outcome, and are to hold `after`.
-    pub(crate) fn moves(&mut self, tenant: Uuid, before: Option<&Booked>, after: &Booked) {
+impl OutcomeTotals {
+    /// Replaces an outcome in the totals: subtracts `before` and adds `after`.
+    pub(crate) fn replace(&mut self, tenant: Uuid, before: Option<&CountedOutcome>, after: &CountedOutcome) {
         if let Some(before) = before {
-            self.count(tenant, before, -1);
+            self.add_outcome(tenant, before, -1);
         }
-        self.count(tenant, after, 1);
+        self.add_outcome(tenant, after, 1);
     }
 
-    fn count(&mut self, tenant: Uuid, booked: &Booked, sign: i64) {
-        let whole = Sum { outcomes: 1, share: SHARE_WHOLE, premium: booked.premium, value_cents: booked.value_cents };
-        self.hour(tenant, booked, RECORDED).add(whole, sign);
-        let mut campaigns: BTreeMap<Uuid, Sum> = BTreeMap::new();
-        let mut kinds: BTreeMap<&str, Sum> = BTreeMap::new();
-        for part in &booked.parts {
-            let sum = Sum { outcomes: 0, share: part.share, premium: part.premium, value_cents: part.value_cents };
+    fn add_outcome(&mut self, tenant: Uuid, counted: &CountedOutcome, sign: i64) {
+        let whole =
+            OutcomeSum { outcomes: 1, share: SHARE_WHOLE, premium: counted.premium, value_cents: counted.value_cents };
+        self.hour(tenant, counted, RECORDED).add(whole, sign);
+        let mut campaigns: BTreeMap<Uuid, OutcomeSum> = BTreeMap::new();
+        let mut kinds: BTreeMap<&str, OutcomeSum> = BTreeMap::new();
+        for part in &counted.parts {
+            let sum =
+                OutcomeSum { outcomes: 0, share: part.share, premium: part.premium, value_cents: part.value_cents };
             if let Some(campaign) = part.campaign_id {
                 campaigns.entry(campaign).or_default().add(sum, 1);
             }
             kinds.entry(&part.kind).or_default().add(sum, 1);
         }
-        // However many mails of a campaign, or of a kind, led to it: it is one outcome.
+        // An outcome counts once for a campaign or a kind, however many of its mails are credited.
         for (campaign, sum) in campaigns {
-            let key = (tenant, campaign, booked.outcome_type.clone());
-            self.campaigns.entry(key).or_default().add(Sum { outcomes: 1, ..sum }, sign);
+            let key = (tenant, campaign, counted.outcome_type.clone());
+            self.campaigns.entry(key).or_default().add(OutcomeSum { outcomes: 1, ..sum }, sign);
         }
         for (kind, sum) in kinds {
-            self.hour(tenant, booked, kind).add(Sum { outcomes: 1, ..sum }, sign);
+            self.hour(tenant, counted, kind).add(OutcomeSum { outcomes: 1, ..sum }, sign);
         }
     }
 
-    fn hour(&mut self, tenant: Uuid, booked: &Booked, kind: &str) -> &mut Sum {
-        self.hours.entry((tenant, booked.hour, kind.to_owned(), booked.outcome_type.clone())).or_default()
+    fn hour(&mut self, tenant: Uuid, counted: &CountedOutcome, kind: &str) -> &mut OutcomeSum {
+        self.hours.entry((tenant, counted.hour, kind.to_owned(), counted.outcome_type.clone())).or_default()
     }
 
-    /// Adds it all in the ledger, in key order, so that two groups do not wait for each other in a circle.
+    /// Writes the totals in key order, so that two transactions cannot deadlock.
     pub(crate) async fn write(mut self, db: &mut PgConnection) -> sqlx::Result<()> {
-        self.campaigns.retain(|_, sum| *sum != Sum::default());
-        self.hours.retain(|_, sum| *sum != Sum::default());
+        self.campaigns.retain(|_, sum| *sum != OutcomeSum::default());
+        self.hours.retain(|_, sum| *sum != OutcomeSum::default());
         if !self.campaigns.is_empty() {
             self.write_campaigns(&mut *db).await?;
         }
@@ -161,7 +163,7 @@ impl Totals {
     }
 }
 
-fn columns<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> [Vec<i64>; 4] {
+fn columns<'a>(sums: impl Iterator<Item = &'a OutcomeSum> + Clone) -> [Vec<i64>; 4] {
     [
         sums.clone().map(|sum| sum.outcomes).collect(),
         sums.clone().map(|sum| sum.share).collect(),
@@ -174,8 +176,8 @@ fn columns<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> [Vec<i64>; 4] {
 mod tests {
     use super::*;
 
-    fn part(campaign: u128, share: i64) -> Part {
-        Part {
+    fn part(campaign: u128, share: i64) -> CreditedMail {
+        CreditedMail {
             campaign_id: Some(Uuid::from_u128(campaign)),
             kind: "campaign".to_owned(),
             share,
@@ -184,8 +186,8 @@ mod tests {
         }
     }
 
-    fn booked(parts: Vec<Part>) -> Booked {
-        Booked {
+    fn counted(parts: Vec<CreditedMail>) -> CountedOutcome {
+        CountedOutcome {
             outcome_type: "bind".to_owned(),
             hour: DateTime::UNIX_EPOCH,
             premium: SHARE_WHOLE,
@@ -196,21 +198,21 @@ mod tests {
 
     #[test]
     fn two_mails_of_a_campaign_are_one_outcome_of_it() {
-        let mut totals = Totals::default();
-        totals.moves(Uuid::nil(), None, &booked(vec![part(1, 600_000), part(1, 400_000)]));
-        let sums: Vec<Sum> = totals.campaigns.values().copied().collect();
-        assert_eq!(sums, [Sum { outcomes: 1, share: SHARE_WHOLE, premium: SHARE_WHOLE, value_cents: 0 }]);
+        let mut totals = OutcomeTotals::default();
+        totals.replace(Uuid::nil(), None, &counted(vec![part(1, 600_000), part(1, 400_000)]));
+        let sums: Vec<OutcomeSum> = totals.campaigns.values().copied().collect();
+        assert_eq!(sums, [OutcomeSum { outcomes: 1, share: SHARE_WHOLE, premium: SHARE_WHOLE, value_cents: 0 }]);
         assert!(totals.hours.values().all(|sum| *sum == sums[0]), "{:?}", totals.hours);
     }
 
     #[test]
     fn a_credit_that_moves_leaves_nothing_behind() {
-        let mut totals = Totals::default();
-        let (first, second) = (booked(vec![part(1, SHARE_WHOLE)]), booked(vec![part(2, SHARE_WHOLE)]));
-        totals.moves(Uuid::nil(), None, &first);
-        totals.moves(Uuid::nil(), Some(&first), &second);
-        totals.moves(Uuid::nil(), Some(&second), &first);
-        totals.campaigns.retain(|_, sum| *sum != Sum::default());
+        let mut totals = OutcomeTotals::default();
+        let (first, second) = (counted(vec![part(1, SHARE_WHOLE)]), counted(vec![part(2, SHARE_WHOLE)]));
+        totals.replace(Uuid::nil(), None, &first);
+        totals.replace(Uuid::nil(), Some(&first), &second);
+        totals.replace(Uuid::nil(), Some(&second), &first);
+        totals.campaigns.retain(|_, sum| *sum != OutcomeSum::default());
         assert_eq!(totals.campaigns.keys().map(|key| key.1.as_u128()).collect::<Vec<_>>(), [1]);
         assert_eq!(totals.hours.values().map(|sum| sum.outcomes).collect::<Vec<_>>(), [1, 1]);
     }

@@ -1,4 +1,4 @@
-//! What may have led to outcomes: clicks by persons, and, where there are none, deliveries.
+//! Loads the touches before an outcome: human clicks, and deliveries if there are no clicks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::model::{Rule, Touch};
+use crate::model::{CreditRule, MailTouch};
 
-/// How long before its delivery a mail that is no campaign's can have been asked for.
-const UNDER_WAY_MAX: TimeDelta = TimeDelta::days(4);
+/// The longest time between the request of a mail outside campaigns and its delivery.
+const SEND_TIME_MAX: TimeDelta = TimeDelta::days(4);
 
-/// What is asked for: the touches of these contacts before an outcome.
+/// The query for the touches of an outcome's contacts before it.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct TouchQuery {
     pub(crate) tenant: Uuid,
     pub(crate) contacts: Vec<Uuid>,
     pub(crate) clicks_since: DateTime<Utc>,
@@ -23,50 +23,50 @@ pub(crate) struct Asked {
     pub(crate) occurred_at: DateTime<Utc>,
 }
 
-/// One contact of one question.
-type Line = (usize, Uuid);
+/// The index of a query, and one of its contacts.
+type QueryContact = (usize, Uuid);
 
-/// Answers each question, in their order. Deliveries are looked for only where no person clicked within the window: they would
+/// Loads the touches of each query, in order. Deliveries are read only if there is no human click within the window: they would
 /// not count.
-pub(crate) async fn load(db: &mut PgConnection, asked: &[Asked]) -> sqlx::Result<Vec<Vec<Touch>>> {
-    let mut touches = clicks(&mut *db, asked).await?;
-    let unclicked: Vec<usize> = (0..asked.len()).filter(|place| touches[*place].is_empty()).collect();
-    for (place, touch) in deliveries(db, asked, &unclicked).await? {
-        touches[place].push(touch);
+pub(crate) async fn load_touches(db: &mut PgConnection, queries: &[TouchQuery]) -> sqlx::Result<Vec<Vec<MailTouch>>> {
+    let mut touches = clicks(&mut *db, queries).await?;
+    let unclicked: Vec<usize> = (0..queries.len()).filter(|index| touches[*index].is_empty()).collect();
+    for (index, touch) in deliveries(db, queries, &unclicked).await? {
+        touches[index].push(touch);
     }
     Ok(touches)
 }
 
-fn lines(asked: &[Asked], places: impl IntoIterator<Item = usize>) -> Vec<Line> {
-    places.into_iter().flat_map(|place| asked[place].contacts.iter().map(move |contact| (place, *contact))).collect()
+fn lines(queries: &[TouchQuery], indexes: impl IntoIterator<Item = usize>) -> Vec<QueryContact> {
+    indexes.into_iter().flat_map(|index| queries[index].contacts.iter().map(move |contact| (index, *contact))).collect()
 }
 
-/// Three columns of lines: places, tenants, contacts.
-fn columns(asked: &[Asked], lines: &[Line]) -> (Vec<i32>, Vec<Uuid>, Vec<Uuid>) {
-    let place = |line: &Line| i32::try_from(line.0).unwrap_or(i32::MAX);
+/// Three columns of lines: query indexes, tenants, contacts.
+fn columns(queries: &[TouchQuery], lines: &[QueryContact]) -> (Vec<i32>, Vec<Uuid>, Vec<Uuid>) {
+    let index = |line: &QueryContact| i32::try_from(line.0).unwrap_or(i32::MAX);
     (
-        lines.iter().map(place).collect(),
-        lines.iter().map(|line| asked[line.0].tenant).collect(),
+        lines.iter().map(index).collect(),
+        lines.iter().map(|line| queries[line.0].tenant).collect(),
         lines.iter().map(|line| line.1).collect(),
     )
 }
 
-async fn clicks(db: &mut PgConnection, asked: &[Asked]) -> sqlx::Result<Vec<Vec<Touch>>> {
-    let mut touches = vec![Vec::new(); asked.len()];
-    let lines = lines(asked, 0..asked.len());
-    let (places, tenants, contacts) = columns(asked, &lines);
-    let until: Vec<DateTime<Utc>> = lines.iter().map(|line| asked[line.0].occurred_at).collect();
-    let mails = sqlx::query_file!("queries/clicked_sends.sql", &places, &tenants, &contacts, &until)
+async fn clicks(db: &mut PgConnection, queries: &[TouchQuery]) -> sqlx::Result<Vec<Vec<MailTouch>>> {
+    let mut touches = vec![Vec::new(); queries.len()];
+    let lines = lines(queries, 0..queries.len());
+    let (indexes, tenants, contacts) = columns(queries, &lines);
+    let until: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].occurred_at).collect();
+    let mails = sqlx::query_file!("queries/clicked_sends.sql", &indexes, &tenants, &contacts, &until)
         .fetch_all(&mut *db)
         .await?;
-    // Several outcomes may ask for the same mail: it is read once, from the earliest time asked for.
-    let mut of_mail: BTreeMap<(Uuid, Uuid), (DateTime<Utc>, Vec<Line>)> = BTreeMap::new();
+    // Several outcomes may have touches of the same mail. It is read once, from the earliest time of the queries.
+    let mut of_mail: BTreeMap<(Uuid, Uuid), (DateTime<Utc>, Vec<QueryContact>)> = BTreeMap::new();
     for mail in &mails {
-        let Some(place) = usize::try_from(mail.place).ok().filter(|place| *place < asked.len()) else { continue };
-        let since = asked[place].clicks_since;
+        let Some(index) = usize::try_from(mail.index).ok().filter(|index| *index < queries.len()) else { continue };
+        let since = queries[index].clicks_since;
         let entry = of_mail.entry((mail.tenant_id, mail.send_id)).or_insert((since, Vec::new()));
         entry.0 = entry.0.min(since);
-        entry.1.push((place, mail.contact_id));
+        entry.1.push((index, mail.contact_id));
     }
     if of_mail.is_empty() {
         return Ok(touches);
@@ -79,13 +79,13 @@ async fn clicks(db: &mut PgConnection, asked: &[Asked]) -> sqlx::Result<Vec<Vec<
         sqlx::query_file!("queries/clicks.sql", &tenants, &sends, &months, &batches, &since).fetch_all(db).await?;
     for row in rows {
         let Some((_, lines)) = of_mail.get(&(row.tenant_id, row.send_id)) else { continue };
-        for (place, contact_id) in lines {
-            let question = &asked[*place];
-            if row.at <= question.clicks_since || row.at > question.occurred_at {
+        for (index, contact_id) in lines {
+            let query = &queries[*index];
+            if row.at <= query.clicks_since || row.at > query.occurred_at {
                 continue;
             }
-            touches[*place].push(Touch {
-                rule: Rule::HumanClick,
+            touches[*index].push(MailTouch {
+                rule: CreditRule::HumanClick,
                 send_id: row.send_id,
                 contact_id: *contact_id,
                 campaign_id: row.campaign_id,
@@ -99,20 +99,24 @@ async fn clicks(db: &mut PgConnection, asked: &[Asked]) -> sqlx::Result<Vec<Vec<
     Ok(touches)
 }
 
-async fn deliveries(db: &mut PgConnection, asked: &[Asked], places: &[usize]) -> sqlx::Result<Vec<(usize, Touch)>> {
-    let lines = lines(asked, places.iter().copied());
+async fn deliveries(
+    db: &mut PgConnection,
+    queries: &[TouchQuery],
+    indexes: &[usize],
+) -> sqlx::Result<Vec<(usize, MailTouch)>> {
+    let lines = lines(queries, indexes.iter().copied());
     if lines.is_empty() {
         return Ok(Vec::new());
     }
-    let (places, tenants, contacts) = columns(asked, &lines);
-    let since: Vec<DateTime<Utc>> = lines.iter().map(|line| asked[line.0].deliveries_since).collect();
-    let until: Vec<DateTime<Utc>> = lines.iter().map(|line| asked[line.0].occurred_at).collect();
-    let first: Vec<Uuid> = since.iter().map(|at| first_id(*at - UNDER_WAY_MAX)).collect();
+    let (indexes, tenants, contacts) = columns(queries, &lines);
+    let since: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].deliveries_since).collect();
+    let until: Vec<DateTime<Utc>> = lines.iter().map(|line| queries[line.0].occurred_at).collect();
+    let first: Vec<Uuid> = since.iter().map(|at| first_id(*at - SEND_TIME_MAX)).collect();
     let last: Vec<Uuid> = until.iter().map(|at| first_id(*at + TimeDelta::milliseconds(1))).collect();
     let months = |ids: &[Uuid]| ids.iter().map(|id| month_of(*id)).collect::<Vec<NaiveDate>>();
     let rows = sqlx::query_file!(
         "queries/deliveries.sql",
-        &places,
+        &indexes,
         &tenants,
         &contacts,
         &since,
@@ -124,14 +128,14 @@ async fn deliveries(db: &mut PgConnection, asked: &[Asked], places: &[usize]) ->
     )
     .fetch_all(&mut *db)
     .await?;
-    let kinds = kinds(db, rows.iter().map(|row| (tenant_at(asked, row.place), SendId(row.send_id).batch()))).await?;
+    let kinds = kinds(db, rows.iter().map(|row| (tenant_at(queries, row.index), SendId(row.send_id).batch()))).await?;
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            let place = usize::try_from(row.place).ok()?;
-            let kind = kinds.get(&(tenant_at(asked, row.place), SendId(row.send_id).batch()))?;
-            let touch = Touch {
-                rule: Rule::Delivered,
+            let index = usize::try_from(row.index).ok()?;
+            let kind = kinds.get(&(tenant_at(queries, row.index), SendId(row.send_id).batch()))?;
+            let touch = MailTouch {
+                rule: CreditRule::Delivered,
                 send_id: row.send_id,
                 contact_id: row.contact_id,
                 campaign_id: row.campaign_id,
@@ -140,16 +144,16 @@ async fn deliveries(db: &mut PgConnection, asked: &[Asked], places: &[usize]) ->
                 event_id: Uuid::nil(),
                 evidence: json!({"confirmed": row.confirmed}),
             };
-            Some((place, touch))
+            Some((index, touch))
         })
         .collect())
 }
 
-fn tenant_at(asked: &[Asked], place: i32) -> Uuid {
-    usize::try_from(place).ok().and_then(|place| asked.get(place)).map_or(Uuid::nil(), |asked| asked.tenant)
+fn tenant_at(queries: &[TouchQuery], index: i32) -> Uuid {
+    usize::try_from(index).ok().and_then(|index| queries.get(index)).map_or(Uuid::nil(), |queries| queries.tenant)
 }
 
-/// What sort of mail batches are.
+/// The message kinds of batches.
 async fn kinds(
     db: &mut PgConnection,
     batches: impl Iterator<Item = (Uuid, Uuid)>,
@@ -170,7 +174,7 @@ async fn kinds(
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.kind)).collect())
 }
 
-/// The smallest id that was made at a time: ids begin with their millisecond.
+/// The smallest id of a time: ids begin with their millisecond.
 fn first_id(at: DateTime<Utc>) -> Uuid {
     Uuid::from_u128(u128::from(at.timestamp_millis().max(0).unsigned_abs()) << 80)
 }

@@ -13,64 +13,64 @@ use stage_rig::until;
 use support::Shop;
 
 #[tokio::test]
-async fn the_last_click_is_credited_with_its_evidence_and_the_whole_amount() {
+async fn the_last_click_is_credited_with_the_whole_amount() {
     let shop = Shop::open().await;
     let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
     shop.click(first, 5, 1).await;
     let click = shop.click(second, 3, 2).await;
-    let outcome = shop.tell(json!({"premium_amount": 1250.5, "source_event_id": "p-1"})).await;
+    let outcome = shop.report_outcome(json!({"premium_amount": 1250.5, "source_event_id": "p-1"})).await;
     shop.credit(outcome).await;
     let credits = shop.credits(outcome).await;
     assert_eq!(credits.len(), 1);
     assert_eq!((credits[0].send_id, credits[0].share, credits[0].premium), (second, 1_000_000, Some(12_505_000)));
     assert_eq!(credits[0].evidence["event_id"], json!(click));
     assert_eq!(credits[0].evidence["url"], json!("https://example.com/2"));
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
-async fn without_a_click_by_a_person_the_last_delivery_is_credited_but_not_a_bounced_one() {
+async fn without_a_click_the_last_delivery_is_credited() {
     let shop = Shop::open().await;
     let (early, late) = (shop.mail(&shop.people[0], 6).await, shop.mail(&shop.people[0], 2).await);
     shop.machine_click(late, 1).await;
-    let outcome = shop.tell(json!({})).await;
+    let outcome = shop.report_outcome(json!({})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(late, 1_000_000)]);
     shop.bounce(late).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(early, 1_000_000)], "the mail that bounced was not delivered");
     assert_eq!(shop.reasons(outcome).await, ["first", "late_fact"]);
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
-async fn mail_that_is_no_campaigns_is_credited_too_and_old_mail_is_not() {
+async fn mail_outside_campaigns_is_credited_and_old_mail_is_not() {
     let shop = Shop::open().await;
     shop.mail(&shop.people[0], 8).await;
-    let outcome = shop.tell(json!({"source_event_id": "a"})).await;
+    let outcome = shop.report_outcome(json!({"source_event_id": "a"})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [], "delivered eight days ago");
     let single = shop.single_mail(&shop.people[0], 1).await;
-    let other = shop.tell(json!({"source_event_id": "b"})).await;
+    let other = shop.report_outcome(json!({"source_event_id": "b"})).await;
     shop.credit(other).await;
     assert_eq!(shop.credited(other).await, [(single, 1_000_000)]);
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
 async fn a_late_click_restates_the_credit_and_raises_an_event() {
     let shop = Shop::open().await;
     let (delivered, clicked) = (shop.mail(&shop.people[0], 1).await, shop.mail(&shop.people[0], 20).await);
-    let outcome = shop.tell(json!({"value_cents": 900})).await;
+    let outcome = shop.report_outcome(json!({"value_cents": 900})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(delivered, 1_000_000)]);
     // Told now, and made before the outcome.
     shop.click(clicked, 4, 1).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(clicked, 1_000_000)]);
     // The same mail, again: no restatement, though another click shows it.
     let latest = shop.click(clicked, 2, 2).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credits(outcome).await[0].evidence["event_id"], json!(latest));
     assert_eq!(shop.reasons(outcome).await, ["first", "late_fact"]);
     let told = shop.notices(outcome).await;
@@ -83,37 +83,37 @@ async fn a_late_click_restates_the_credit_and_raises_an_event() {
         }])
     );
     assert!(!told[1].to_string().contains('@'), "no personal data");
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
-async fn clicks_that_are_judged_anew_restate_the_credit() {
+async fn rescored_clicks_restate_the_credit() {
     let shop = Shop::open().await;
     let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
     shop.click(first, 9, 1).await;
     let earlier = shop.click(second, 6, 1).await;
     let later = shop.click(second, 5, 2).await;
-    let outcome = shop.tell(json!({"premium_cents": 500})).await;
+    let outcome = shop.report_outcome(json!({"premium_cents": 500})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
     // The last click was a machine's: the mail was clicked before all the same, and another click shows it.
     shop.judge(second, &[later], true).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credits(outcome).await[0].evidence["event_id"], json!(earlier));
     // So was the other: the mail earns nothing any more.
     shop.judge(second, &[earlier], true).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(first, 1_000_000)]);
     // Both were a person's after all.
     shop.judge(second, &[earlier, later], false).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
     assert_eq!(shop.reasons(outcome).await, ["first", "rescored", "rescored"]);
     let told = shop.notices(outcome).await;
     assert_eq!(told.len(), 3);
     assert_eq!((&told[1]["reason"], &told[1]["after"][0]["send_id"]), (&json!("rescored"), &json!(first)));
     assert_eq!(shop.totals().await, [("bind".to_owned(), 1, 50_000)]);
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
@@ -122,11 +122,11 @@ async fn a_mail_clicked_again_after_another_takes_the_credit_back() {
     let (first, second) = (shop.mail(&shop.people[0], 20).await, shop.mail(&shop.people[0], 10).await);
     shop.click(first, 9, 1).await;
     shop.click(second, 6, 1).await;
-    let outcome = shop.tell(json!({})).await;
+    let outcome = shop.report_outcome(json!({})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
     shop.click(first, 2, 2).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(first, 1_000_000)]);
 }
 
@@ -141,7 +141,7 @@ async fn the_models_divide_exactly_and_a_switch_restates() {
     for (mail, days) in mails.iter().zip([9, 8, 7]) {
         shop.click(*mail, days, 1).await;
     }
-    let outcome = shop.tell(json!({"premium_cents": 100, "value_cents": 100})).await;
+    let outcome = shop.report_outcome(json!({"premium_cents": 100, "value_cents": 100})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(mails[2], 1_000_000)]);
     shop.switch(AttributionModel::FirstTouch).await;
@@ -152,19 +152,20 @@ async fn the_models_divide_exactly_and_a_switch_restates() {
     assert_eq!(credits.iter().filter_map(|credit| credit.premium).sum::<i64>(), Premium::of_cents(100).unwrap().0);
     assert_eq!(credits.iter().filter_map(|credit| credit.value_cents).collect::<Vec<_>>(), [33, 33, 34]);
     assert_eq!(shop.reasons(outcome).await, ["first", "model", "model"]);
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
-async fn the_same_event_told_again_is_the_same_outcome_with_what_it_says_now() {
+async fn a_repeated_event_updates_the_same_outcome() {
     let shop = Shop::open().await;
     let mail = shop.mail(&shop.people[0], 1).await;
     let at = (Utc::now() - TimeDelta::minutes(5)).to_rfc3339();
-    let outcome = shop.tell(json!({"source_event_id": "p-9", "premium_cents": 500, "occurred_at": at})).await;
+    let outcome = shop.report_outcome(json!({"source_event_id": "p-9", "premium_cents": 500, "occurred_at": at})).await;
     shop.credit(outcome).await;
-    assert_eq!(shop.tell(json!({"source_event_id": "p-9", "premium_cents": 500})).await, outcome);
+    assert_eq!(shop.report_outcome(json!({"source_event_id": "p-9", "premium_cents": 500})).await, outcome);
     assert!(!shop.is_due_now(outcome).await, "nothing changed");
-    let changed = shop.tell(json!({"source_event_id": "p-9", "premium_cents": 700, "outcome_type": "premium"})).await;
+    let changed =
+        shop.report_outcome(json!({"source_event_id": "p-9", "premium_cents": 700, "outcome_type": "premium"})).await;
     assert_eq!(changed, outcome);
     shop.credit(outcome).await;
     assert_eq!(shop.credits(outcome).await[0].premium, Some(70_000));
@@ -173,36 +174,37 @@ async fn the_same_event_told_again_is_the_same_outcome_with_what_it_says_now() {
     // The totals moved to the other type, and nothing was left behind.
     let totals = shop.totals().await;
     assert_eq!(totals, [("bind".to_owned(), 0, 0), ("premium".to_owned(), 1, 70_000)]);
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
 async fn an_outcome_finds_its_contact_when_there_is_one() {
     let shop = Shop::open().await;
-    let outcome = shop.tell(json!({"contact_email": "new@example.net", "source_event_id": "early"})).await;
-    let by_number = shop.tell(json!({"contact_email": null, "dot_number": 4711, "source_event_id": "number"})).await;
+    let outcome = shop.report_outcome(json!({"contact_email": "new@example.net", "source_event_id": "early"})).await;
+    let by_number =
+        shop.report_outcome(json!({"contact_email": null, "dot_number": 4711, "source_event_id": "number"})).await;
     shop.credit(outcome).await;
     shop.credit(by_number).await;
     assert_eq!((shop.contact_of(outcome).await, shop.credited(outcome).await), (None, vec![]));
     let person = shop.person("new@example.net").await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.contact_of(outcome).await, Some(person.id));
     sqlx::query("update contacts set dot_number = 4711 where id = $1")
         .bind(person.id)
         .execute(&shop.rig.pool)
         .await
         .unwrap();
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.contact_of(by_number).await, Some(person.id));
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
-async fn of_a_companys_people_the_one_who_was_mailed_is_credited() {
+async fn the_mailed_contact_of_a_company_is_credited() {
     let shop = Shop::open().await;
     sqlx::query("update contacts set dot_number = 77").execute(&shop.rig.pool).await.unwrap();
     let mail = shop.mail(&shop.people[2], 3).await;
-    let outcome = shop.tell(json!({"contact_email": null, "dot_number": 77})).await;
+    let outcome = shop.report_outcome(json!({"contact_email": null, "dot_number": 77})).await;
     assert_eq!(shop.contact_of(outcome).await, Some(shop.people[0].id), "the oldest, until it is credited");
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
@@ -210,7 +212,7 @@ async fn of_a_companys_people_the_one_who_was_mailed_is_credited() {
     // A click by another of them, known late.
     let clicked = shop.mail(&shop.people[1], 9).await;
     shop.click(clicked, 5, 1).await;
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(clicked, 1_000_000)]);
     assert_eq!(shop.contact_of(outcome).await, Some(shop.people[1].id));
 }
@@ -236,12 +238,12 @@ async fn another_tenants_mail_is_never_credited() {
 }
 
 #[tokio::test]
-async fn what_was_never_announced_is_credited_by_the_sweep_and_what_is_settled_rests() {
+async fn the_sweep_credits_unannounced_outcomes_once() {
     let shop = Shop::open().await;
     let mail = shop.mail(&shop.people[0], 1).await;
     let mut outcomes = Vec::new();
     for n in 0..30 {
-        outcomes.push(shop.tell(json!({"source_event_id": format!("e-{n}")})).await);
+        outcomes.push(shop.report_outcome(json!({"source_event_id": format!("e-{n}")})).await);
     }
     for _ in 0..2 {
         attribution::start(&shop.rig.process(), &stage_rig::settings(&[])).await.unwrap();
@@ -258,22 +260,22 @@ async fn what_was_never_announced_is_credited_by_the_sweep_and_what_is_settled_r
     })
     .await;
     assert_eq!(shop.rig.number("select count(*) from late_facts").await, 0);
-    shop.assert_books().await;
+    shop.assert_totals().await;
 }
 
 #[tokio::test]
-async fn a_window_set_for_the_tenant_holds() {
+async fn a_tenants_own_window_is_applied() {
     let shop = Shop::open().await;
     let mail = shop.mail(&shop.people[0], 20).await;
     shop.click(mail, 10, 1).await;
     let policy = Policy { click_days: 9, delivery_days: 0, ..Policy::default() };
     let mut db = shop.rig.pool.acquire().await.unwrap();
     policy.set(&mut db, shop.tenant.id).await.unwrap();
-    let outcome = shop.tell(json!({})).await;
+    let outcome = shop.report_outcome(json!({})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, []);
     Policy { click_days: 11, ..policy }.set(&mut db, shop.tenant.id).await.unwrap();
     assert_eq!(Policy::restate(&mut db, shop.tenant.id, Utc::now() - TimeDelta::days(1)).await.unwrap(), 1);
-    shop.settle().await;
+    shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)]);
 }

@@ -115,7 +115,7 @@ impl Compliance {
     async fn notify_waiting(&self, ended: impl Iterator<Item = &Resolved>) {
         for input in ended {
             if let Some(notify) = &input.notify {
-                self.bus.tell(notify, &Decided { tenant_id: input.tenant_id, batch_id: input.batch_id }).await;
+                self.bus.publish_reply(notify, &Decided { tenant_id: input.tenant_id, batch_id: input.batch_id }).await;
             }
         }
     }

@@ -9,8 +9,8 @@ use runtime::{
 };
 use tokio::sync::Semaphore;
 
-use feedback::provider::{self, Malformed, Told};
-use feedback::report::{self, Arrival, Report};
+use feedback::provider::{self, Malformed, ProviderEvent};
+use feedback::report::{self, Arrival, MailReport};
 
 /// Reads an inbound mail: two octets for where it came to and whether its sender is null, then its head.
 pub(crate) const MAIL: Job = Job { kind: "inbound_mail", run: read_mail };
@@ -21,7 +21,7 @@ pub(crate) async fn mail(
     head: &[u8],
     arrival: Arrival,
     null_sender: bool,
-) -> Result<Report, ReaderError> {
+) -> Result<MailReport, ReaderError> {
     let input = [&[u8::from(arrival == Arrival::Feedback), u8::from(null_sender)], head].concat();
     let report = reader.read(&MAIL, input).await?;
     serde_json::from_slice(&report).map_err(|_| ReaderError::Undecodable)
@@ -49,7 +49,10 @@ pub(crate) enum Unread {
 }
 
 /// Reads a raw event of a provider, on a thread that may block. See [`provider::read`].
-pub(crate) async fn event(provider: &'static str, raw: Vec<u8>) -> Result<Result<Vec<Told>, Malformed>, Unread> {
+pub(crate) async fn event(
+    provider: &'static str,
+    raw: Vec<u8>,
+) -> Result<Result<Vec<ProviderEvent>, Malformed>, Unread> {
     let _permit = EVENTS.acquire().await;
     let read = move || match provider::read(provider, &raw, &Budget::new(provider::LIMITS)) {
         Err(malformed) if malformed.is_transient() => Err(Unread::Spent(Spent::Time)),

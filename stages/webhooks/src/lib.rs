@@ -1,13 +1,13 @@
 //! The webhooks stage: facts become events, for subscribed endpoints and for the bus.
 //!
-//! Whoever writes a fact leaves a note in `outbox`, in the same transaction ([`fan_out`] takes it out again when it is told). An
-//! event's body is written once and never again; deliveries are rows before they are tried ([`dispatch`]).
+//! The transaction that writes a fact also writes a row in `outbox`. [`fan_out`] takes these rows and turns them into events and
+//! deliveries. An event's body is written once and never changes. A delivery is a row before its first attempt ([`dispatch`]).
 
 mod dispatch;
 mod fan_out;
 mod replay;
+mod retention;
 mod stage;
-mod tidy;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use schemas::{Lane, subjects};
 
 use self::{
     dispatch::Dispatcher,
-    fan_out::{FeedDoor, LeftOver},
-    stage::{Look, Webhooks},
+    fan_out::{FeedQueue, PublishFeedNotes},
+    stage::{FanOutSweep, Webhooks},
 };
 
 /// Settings of the webhooks stage.
@@ -40,10 +40,10 @@ pub struct Settings {
     /// Longest wait for an answer, from the first step to its last byte.
     #[arg(long, env = "POSTRIDER_WEBHOOK_TIMEOUT", default_value = "15s", value_parser = humantime::parse_duration)]
     pub webhook_timeout: Duration,
-    /// Requests under way to one endpoint at most, over all processes.
+    /// Most requests in flight to one endpoint, over all processes.
     #[arg(long, env = "POSTRIDER_WEBHOOK_IN_FLIGHT_PER_ENDPOINT", default_value_t = 4)]
     pub webhook_in_flight_per_endpoint: usize,
-    /// Requests under way from one process at most. An endpoint that does not answer holds one for `webhook-timeout`.
+    /// Most requests in flight from one process. An endpoint that does not answer uses one for `webhook-timeout`.
     #[arg(long, env = "POSTRIDER_WEBHOOK_IN_FLIGHT", default_value_t = 1_000)]
     pub webhook_in_flight: usize,
     /// A subscription that has only failed for this long is disabled.
@@ -54,13 +54,13 @@ pub struct Settings {
     pub webhook_keep: Duration,
 }
 
-/// OutcomeNotifier one worker answers at once: they all say the same.
+/// Notifications that one call of the handler answers: they all mean the same.
 const COALESCE: usize = 64;
 
 /// Starts the stage's workers.
 ///
 /// # Errors
-/// None today; the signature is every stage's.
+/// None; all stages have this signature.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let intake = Intake {
         lane: Lane::Priority,
@@ -72,14 +72,16 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     let dispatcher = Dispatcher::start(deps, settings);
     let by_key = deps.by_key.bulk(Webhooks::NAME);
-    let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedDoor::start(deps)));
+    let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedQueue::start(deps)));
     deps.runner.start(Arc::clone(&stage), vec![intake]);
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(Look(stage)));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(LeftOver { by_key: by_key.clone(), bus: deps.bus.clone() }));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(FanOutSweep(stage)));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(PublishFeedNotes { by_key: by_key.clone(), bus: deps.bus.clone() }));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(by_key.clone())));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Bury(by_key)));
-    deps.runner
-        .start_sweep(Webhooks::NAME, Arc::new(tidy::Forget { pool: deps.pool.clone(), keep: settings.webhook_keep }));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(tidy::Measure(deps.pool.clone())));
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::EndDisabledDeliveries(by_key)));
+    deps.runner.start_sweep(
+        Webhooks::NAME,
+        Arc::new(retention::PurgeExpired { pool: deps.pool.clone(), keep: settings.webhook_keep }),
+    );
+    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::MeasureQueue(deps.pool.clone())));
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Replays: what happened in a time is told again to one subscription, also to one that was made later.
+//! Replays: the events of a time range are delivered again to one subscription, even if it was created later.
 //!
-//! Everything of that time that the subscription's `events` name is delivered (again): a receiver that lost its memory needs what
-//! it had been told, and one that did not recognises repetitions by their ids. What is still to be tried is left as it is. A
-//! replay goes in slices, and waits while the subscription has a backlog: the queue stays short, whatever is asked for.
+//! A replay delivers every event of the range that the subscription's `events` name. A receiver that lost its data needs all of
+//! them, and other receivers recognise repeated events by their ids. Deliveries that are still pending are left as they are. A
+//! replay runs in slices and waits while the subscription has a backlog, so the queue stays short for any range.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use uuid::Uuid;
 
 use crate::fan_out::{self, EventKeys, Keys};
 
-/// How soon a replay that was asked for begins.
-const EVERY: Duration = Duration::from_secs(1);
-/// Facts told again in one transaction, about.
+/// How soon a requested replay begins.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// About how many facts are replayed in one transaction.
 const SLICE: usize = 1_000;
-/// A slice of time with more facts than this is cut.
+/// A time slice with more facts than this is shortened.
 const SLICE_MAX: usize = 4 * SLICE;
-/// The slices of time.
+/// The shortest and the longest time slice.
 const STEP_MIN_SECONDS: f64 = 0.001;
 const STEP_MAX_SECONDS: f64 = 7.0 * 24.0 * 3_600.0;
-/// A subscription with so many deliveries waiting gets no more by replay.
+/// A replay waits while its subscription has this many waiting deliveries.
 const BACKLOG_MAX: i64 = 5_000;
-/// The longest one look for facts may take; a longer stretch of time is cut.
-const LOOK_MAX: &str = "5s";
-/// SQLSTATE of a statement that took too long.
+/// The timeout of one search for facts. After a timeout the time slice is shortened.
+const SEARCH_TIMEOUT: &str = "5s";
+/// SQLSTATE of a statement that timed out.
 const QUERY_CANCELED: &str = "57014";
 
 pub(crate) struct Replays(pub PreparedPool);
 
-/// A replay as it stands.
+/// The current row of a replay.
 struct Replay {
     tenant_id: Uuid,
     id: Uuid,
@@ -45,8 +45,8 @@ struct Replay {
     step_seconds: f64,
 }
 
-/// What a slice did: how many deliveries begin because of it, and where the next one goes on.
-struct Slice {
+/// The result of a slice: how many deliveries it started, and where the next slice begins.
+struct ReplaySlice {
     deliveries: i64,
     source: &'static str,
     status: &'static str,
@@ -62,12 +62,12 @@ impl Sweep for Replays {
     }
 
     fn interval(&self) -> Duration {
-        EVERY
+        SWEEP_INTERVAL
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        // In no order: replays take turns.
+        // In random order, so that all replays make progress.
         let Some(row) = sqlx::query!(
             r#"select r.tenant_id, r.id, r.subscription_id, r.since, r.until, r.source, r.cursor_at, r.cursor_id, r.step_seconds,
                       s.status = 'disabled' as "is_over!",
@@ -106,15 +106,15 @@ impl Sweep for Replays {
             "notices" => replay.notices(&mut tx).await?,
             _ => replay.contacts(&mut tx).await?,
         };
-        replay.go_on(&mut tx, &slice).await?;
+        replay.save_progress(&mut tx, &slice).await?;
         tx.commit().await?;
         Ok(1)
     }
 }
 
 impl Replay {
-    fn slice(&self, source: &'static str, deliveries: i64) -> Slice {
-        Slice {
+    fn slice(&self, source: &'static str, deliveries: i64) -> ReplaySlice {
+        ReplaySlice {
             deliveries,
             source,
             status: "running",
@@ -124,34 +124,34 @@ impl Replay {
         }
     }
 
-    fn cancelled(&self) -> Slice {
-        Slice { status: "cancelled", ..self.slice("events", 0) }
+    fn cancelled(&self) -> ReplaySlice {
+        ReplaySlice { status: "cancelled", ..self.slice("events", 0) }
     }
 
-    /// From the beginning, of another table.
-    fn turn_to(&self, source: &'static str, deliveries: i64) -> Slice {
-        Slice { cursor_at: self.since, cursor_id: Uuid::nil(), ..self.slice(source, deliveries) }
+    /// The next slice is the beginning of another table.
+    fn start_table(&self, source: &'static str, deliveries: i64) -> ReplaySlice {
+        ReplaySlice { cursor_at: self.since, cursor_id: Uuid::nil(), ..self.slice(source, deliveries) }
     }
 
-    /// Facts about sends: a stretch of time. There is no index to walk along, only one that finds a time's pages; so the stretch is
-    /// as long as it takes to find about a slice's worth of facts.
-    async fn events(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
+    /// Replays the facts about sends of one time slice. No index orders these facts by time, only a BRIN index finds the pages of a
+    /// time; so the time slice is adapted until it contains about [`SLICE`] facts.
+    async fn events(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
         // Nothing was recorded before the oldest month that is kept.
         let oldest = sqlx::query_scalar!("select oldest_ledger_month()").fetch_one(&mut *db).await?;
         let oldest = oldest.and_then(|month| month.and_hms_opt(0, 0, 0)).map(|at| at.and_utc());
         let from = oldest.map_or(self.cursor_at, |oldest| self.cursor_at.max(oldest));
         if from >= self.until {
-            return Ok(self.turn_to("notices", 0));
+            return Ok(self.start_table("notices", 0));
         }
         let step = TimeDelta::microseconds((self.step_seconds * 1e6) as i64);
         let end = (from + step).min(self.until);
-        let shorter = || Slice {
+        let shorter = || ReplaySlice {
             cursor_at: from,
             step_seconds: (self.step_seconds / 8.0).max(STEP_MIN_SECONDS),
             ..self.slice("events", 0)
         };
         let can_be_cut = self.step_seconds > STEP_MIN_SECONDS;
-        let rows = match self.recorded(db, from, end).await {
+        let rows = match self.find_events(db, from, end).await {
             Err(error) if can_be_cut && is_cancelled(&error) => return Ok(shorter()),
             rows => rows?,
         };
@@ -164,24 +164,26 @@ impl Replay {
             for row in part {
                 keys.push(self.tenant_id, row.0, row.1, row.2);
             }
-            deliveries += self.tell(db, &keys, &Keys::default(), &Keys::default()).await?;
+            deliveries += self.repeat_events(db, &keys, &Keys::default(), &Keys::default()).await?;
         }
         let step_seconds =
             if rows.len() < SLICE { (self.step_seconds * 4.0).min(STEP_MAX_SECONDS) } else { self.step_seconds };
-        Ok(Slice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
+        Ok(ReplaySlice { cursor_at: end, step_seconds, ..self.slice("events", deliveries) })
     }
 
-    /// The tenant's facts that were recorded in a stretch of time: send, id and month. The pages of that time hold all tenants'
-    /// facts, so the statement may not take longer than [`LOOK_MAX`].
-    async fn recorded(
+    /// The tenant's facts that were recorded in a time slice: send, id and month. The pages of that time contain all tenants' facts,
+    /// so the statement has a timeout, [`SEARCH_TIMEOUT`].
+    async fn find_events(
         &self,
         db: &mut PgConnection,
         from: DateTime<Utc>,
         end: DateTime<Utc>,
     ) -> sqlx::Result<Vec<(Uuid, Uuid, NaiveDate)>> {
-        // Rolled back in any case: it changes nothing, and with it goes its time limit.
-        let mut look = db.begin().await?;
-        sqlx::query!("select set_config('statement_timeout', $1, true)", LOOK_MAX).fetch_one(&mut *look).await?;
+        // Always rolled back: it changes nothing, and the rollback ends the timeout.
+        let mut search = db.begin().await?;
+        sqlx::query!("select set_config('statement_timeout', $1, true)", SEARCH_TIMEOUT)
+            .fetch_one(&mut *search)
+            .await?;
         let rows = sqlx::query!(
             // `is true` keeps the planner from reading all of the tenant's facts by their key.
             "select e.send_id, e.id, e.month from events e
@@ -190,13 +192,13 @@ impl Replay {
             from,
             end
         )
-        .fetch_all(&mut *look)
+        .fetch_all(&mut *search)
         .await;
-        look.rollback().await?;
+        search.rollback().await?;
         Ok(rows?.into_iter().map(|row| (row.send_id, row.id, row.month)).collect())
     }
 
-    async fn notices(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
+    async fn notices(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
         let rows: Vec<(DateTime<Utc>, Uuid)> = sqlx::query!(
             "select recorded_at, id from notices
              where tenant_id = $1 and (recorded_at, id) > ($2, $3) and recorded_at < $4
@@ -212,16 +214,16 @@ impl Replay {
         .into_iter()
         .map(|row| (row.recorded_at, row.id))
         .collect();
-        let deliveries = self.tell(db, &EventKeys::default(), &self.keys(&rows), &Keys::default()).await?;
+        let deliveries = self.repeat_events(db, &EventKeys::default(), &self.keys(&rows), &Keys::default()).await?;
         Ok(match rows.last() {
             Some((at, id)) if rows.len() == SLICE => {
-                Slice { cursor_at: *at, cursor_id: *id, ..self.slice("notices", deliveries) }
+                ReplaySlice { cursor_at: *at, cursor_id: *id, ..self.slice("notices", deliveries) }
             }
-            _ => self.turn_to("contacts", deliveries),
+            _ => self.start_table("contacts", deliveries),
         })
     }
 
-    async fn contacts(&self, db: &mut PgConnection) -> Result<Slice, StageError> {
+    async fn contacts(&self, db: &mut PgConnection) -> Result<ReplaySlice, StageError> {
         let rows: Vec<(DateTime<Utc>, Uuid)> = sqlx::query!(
             "select created_at, id from contacts
              where tenant_id = $1 and (created_at, id) > ($2, $3) and created_at < $4
@@ -237,12 +239,12 @@ impl Replay {
         .into_iter()
         .map(|row| (row.created_at, row.id))
         .collect();
-        let deliveries = self.tell(db, &EventKeys::default(), &Keys::default(), &self.keys(&rows)).await?;
+        let deliveries = self.repeat_events(db, &EventKeys::default(), &Keys::default(), &self.keys(&rows)).await?;
         Ok(match rows.last() {
             Some((at, id)) if rows.len() == SLICE => {
-                Slice { cursor_at: *at, cursor_id: *id, ..self.slice("contacts", deliveries) }
+                ReplaySlice { cursor_at: *at, cursor_id: *id, ..self.slice("contacts", deliveries) }
             }
-            _ => Slice { status: "completed", ..self.slice("contacts", deliveries) },
+            _ => ReplaySlice { status: "completed", ..self.slice("contacts", deliveries) },
         })
     }
 
@@ -252,18 +254,18 @@ impl Replay {
         keys
     }
 
-    async fn tell(
+    async fn repeat_events(
         &self,
         db: &mut PgConnection,
         events: &EventKeys,
         notices: &Keys,
         contacts: &Keys,
     ) -> Result<i64, StageError> {
-        let told = fan_out::read(db, events, notices, contacts).await?;
-        fan_out::repeat(db, self.tenant_id, self.subscription_id, &told).await
+        let pending = fan_out::read_pending_events(db, events, notices, contacts).await?;
+        fan_out::replay_events(db, self.tenant_id, self.subscription_id, &pending).await
     }
 
-    async fn go_on(&self, db: &mut PgConnection, slice: &Slice) -> sqlx::Result<()> {
+    async fn save_progress(&self, db: &mut PgConnection, slice: &ReplaySlice) -> sqlx::Result<()> {
         sqlx::query!(
             "update webhook_replays
              set source = $3, status = $4, cursor_at = $5, cursor_id = $6, step_seconds = $7, deliveries = deliveries + $8,
@@ -297,7 +299,7 @@ mod tests {
     use super::Replays;
 
     #[tokio::test]
-    async fn a_replay_looks_through_no_time_that_the_ledger_does_not_have() {
+    async fn a_replay_starts_at_the_oldest_month_of_the_ledger() {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
         sqlx::query(

@@ -1,4 +1,4 @@
-//! Hearing that there is something to tell: by the bell, and by looking.
+//! The webhooks stage: fans facts out when a notification arrives, and with a sweep.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,30 +9,30 @@ use schemas::FactsAnnounced;
 
 use crate::{
     dispatch::Dispatcher,
-    fan_out::{self, Done, FeedDoor, Taken},
+    fan_out::{self, FanOutResult, FeedQueue, Taken},
 };
 
-/// How soon facts are found that nobody rang for.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How soon the sweep finds facts without a notification.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The stage: whoever hears the bell tells all there is.
+/// The webhooks stage. Each notification makes a worker fan out all waiting facts.
 pub(crate) struct Webhooks {
     by_key: PreparedPool,
     dispatcher: Dispatcher,
-    feed: FeedDoor,
+    feed: FeedQueue,
 }
 
 impl Webhooks {
-    pub fn new(by_key: PreparedPool, dispatcher: Dispatcher, feed: FeedDoor) -> Self {
+    pub fn new(by_key: PreparedPool, dispatcher: Dispatcher, feed: FeedQueue) -> Self {
         Self { by_key, dispatcher, feed }
     }
 
-    /// Tells what one transaction takes.
-    async fn once(&self) -> Result<Taken, StageError> {
-        let Done { taken, fresh, feed } = fan_out::tell(&self.by_key).await?;
-        self.dispatcher.hand_over(fresh);
+    /// Fans out the facts of one transaction.
+    async fn fan_out_once(&self) -> Result<Taken, StageError> {
+        let FanOutResult { taken, fresh, feed } = fan_out::fan_out_notes(&self.by_key).await?;
+        self.dispatcher.offer_fresh(fresh);
         if let Some(feed) = feed {
-            self.feed.hand_over(feed).await;
+            self.feed.enqueue(feed).await;
         }
         Ok(taken)
     }
@@ -45,7 +45,7 @@ impl Stage for Webhooks {
     type Input = FactsAnnounced;
 
     async fn handle(&self, _inputs: &[FactsAnnounced]) -> Result<Vec<Publication>, StageError> {
-        while self.once().await?.is_full {}
+        while self.fan_out_once().await?.is_full {}
         Ok(Vec::new())
     }
 
@@ -54,20 +54,20 @@ impl Stage for Webhooks {
     }
 }
 
-/// A bell may be lost, and facts may be committed where nobody rings.
-pub(crate) struct Look(pub Arc<Webhooks>);
+/// The sweep for facts whose notification was lost or never sent.
+pub(crate) struct FanOutSweep(pub Arc<Webhooks>);
 
 #[async_trait]
-impl Sweep for Look {
+impl Sweep for FanOutSweep {
     fn name(&self) -> &'static str {
-        "look"
+        "fan_out"
     }
 
     fn interval(&self) -> Duration {
-        LOOK_EVERY
+        SWEEP_INTERVAL
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        Ok(self.0.once().await?.notes as u64)
+        Ok(self.0.fan_out_once().await?.notes as u64)
     }
 }

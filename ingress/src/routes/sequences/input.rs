@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use runtime::outbound::Rules;
+use runtime::outbound::TargetRules;
 use schemas::action::{Action, CONTACT_FIELDS, Decode, UpdateField};
 use schemas::delay;
 use schemas::{Address, DelayUnit, StepType};
@@ -318,7 +318,7 @@ mod tests {
     fn faults_of(step: &Value) -> Vec<(String, String)> {
         let body = json!({"name": "Welcome", "steps": [{"step_type": "wait"}, step]});
         let Value::Object(body) = body else { unreachable!() };
-        let rules = Rules::default();
+        let rules = TargetRules::default();
         let fields = BTreeMap::from([("plan".to_owned(), FieldType::String), ("seats".to_owned(), FieldType::Number)]);
         let known = Known { fields, rules: &rules };
         match json::decode::<CreateBody>(body).and_then(|body| body.validate(&known)) {

@@ -1,6 +1,6 @@
 //! What may be subscribed to, and where to: checked as they are given.
 
-use runtime::outbound::Rules;
+use runtime::outbound::TargetRules;
 use schemas::EventType;
 
 use super::supported_events;
@@ -16,7 +16,7 @@ pub(super) struct Wanted<'a> {
 
 impl Faults {
     /// An address that deliveries may go to, in its canonical form. Where a name leads is judged at each dial.
-    pub(super) fn target(&mut self, path: &str, text: &str, rules: &Rules) -> Option<String> {
+    pub(super) fn target(&mut self, path: &str, text: &str, rules: &TargetRules) -> Option<String> {
         // A parser of URLs passes over white space and line breaks; whoever wrote them meant something else.
         if text.chars().any(|letter| letter.is_whitespace() || letter.is_control()) {
             self.add(path, "invalid", "must not contain white space or control characters");
@@ -78,9 +78,9 @@ mod tests {
     #[test]
     fn an_address_is_kept_in_its_canonical_form() {
         let mut faults = Faults::default();
-        let kept = faults.target("url", "HTTPS://Bücher.Example:443/Hook?a=b", &Rules::default());
+        let kept = faults.target("url", "HTTPS://Bücher.Example:443/Hook?a=b", &TargetRules::default());
         assert_eq!(kept.as_deref(), Some("https://xn--bcher-kva.example/Hook?a=b"));
-        assert_eq!(faults.target("url", "https://127.0.0.1/", &Rules::default()), None);
+        assert_eq!(faults.target("url", "https://127.0.0.1/", &TargetRules::default()), None);
         assert_eq!(faults.finish().unwrap_err().fields[0].code, "address_not_allowed");
     }
 
@@ -91,7 +91,7 @@ mod tests {
     #[case("https://example.com/\r\nX: y")]
     fn an_address_with_white_space_is_refused(#[case] text: &str) {
         let mut faults = Faults::default();
-        assert_eq!(faults.target("url", text, &Rules::default()), None);
+        assert_eq!(faults.target("url", text, &TargetRules::default()), None);
         assert_eq!(faults.finish().unwrap_err().fields[0].code, "invalid");
     }
 }

@@ -1,6 +1,6 @@
-//! `postrider dead list|show|replay|drop`: what was set aside, why, and what to do with it.
+//! `postrider dead list|show|replay|drop`: dead letters, their reasons, and what to do with them.
 
-mod letters;
+mod dead_letters;
 
 use std::time::Duration;
 
@@ -10,30 +10,31 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use self::letters::{Letters, record};
+use self::dead_letters::{DeadLetters, record};
 use crate::{
+    invocation,
+    invocation::AuditEntry,
     operator::{self, BusArgs, DatabaseArgs},
-    progress, who,
-    who::Act,
+    progress,
 };
 
 /// Dead letters.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct DeadArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
     bus: BusArgs,
     #[command(subcommand)]
-    command: Command,
+    command: DeadCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum DeadCommand {
     /// Lists dead letters, oldest first.
     List {
         #[command(flatten)]
-        filter: Filter,
+        filter: DeadLetterFilter,
         /// At most this many.
         #[arg(long, default_value_t = 50)]
         limit: usize,
@@ -47,14 +48,14 @@ enum Command {
         number: u64,
     },
     /// Publishes dead letters to the subject they came from and removes them here.
-    Replay(Choice),
+    Replay(DeadLetterChoice),
     /// Removes dead letters for good.
-    Drop(Choice),
+    Drop(DeadLetterChoice),
 }
 
-/// Which dead letters. All that is given must fit.
+/// Selects dead letters that match all given filters.
 #[derive(Debug, Default, clap::Args)]
-struct Filter {
+struct DeadLetterFilter {
     /// Of this stage only.
     #[arg(long)]
     stage: Option<String>,
@@ -76,52 +77,52 @@ struct Filter {
 }
 
 #[derive(Debug, clap::Args)]
-struct Choice {
+struct DeadLetterChoice {
     /// Their numbers.
     numbers: Vec<u64>,
     /// Every one that matches the filters.
     #[arg(long, conflicts_with = "numbers")]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadLetterFilter,
     /// At most this many of them, the oldest first.
     #[arg(long, requires = "all")]
     limit: Option<usize>,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
     let bus = args.bus.connect().await?;
-    let letters = Letters::open(&bus).await?;
+    let dead_letters = DeadLetters::open(&bus).await?;
     match &args.command {
-        Command::List { filter, limit, all } => {
+        DeadCommand::List { filter, limit, all } => {
             let limit = if *all { usize::MAX } else { *limit };
-            let found = letters.select(filter, limit).await?;
+            let found = dead_letters.select(filter, limit).await?;
             let records: Vec<Value> = found.iter().map(record).collect();
             operator::print(&records, &["number", "at", "stage", "reason", "attempts", "detail"]);
             Ok(())
         }
-        Command::Show { number } => {
-            let letter = letters.get(*number).await?;
+        DeadCommand::Show { number } => {
+            let letter = dead_letters.get(*number).await?;
             let mut record = record(&letter);
             record["body"] = serde_json::from_slice(&letter.payload)
                 .unwrap_or_else(|_| json!(String::from_utf8_lossy(&letter.payload)));
             operator::show(&record)
         }
-        Command::Replay(choice) => clear(&args, &letters, choice, Way::Replay).await,
-        Command::Drop(choice) => clear(&args, &letters, choice, Way::Drop).await,
+        DeadCommand::Replay(choice) => clear(&args, &dead_letters, choice, ClearAction::Replay).await,
+        DeadCommand::Drop(choice) => clear(&args, &dead_letters, choice, ClearAction::Drop).await,
     }
 }
 
-/// What becomes of dead letters.
+/// What to do with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ClearAction {
     Replay,
     Drop,
 }
 
-impl Way {
-    /// The act's name, and what it has done.
-    fn words(self) -> (&'static str, &'static str) {
+impl ClearAction {
+    /// The audited action, and the word for its result.
+    fn labels(self) -> (&'static str, &'static str) {
         match self {
             Self::Replay => ("dead.replay", "replayed"),
             Self::Drop => ("dead.drop", "dropped"),
@@ -129,54 +130,64 @@ impl Way {
     }
 }
 
-/// Removes the chosen ones here; before that, replays them.
-async fn clear(args: &Args, letters: &Letters<'_>, choice: &Choice, way: Way) -> anyhow::Result<()> {
+/// Removes the chosen dead letters; before that, replays them if asked to.
+async fn clear(
+    args: &DeadArgs,
+    dead_letters: &DeadLetters<'_>,
+    choice: &DeadLetterChoice,
+    action: ClearAction,
+) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
-    let chosen = chosen(letters, choice).await?;
-    let (action, done) = way.words();
+    let chosen = chosen(dead_letters, choice).await?;
+    let (action, done) = action.labels();
     let bar = progress::bar(chosen.len() as u64, done);
     let mut cleared = Vec::with_capacity(chosen.len());
     let mut failed = None;
     for letter in &chosen {
-        if let Err(error) = clear_one(letters, letter, way).await {
+        if let Err(error) = clear_one(dead_letters, letter, action).await {
             failed = Some(error);
             break;
         }
         cleared.push(letter.sequence);
         bar.inc(1);
         bar.suspend(|| {
-            operator::say(&json!({"number": letter.sequence, "done": done}), &format!("{done} {}", letter.sequence))
+            operator::print_result(
+                &json!({"number": letter.sequence, "done": done}),
+                &format!("{done} {}", letter.sequence),
+            )
         });
     }
     bar.finish_and_clear();
-    // What was done is written down, also where the rest was not.
+    // Audited also if some failed.
     let outcome = format!("{done} {} of {}", cleared.len(), chosen.len());
     let detail = Some(json!({"numbers": cleared}));
     let mut db = pool.acquire().await?;
-    Act { action, subject: "dead letters", outcome: Some(&outcome), detail, ..Act::default() }.audit(&mut db).await?;
-    if !who::wants_json() && chosen.is_empty() {
+    AuditEntry { action, subject: "dead letters", outcome: Some(&outcome), detail, ..AuditEntry::default() }
+        .audit(&mut db)
+        .await?;
+    if !invocation::wants_json() && chosen.is_empty() {
         println!("none fits");
     }
     failed.map_or(Ok(()), Err)
 }
 
-async fn clear_one(letters: &Letters<'_>, letter: &StreamMessage, way: Way) -> anyhow::Result<()> {
-    if way == Way::Replay {
-        letters.replay(letter).await?;
+async fn clear_one(dead_letters: &DeadLetters<'_>, letter: &StreamMessage, action: ClearAction) -> anyhow::Result<()> {
+    if action == ClearAction::Replay {
+        dead_letters.replay(letter).await?;
     }
-    letters.remove(letter.sequence).await
+    dead_letters.remove(letter.sequence).await
 }
 
-async fn chosen(letters: &Letters<'_>, choice: &Choice) -> anyhow::Result<Vec<StreamMessage>> {
+async fn chosen(dead_letters: &DeadLetters<'_>, choice: &DeadLetterChoice) -> anyhow::Result<Vec<StreamMessage>> {
     if choice.all {
-        return letters.select(&choice.filter, choice.limit.unwrap_or(usize::MAX)).await;
+        return dead_letters.select(&choice.filter, choice.limit.unwrap_or(usize::MAX)).await;
     }
     if choice.numbers.is_empty() {
         bail!("name the dead letters by number, or say --all");
     }
     let mut found = Vec::with_capacity(choice.numbers.len());
     for number in &choice.numbers {
-        found.push(letters.get(*number).await?);
+        found.push(dead_letters.get(*number).await?);
     }
     Ok(found)
 }

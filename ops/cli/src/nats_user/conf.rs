@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::rights::{self, FOLLOW, ROLES, Rights};
+use super::rights::{self, FOLLOW, NatsRights, ROLES};
 
 /// The consumer every product may have.
 pub(super) const CONSUMER: &str = "events";
@@ -110,7 +110,7 @@ pub(super) fn template() -> String {
     product("@PRODUCT@", "@ENVIRONMENT@", &[CONSUMER.to_owned()], "@NKEY@")
 }
 
-fn user(nkey: &str, rights: &Rights) -> String {
+fn user(nkey: &str, rights: &NatsRights) -> String {
     let mut text = format!("            {{ nkey: {nkey}, permissions: {{\n                publish: {{ allow: [\n");
     for subject in &rights.publish {
         let _ = writeln!(text, "                    \"{subject}\"");

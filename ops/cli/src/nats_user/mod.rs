@@ -25,16 +25,16 @@ const CONSUMER_MAX: usize = 32;
 
 /// Users of the NATS servers: keys, and the configuration with their rights.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct NatsUserArgs {
     /// One JSON object instead of the configuration's text.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: NatsUserCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum NatsUserCommand {
     /// A product's user in one environment: publishes its requests and calls, hears its events.
     Product(Product),
     /// The user of a process: audience … sequencing, ingress, `engine_all` (all of them), operator, sys.
@@ -80,15 +80,15 @@ struct Pair {
     public_key: Option<String>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub fn run(args: NatsUserArgs) -> anyhow::Result<()> {
     match args.command {
-        Command::Product(product) => add_product(&product, args.json),
-        Command::Stage(stage) => add_stage(&stage, args.json),
-        Command::Accounts => {
+        NatsUserCommand::Product(product) => add_product(&product, args.json),
+        NatsUserCommand::Stage(stage) => add_stage(&stage, args.json),
+        NatsUserCommand::Accounts => {
             print!("{}", conf::accounts());
             Ok(())
         }
-        Command::Template => {
+        NatsUserCommand::Template => {
             print!("{}", conf::template());
             Ok(())
         }

@@ -1,39 +1,39 @@
-//! Who may say and hear what on the bus: the one table that `ops/nats` is written from.
+//! Which user may publish and subscribe to which subjects: the table that `ops/nats` is generated from.
 
 use schemas::{
     DirectKind,
     subjects::{self, stream},
 };
 
-/// What a user may do.
+/// The permissions of a NATS user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Rights {
+pub(super) struct NatsRights {
     /// Subjects it may publish to.
     pub publish: Vec<String>,
     /// Subjects it may listen to.
     pub subscribe: Vec<String>,
-    /// Whether it may answer, under whatever subject it was asked for an answer.
+    /// True if it may reply on any reply subject of a request.
     pub responds: bool,
 }
 
 /// A process of the engine, or a person who runs it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Role {
+pub(super) struct NatsRole {
     /// Its name: as `postrider stage` has it, or `ingress`, `engine_all`, `operator`.
     pub name: &'static str,
     /// What it does, for the file.
     pub about: &'static str,
     /// Streams it reads, and through which durable consumer.
     reads: &'static [(&'static str, &'static str)],
-    /// What it says, beside what every process says.
-    says: &'static [&'static str],
-    /// What it hears, beside what every process hears.
-    hears: &'static [&'static str],
+    /// Subjects it publishes to, besides those of every process.
+    publishes: &'static [&'static str],
+    /// Subjects it subscribes to, besides those of every process.
+    subscribes: &'static [&'static str],
 }
 
 /// The engine's processes.
-pub(super) const ROLES: &[Role] = &[
-    Role {
+pub(super) const ROLES: &[NatsRole] = &[
+    NatsRole {
         name: "audience",
         about: "accepted requests in, batches out",
         reads: &[
@@ -41,60 +41,60 @@ pub(super) const ROLES: &[Role] = &[
             (stream::ACCEPTED, "audience-arrays"),
             (stream::ACCEPTED, "audience-bulk"),
         ],
-        says: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
-        hears: &[],
+        publishes: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "compliance",
         about: "batches in, those who may be mailed out",
         reads: &[(stream::RESOLVED, "compliance-priority"), (stream::RESOLVED, "compliance-bulk")],
-        says: &["mail.v1.cleared.*"],
-        hears: &[],
+        publishes: &["mail.v1.cleared.*"],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "rendering",
         about: "recipients in, their mail out",
         reads: &[(stream::CLEARED, "rendering-priority"), (stream::CLEARED, "rendering-bulk")],
-        says: &["mail.v1.rendered.*"],
-        hears: &[],
+        publishes: &["mail.v1.rendered.*"],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "delivery",
         about: "mail in; the sandbox's facts out",
         reads: &[(stream::RENDERED, "delivery-priority"), (stream::RENDERED, "delivery-bulk")],
-        // It moves the ledger's mark: who sends mail says how far the ledger has come.
-        says: &["mail.v1.signal.sandbox", subjects::MARK],
-        hears: &[],
+        // It increments the ledger's epoch: only a process that sends mail publishes it.
+        publishes: &["mail.v1.signal.sandbox", subjects::MARK],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "engagement",
         about: "opens, clicks, bounces, replies in",
         reads: &[(stream::SIGNALS, "engagement-priority"), (stream::SIGNALS, "engagement-bulk")],
-        says: &["mail.v1.signal.inbound"],
-        hears: &[],
+        publishes: &["mail.v1.signal.inbound"],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "attribution",
         about: "outcomes in",
         reads: &[(stream::ACCEPTED, "attribution-priority")],
-        says: &[],
-        hears: &[],
+        publishes: &[],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "webhooks",
         about: "facts in, events out",
         reads: &[(stream::FACTS, "webhooks-priority")],
-        says: &["mail.v1.event.>", subjects::DELIVERIES_DUE],
-        hears: &[subjects::DELIVERIES_DUE],
+        publishes: &["mail.v1.event.>", subjects::DELIVERIES_DUE],
+        subscribes: &[subjects::DELIVERIES_DUE],
     },
-    Role {
+    NatsRole {
         name: "sequencing",
         about: "due times in, mail out",
         reads: &[],
-        says: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
-        hears: &[],
+        publishes: &["mail.v1.resolved.*", "mail.v1.accepted.*.*.*"],
+        subscribes: &[],
     },
-    Role {
+    NatsRole {
         name: "ingress",
         about: "direct requests in; accepted requests and signals out, answers of stages in; serves products' calls",
         reads: &[
@@ -102,7 +102,7 @@ pub(super) const ROLES: &[Role] = &[
             (stream::REQUESTS, "ingress-transactional"),
             (stream::REQUESTS, "ingress-launches"),
         ],
-        says: &[
+        publishes: &[
             // A request of a kind there is not is told and removed: no consumer takes it.
             "$JS.API.STREAM.MSG.DELETE.MAIL_REQUESTS",
             "mail.v1.accepted.*.*.*",
@@ -114,7 +114,7 @@ pub(super) const ROLES: &[Role] = &[
             "$JS.API.CONSUMER.CREATE.MAIL_EVENTS.>",
             "$JS.API.CONSUMER.DELETE.MAIL_EVENTS.*",
         ],
-        hears: &["mail.v1.reply.*", "mail.v1.api.>", "$SRV.>"],
+        subscribes: &["mail.v1.reply.*", "mail.v1.api.>", "$SRV.>"],
     },
 ];
 
@@ -126,9 +126,9 @@ const ANSWERS: &str = "ingress";
 /// The user of a process that runs several stages.
 const ENGINE_ALL: &str = "engine_all";
 
-impl Role {
+impl NatsRole {
     /// What it may do.
-    pub fn rights(&self) -> Rights {
+    pub fn rights(&self) -> NatsRights {
         let mut publish: Vec<String> = STREAMS.map(str::to_owned).to_vec();
         for (stream, durable) in self.reads {
             publish.extend([
@@ -150,21 +150,21 @@ impl Role {
                 format!("$JS.API.DIRECT.GET.{stream}.>"),
             ]);
         }
-        publish.extend(self.says.iter().map(|subject| (*subject).to_owned()));
+        publish.extend(self.publishes.iter().map(|subject| (*subject).to_owned()));
         publish.extend([
             subjects::fact(self.name),
             subjects::dead(self.name),
             subjects::reply("*"),
             subjects::control_answer("*"),
         ]);
-        let hears = [subjects::CONTROL].into_iter().chain(self.hears.iter().copied()).map(str::to_owned);
-        let subscribe = std::iter::once(format!("{}.>", subjects::inbox(self.name))).chain(hears).collect();
-        Rights { publish, subscribe, responds: self.name == ANSWERS }
+        let subscribes = [subjects::CONTROL].into_iter().chain(self.subscribes.iter().copied()).map(str::to_owned);
+        let subscribe = std::iter::once(format!("{}.>", subjects::inbox(self.name))).chain(subscribes).collect();
+        NatsRights { publish, subscribe, responds: self.name == ANSWERS }
     }
 }
 
 /// One process that runs the ingress and every stage.
-pub(super) fn engine_all() -> Rights {
+pub(super) fn engine_all() -> NatsRights {
     let publish = STREAMS.into_iter().chain([
         "$JS.API.CONSUMER.NAMES.*",
         "$JS.API.CONSUMER.CREATE.>",
@@ -177,18 +177,21 @@ pub(super) fn engine_all() -> Rights {
         "$JS.ACK.>",
         "mail.v1.>",
     ]);
-    let hears = ["mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
+    let subscribes = ["mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
     // A process of one stage may be given this user, too.
     let inboxes = ROLES.iter().map(|role| role.name).chain([ENGINE_ALL]);
-    Rights {
+    NatsRights {
         publish: publish.map(str::to_owned).collect(),
-        subscribe: inboxes.map(|role| format!("{}.>", subjects::inbox(role))).chain(hears.map(str::to_owned)).collect(),
+        subscribe: inboxes
+            .map(|role| format!("{}.>", subjects::inbox(role)))
+            .chain(subscribes.map(str::to_owned))
+            .collect(),
         responds: true,
     }
 }
 
 /// People who run the engine: `postrider streams`, `postrider dead`, the levers, the nats tool.
-pub(super) fn operator() -> Rights {
+pub(super) fn operator() -> NatsRights {
     let publish = [
         "$JS.API.>",
         "$JS.ACK.>",
@@ -204,7 +207,7 @@ pub(super) fn operator() -> Rights {
         subjects::MARK,
     ];
     let subscribe = ["_INBOX.>", "mail.v1.>"];
-    Rights {
+    NatsRights {
         publish: publish.map(str::to_owned).to_vec(),
         subscribe: subscribe.map(str::to_owned).to_vec(),
         responds: false,
@@ -216,7 +219,7 @@ pub(super) fn operator() -> Rights {
 pub(super) const FOLLOW: &str = "mail.v1.follow";
 
 /// A product's own programs: in its own name, and nothing else. Of JetStream it reaches its own consumers of its own events.
-pub(super) fn product(product: &str, environment: &str, consumers: &[String]) -> Rights {
+pub(super) fn product(product: &str, environment: &str, consumers: &[String]) -> NatsRights {
     // The kinds there are, and no others: what nobody takes would stand in the stream until it is looked for.
     let kinds = DirectKind::ALL.iter().map(|kind| format!("mail.v1.request.{product}.{environment}.{kind}"));
     let mut publish: Vec<String> = kinds.collect();
@@ -233,7 +236,7 @@ pub(super) fn product(product: &str, environment: &str, consumers: &[String]) ->
             format!("$JS.ACK.{durable}.>"),
         ]);
     }
-    Rights {
+    NatsRights {
         publish,
         subscribe: vec![
             format!("mail.v1.event.{product}.{environment}.>"),
@@ -266,7 +269,7 @@ mod tests {
         }
     }
 
-    fn may_publish(rights: &Rights, subject: &str) -> bool {
+    fn may_publish(rights: &NatsRights, subject: &str) -> bool {
         rights.publish.iter().any(|pattern| covers(pattern, subject))
     }
 
@@ -284,9 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_runs_mail_may_take_messages_out_of_a_stream() {
-        for rights in
-            ROLES.iter().map(Role::rights).chain([engine_all(), product("acme", "production", &["events".to_owned()])])
+    fn no_mail_process_may_remove_messages_from_a_stream() {
+        for rights in ROLES
+            .iter()
+            .map(NatsRole::rights)
+            .chain([engine_all(), product("acme", "production", &["events".to_owned()])])
         {
             for subject in [
                 "$JS.API.STREAM.PURGE.MAIL_EVENTS",
@@ -300,7 +305,7 @@ mod tests {
 
     #[test]
     fn only_operators_make_and_change_streams() {
-        for rights in ROLES.iter().map(Role::rights).chain([engine_all()]) {
+        for rights in ROLES.iter().map(NatsRole::rights).chain([engine_all()]) {
             for subject in ["$JS.API.STREAM.CREATE.MAIL_REQUESTS", "$JS.API.STREAM.UPDATE.MAIL_REQUESTS"] {
                 assert!(!may_publish(&rights, subject), "{subject}");
             }
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_has_an_inbox_of_its_own_and_only_the_ingress_answers_where_it_is_asked_to() {
+    fn each_role_has_an_own_inbox_and_only_the_ingress_replies() {
         for role in ROLES {
             let rights = role.rights();
             let inboxes: Vec<&String> =

@@ -10,16 +10,17 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
+    find_tenant,
+    invocation::AuditEntry,
     operator::{self, DatabaseArgs},
-    progress, seek,
-    who::Act,
+    progress,
 };
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 use ledger::requeue::{self, RequeueScope as Scope};
 
 /// Rings again for work that does not move.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RequeueArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     /// Decides the sends among them whose outcome is in doubt. Needs a reason: what the relay's log says of them.
@@ -54,7 +55,7 @@ enum What {
     },
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let scope = find(&pool, args.what).await?;
     let rung = requeue::requeue(&pool, &scope, args.now).await?;
@@ -73,7 +74,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let words = rung.summary(decided, args.unknown_as, in_doubt);
     let mut db = pool.acquire().await?;
     let subject = scope.subject();
-    let act = Act {
+    let entry = AuditEntry {
         tenant: Some(scope.tenant()),
         action: "requeue",
         subject: &subject,
@@ -83,12 +84,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             json!({"rung": rung.batches, "decided": decided, "as": args.unknown_as.map(OperatorOutcome::as_str)}),
         ),
     };
-    act.audit(&mut db).await?;
+    entry.audit(&mut db).await?;
     let record = json!({
         "what": subject, "tenant": scope.tenant(), "rung": rung.batches, "requests": rung.requests, "brought_forward": rung.forward,
         "left_alone": rung.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
-    operator::say(&record, &words);
+    operator::print_result(&record, &words);
     Ok(())
 }
 
@@ -99,11 +100,13 @@ async fn find(pool: &PgPool, what: What) -> anyhow::Result<Scope> {
             if id != schemas::SendId(id).batch() {
                 bail!("this is no batch's id; is it a send's?");
             }
-            Scope::Batch { tenant: seek::batch(&mut db, id).await?.context("no such batch")?, id }
+            Scope::Batch { tenant: find_tenant::of_batch(&mut db, id).await?.context("no such batch")?, id }
         }
-        What::Send { id } => Scope::Send { tenant: seek::send(&mut db, id).await?.context("no such send")?, id },
+        What::Send { id } => {
+            Scope::Send { tenant: find_tenant::of_send(&mut db, id).await?.context("no such send")?, id }
+        }
         What::Campaign { id } => {
-            Scope::Campaign { tenant: seek::campaign(&mut db, id).await?.context("no such campaign")?, id }
+            Scope::Campaign { tenant: find_tenant::of_campaign(&mut db, id).await?.context("no such campaign")?, id }
         }
     })
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{operator, progress, who::Act};
+use crate::{operator, progress, invocation::AuditEntry};
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
 /// Everything that is not decided. After a restore nobody holds what the ledger says is claimed or fenced.
@@ -46,14 +46,21 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool, reason:
     if !dry_run {
         let mut db = pool.acquire().await?;
         let detail = Some(json!({"read": ids.len(), "marked": marked}));
-        Act { action: "restore.reconcile", subject: "ledger", reason, outcome: Some(&words), detail, ..Act::default() }
-            .audit(&mut db)
-            .await?;
+        AuditEntry {
+            action: "restore.reconcile",
+            subject: "ledger",
+            reason,
+            outcome: Some(&words),
+            detail,
+            ..AuditEntry::default()
+        }
+        .audit(&mut db)
+        .await?;
     }
     let record = json!({
         "read": ids.len(), "in_open_batches": shown.len(), "elsewhere": elsewhere, "marked": marked, "dry_run": dry_run,
     });
-    operator::say(&record, &words);
+    operator::print_result(&record, &words);
     Ok(())
 }
 

@@ -13,24 +13,25 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use crate::{
-    lever, operator,
+    invocation::{self, AuditEntry},
+    operator,
     operator::{BusArgs, DatabaseArgs},
-    who::{self, Act},
+    pause,
 };
 
 /// After a restore.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RestoreArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
     bus: BusArgs,
     #[command(subcommand)]
-    command: Command,
+    command: RestoreCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum RestoreCommand {
     /// Whether the ledger is held, what time is missing, and what is open that may have been sent in it.
     Status,
     /// Holds the ledger: delivery, webhooks and sequencing start nothing, in every process, from now on.
@@ -59,22 +60,22 @@ enum Command {
     },
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match args.command {
-        Command::Status => status::print(&pool).await,
-        Command::Begin { reason } => {
+        RestoreCommand::Status => status::print(&pool).await,
+        RestoreCommand::Begin { reason } => {
             begin(&pool, reason.as_deref()).await?;
-            lever::nudge(&args.bus.connect().await?).await;
+            pause::notify_processes(&args.bus.connect().await?).await;
             status::print(&pool).await
         }
-        Command::Reconcile { sent, dry_run, reason } => {
+        RestoreCommand::Reconcile { sent, dry_run, reason } => {
             evidence::reconcile(&pool, &sent, dry_run, reason.as_deref()).await
         }
-        Command::Release { reason } => {
+        RestoreCommand::Release { reason } => {
             release(&pool, &reason).await?;
-            lever::nudge(&args.bus.connect().await?).await;
-            operator::say(&json!({"held": false}), "released: what is open is sent from now on");
+            pause::notify_processes(&args.bus.connect().await?).await;
+            operator::print_result(&json!({"held": false}), "released: what is open is sent from now on");
             Ok(())
         }
     }
@@ -82,19 +83,21 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 async fn begin(pool: &PgPool, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    let reason = reason.or(who::because());
+    let reason = reason.or(invocation::because());
     let held = sqlx::query!(
         "update ledger
          set held_at = now(), held_by = $1, held_reason = coalesce($2, 'held by an operator'), gap_from = marked_at, gap_to = now()
          where held_at is null
          returning id",
-        who::actor(),
+        invocation::actor(),
         reason,
     )
     .fetch_optional(&mut *tx)
     .await?;
     let outcome = Some(if held.is_some() { "held" } else { "was held already" });
-    Act { action: "restore.hold", subject: "ledger", reason, outcome, ..Act::default() }.audit(&mut tx).await?;
+    AuditEntry { action: "restore.hold", subject: "ledger", reason, outcome, ..AuditEntry::default() }
+        .audit(&mut tx)
+        .await?;
     tx.commit().await?;
     Ok(())
 }
@@ -114,15 +117,15 @@ async fn release(pool: &PgPool, reason: &str) -> anyhow::Result<()> {
     .execute(&mut *tx)
     .await?;
     let detail = Some(json!({"gap_from": held.gap_from, "gap_to": held.gap_to}));
-    let act = Act {
+    let entry = AuditEntry {
         action: "restore.release",
         subject: "ledger",
         reason: Some(reason),
         outcome: Some("released"),
         detail,
-        ..Act::default()
+        ..AuditEntry::default()
     };
-    act.audit(&mut tx).await?;
+    entry.audit(&mut tx).await?;
     tx.commit().await?;
     Ok(())
 }

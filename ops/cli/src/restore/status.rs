@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::{operator, who};
+use crate::{invocation, operator};
 
 /// Prints it: one record, or to be read.
 pub(super) async fn print(pool: &PgPool) -> anyhow::Result<()> {
@@ -27,7 +27,7 @@ pub(super) async fn print(pool: &PgPool) -> anyhow::Result<()> {
         "gap_to": ledger.gap_to, "campaigns": campaigns, "priority_batches": open.priority, "requests": open.requests,
         "scheduled_campaigns": open.scheduled, "due_enrollments": open.enrollments, "unknown": open.unknown,
     });
-    if who::wants_json() {
+    if invocation::wants_json() {
         println!("{record}");
         return Ok(());
     }

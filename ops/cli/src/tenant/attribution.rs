@@ -8,11 +8,11 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{operator, who::audit};
+use crate::{invocation::audit, operator};
 
 /// What is not named stays as it is. Without any option, shows what holds.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct AttributionArgs {
     /// The engine tenant.
     id: Uuid,
     /// Who is credited: last_touch, first_touch or linear.
@@ -33,7 +33,7 @@ fn model(text: &str) -> Result<AttributionModel, String> {
     AttributionModel::parse(text).ok_or_else(|| "must be last_touch, first_touch or linear".to_owned())
 }
 
-pub(super) async fn run(pool: &PgPool, args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(pool: &PgPool, args: AttributionArgs) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     let known = sqlx::query_scalar!("select id from tenants where id = $1", args.id).fetch_optional(&mut *tx).await?;
     if known.is_none() {

@@ -10,11 +10,11 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{operator, who::Act};
+use crate::{invocation::AuditEntry, operator};
 
 /// What is not named stays as it is. Without any option, shows what holds.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct SetArgs {
     /// The engine tenant.
     id: Uuid,
     /// The IANA time zone of business days and reports, such as Europe/Paris.
@@ -31,7 +31,7 @@ pub(super) struct Args {
     tracking_domain: Option<String>,
 }
 
-pub(super) async fn run(pool: &PgPool, args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(pool: &PgPool, args: SetArgs) -> anyhow::Result<()> {
     let id = args.id;
     let change = ProfileChange {
         timezone: args.timezone,
@@ -51,8 +51,14 @@ pub(super) async fn run(pool: &PgPool, args: Args) -> anyhow::Result<()> {
     };
     if !fields.is_empty() {
         let (subject, detail) = (id.to_string(), Some(json!({"fields": fields})));
-        let act = Act { tenant: Some(id), action: "tenant.changed", subject: &subject, detail, ..Act::default() };
-        act.audit(&mut tx).await?;
+        let entry = AuditEntry {
+            tenant: Some(id),
+            action: "tenant.changed",
+            subject: &subject,
+            detail,
+            ..AuditEntry::default()
+        };
+        entry.audit(&mut tx).await?;
     }
     tx.commit().await?;
     let record = json!({

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn no_label_is_named_for_somebody_and_every_word_is_short_and_plain() {
+    fn label_values_are_short_and_name_no_tenant() {
         for metric in all() {
             for label in metric.labels {
                 let about_somebody = ["tenant", "email", "address", "contact", "campaign", "send_id", "key", "url"];

@@ -1,10 +1,10 @@
-//! Which addresses may be dialled on a customer's word: those of the public internet, and what the operator allows.
+//! The IP addresses that a customer's URL may lead to: the public internet, and networks that the operator allows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// IPv4 networks that are nobody's web server (IANA special-purpose registry), each with what it is.
+/// IPv4 networks that are not public (IANA special-purpose registry), each with its purpose.
 const REFUSED_V4: &[(Ipv4Net, &str)] = &[
     (v4([0, 0, 0, 0], 8), "this network: Linux takes 0.0.0.0 for itself"),
     (v4([10, 0, 0, 0], 8), "private"),
@@ -34,7 +34,7 @@ const REFUSED_V6: &[(Ipv6Net, &str)] = &[
     (v6([0x2002, 0], 16), "6to4 wraps any IPv4 address"),
     (v6([0x3fff, 0], 20), "documentation"),
 ];
-/// NAT64 (RFC 6052): judged by the IPv4 address inside, for hosts that reach IPv4 that way only.
+/// NAT64 (RFC 6052): checked by the embedded IPv4 address, for hosts that reach IPv4 only by NAT64.
 const NAT64: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 const fn v4(octets: [u8; 4], length: u8) -> Ipv4Net {
@@ -45,7 +45,7 @@ const fn v6(start: [u16; 2], length: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(start[0], start[1], 0, 0, 0, 0, 0, 0), length)
 }
 
-/// Whether an address is one of the public internet.
+/// True for an address of the public internet.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match plain(address) {
@@ -56,15 +56,15 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Whether the operator allows an address that is not public, and to speak plain http with it.
+/// True if the operator allows this private address, also by plain http.
 #[must_use]
 pub fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
     let address = plain(address);
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// Whether it is this machine's own, whatever its address says. Nothing is sent: the system is asked which address it would send
-/// from, and to itself it sends from there.
+/// True for an address of this machine. Nothing is sent: the system is asked for its source address, which equals the target for an
+/// own address.
 #[must_use]
 pub fn is_own(address: IpAddr) -> bool {
     let address = plain(address);
@@ -76,7 +76,7 @@ pub fn is_own(address: IpAddr) -> bool {
     from.is_ok_and(|from| from.ip() == address)
 }
 
-/// The IPv4 address that is really dialled, where IPv6 only wraps one.
+/// The IPv4 address that is dialled, for an IPv6 address that embeds one.
 fn plain(address: IpAddr) -> IpAddr {
     let IpAddr::V6(wrapped) = address else { return address };
     if let Some(mapped) = wrapped.to_ipv4_mapped() {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_allows_is_compared_by_what_is_really_dialled() {
+    fn allowed_networks_match_the_dialled_address() {
         let networks = ["127.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         let allowed = |text: &str| is_in(&networks, text.parse().unwrap());
         assert!(allowed("127.0.0.1") && allowed("::ffff:127.0.0.1") && allowed("fd12::1"));

@@ -1,4 +1,4 @@
-//! The connector: here, after resolution, on the very address that is dialled, it is decided whether it is dialled.
+//! The connector: decides after resolution, for the exact address to dial, whether it may be dialled.
 
 use std::{
     io,
@@ -25,29 +25,29 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tower_service::Service;
 
-use super::{OwnListeners, error::OutboundError, resolve::Resolver, target::Rules};
+use super::{OwnListeners, error::OutboundError, resolve::Resolver, target::TargetRules};
 
-/// Addresses of one name that are tried.
+/// The most addresses of one name that are tried.
 const DIALS_MAX: usize = 4;
-/// The most of the time that the first of several addresses may take: a dead one must not cost the others their chance.
+/// The share of the timeout that one of several addresses may use: a dead address leaves time for the others.
 const SHARE_OF_FIRST: u32 = 2;
 
-/// Makes connections for the client's pool.
+/// Opens connections for the client's pool.
 #[derive(Clone)]
-pub(super) struct Connector(pub(super) Arc<Way>);
+pub(super) struct Connector(pub(super) Arc<ConnectorSettings>);
 
-/// What a connection is made with.
-pub(super) struct Way {
-    pub(super) rules: Rules,
+/// The settings and tools to open a connection.
+pub(super) struct ConnectorSettings {
+    pub(super) rules: TargetRules,
     pub(super) own_listeners: OwnListeners,
     pub(super) resolver: Resolver,
     pub(super) tls: TlsConnector,
-    /// For name, connection and TLS together.
+    /// Timeout for DNS, TCP and TLS together.
     pub(super) connect_timeout: Duration,
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Line>;
+    type Response = TokioIo<ProvenConnection>;
     type Error = OutboundError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -56,17 +56,17 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let way = Arc::clone(&self.0);
+        let connector = Arc::clone(&self.0);
         Box::pin(async move {
-            let connected = tokio::time::timeout(way.connect_timeout, way.connect(&uri)).await;
+            let connected = tokio::time::timeout(connector.connect_timeout, connector.connect(&uri)).await;
             let stream = connected.unwrap_or(Err(OutboundError::TimedOut))?;
-            Ok(TokioIo::new(Line { stream, proven: Proven::default() }))
+            Ok(TokioIo::new(ProvenConnection { stream, proven: Proven::default() }))
         })
     }
 }
 
-impl Way {
-    async fn connect(&self, uri: &Uri) -> Result<Stream, OutboundError> {
+impl ConnectorSettings {
+    async fn connect(&self, uri: &Uri) -> Result<OutboundStream, OutboundError> {
         let is_plain = uri.scheme_str() != Some("https");
         let host = uri.host().unwrap_or_default();
         let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
@@ -86,11 +86,11 @@ impl Way {
         }
         let stream = dial(&targets, self.connect_timeout).await?;
         if is_plain {
-            return Ok(Stream::Plain(stream));
+            return Ok(OutboundStream::Plain(stream));
         }
         let name = ServerName::try_from(host.trim_end_matches('.').to_owned()).map_err(|_| OutboundError::TlsFailed)?;
         let stream = self.tls.connect(name, stream).await.map_err(|_| OutboundError::TlsFailed)?;
-        Ok(Stream::Tls(Box::new(stream)))
+        Ok(OutboundStream::Tls(Box::new(stream)))
     }
 
     fn permits(&self, target: SocketAddr, is_plain: bool) -> bool {
@@ -103,11 +103,11 @@ impl Way {
 /// Dials checked addresses, one after the other.
 async fn dial(targets: &[SocketAddr], limit: Duration) -> Result<TcpStream, OutboundError> {
     let mut last = OutboundError::ConnectFailed;
-    for (place, target) in targets.iter().enumerate() {
-        let share = if place + 1 < targets.len() { limit / SHARE_OF_FIRST } else { limit };
+    for (index, target) in targets.iter().enumerate() {
+        let share = if index + 1 < targets.len() { limit / SHARE_OF_FIRST } else { limit };
         match tokio::time::timeout(share, TcpStream::connect(target)).await {
             Ok(Ok(stream)) => {
-                // Small requests that wait for each other's acknowledgements take 40 ms.
+                // Without it, small requests wait for delayed acknowledgements of 40 ms.
                 stream.set_nodelay(true).map_err(|_| OutboundError::ConnectFailed)?;
                 return Ok(stream);
             }
@@ -118,8 +118,8 @@ async fn dial(targets: &[SocketAddr], limit: Duration) -> Result<TcpStream, Outb
     Err(last)
 }
 
-/// Whether a connection has carried an answer before. Goes with answers and errors, so that who posts can tell a connection that
-/// was closed while it was idle from a host that closes on every request.
+/// True if a connection has carried a response before. It is attached to responses and errors, so that the client can distinguish a
+/// connection that was closed while idle from a host that closes on every request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Proven(Arc<AtomicBool>);
 
@@ -133,25 +133,25 @@ impl Proven {
     }
 }
 
-/// A connection, and what is known of it.
-pub(super) struct Line {
-    stream: Stream,
+/// A connection, and whether it is proven.
+pub(super) struct ProvenConnection {
+    stream: OutboundStream,
     proven: Proven,
 }
 
-impl Connection for Line {
+impl Connection for ProvenConnection {
     fn connected(&self) -> Connected {
         Connected::new().extra(self.proven.clone())
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for ProvenConnection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for ProvenConnection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
@@ -177,12 +177,12 @@ impl AsyncWrite for Line {
     }
 }
 
-enum Stream {
+enum OutboundStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for OutboundStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
@@ -191,7 +191,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for OutboundStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),

@@ -1,43 +1,43 @@
-//! What can become of a request to an address that a customer named.
+//! Errors of requests to customers' URLs.
 
 use thiserror::Error;
 
 use super::target::TargetFault;
 
-/// Why there is no answer. Each has a stable code; none names the address.
+/// Why there is no response. Each error has a stable code; none names the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum OutboundError {
-    /// The address itself is not one we would dial.
+    /// The URL is refused.
     #[error("the address is refused: {0}")]
     Target(#[from] TargetFault),
-    /// The name leads to no address that may be dialled, or not by plain http.
+    /// The host name resolves to no address that may be dialled.
     #[error("the name leads to addresses that may not be dialled")]
     AddressNotAllowed,
-    /// The name has no address, or no server told one.
+    /// The name has no address, or no DNS server answered.
     #[error("the name could not be resolved")]
     DnsFailed,
-    /// Nobody took the connection.
+    /// The connection was not accepted.
     #[error("no connection")]
     ConnectFailed,
-    /// The certificate is not good for the name, or there is no TLS.
+    /// The certificate is not valid for the name, or TLS failed.
     #[error("no TLS connection")]
     TlsFailed,
-    /// No answer within the time.
+    /// No response within the timeout.
     #[error("no answer in time")]
     TimedOut,
-    /// The connection ended in the middle.
+    /// The connection closed before the response was complete.
     #[error("the connection was lost")]
     ConnectionLost,
-    /// The answer's head is longer than anybody needs.
+    /// The response's head is too long.
     #[error("the answer's head is too large")]
     AnswerTooLarge,
-    /// What came is not HTTP.
+    /// The response is not HTTP.
     #[error("the answer is not HTTP")]
     AnswerMalformed,
 }
 
 impl OutboundError {
-    /// For delivery rows and metric labels: a closed set.
+    /// The code for delivery rows and metric labels, from a closed set.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -52,8 +52,8 @@ impl OutboundError {
         }
     }
 
-    /// Whether the same request may do better later, with nobody changing the address meanwhile. A name's addresses may change:
-    /// that it leads to forbidden ones today is not for good.
+    /// True if the same request may succeed later with an unchanged URL. That includes forbidden addresses: the addresses of a name
+    /// may change.
     #[must_use]
     pub fn is_retryable(self) -> bool {
         match self {

@@ -1,9 +1,9 @@
-//! HTTP to addresses that customers name, such that nobody can be reached through us who should not be.
+//! HTTP requests to URLs that customers set, protected against SSRF.
 //!
-//! An address is judged twice: as text when it is stored and before each request ([`Rules`]), and in the connector, after
-//! resolution, on the very address that is dialled. Between that check and the dial nothing is resolved again, so a name server
-//! that changes its answer gains nothing. Redirects are answers like any other; proxies of the environment are not used.
-//! A connection that is kept open was checked when it was made.
+//! A URL is checked twice: as text when it is stored and before each request ([`TargetRules`]), and in the connector, after
+//! resolution, for the exact address to dial. Nothing is resolved again between that check and the dial, so a name server cannot
+//! change its answer in between. Redirects are not followed; proxies of the environment are not used. An open connection was
+//! checked when it was opened.
 
 mod address;
 mod connect;
@@ -31,24 +31,24 @@ use url::Url;
 
 pub use error::OutboundError;
 pub use settings::{OutboundSettings, OwnListeners};
-pub use target::{Rules, TargetFault, URL_MAX_BYTES};
+pub use target::{TargetFault, TargetRules, URL_MAX_BYTES};
 
 use crate::trace::TraceContext;
-use connect::{Connector, Proven, Way};
+use connect::{Connector, ConnectorSettings, Proven};
 use resolve::Resolver;
 
-/// Open connections that are kept per host, and for how long.
+/// Idle connections kept per host, and for how long.
 const IDLE_PER_HOST: usize = 8;
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// For name, connection and TLS together.
+/// Timeout for DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections found closed before a new one is a failure, too: every one that is kept may be.
+/// The most repeats on closed connections: every idle connection may have been closed.
 const REPEATS_MAX: usize = IDLE_PER_HOST;
-/// The longest head of an answer.
+/// The longest head of a response.
 const HEAD_MAX_BYTES: usize = 32 * 1024;
 const HEADERS_MAX: usize = 100;
 
-/// The client cannot be set up. Shown at start.
+/// Why the client cannot be set up. Shown at start.
 #[derive(Debug, Error)]
 pub enum SetupError {
     /// No DNS servers are given and the system's cannot be read.
@@ -57,37 +57,37 @@ pub enum SetupError {
     /// The cipher library refuses.
     #[error("TLS cannot be set up")]
     Tls,
-    /// The file with more authorities.
+    /// The file with additional certificate authorities cannot be read.
     #[error("webhook-ca-file: cannot read certificates from {0}")]
     CaFile(PathBuf),
 }
 
-/// How much of an answer is waited for.
+/// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// From the first step to the last byte.
+    /// Timeout from the DNS lookup to the last byte of the body.
     pub timeout: Duration,
-    /// What is read of the body; the rest is left.
+    /// The most bytes of the body that are read.
     pub body_max_bytes: usize,
 }
 
 impl Default for Limits {
-    /// As API.md §7 has it for webhooks.
+    /// The limits of webhooks (API.md §7).
     fn default() -> Self {
         Self { timeout: Duration::from_secs(15), body_max_bytes: 64 * 1024 }
     }
 }
 
-/// What was answered.
+/// The response of a host.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The status, whatever it is: also a redirect, which is not followed.
+    /// The status. A redirect is not followed.
     pub status: StatusCode,
     /// Its headers.
     pub headers: HeaderMap,
     /// The body, or its beginning.
     pub body: Bytes,
-    /// Whether there was more of it, or it did not come in time.
+    /// True if the body is longer, or did not arrive in time.
     pub is_cut: bool,
 }
 
@@ -99,7 +99,7 @@ impl Answer {
     }
 }
 
-/// How long `Retry-After` asks to wait, given in seconds or as a date. Not at all, if the date is past.
+/// The wait that `Retry-After` asks for, in seconds or as a date; zero if the date is past.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
@@ -110,26 +110,26 @@ pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> 
     Some(until.signed_duration_since(now).to_std().unwrap_or_default())
 }
 
-/// The client. Cheap to clone; clones share their connections.
+/// The HTTP client for customers' URLs. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Outbound {
     client: Client<Connector, Full<Bytes>>,
-    way: Arc<Way>,
+    connector: Arc<ConnectorSettings>,
 }
 
 impl std::fmt::Debug for Outbound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbound").field("rules", &self.way.rules).finish_non_exhaustive()
+        f.debug_struct("Outbound").field("rules", &self.connector.rules).finish_non_exhaustive()
     }
 }
 
 impl Outbound {
-    /// A client under these settings. Must be called within a runtime.
+    /// A client with these settings. Must be called inside a Tokio runtime.
     ///
     /// # Errors
     /// [`SetupError`]
     pub fn new(settings: &OutboundSettings) -> Result<Self, SetupError> {
-        let way = Arc::new(Way {
+        let connector = Arc::new(ConnectorSettings {
             rules: settings.rules(),
             own_listeners: settings.own_listeners.clone(),
             resolver: Resolver::new(&settings.dns_servers)?,
@@ -142,18 +142,18 @@ impl Outbound {
             .pool_max_idle_per_host(IDLE_PER_HOST)
             .http1_max_buf_size(HEAD_MAX_BYTES)
             .http1_max_headers(HEADERS_MAX)
-            .build(Connector(Arc::clone(&way)));
-        Ok(Self { client, way })
+            .build(Connector(Arc::clone(&connector)));
+        Ok(Self { client, connector })
     }
 
-    /// The rules it holds addresses against.
+    /// The rules for URLs.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
-        &self.way.rules
+    pub fn rules(&self) -> &TargetRules {
+        &self.connector.rules
     }
 
-    /// Posts a body. Host, length, the trace in hand and, unless given, user agent are set here. A receiver may see a request twice: when an open
-    /// connection ends as it is used again, nobody can tell whether the request was heard, and it is repeated on another one.
+    /// Posts a body. Sets host, length, trace context and, unless given, user agent. A receiver may get a request twice: if an open
+    /// connection closes when it is reused, the request is repeated on another one.
     ///
     /// # Errors
     /// [`OutboundError`]; every status is an answer.
@@ -167,7 +167,7 @@ impl Outbound {
         self.exchange(Method::POST, url, headers, body, limits).await
     }
 
-    /// Gets what is there.
+    /// Sends a GET request.
     ///
     /// # Errors
     /// [`OutboundError`]; every status is an answer.
@@ -183,13 +183,13 @@ impl Outbound {
         body: Bytes,
         limits: Limits,
     ) -> Result<Answer, OutboundError> {
-        self.way.rules.check(url)?;
+        self.connector.rules.check(url)?;
         let uri: Uri = url.as_str().parse().map_err(|_| TargetFault::Malformed)?;
         headers
             .entry(header::USER_AGENT)
             .or_insert(HeaderValue::from_static(concat!("postrider/", env!("CARGO_PKG_VERSION"))));
         for (name, value) in TraceContext::current().iter().flat_map(TraceContext::headers) {
-            // Read as such, or made here: plain ASCII.
+            // The values are plain ASCII.
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
@@ -218,18 +218,21 @@ impl Outbound {
                 }
                 Err(error) => error,
             };
-            let why = why(&error);
-            // Receivers close idle connections whenever they like, Node's after 5 s: that is no failed attempt.
-            if why != OutboundError::ConnectionLost || repeats == REPEATS_MAX || !was_proven(&error) {
-                return Err(why);
+            let classify_error = classify_error(&error);
+            // Receivers close idle connections at any time (Node's after 5 s): that is not a failed attempt.
+            if classify_error != OutboundError::ConnectionLost
+                || repeats == REPEATS_MAX
+                || !was_on_proven_connection(&error)
+            {
+                return Err(classify_error);
             }
             repeats += 1;
         }
     }
 }
 
-/// Whether it was on a connection that had served before.
-fn was_proven(error: &hyper_util::client::legacy::Error) -> bool {
+/// True if the error happened on a connection that had carried a response before.
+fn was_on_proven_connection(error: &hyper_util::client::legacy::Error) -> bool {
     let mut extensions = http::Extensions::new();
     if let Some(connected) = error.connect_info() {
         connected.get_extras(&mut extensions);
@@ -237,8 +240,8 @@ fn was_proven(error: &hyper_util::client::legacy::Error) -> bool {
     extensions.get::<Proven>().is_some_and(Proven::is_proven)
 }
 
-/// Reads the body as far as it is wanted. The status has decided: a body that breaks off or never ends changes nothing, and what
-/// is left of it is closed with its connection.
+/// Reads the body up to the limit. The status alone decides the result: a body that breaks off or never ends changes nothing, and
+/// its connection is closed.
 async fn read(response: Response<Incoming>, deadline: Instant, most: usize) -> Answer {
     let (head, mut body) = response.into_parts();
     let mut read = BytesMut::new();
@@ -265,7 +268,7 @@ async fn read(response: Response<Incoming>, deadline: Instant, most: usize) -> A
 }
 
 /// What the client's error says: ours from the connector, or hyper's.
-fn why(error: &(dyn std::error::Error + 'static)) -> OutboundError {
+fn classify_error(error: &(dyn std::error::Error + 'static)) -> OutboundError {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(ours) = error.downcast_ref::<OutboundError>() {

@@ -1,4 +1,4 @@
-//! Names to addresses: our own resolver, without a hosts file or search list, answers kept for a minute at most.
+//! Resolves host names with an own resolver: no hosts file, no search list, answers cached for a minute at most.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,10 +17,10 @@ use super::{SetupError, error::OutboundError};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const KEPT_MAX: Duration = Duration::from_secs(60);
 const KEPT_NAMES: u64 = 4_096;
-/// Addresses of one name that are looked at.
+/// The most addresses of one name that are used.
 const ADDRESSES_MAX: usize = 16;
 
-/// Asks the DNS.
+/// Resolves host names by DNS.
 pub(super) struct Resolver(TokioResolver);
 
 impl Resolver {

@@ -1,4 +1,4 @@
-//! What an operator can set about addresses that customers name.
+//! Settings for requests to customers' URLs.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -9,19 +9,19 @@ use std::{
 use clap::Args;
 use ipnet::IpNet;
 
-use super::target::Rules;
+use super::target::TargetRules;
 
-/// Where this process itself listens, on any of its servers: never dialled, whatever is allowed. Filled as the servers start.
+/// The addresses on which this process itself listens. They are never dialled. Each server adds its own at start.
 #[derive(Debug, Clone, Default)]
 pub struct OwnListeners(Arc<RwLock<Vec<SocketAddr>>>);
 
 impl OwnListeners {
-    /// Adds one.
+    /// Adds an address.
     pub fn add(&self, listener: SocketAddr) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
-    /// Whether dialling `target` would reach one.
+    /// True if dialling `target` would reach one of them.
     pub(super) fn answer_at(&self, target: SocketAddr) -> bool {
         let of_own = |listener: &SocketAddr| {
             listener.port() == target.port()
@@ -53,7 +53,7 @@ pub struct OutboundSettings {
     /// the system.
     #[arg(long, env = "POSTRIDER_DNS_SERVERS", value_delimiter = ',', value_parser = dns_server)]
     pub dns_servers: Vec<SocketAddr>,
-    /// Where this process listens itself.
+    /// The addresses on which this process listens.
     #[arg(skip)]
     pub own_listeners: OwnListeners,
 }
@@ -71,10 +71,10 @@ impl Default for OutboundSettings {
 }
 
 impl OutboundSettings {
-    /// The rules they make.
+    /// The rules for URLs that follow from these settings.
     #[must_use]
-    pub fn rules(&self) -> Rules {
-        Rules { allowed: self.webhook_allow_networks.clone(), own_domains: self.platform_domains.clone() }
+    pub fn rules(&self) -> TargetRules {
+        TargetRules { allowed: self.webhook_allow_networks.clone(), own_domains: self.platform_domains.clone() }
     }
 }
 

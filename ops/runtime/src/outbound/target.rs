@@ -1,4 +1,4 @@
-//! What an address must look like before anything is resolved. The same rules when it is stored and each time it is called.
+//! The rules for a customer's URL before anything is resolved. They are the same when it is stored and at each request.
 
 use std::net::IpAddr;
 
@@ -9,16 +9,16 @@ use url::{Host, Url};
 
 use super::address;
 
-/// The longest address, in bytes.
+/// The longest URL, in bytes.
 pub const URL_MAX_BYTES: usize = 2_048;
-/// Below this, ports belong to other services than the web: a mail server must not be spoken to.
+/// Ports below this one belong to other services, such as mail servers, and are refused.
 const FIRST_FREE_PORT: u16 = 1_024;
 const HTTPS_PORT: u16 = 443;
-/// Names for this machine or its neighbours that need no DNS server to say so (RFC 6761, RFC 6762, RFC 8375, RFC 9476).
+/// Names that are always local (RFC 6761, RFC 6762, RFC 8375, RFC 9476).
 const LOCAL_NAMES: &[&str] =
     &["localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp", "home.arpa", "onion", "alt"];
 
-/// Why an address is refused as it stands.
+/// Why a URL is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TargetFault {
     /// Neither https nor, where that is allowed, http.
@@ -30,7 +30,7 @@ pub enum TargetFault {
     /// Longer than [`URL_MAX_BYTES`].
     #[error("is longer than 2048 bytes")]
     TooLong,
-    /// `https://user:password@…`: would stand in logs on its way.
+    /// `https://user:password@…`: proxies would log it.
     #[error("must not carry a user name or password")]
     Credentials,
     /// A fragment never reaches the server.
@@ -42,13 +42,13 @@ pub enum TargetFault {
     /// A literal address that is not on the public internet, or a name that never is.
     #[error("must be a host on the public internet")]
     NotPublic,
-    /// The platform's own.
+    /// One of the platform's own hosts.
     #[error("must not be the platform's own host")]
     OwnHost,
 }
 
 impl TargetFault {
-    /// For programs: the code of the fault in a 400.
+    /// The error code in a 400 answer.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -63,17 +63,17 @@ impl TargetFault {
     }
 }
 
-/// What the operator says about addresses.
+/// The operator's rules for customers' URLs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Networks that may be private and spoken to by plain http.
+pub struct TargetRules {
+    /// Private networks that are allowed, also by plain http.
     pub allowed: Vec<IpNet>,
     /// The platform's own domains, with all their subdomains.
     pub own_domains: Vec<String>,
 }
 
-impl Rules {
-    /// Reads an address and holds it against the rules. Names are only judged when they are dialled.
+impl TargetRules {
+    /// Parses a URL and checks it. What a host name resolves to is checked when it is dialled.
     ///
     /// # Errors
     /// [`TargetFault`]
@@ -83,12 +83,12 @@ impl Rules {
         }
         let url = Url::parse(text).map_err(|_| TargetFault::Malformed)?;
         self.check(&url)?;
-        // The parser of URLs takes more than a request line does.
+        // The URL parser accepts more than a request line does.
         url.as_str().parse::<http::Uri>().map_err(|_| TargetFault::Malformed)?;
         Ok(url)
     }
 
-    /// Holds an address against the rules.
+    /// Checks a URL.
     ///
     /// # Errors
     /// [`TargetFault`]
@@ -107,7 +107,7 @@ impl Rules {
         if url.fragment().is_some() {
             return Err(TargetFault::Fragment);
         }
-        // The parser has read `0x7f.1`, `017700000001` and `2130706433` as the addresses they are.
+        // The parser has normalised `0x7f.1`, `017700000001` and `2130706433` to IPv4 addresses.
         match url.host().ok_or(TargetFault::Malformed)? {
             Host::Domain(name) => self.check_name(name)?,
             Host::Ipv4(address) => self.check_literal(IpAddr::V4(address), is_plain)?,
@@ -130,7 +130,7 @@ impl Rules {
         }
         let is_local = !name.contains('.')
             || LOCAL_NAMES.iter().any(|local| name.strip_suffix(local).is_some_and(|rest| rest.ends_with('.')));
-        // Where neighbours are allowed, they have such names; the dial decides.
+        // Allowed private networks have such names; the connector decides.
         if is_local && self.allowed.is_empty() { Err(TargetFault::NotPublic) } else { Ok(()) }
     }
 
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn rules(allowed: &[&str]) -> Rules {
-        Rules {
+    fn rules(allowed: &[&str]) -> TargetRules {
+        TargetRules {
             allowed: allowed.iter().map(|text| text.parse().unwrap()).collect(),
             own_domains: vec!["postrider.dev".to_owned()],
         }

@@ -1,4 +1,4 @@
-//! TLS to hosts that others name: Mozilla's roots, the name checked. There is no way not to check.
+//! TLS for outgoing connections: Mozilla's roots, the name always checked.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use rustls::{
 
 use super::SetupError;
 
-/// The configuration; `extra` is a file of certificates that may also sign.
+/// The TLS configuration; `extra` is a file with additional certificate authorities.
 ///
 /// # Errors
 /// [`SetupError`]

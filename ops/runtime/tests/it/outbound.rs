@@ -176,7 +176,7 @@ async fn no_private_address_is_dialled_that_a_name_leads_to() {
 }
 
 #[tokio::test]
-async fn a_name_that_changes_its_answer_between_check_and_dial_reaches_nothing_new() {
+async fn a_rebinding_name_reaches_no_new_address() {
     let target = Receiver::at("127.0.0.1:0", answer(200, "")).await;
     let port = target.address.port();
     // Its own answers are allowed, its neighbour's port is what it is after.
@@ -278,7 +278,7 @@ async fn a_connection_that_the_other_side_closed_costs_no_request() {
 }
 
 #[tokio::test]
-async fn headers_and_body_arrive_as_they_were_given() {
+async fn headers_and_body_arrive_unchanged() {
     let receiver = Receiver::start(answer(200, "thanks")).await;
     let mut headers = HeaderMap::new();
     headers.insert("x-service-event", HeaderValue::from_static("email.sent"));
@@ -301,7 +301,7 @@ async fn of_a_long_answer_the_beginning_is_read() {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_ends_has_its_status_and_takes_no_longer_than_the_limit() {
+async fn an_endless_answer_ends_at_the_timeout() {
     let receiver = Receiver::start(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_vec()).await;
     let limits = Limits { timeout: Duration::from_millis(500), ..Limits::default() };
     let url = receiver.url().parse().unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 const CHILD: &str = "POSTRIDER_TEST_PANICS";
 
 #[test]
-fn a_panic_is_told_by_its_place_and_not_by_its_message() {
+fn a_panic_is_logged_by_place_without_its_message() {
     if std::env::var_os(CHILD).is_some() {
         runtime::telemetry::init_logs("warn").unwrap();
         let sliced = "é, of ann@example.com".to_owned();
@@ -13,7 +13,7 @@ fn a_panic_is_told_by_its_place_and_not_by_its_message() {
         assert!(std::panic::catch_unwind(|| sliced[..end].len()).is_err());
         return;
     }
-    let name = "panics::a_panic_is_told_by_its_place_and_not_by_its_message";
+    let name = "panics::a_panic_is_logged_by_place_without_its_message";
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(CHILD, "1")

@@ -17,7 +17,7 @@ fn messages(caller: usize, count: usize) -> Vec<Publication> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_with_more_than_may_be_under_way_are_all_served() {
+async fn callers_beyond_the_publish_limit_are_all_served() {
     let database = devtools::servers::TestDatabase::create().await.unwrap();
     let prefix = format!("{}_", database.name());
     let bus = Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap();

@@ -20,7 +20,7 @@ async fn bells(bus: &Bus) -> Info {
 }
 
 #[tokio::test]
-async fn a_bell_that_is_rung_often_and_not_heard_is_there_once_for_each_who_rang() {
+async fn unread_notifications_are_kept_once_per_subject() {
     let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     bus.apply_streams().await.unwrap();
@@ -34,7 +34,7 @@ async fn a_bell_that_is_rung_often_and_not_heard_is_there_once_for_each_who_rang
 }
 
 #[tokio::test]
-async fn a_stream_of_the_version_before_is_brought_up_to_date_where_it_is() {
+async fn an_older_stream_is_updated_in_place() {
     let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     let before = Config {
@@ -55,7 +55,7 @@ async fn a_stream_of_the_version_before_is_brought_up_to_date_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_process_finds_applied_streams_as_they_are_to_be_and_makes_one_that_is_lost() {
+async fn a_process_creates_only_missing_streams() {
     let database = devtools::servers::TestDatabase::create().await.unwrap();
     let bus = bus(&database).await;
     bus.ensure_streams().await.unwrap();

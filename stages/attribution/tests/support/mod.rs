@@ -180,7 +180,7 @@ impl Shop {
     }
 
     /// Tells of an outcome of the first of the people, unless it says otherwise.
-    pub async fn tell(&self, change: Value) -> Uuid {
+    pub async fn report_outcome(&self, change: Value) -> Uuid {
         self.tell_as(&self.tenant, change).await
     }
 
@@ -200,19 +200,19 @@ impl Shop {
     }
 
     pub async fn look(&self, tenant: &Tenant, outcome: Uuid) {
-        attribution::testing::look_at(&self.rig.pool, &[(tenant.id, outcome)]).await.unwrap();
+        attribution::testing::credit_outcomes(&self.rig.pool, &[(tenant.id, outcome)]).await.unwrap();
     }
 
     /// Both sweeps, until neither finds anything.
-    pub async fn settle(&self) {
-        attribution::testing::settle(&self.rig.pool).await.unwrap();
+    pub async fn run_sweeps(&self) {
+        attribution::testing::run_sweeps(&self.rig.pool).await.unwrap();
     }
 
     pub async fn switch(&self, model: AttributionModel) {
         let mut db = self.rig.pool.acquire().await.unwrap();
         Policy { model, ..Policy::default() }.set(&mut db, self.tenant.id).await.unwrap();
         Policy::restate(&mut db, self.tenant.id, DateTime::UNIX_EPOCH).await.unwrap();
-        self.settle().await;
+        self.run_sweeps().await;
     }
 
     pub async fn credits(&self, outcome: Uuid) -> Vec<Credited> {
@@ -289,7 +289,7 @@ impl Shop {
     }
 
     /// The totals equal a recount.
-    pub async fn assert_books(&self) {
+    pub async fn assert_totals(&self) {
         let faults = attribution::recount(&mut self.rig.pool.acquire().await.unwrap(), None).await.unwrap();
         assert!(faults.is_empty(), "{faults:?}");
     }

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_receiver_that_defers_is_held_and_another_is_not() {
+    async fn only_the_receiver_that_defers_is_slowed_down() {
         let pacer = Pacer::new(9, None);
         for _ in 0..2 {
             pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap().record_answer(Feedback::Deferred);

@@ -3,7 +3,7 @@
 //! A send has two halves with the fence between them. [`Provider::prepare`] does everything that can be done before any part
 //! of the message leaves: an SMTP transaction is brought to 354, an HTTP request is built and gets its permit. Then the
 //! caller fences in the ledger, and [`PreparedSend::send`] sends the message. Dropping a [`PreparedSend`] abandons it. Each
-//! provider translates its answers to a [`Decision`]: the caller does not know which provider it was.
+//! provider translates its answers to a [`ReplyDecision`]: the caller does not know which provider it was.
 
 mod connection;
 mod host_policy;
@@ -26,7 +26,7 @@ pub use ping::PingFault;
 pub(crate) use relay::{SmtpProvider, answer as smtp_answer};
 
 pub use ledger::fence::Answer;
-use smtp::classify::{Class, Decision};
+use smtp::classify::{Class, ReplyDecision};
 use smtp::{Envelope, Message};
 
 /// The kinds of providers. The ledger, settings and metrics use the same word for each.
@@ -131,7 +131,7 @@ pub enum SendResult {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// What the refusal means for the send.
-    pub decision: Decision,
+    pub decision: ReplyDecision,
     /// The provider's answer, if there was one.
     pub answer: Answer,
     /// How long the provider asked us to wait.
@@ -141,7 +141,7 @@ pub struct Refused {
 impl Refused {
     /// A refusal without an answer.
     #[must_use]
-    pub fn of(decision: Decision) -> Self {
+    pub fn of(decision: ReplyDecision) -> Self {
         Self { decision, answer: Answer::default(), wait: None }
     }
 }
@@ -204,7 +204,7 @@ impl Provider for BrokenConnection {
     }
 
     async fn prepare(&self, _: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend>, Refused> {
-        Err(Refused::of(Decision::defer(Class::Configuration, smtp::classify::Scope::Relay)))
+        Err(Refused::of(ReplyDecision::defer(Class::Configuration, smtp::classify::Scope::Relay)))
     }
 
     async fn ping(&self) -> Result<(), PingFault> {

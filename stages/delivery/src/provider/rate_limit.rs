@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_too_far_is_not_reserved() {
+    fn a_slot_beyond_the_longest_wait_is_not_reserved() {
         let limiter = SlotLimiter::new(1);
         let start = Instant::now() + SECOND;
         let taken = std::iter::repeat_with(|| limiter.reserve(Lane::Bulk, start)).take_while(Result::is_ok).count();

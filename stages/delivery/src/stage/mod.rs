@@ -56,7 +56,7 @@ use ledger::{
     leases::ExpireLeases,
     warmup::WarmupPermits,
 };
-use smtp::{Pool, PoolCounts, SettingsError};
+use smtp::{Pool, PoolCounts, SmtpSettingsError};
 
 pub use return_path::return_path;
 pub use settings::Settings;
@@ -209,10 +209,10 @@ impl Delivery {
         shutdown: CancellationToken,
         settings: &Settings,
     ) -> Result<Self, StageError> {
-        let invalid = |error: SettingsError| StageError::rejected("settings", error);
+        let invalid = |error: SmtpSettingsError| StageError::rejected("settings", error);
         settings.check().map_err(invalid)?;
         let ledger = Ledger::start(&pool, settings.ledger()).map_err(|error| StageError::rejected("ledger", error))?;
-        let relay = |connections: usize| -> Result<Arc<SmtpProvider>, SettingsError> {
+        let relay = |connections: usize| -> Result<Arc<SmtpProvider>, SmtpSettingsError> {
             Ok(Arc::new(SmtpProvider::new(Pool::new(settings.smtp(connections)?)?)))
         };
         let relay = [

@@ -67,7 +67,7 @@ impl<'a> OutcomeNotifier<'a> {
 
     async fn notify_decided(&self, batch_id: Uuid, pending: &PendingBatch<'a>) {
         if let Some(bus) = self.bus {
-            bus.tell(pending.notify, &Decided { tenant_id: pending.tenant_id, batch_id }).await;
+            bus.publish_reply(pending.notify, &Decided { tenant_id: pending.tenant_id, batch_id }).await;
         }
     }
 }

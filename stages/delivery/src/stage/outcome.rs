@@ -8,26 +8,26 @@ use schemas::SendState;
 use ledger::claim::retry_deadline;
 use ledger::fence::{Answer, Change, ClaimedSend};
 use ledger::schedule::{RetryDeadline, elapsed_before, next_attempt};
-use smtp::classify::{Decision, Outcome, Scope};
+use smtp::classify::{ReplyDecision, ReplyOutcome, Scope};
 
 /// The ledger change for a decision about a send in state `from`. `relay_wait` is how long to wait if the
 /// provider itself is at fault: the send then goes back to the queue and its attempt does not count.
 pub(super) fn outcome_change(
     send: ClaimedSend,
     from: SendState,
-    decision: Decision,
+    decision: ReplyDecision,
     answer: Answer,
     address: &str,
     relay_wait: Duration,
 ) -> Change {
     match decision.outcome {
-        Outcome::Sent => Change::sent(send, answer),
-        Outcome::Unknown => Change::unknown(send, "no_answer"),
-        Outcome::Fail { class, suppress } => {
+        ReplyOutcome::Sent => Change::sent(send, answer),
+        ReplyOutcome::Unknown => Change::unknown(send, "no_answer"),
+        ReplyOutcome::Fail { class, suppress } => {
             Change::failed(send, from, class.as_str(), answer, suppress.then(|| address.to_owned()))
         }
-        Outcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, from, relay_wait),
-        Outcome::Defer(class) => match retry_wait(&send) {
+        ReplyOutcome::Defer(_) if decision.scope == Scope::Relay => Change::released(send, from, relay_wait),
+        ReplyOutcome::Defer(class) => match retry_wait(&send) {
             Some(wait) => Change::deferred(send, from, class.as_str(), answer, wait),
             None => Change::expired(send, from, class.as_str(), answer),
         },

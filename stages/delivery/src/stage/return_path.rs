@@ -3,13 +3,13 @@
 use schemas::token::TokenKeys;
 use uuid::Uuid;
 
-use smtp::{AddressError, EnvelopeAddress};
+use smtp::{EnvelopeAddress, EnvelopeAddressError};
 
 /// The return path of a send on this domain.
 ///
 /// # Errors
-/// [`AddressError`] if the domain is not valid.
-pub fn return_path(tokens: &TokenKeys, send_id: Uuid, domain: &str) -> Result<EnvelopeAddress, AddressError> {
+/// [`EnvelopeAddressError`] if the domain is not valid.
+pub fn return_path(tokens: &TokenKeys, send_id: Uuid, domain: &str) -> Result<EnvelopeAddress, EnvelopeAddressError> {
     EnvelopeAddress::parse(&format!("{}@{domain}", tokens.return_path_local(send_id)))
 }
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::provider::smtp_answer;
 use ledger::fence::{Answer, ClaimedSend};
-use smtp::classify::{Decision, classify_reply};
+use smtp::classify::{ReplyDecision, classify_reply};
 use smtp::{Message, Phase, Reply};
 
 /// The capture provider's name in the ledger.
@@ -34,11 +34,11 @@ fn magic(address: &str) -> Option<&str> {
 /// What the capture provider answers for this recipient at this attempt. `bounced@sandbox.test` does not exist,
 /// `deferred@sandbox.test` is ready at the second attempt, each with any plus-tag; every other address is captured.
 /// (`suppressed@sandbox.test` does not come here: the gate withholds it.)
-pub(super) fn answer(address: &str, attempt: i16) -> (Decision, Answer) {
+pub(super) fn answer(address: &str, attempt: i16) -> (ReplyDecision, Answer) {
     let reply = match magic(address) {
         Some("bounced") => Reply::new(550, "5.1.1 sandbox: no such user"),
         Some("deferred") if attempt <= 1 => Reply::new(450, "4.2.0 sandbox: not now"),
-        _ => return (Decision::SENT, Answer::text("captured")),
+        _ => return (ReplyDecision::SENT, Answer::text("captured")),
     };
     (classify_reply(Phase::Rcpt, &reply), smtp_answer(Some(&reply)))
 }
@@ -113,16 +113,16 @@ fn first_link(message: &Message, tokens: &TokenKeys) -> (String, u16) {
 mod tests {
     use super::*;
     use rstest::rstest;
-    use smtp::classify::{Class, Outcome};
+    use smtp::classify::{Class, ReplyOutcome};
 
     #[rstest]
-    #[case::anybody("ann@example.com", 1, Outcome::Sent)]
-    #[case::delivered("delivered@sandbox.test", 1, Outcome::Sent)]
-    #[case::bounced("bounced+7@sandbox.test", 1, Outcome::Fail { class: Class::Hard, suppress: true })]
-    #[case::deferred("deferred@sandbox.test", 1, Outcome::Defer(Class::Temporary))]
-    #[case::deferred_again("deferred+x@sandbox.test", 2, Outcome::Sent)]
-    #[case::other_domain("bounced@example.com", 1, Outcome::Sent)]
-    fn magic_recipients_get_their_answer(#[case] address: &str, #[case] attempt: i16, #[case] outcome: Outcome) {
+    #[case::anybody("ann@example.com", 1, ReplyOutcome::Sent)]
+    #[case::delivered("delivered@sandbox.test", 1, ReplyOutcome::Sent)]
+    #[case::bounced("bounced+7@sandbox.test", 1, ReplyOutcome::Fail { class: Class::Hard, suppress: true })]
+    #[case::deferred("deferred@sandbox.test", 1, ReplyOutcome::Defer(Class::Temporary))]
+    #[case::deferred_again("deferred+x@sandbox.test", 2, ReplyOutcome::Sent)]
+    #[case::other_domain("bounced@example.com", 1, ReplyOutcome::Sent)]
+    fn magic_recipients_get_their_answer(#[case] address: &str, #[case] attempt: i16, #[case] outcome: ReplyOutcome) {
         assert_eq!(answer(address, attempt).0.outcome, outcome);
     }
 

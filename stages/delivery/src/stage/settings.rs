@@ -10,7 +10,7 @@ use crate::{
     provider::{ClientSettings, HostPolicy},
 };
 use ledger::{fence::LedgerSettings, quota::QuotaDefaults};
-use smtp::{Relay, SettingsError, SmtpSettings, SmtpTimeouts};
+use smtp::{Relay, SmtpSettings, SmtpSettingsError, SmtpTimeouts};
 
 /// Settings of the delivery stage.
 #[derive(Debug, Clone, clap::Args)]
@@ -101,24 +101,26 @@ const LEDGER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Settings {
     /// Checks the rules between settings.
-    pub(super) fn check(&self) -> Result<(), SettingsError> {
+    pub(super) fn check(&self) -> Result<(), SmtpSettingsError> {
         if self.delivery_workers == 0 || self.delivery_priority_workers == 0 {
-            return Err(SettingsError::Value("delivery needs at least one worker in each lane"));
+            return Err(SmtpSettingsError::Value("delivery needs at least one worker in each lane"));
         }
         if !(1..=16).contains(&self.ledger_writers) {
-            return Err(SettingsError::Value("ledger-writers must be 1 to 16"));
+            return Err(SmtpSettingsError::Value("ledger-writers must be 1 to 16"));
         }
         if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
-            return Err(SettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
+            return Err(SmtpSettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
         }
         if !(0.0..=1e6).contains(&self.pace_ceiling) || (self.pace_ceiling > 0.0 && self.pace_ceiling < pace::FLOOR) {
-            return Err(SettingsError::Value("pace-ceiling must be 0, or 0.1 to 1000000"));
+            return Err(SmtpSettingsError::Value("pace-ceiling must be 0, or 0.1 to 1000000"));
         }
         if self.provider_connections == 0 || self.provider_ping_interval < Duration::from_secs(1) {
-            return Err(SettingsError::Value("provider-connections and provider-ping-interval must be at least one"));
+            return Err(SmtpSettingsError::Value(
+                "provider-connections and provider-ping-interval must be at least one",
+            ));
         }
         if self.provider_timeout < Duration::from_millis(100) {
-            return Err(SettingsError::Value("provider-timeout is too short to send anything"));
+            return Err(SmtpSettingsError::Value("provider-timeout is too short to send anything"));
         }
         Ok(())
     }
@@ -129,7 +131,7 @@ impl Settings {
     }
 
     /// The SMTP pool of one lane.
-    pub(super) fn smtp(&self, connections: usize) -> Result<SmtpSettings, SettingsError> {
+    pub(super) fn smtp(&self, connections: usize) -> Result<SmtpSettings, SmtpSettingsError> {
         let relay: Relay = self.smtp_url.expose_secret().parse()?;
         let mut smtp = SmtpSettings::new(relay, self.smtp_hello_name.clone().unwrap_or_else(host_name));
         smtp.max_connections = connections;
@@ -148,7 +150,7 @@ impl Settings {
     }
 
     /// The settings of tenants' routes. One tenant's connection uses at most half of a lane's workers.
-    pub(super) fn route_settings(&self) -> Result<RouteSettings, SettingsError> {
+    pub(super) fn route_settings(&self) -> Result<RouteSettings, SmtpSettingsError> {
         let client = ClientSettings {
             connections: self.provider_connections,
             timeout: self.provider_timeout,

@@ -7,7 +7,7 @@ use crate::pace::{Feedback, PacePermit, PacePriority, PaceRefusal, Pacer, Thrott
 use ledger::claim::ClaimedRecipient;
 use ledger::fence::{Answer, Change, ClaimedSend};
 use ledger::schedule::fraction;
-use smtp::classify::{Class, Decision, Outcome, Scope};
+use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
 /// A claimed send, and where its message and recipient are.
 #[derive(Debug)]
@@ -91,18 +91,18 @@ pub(crate) fn throttled_change(send: ClaimedSend, throttled: PaceRefusal, family
 }
 
 /// What a result says about the receiver's willingness to take mail.
-pub(crate) fn feedback_of(decision: Decision, answer: &Answer) -> Feedback {
+pub(crate) fn feedback_of(decision: ReplyDecision, answer: &Answer) -> Feedback {
     match (decision.outcome, decision.scope) {
         // The provider is at fault, or there was no answer.
-        (_, Scope::Relay) | (Outcome::Unknown, _) => Feedback::Silent,
-        (Outcome::Sent, _) => Feedback::Good,
-        (Outcome::Defer(_), Scope::Domain) => Feedback::Deferred,
-        (Outcome::Defer(_), Scope::Connection) if answer.code.is_none() => Feedback::Silent,
-        (Outcome::Defer(Class::MailboxFull), _) => Feedback::Good,
-        (Outcome::Defer(_), _) if is_greylisting(answer) => Feedback::Silent,
-        (Outcome::Defer(_), _) => Feedback::Deferred,
-        (Outcome::Fail { class: Class::Block, .. }, _) => Feedback::Silent,
-        (Outcome::Fail { .. }, _) => Feedback::Good,
+        (_, Scope::Relay) | (ReplyOutcome::Unknown, _) => Feedback::Silent,
+        (ReplyOutcome::Sent, _) => Feedback::Good,
+        (ReplyOutcome::Defer(_), Scope::Domain) => Feedback::Deferred,
+        (ReplyOutcome::Defer(_), Scope::Connection) if answer.code.is_none() => Feedback::Silent,
+        (ReplyOutcome::Defer(Class::MailboxFull), _) => Feedback::Good,
+        (ReplyOutcome::Defer(_), _) if is_greylisting(answer) => Feedback::Silent,
+        (ReplyOutcome::Defer(_), _) => Feedback::Deferred,
+        (ReplyOutcome::Fail { class: Class::Block, .. }, _) => Feedback::Silent,
+        (ReplyOutcome::Fail { .. }, _) => Feedback::Good,
     }
 }
 
@@ -135,41 +135,41 @@ mod tests {
 
     #[rstest]
     #[case::throttled(
-        Decision::defer(Class::Throttled, Scope::Domain),
+        ReplyDecision::defer(Class::Throttled, Scope::Domain),
         answer(Some(421), "4.7.28", "slow down"),
         Feedback::Deferred
     )]
     #[case::local_error(
-        Decision::defer(Class::Temporary, Scope::Recipient),
+        ReplyDecision::defer(Class::Temporary, Scope::Recipient),
         answer(Some(451), "4.3.0", "later"),
         Feedback::Deferred
     )]
     #[case::going_down(
-        Decision::defer(Class::Temporary, Scope::Connection),
+        ReplyDecision::defer(Class::Temporary, Scope::Connection),
         answer(Some(421), "4.3.2", "closing"),
         Feedback::Deferred
     )]
-    #[case::lost(Decision::defer(Class::Temporary, Scope::Connection), answer(None, "", ""), Feedback::Silent)]
+    #[case::lost(ReplyDecision::defer(Class::Temporary, Scope::Connection), answer(None, "", ""), Feedback::Silent)]
     #[case::greylisted(
-        Decision::defer(Class::Temporary, Scope::Recipient),
+        ReplyDecision::defer(Class::Temporary, Scope::Recipient),
         answer(Some(450), "4.7.1", "try again"),
         Feedback::Silent
     )]
     #[case::in_words(
-        Decision::defer(Class::Temporary, Scope::Recipient),
+        ReplyDecision::defer(Class::Temporary, Scope::Recipient),
         answer(Some(451), "4.3.0", "Greylisted"),
         Feedback::Silent
     )]
     #[case::full(
-        Decision::defer(Class::MailboxFull, Scope::Recipient),
+        ReplyDecision::defer(Class::MailboxFull, Scope::Recipient),
         answer(Some(452), "4.2.2", "full"),
         Feedback::Good
     )]
-    #[case::relay(Decision::defer(Class::Unreachable, Scope::Relay), answer(None, "", ""), Feedback::Silent)]
-    #[case::no_such_user(Decision::fail(Class::Hard), answer(Some(550), "5.1.1", "no"), Feedback::Good)]
-    #[case::blocked(Decision::fail(Class::Block), answer(Some(550), "5.7.1", "no"), Feedback::Silent)]
+    #[case::relay(ReplyDecision::defer(Class::Unreachable, Scope::Relay), answer(None, "", ""), Feedback::Silent)]
+    #[case::no_such_user(ReplyDecision::fail(Class::Hard), answer(Some(550), "5.1.1", "no"), Feedback::Good)]
+    #[case::blocked(ReplyDecision::fail(Class::Block), answer(Some(550), "5.7.1", "no"), Feedback::Silent)]
     fn only_answers_of_the_receiver_change_its_pace(
-        #[case] decision: Decision,
+        #[case] decision: ReplyDecision,
         #[case] answer: Answer,
         #[case] expected: Feedback,
     ) {

@@ -22,7 +22,7 @@ use crate::{
     provider::{OutgoingMessage, PreparedSend, Refused, SendResult},
 };
 use ledger::fence::{Answer, Change, ClaimedSend, Fence, Ledger, POISON, Recorded};
-use smtp::classify::{Class, Decision, Outcome, Scope};
+use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 use smtp::{Envelope, EnvelopeAddress};
 
 /// A worker that has not begun to send this long after its fence drops the connection.
@@ -158,7 +158,7 @@ impl Transmitter {
             Fence::Passed { metered_on, .. } => {
                 let send = send.metered(metered_on);
                 let (decision, answer) = sandbox::answer(address, send.attempt);
-                let is_taken = decision.outcome == Outcome::Sent;
+                let is_taken = decision.outcome == ReplyOutcome::Sent;
                 if is_taken {
                     capture.collect_facts(&send, address, &signed.message, &self.tokens);
                 }
@@ -206,9 +206,9 @@ impl Transmitter {
     }
 }
 
-fn class_of(decision: Decision) -> Option<Class> {
+fn class_of(decision: ReplyDecision) -> Option<Class> {
     match decision.outcome {
-        Outcome::Defer(class) | Outcome::Fail { class, .. } => Some(class),
-        Outcome::Sent | Outcome::Unknown => None,
+        ReplyOutcome::Defer(class) | ReplyOutcome::Fail { class, .. } => Some(class),
+        ReplyOutcome::Sent | ReplyOutcome::Unknown => None,
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use self::{
     sweeps::{ProcessInbound, RetryPendingFacts},
 };
 use crate::reading;
-use feedback::provider::{PROVIDERS, Told, What};
+use feedback::provider::{EventMeaning, PROVIDERS, ProviderEvent};
 
 /// Raw events of one transaction, and the bytes they may have in all: one alone may have more.
 const EVENTS: i64 = 500;
@@ -190,7 +190,7 @@ async fn read_one(mut event: RawEvent) -> Option<ReadEvent> {
     }
     match reading::event(event.provider, std::mem::take(&mut event.raw)).await {
         Ok(Ok(told)) => {
-            let ignored = told.iter().filter(|told| told.what == What::Nothing).count() as u64;
+            let ignored = told.iter().filter(|told| told.meaning == EventMeaning::Ignored).count() as u64;
             let items = told.into_iter().filter_map(|told| item(&event, told)).collect();
             Some(ReadEvent { event, items, ignored, rejected: None })
         }
@@ -242,13 +242,13 @@ fn provider_name(provider: &str) -> &'static str {
 }
 
 /// A fact of a raw event; `None` for what is not kept.
-fn item(event: &RawEvent, told: Told) -> Option<IncomingFact> {
+fn item(event: &RawEvent, told: ProviderEvent) -> Option<IncomingFact> {
     // Derived from the connection, so that one tenant cannot make up the id of another's fact.
     let id = Uuid::new_v5(&event.connection_id, format!("{} {}", event.provider, told.event).as_bytes());
     // A provider's clock may be ahead: no fact is later than its report, within five minutes.
     let at = told.at.map_or(event.received_at, |at| at.min(event.received_at + TimeDelta::minutes(5)));
-    let signal = match told.what {
-        What::Fact(kind) => Some(Signal {
+    let signal = match told.meaning {
+        EventMeaning::Fact(kind) => Some(Signal {
             signal_id: id,
             tenant_id: event.tenant_id,
             send_id: told.send_id.unwrap_or_default(),
@@ -257,8 +257,8 @@ fn item(event: &RawEvent, told: Told) -> Option<IncomingFact> {
             ip: told.ip,
             user_agent: told.user_agent,
         }),
-        What::Taken => None,
-        What::Nothing => return None,
+        EventMeaning::Accepted => None,
+        EventMeaning::Ignored => return None,
     };
     Some(IncomingFact {
         id,

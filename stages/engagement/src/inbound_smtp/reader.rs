@@ -14,7 +14,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::reading;
-use feedback::report::{Arrival, Note, Reading};
+use feedback::report::{Arrival, NoFactReason, ReportFinding};
 use ledger::facts::{self, ProviderEvidence};
 
 /// Mails one transaction records at most.
@@ -45,7 +45,7 @@ struct InboundMail {
 /// A mail after reading.
 struct ReadMail {
     mail: InboundMail,
-    reading: Reading,
+    reading: ReportFinding,
 }
 
 #[async_trait]
@@ -137,16 +137,16 @@ impl ReadInboundMail {
     async fn read(&self, mut mail: InboundMail) -> Result<ReadMail, Option<(Uuid, Uuid)>> {
         if mail.attempts > STARTS_MAX {
             tracing::error!(stage = "engagement", mail = %mail.id, "a mail that came back is set aside: reading it never ended");
-            return Ok(ReadMail { mail, reading: Reading::Noted(Note::GivenUp) });
+            return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Abandoned) });
         }
         let Some(head) = mail.head.take() else {
-            return Ok(ReadMail { mail, reading: Reading::Noted(Note::Unreadable) });
+            return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) });
         };
         match reading::mail(&self.reader, &head, Arrival::parse(&mail.address_kind), mail.null_sender).await {
             Ok(report) => Ok(ReadMail { mail, reading: report.reading }),
             Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
-                Ok(ReadMail { mail, reading: Reading::Noted(Note::Unreadable) })
+                Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) })
             }
             Err(error) => {
                 tracing::warn!(stage = "engagement", mail = %mail.id, start = mail.attempts, %error, "a mail that came back is not read yet");
@@ -188,7 +188,7 @@ fn keys(read: &[ReadMail]) -> Vec<(Uuid, Uuid)> {
 impl ReadMail {
     /// The fact of the mail. Its time is the time of receipt: times in the mail itself may be wrong.
     fn signal(&self) -> Option<Signal> {
-        let Reading::Told(kind) = &self.reading else { return None };
+        let ReportFinding::Fact(kind) = &self.reading else { return None };
         Some(Signal {
             signal_id: self.mail.id,
             tenant_id: self.mail.tenant_id,
@@ -202,7 +202,7 @@ impl ReadMail {
 
     /// A server that reports about a mail has received it: evidence for a send whose outcome is unknown.
     fn evidence(&self) -> Option<ProviderEvidence> {
-        let has_left = matches!(&self.reading, Reading::Told(SignalKind::Bounced { .. } | SignalKind::Delivered));
+        let has_left = matches!(&self.reading, ReportFinding::Fact(SignalKind::Bounced { .. } | SignalKind::Delivered));
         has_left.then(|| ProviderEvidence {
             tenant_id: self.mail.tenant_id,
             send_id: self.mail.send_id,

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::reading;
-use feedback::report::{Arrival, Reading};
+use feedback::report::{Arrival, ReportFinding};
 use ledger::facts;
 
 /// What a recipient address names.
@@ -26,7 +26,7 @@ enum Reported {
     /// An existing send.
     Send { tenant_id: Uuid, send_id: Uuid },
     /// The recipient of a send that the ledger does not keep any more, with the reading of the report.
-    Contact { tenant_id: Uuid, contact_id: Uuid, reading: Reading },
+    Contact { tenant_id: Uuid, contact_id: Uuid, reading: ReportFinding },
 }
 
 /// A complete mail, with only its head kept.
@@ -133,16 +133,16 @@ impl Store {
     }
 
     /// Applies a report to its contact, if the send is not kept any more; before the mail is accepted.
-    async fn apply_to_contact(&self, tenant: Uuid, contact: Uuid, reading: &Reading) -> sqlx::Result<()> {
+    async fn apply_to_contact(&self, tenant: Uuid, contact: Uuid, reading: &ReportFinding) -> sqlx::Result<()> {
         let mut tx = self.pool.begin().await?;
         match reading {
-            Reading::Told(SignalKind::Unsubscribed { .. }) => {
+            ReportFinding::Fact(SignalKind::Unsubscribed { .. }) => {
                 ledger::opt_out_contact(&mut tx, tenant, contact).await?;
             }
-            Reading::Told(kind) if facts::is_complaint(kind) => {
+            ReportFinding::Fact(kind) if facts::is_complaint(kind) => {
                 ledger::complaint_of_contact(&mut tx, tenant, contact).await?;
             }
-            Reading::Told(_) | Reading::Noted(_) => {}
+            ReportFinding::Fact(_) | ReportFinding::NoFact(_) => {}
         }
         tx.commit().await
     }

@@ -269,7 +269,7 @@ impl Rendering {
             if let Some(notify) = &batch.notify
                 && !rendered.iter().any(|(send, _)| send.input == number)
             {
-                bus.tell(notify, &Decided { tenant_id: batch.tenant_id, batch_id: batch.batch_id }).await;
+                bus.publish_reply(notify, &Decided { tenant_id: batch.tenant_id, batch_id: batch.batch_id }).await;
             }
         }
     }

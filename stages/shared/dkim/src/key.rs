@@ -22,10 +22,10 @@ pub enum KeyError {
 
 /// A private key, parsed once and used for many signatures. It does not print.
 pub struct DkimKey {
-    kind: Kind,
+    kind: KeyKind,
 }
 
-enum Kind {
+enum KeyKind {
     Rsa(Box<RsaKeyPair>),
     Ed25519(Box<Ed25519KeyPair>),
 }
@@ -47,7 +47,7 @@ impl DkimKey {
         let pair = RsaKeyPair::generate(KeySize::Rsa2048).map_err(|_| KeyError::Generation)?;
         let private: Pkcs8V1Der<'_> = pair.as_der().map_err(|_| KeyError::Generation)?;
         let private = private.as_ref().to_vec();
-        let public = Self { kind: Kind::Rsa(Box::new(pair)) }.public()?;
+        let public = Self { kind: KeyKind::Rsa(Box::new(pair)) }.public()?;
         Ok(GeneratedKey { private_pkcs8: SecretSlice::from(private), public })
     }
 
@@ -67,10 +67,10 @@ impl DkimKey {
     /// [`KeyError::Rejected`] when it is neither, or an RSA key of less than 2,048 bits.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
         if let Ok(pair) = Ed25519KeyPair::from_pkcs8(der) {
-            return Ok(Self { kind: Kind::Ed25519(Box::new(pair)) });
+            return Ok(Self { kind: KeyKind::Ed25519(Box::new(pair)) });
         }
         let pair = RsaKeyPair::from_pkcs8(der).map_err(|_| KeyError::Rejected)?;
-        Ok(Self { kind: Kind::Rsa(Box::new(pair)) })
+        Ok(Self { kind: KeyKind::Rsa(Box::new(pair)) })
     }
 
     /// The public key as it stands in the TXT record's `p=`.
@@ -79,32 +79,32 @@ impl DkimKey {
     /// [`KeyError::Generation`] when the library cannot encode it.
     pub fn public(&self) -> Result<String, KeyError> {
         match &self.kind {
-            Kind::Rsa(pair) => {
+            KeyKind::Rsa(pair) => {
                 let der: PublicKeyX509Der<'_> = pair.public_key().as_der().map_err(|_| KeyError::Generation)?;
                 Ok(STANDARD.encode(der.as_ref()))
             }
-            Kind::Ed25519(pair) => Ok(STANDARD.encode(pair.public_key().as_ref())),
+            KeyKind::Ed25519(pair) => Ok(STANDARD.encode(pair.public_key().as_ref())),
         }
     }
 
     /// The signature's `a=`.
     pub(super) fn algorithm(&self) -> &'static str {
         match self.kind {
-            Kind::Rsa(_) => "rsa-sha256",
-            Kind::Ed25519(_) => "ed25519-sha256",
+            KeyKind::Rsa(_) => "rsa-sha256",
+            KeyKind::Ed25519(_) => "ed25519-sha256",
         }
     }
 
     /// Signs the canonical header. RSA takes some 355 µs of one core, Ed25519 some 20.
     pub(super) fn sign(&self, canonical: &[u8]) -> Option<Vec<u8>> {
         match &self.kind {
-            Kind::Rsa(pair) => {
+            KeyKind::Rsa(pair) => {
                 let mut signature = vec![0; pair.public_modulus_len()];
                 pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), canonical, &mut signature).ok()?;
                 Some(signature)
             }
             // RFC 8463 §3: Ed25519 signs the SHA-256 hash, not the text itself.
-            Kind::Ed25519(pair) => {
+            KeyKind::Ed25519(pair) => {
                 let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, canonical);
                 pair.try_sign(digest.as_ref()).ok().map(|signature| signature.as_ref().to_vec())
             }

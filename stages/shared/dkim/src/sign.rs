@@ -101,7 +101,7 @@ impl DkimSigner {
     }
 
     /// The signed fields in canonical form, and their names for `h=`.
-    fn canonical_header(&self, fields: &[Field<'_>]) -> (Vec<u8>, String) {
+    fn canonical_header(&self, fields: &[SignedField<'_>]) -> (Vec<u8>, String) {
         let mut canonical_text = Vec::with_capacity(2048);
         let mut names = String::with_capacity(512);
         for (name, oversign) in
@@ -149,14 +149,14 @@ fn append_folded(field: &mut String, base64: &str) {
 }
 
 /// A header field as it stands in the message.
-struct Field<'a> {
+struct SignedField<'a> {
     name: &'a [u8],
     /// What follows the colon, with folding and the last CRLF.
     value: &'a [u8],
 }
 
 /// Splits a header into its fields; a line that begins with white space continues the one before.
-fn fields(header: &[u8]) -> Vec<Field<'_>> {
+fn fields(header: &[u8]) -> Vec<SignedField<'_>> {
     let mut fields = Vec::with_capacity(24);
     let mut start = 0;
     while start < header.len() {
@@ -169,7 +169,7 @@ fn fields(header: &[u8]) -> Vec<Field<'_>> {
         }
         let field = &header[start..end];
         if let Some(colon) = memchr::memchr(b':', field) {
-            fields.push(Field { name: field[..colon].trim_ascii_end(), value: &field[colon + 1..] });
+            fields.push(SignedField { name: field[..colon].trim_ascii_end(), value: &field[colon + 1..] });
         }
         start = end;
     }

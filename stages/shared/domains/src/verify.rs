@@ -1,4 +1,4 @@
-//! Whether the records are there.
+//! Verifies a domain's DNS records.
 
 use std::future::Future;
 
@@ -6,7 +6,7 @@ use runtime::{Budget, Spent};
 
 use super::{DnsRecord, LookupError, Purpose, RecordType, answer};
 
-/// The DNS as verification needs it.
+/// The DNS lookups that verification needs.
 pub trait Lookup: Sync {
     /// The TXT records of a name, each with its strings joined; none when there is no such name or record.
     fn txt(&self, name: &str) -> impl Future<Output = Result<Vec<String>, LookupError>> + Send;
@@ -14,14 +14,14 @@ pub trait Lookup: Sync {
     fn cname(&self, name: &str) -> impl Future<Output = Result<Vec<String>, LookupError>> + Send;
 }
 
-/// What the DNS says of a record.
+/// The result of verifying a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
-    /// It is there and right.
+    /// The record exists and is correct.
     Valid,
-    /// It is certainly not there, or is another one.
+    /// The record certainly does not exist, or is a different one.
     Invalid,
-    /// The DNS gave no definite answer: what was known before still holds.
+    /// The DNS gave no definite answer: the previous result stays.
     Undetermined,
 }
 
@@ -36,7 +36,7 @@ pub enum CheckError {
         /// Where.
         host: String,
     },
-    /// Something else is there.
+    /// There is another record.
     #[error("the {type_} record at {host} has another value", type_ = .type_.as_str())]
     Different {
         /// The type that was looked for.
@@ -58,7 +58,7 @@ pub enum CheckError {
         /// Where.
         host: String,
     },
-    /// More or longer records than are looked at.
+    /// There are more or longer records than are examined.
     #[error("{host} has more or longer records than are read: remove those that are not needed")]
     TooLong {
         /// Where.
@@ -74,21 +74,21 @@ const OBSERVED_MAX: usize = 10;
 /// Most characters of each.
 const OBSERVED_CHARS_MAX: usize = 1_024;
 
-/// A record and what was found.
+/// A record, and the result of verifying it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// The record that should be there.
+    /// The expected record.
     pub record: DnsRecord,
-    /// Whether it is.
+    /// The result.
     pub validity: Validity,
-    /// What stands at its name now: all records of the type, at most [`OBSERVED_MAX`], each cut to [`OBSERVED_CHARS_MAX`].
+    /// The records found at its name: all of the type, at most [`OBSERVED_MAX`], each cut to [`OBSERVED_CHARS_MAX`].
     pub observed: Vec<String>,
-    /// What is wrong, when it is not valid.
+    /// The error, if the record is not valid.
     pub error: Option<CheckError>,
 }
 
 impl Checked {
-    /// Whether the record was found and is right.
+    /// True if the record was found and is correct.
     #[must_use]
     pub fn valid(&self) -> bool {
         self.validity == Validity::Valid
@@ -112,7 +112,7 @@ async fn check(domain: &str, record: DnsRecord, dns: &impl Lookup) -> Checked {
             return Checked { record, validity: Validity::Undetermined, observed: Vec::new(), error };
         }
     };
-    let mut error = judge(&record, &observed, &Budget::new(answer::LIMITS)).err();
+    let mut error = compare_record(&record, &observed, &Budget::new(answer::LIMITS)).err();
     if error.is_some() && observed.is_empty() {
         error = doubled_zone(domain, &record, dns).await.or(error);
     }
@@ -140,14 +140,13 @@ async fn lookup(dns: &impl Lookup, type_: RecordType, name: &str) -> Result<Vec<
 async fn doubled_zone(domain: &str, record: &DnsRecord, dns: &impl Lookup) -> Option<CheckError> {
     let found = format!("{}.{domain}", record.host);
     let observed = lookup(dns, record.type_, &found).await.ok()?;
-    judge(record, &observed, &Budget::new(answer::LIMITS)).ok()?;
+    compare_record(record, &observed, &Budget::new(answer::LIMITS)).ok()?;
     let enter = record.host.strip_suffix(domain)?.trim_end_matches('.');
     Some(CheckError::DoubledZone { found, enter: if enter.is_empty() { "@".to_owned() } else { enter.to_owned() } })
 }
 
-/// Whether one of the observed values is what the record asks for. Each value is gone through a few times: for what it concerns, and
-/// for its tags or terms.
-fn judge(record: &DnsRecord, observed: &[String], budget: &Budget) -> Result<(), CheckError> {
+/// Compares the observed values with the expected record. Each value is read a few times: for its purpose, and for its tags or terms.
+fn compare_record(record: &DnsRecord, observed: &[String], budget: &Budget) -> Result<(), CheckError> {
     let (type_, host) = (record.type_, record.host.clone());
     let too_long = |_: Spent| CheckError::TooLong { host: record.host.clone() };
     for value in observed {
@@ -155,7 +154,7 @@ fn judge(record: &DnsRecord, observed: &[String], budget: &Budget) -> Result<(),
         budget.hold(2 * value.len()).map_err(too_long)?;
     }
     let relevant: Vec<&str> =
-        observed.iter().map(|value| value.trim()).filter(|value| concerns(record, value)).collect();
+        observed.iter().map(|value| value.trim()).filter(|value| is_for_record(record, value)).collect();
     if relevant.is_empty() {
         return Err(CheckError::Missing { type_, host });
     }
@@ -167,14 +166,14 @@ fn judge(record: &DnsRecord, observed: &[String], budget: &Budget) -> Result<(),
             .any(|value| value.trim_end_matches('.').eq_ignore_ascii_case(record.value.trim_end_matches('.'))),
         Purpose::Spf if relevant.len() > 1 => return Err(CheckError::SeveralSpf { host }),
         Purpose::Spf => has_our_include(&record.value, relevant[0]),
-        // Any policy will do: the advice is to have one.
+        // Any policy is valid: the advice is to have one.
         Purpose::Dmarc => relevant.len() == 1,
     };
     if matches { Ok(()) } else { Err(CheckError::Different { type_, host }) }
 }
 
-/// Other people's TXT records may stand at the same name; they do not make ours a different one.
-fn concerns(record: &DnsRecord, value: &str) -> bool {
+/// True for a value of the record's own kind: other TXT records at the same name are ignored.
+fn is_for_record(record: &DnsRecord, value: &str) -> bool {
     let begins = |prefix: &str| value.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     match record.purpose {
         Purpose::Spf => begins("v=spf1") && matches!(value.as_bytes().get(6), None | Some(b' ')),

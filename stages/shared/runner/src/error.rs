@@ -43,7 +43,7 @@ impl StageError {
     /// A rejection of what does not decode: says what is wrong with it and where, and quotes nothing of it.
     #[must_use]
     pub fn malformed(error: &serde_json::Error) -> Self {
-        Self::rejected("malformed", causes::place(error))
+        Self::rejected("malformed", causes::json_fault(error))
     }
 
     /// Whether the same input may succeed later.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     event::{EventSource, EventTest, Times},
-    field::{Field, Place, ValueKind},
+    field::{Field, FieldSource, ValueKind},
     rule::{Bound, Expanded, FieldTest, Rule, Scalar, Test},
 };
 
@@ -19,7 +19,7 @@ pub struct Compiled {
     /// All of them must hold.
     conditions: Vec<Condition>,
     /// What they look up beside the contact itself; each becomes one join, however often it is asked for.
-    sources: Vec<Source>,
+    sources: Vec<ContactSet>,
 }
 
 /// One of the things that must all hold.
@@ -56,7 +56,7 @@ fn conditions_of(rule: Expanded, conditions: &mut Vec<Condition>) {
 
 /// A set of contacts that a rule asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum ContactSet {
     /// The members of a list or tag.
     Members(Uuid),
     /// How often each contact did something.
@@ -93,8 +93,8 @@ impl Compiled {
             let Condition::Rule(rule) = condition else { continue };
             rule.each_leaf(&mut |leaf| {
                 let source = match leaf {
-                    Rule::Member(membership) => Source::Members(membership.id),
-                    Rule::Event(event) => Source::Events(event.source),
+                    Rule::Member(membership) => ContactSet::Members(membership.id),
+                    Rule::Event(event) => ContactSet::Events(event.source),
                     _ => return,
                 };
                 if !sources.contains(&source) {
@@ -146,7 +146,7 @@ impl Compiled {
             Rule::Not(part) => match part.as_ref() {
                 // In this form the planner knows how many there are.
                 Rule::Member(membership) => {
-                    let join = self.join_of(Source::Members(membership.id));
+                    let join = self.join_of(ContactSet::Members(membership.id));
                     query.push(format_args!("j{join}.contact_id is null"));
                 }
                 part => {
@@ -157,10 +157,10 @@ impl Compiled {
             },
             Rule::Field(test) => push_field(query, test),
             Rule::Member(membership) => {
-                let join = self.join_of(Source::Members(membership.id));
+                let join = self.join_of(ContactSet::Members(membership.id));
                 query.push(format_args!("j{join}.contact_id is not null"));
             }
-            Rule::Event(event) => push_event(query, event, self.join_of(Source::Events(event.source))),
+            Rule::Event(event) => push_event(query, event, self.join_of(ContactSet::Events(event.source))),
             Rule::Segment(never) => match *never {},
         }
     }
@@ -173,20 +173,20 @@ impl Compiled {
         query.push(")");
     }
 
-    fn join_of(&self, wanted: Source) -> usize {
+    fn join_of(&self, wanted: ContactSet) -> usize {
         // Every source of the rule was collected when it was compiled.
         self.sources.iter().position(|source| *source == wanted).unwrap_or(usize::MAX)
     }
 }
 
-fn push_source(query: &mut Query, tenant: Uuid, at: usize, source: &Source) {
+fn push_source(query: &mut Query, tenant: Uuid, at: usize, source: &ContactSet) {
     query.push(" left join ");
     match source {
-        Source::Members(audience) => {
+        ContactSet::Members(audience) => {
             query.push(format_args!("audience_members j{at} on j{at}.contact_id = c.id and j{at}.tenant_id = "));
             query.push_bind(tenant).push(format_args!(" and j{at}.audience_id = ")).push_bind(*audience);
         }
-        Source::Events(events) => {
+        ContactSet::Events(events) => {
             query.push("(select f.contact_id, count(*) as times from ");
             push_events(query, tenant, events);
             query.push(format_args!(" group by f.contact_id) j{at} on j{at}.contact_id = c.id"));
@@ -411,15 +411,15 @@ fn push_text(query: &mut Query, field: &Field) {
 
 /// A field's value in the type its kind is compared in; null where it is missing, or is not of that kind.
 fn push_value(query: &mut Query, field: &Field) {
-    let key = match &field.place {
-        Place::Column(column) => {
+    let key = match &field.source {
+        FieldSource::Column(column) => {
             query.push(format_args!("c.{column}"));
             if field.kind == ValueKind::Number {
                 query.push("::numeric");
             }
             return;
         }
-        Place::Custom(key) => key,
+        FieldSource::Custom(key) => key,
     };
     match field.kind {
         ValueKind::Text | ValueKind::Email | ValueKind::Word(_) => {

@@ -162,8 +162,8 @@ impl ValueKind {
         }
     }
 
-    /// In words, for faults.
-    pub(crate) fn words(self) -> &'static str {
+    /// A description for error messages.
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Text => "a text",
             Self::Email => "an address",
@@ -180,10 +180,10 @@ impl ValueKind {
 /// A tenant's own fields, by key.
 pub type Definitions = BTreeMap<String, ValueKind>;
 
-/// The tenant's own fields.
+/// Loads the tenant's own fields.
 ///
 /// # Errors
-/// When Postgres is away.
+/// If Postgres is unavailable.
 pub async fn definitions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Definitions> {
     let rows = sqlx::query!("select key, type from fields where tenant_id = $1", tenant).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| (row.key, ValueKind::from_column(&row.r#type))).collect())
@@ -192,15 +192,15 @@ pub async fn definitions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<De
 /// A field that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Where its value is.
-    pub place: Place,
-    /// What it holds.
+    /// Where the value is stored.
+    pub source: FieldSource,
+    /// The kind of its value.
     pub kind: ValueKind,
 }
 
-/// Where a field's value is.
+/// Where a field's value is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldSource {
     /// A column of `contacts`: one of [`BUILT_IN`], never a caller's text.
     Column(&'static str),
     /// A key of `contacts.fields`.
@@ -239,10 +239,10 @@ impl Field {
     pub(crate) fn find(name: &str, definitions: &Definitions) -> Option<Self> {
         if let Some(key) = name.strip_prefix("fields.") {
             let kind = *definitions.get(key)?;
-            return Some(Self { place: Place::Custom(key.to_owned()), kind });
+            return Some(Self { source: FieldSource::Custom(key.to_owned()), kind });
         }
         let (_, column, kind) = BUILT_IN.iter().find(|(known, ..)| *known == name)?;
-        Some(Self { place: Place::Column(column), kind: *kind })
+        Some(Self { source: FieldSource::Column(column), kind: *kind })
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
     fn fields_are_the_built_in_ones_and_those_the_tenant_defined() {
         let definitions = Definitions::from([("plan".to_owned(), ValueKind::Text)]);
         let find = |name| Field::find(name, &definitions);
-        assert_eq!(find("fields.plan").unwrap().place, Place::Custom("plan".to_owned()));
+        assert_eq!(find("fields.plan").unwrap().source, FieldSource::Custom("plan".to_owned()));
         assert_eq!(find("consent.at").unwrap().kind, ValueKind::Instant);
         for unknown in ["plan", "fields.colour", "fields.", "address", "tenant_id", "", "email; drop table contacts"] {
             assert_eq!(find(unknown), None, "{unknown}");

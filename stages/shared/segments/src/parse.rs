@@ -39,7 +39,7 @@ impl Rule {
         if serde_json::to_vec(value).is_ok_and(|json| json.len() > RULE_MAX_BYTES) {
             return Err(vec![Fault::new(path, "too_long", format!("may have at most {RULE_MAX_BYTES} bytes"))]);
         }
-        let mut reader = Reader { root: path, definitions, faults: Vec::new(), leaves: 0 };
+        let mut reader = RuleReader { root: path, definitions, faults: Vec::new(), leaves: 0 };
         let rule = reader.node(value, path, 1);
         match rule {
             Some(rule) if reader.faults.is_empty() => Ok(rule),
@@ -48,7 +48,7 @@ impl Rule {
     }
 }
 
-struct Reader<'a> {
+struct RuleReader<'a> {
     root: &'a str,
     definitions: &'a Definitions,
     faults: Vec<Fault>,
@@ -72,7 +72,7 @@ impl Node<'_> {
     }
 }
 
-impl Reader<'_> {
+impl RuleReader<'_> {
     fn fault<T>(&mut self, path: impl Into<String>, code: &'static str, detail: impl Into<String>) -> Option<T> {
         if self.faults.len() < FAULTS_MAX {
             self.faults.push(Fault::new(path, code, detail));
@@ -90,12 +90,12 @@ impl Reader<'_> {
         }
         let node = Node { object, path };
         let mut kinds = KINDS.into_iter().filter(|kind| object.contains_key(*kind));
-        let words = || format!("must have exactly one of {}", KINDS.join(", "));
+        let description = || format!("must have exactly one of {}", KINDS.join(", "));
         let (Some(kind), others) = (kinds.next(), kinds.count()) else {
-            return self.fault(path, "required", words());
+            return self.fault(path, "required", description());
         };
         if others > 0 {
-            return self.fault(path, "ambiguous", words());
+            return self.fault(path, "ambiguous", description());
         }
         self.only(&node, kind);
         match kind {
@@ -167,13 +167,13 @@ impl Reader<'_> {
     }
 
     /// A word that must be there, of a closed set.
-    fn word<T>(&mut self, node: &Node<'_>, key: &str, words: &[&str], parse: fn(&str) -> Option<T>) -> Option<T> {
+    fn word<T>(&mut self, node: &Node<'_>, key: &str, description: &[&str], parse: fn(&str) -> Option<T>) -> Option<T> {
         let path = node.at(key);
         match node.get(key) {
             None => self.fault(path, "required", "is required"),
             Some(Value::String(text)) => match parse(text) {
                 Some(word) => Some(word),
-                None => self.fault(path, "not_allowed", format!("must be one of {}", words.join(", "))),
+                None => self.fault(path, "not_allowed", format!("must be one of {}", description.join(", "))),
             },
             Some(_) => self.fault(path, "wrong_type", "must be a string"),
         }
@@ -199,7 +199,7 @@ impl Reader<'_> {
             return self.fault(
                 node.at("op"),
                 "not_allowed",
-                format!("does not apply to {}; one of {} does", field.kind.words(), ops.join(", ")),
+                format!("does not apply to {}; one of {} does", field.kind.description(), ops.join(", ")),
             );
         }
         let test = self.test(node, field.kind, op)?;
@@ -264,11 +264,11 @@ impl Reader<'_> {
                 Ok(address) => Some(Scalar::Text(address.into_string())),
                 Err(error) => self.fault(path, error.code(), error.to_string()),
             },
-            (ValueKind::Word(words), Value::String(text)) => {
-                if words.contains(&text.as_str()) {
+            (ValueKind::Word(description), Value::String(text)) => {
+                if description.contains(&text.as_str()) {
                     Some(Scalar::Text(text.clone()))
                 } else {
-                    self.fault(path, "not_allowed", format!("must be one of {}", words.join(", ")))
+                    self.fault(path, "not_allowed", format!("must be one of {}", description.join(", ")))
                 }
             }
             (ValueKind::Text | ValueKind::TextList, _) => self.text(value, path).map(Scalar::Text),

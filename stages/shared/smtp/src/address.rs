@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why a text cannot be an envelope address. Never retried: the text does not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+pub enum EnvelopeAddressError {
     /// There is no `@`, or nothing on one side of it.
     #[error("an address needs a local part and a domain")]
     Incomplete,
@@ -33,24 +33,24 @@ impl EnvelopeAddress {
     /// Checks a text.
     ///
     /// # Errors
-    /// [`AddressError`] says which rule it breaks.
-    pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let at = text.rfind('@').ok_or(AddressError::Incomplete)?;
+    /// [`EnvelopeAddressError`] says which rule it breaks.
+    pub fn parse(text: &str) -> Result<Self, EnvelopeAddressError> {
+        let at = text.rfind('@').ok_or(EnvelopeAddressError::Incomplete)?;
         let (local, domain) = (&text[..at], &text[at + 1..]);
         if local.is_empty() || domain.is_empty() {
-            return Err(AddressError::Incomplete);
+            return Err(EnvelopeAddressError::Incomplete);
         }
         if local.len() > 64 || text.len() > 254 {
-            return Err(AddressError::TooLong);
+            return Err(EnvelopeAddressError::TooLong);
         }
         if !local.chars().all(is_local_char) || local.starts_with('.') || local.ends_with('.') || local.contains("..") {
-            return Err(AddressError::Character);
+            return Err(EnvelopeAddressError::Character);
         }
         if !domain.chars().all(is_domain_char) {
-            return Err(AddressError::Character);
+            return Err(EnvelopeAddressError::Character);
         }
         if !domain.split('.').all(is_label) {
-            return Err(AddressError::Domain);
+            return Err(EnvelopeAddressError::Domain);
         }
         Ok(Self { text: text.to_owned(), at })
     }
@@ -142,32 +142,32 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_at("ann", AddressError::Incomplete)]
-    #[case::no_local("@example.com", AddressError::Incomplete)]
-    #[case::no_domain("ann@", AddressError::Incomplete)]
-    #[case::line_break("ann@example.com\r\nRCPT TO:<eve@example.com>", AddressError::Character)]
-    #[case::line_feed("a\nb@example.com", AddressError::Character)]
-    #[case::space("ann @example.com", AddressError::Character)]
-    #[case::bracket("ann>@example.com", AddressError::Character)]
-    #[case::quoted("\"ann lee\"@example.com", AddressError::Character)]
-    #[case::literal("ann@[127.0.0.1]", AddressError::Character)]
-    #[case::two_ats("ann@b@example.com", AddressError::Character)]
-    #[case::no_break_space("ann\u{a0}lee@example.com", AddressError::Character)]
-    #[case::line_separator("ann\u{2028}@example.com", AddressError::Character)]
-    #[case::dots("ann..lee@example.com", AddressError::Character)]
-    #[case::empty_label("ann@example..com", AddressError::Domain)]
-    #[case::hyphen("ann@-example.com", AddressError::Domain)]
-    #[case::nul("ann\0@example.com", AddressError::Character)]
-    fn an_address_that_could_break_a_command_is_refused(#[case] text: &str, #[case] error: AddressError) {
+    #[case::no_at("ann", EnvelopeAddressError::Incomplete)]
+    #[case::no_local("@example.com", EnvelopeAddressError::Incomplete)]
+    #[case::no_domain("ann@", EnvelopeAddressError::Incomplete)]
+    #[case::line_break("ann@example.com\r\nRCPT TO:<eve@example.com>", EnvelopeAddressError::Character)]
+    #[case::line_feed("a\nb@example.com", EnvelopeAddressError::Character)]
+    #[case::space("ann @example.com", EnvelopeAddressError::Character)]
+    #[case::bracket("ann>@example.com", EnvelopeAddressError::Character)]
+    #[case::quoted("\"ann lee\"@example.com", EnvelopeAddressError::Character)]
+    #[case::literal("ann@[127.0.0.1]", EnvelopeAddressError::Character)]
+    #[case::two_ats("ann@b@example.com", EnvelopeAddressError::Character)]
+    #[case::no_break_space("ann\u{a0}lee@example.com", EnvelopeAddressError::Character)]
+    #[case::line_separator("ann\u{2028}@example.com", EnvelopeAddressError::Character)]
+    #[case::dots("ann..lee@example.com", EnvelopeAddressError::Character)]
+    #[case::empty_label("ann@example..com", EnvelopeAddressError::Domain)]
+    #[case::hyphen("ann@-example.com", EnvelopeAddressError::Domain)]
+    #[case::nul("ann\0@example.com", EnvelopeAddressError::Character)]
+    fn an_address_that_could_break_a_command_is_refused(#[case] text: &str, #[case] error: EnvelopeAddressError) {
         assert_eq!(EnvelopeAddress::parse(text).unwrap_err(), error);
     }
 
     #[rstest]
     fn an_overlong_address_is_refused() {
         let local = format!("{}@example.com", "a".repeat(65));
-        assert_eq!(EnvelopeAddress::parse(&local).unwrap_err(), AddressError::TooLong);
+        assert_eq!(EnvelopeAddress::parse(&local).unwrap_err(), EnvelopeAddressError::TooLong);
         let whole = format!("a@{}.com", ["b".repeat(60), "b".repeat(60), "b".repeat(60), "b".repeat(70)].join("."));
-        assert_eq!(EnvelopeAddress::parse(&whole).unwrap_err(), AddressError::TooLong);
+        assert_eq!(EnvelopeAddress::parse(&whole).unwrap_err(), EnvelopeAddressError::TooLong);
     }
 
     #[test]

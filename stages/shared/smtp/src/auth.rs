@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use super::{AuthMechanism, Credentials};
+use super::{AuthMechanism, SmtpCredentials};
 
 /// The mechanisms a server offers that we speak.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Offered {
 }
 
 /// The lines the client sends, the first at once and each further one after a 334.
-pub(super) fn lines(mechanism: AuthMechanism, credentials: &Credentials) -> Vec<String> {
+pub(super) fn lines(mechanism: AuthMechanism, credentials: &SmtpCredentials) -> Vec<String> {
     let (user, password) = (&credentials.user, credentials.secret());
     match mechanism {
         AuthMechanism::Plain => vec![format!("AUTH PLAIN {}\r\n", STANDARD.encode(format!("\0{user}\0{password}")))],
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn plain_is_written_as_rfc_4616_says() {
         let credentials =
-            Credentials { user: "tim".into(), password: "tanstaaftanstaaf".to_owned().into(), mechanism: None };
+            SmtpCredentials { user: "tim".into(), password: "tanstaaftanstaaf".to_owned().into(), mechanism: None };
         assert_eq!(lines(AuthMechanism::Plain, &credentials), ["AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\r\n"]);
     }
 }

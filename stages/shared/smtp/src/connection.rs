@@ -7,10 +7,10 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     Cause, Envelope, Message, Phase, Reply, SmtpFailure, SmtpSettings, TlsMode, auth, message::append_data,
-    stream::Stream,
+    stream::SmtpStream,
 };
 
-/// What the server said it can do in its EHLO reply.
+/// The extensions of the server's EHLO reply.
 #[derive(Debug, Clone, Copy, Default)]
 struct Extensions {
     pipelining: bool,
@@ -42,37 +42,37 @@ impl Extensions {
 }
 
 /// A connection that is ready for a transaction, in one, or broken.
-pub(super) struct Connection {
-    stream: Stream,
+pub(super) struct SmtpConnection {
+    stream: SmtpStream,
     settings: Arc<SmtpSettings>,
     extensions: Extensions,
-    /// Octets read and not yet understood.
+    /// Bytes that were read and not parsed yet.
     input: Vec<u8>,
     /// The commands or the body being written, kept for its capacity.
     output: Vec<u8>,
-    /// MAIL was taken and no transaction followed: RSET goes in front of the next one.
+    /// MAIL was accepted and no transaction followed: RSET precedes the next one.
     needs_reset: bool,
-    /// Nothing more may be written but QUIT.
+    /// Only QUIT may be written.
     broken: bool,
     /// Messages accepted on this connection.
     pub(super) messages: u32,
 }
 
-/// Bodies larger than this do not leave their buffer behind on an idle connection.
-const KEPT_BUFFER: usize = 128 * 1024;
+/// The largest buffer that an idle connection keeps.
+const BUFFER_KEEP_MAX: usize = 128 * 1024;
 
-impl Connection {
+impl SmtpConnection {
     /// Connects, greets, encrypts and authenticates as the settings say.
     pub(super) async fn connect(settings: &Arc<SmtpSettings>, tls: &TlsConnector) -> Result<Self, SmtpFailure> {
         let (relay, limit) = (&settings.relay, settings.timeouts.connect);
-        let socket = match timeout(limit, Stream::connect(&relay.host, relay.port)).await {
+        let socket = match timeout(limit, SmtpStream::connect(&relay.host, relay.port)).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(error)) => return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Unreachable(error))),
             Err(_) => return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Timeout)),
         };
         let stream = match relay.tls {
             TlsMode::Implicit => encrypt(socket, tls, &relay.host, limit).await?,
-            TlsMode::None | TlsMode::Opportunistic | TlsMode::Required => Stream::Plain(socket),
+            TlsMode::None | TlsMode::Opportunistic | TlsMode::Required => SmtpStream::Plain(socket),
         };
         let mut connection = Self {
             stream,
@@ -126,11 +126,11 @@ impl Connection {
         }
         self.command(Phase::Tls, "STARTTLS\r\n").await?;
         self.expect(Phase::Tls, 220..221).await?;
-        // Octets after the 220 would have been sent by somebody in between, to be read as if they were encrypted.
+        // Bytes after the 220 could be injected by an attacker and read as if they were encrypted.
         if !self.input.is_empty() {
             return Err(SmtpFailure::not_sent(Phase::Tls, Cause::Unreadable));
         }
-        let Stream::Plain(socket) = self.stream else {
+        let SmtpStream::Plain(socket) = self.stream else {
             return Err(SmtpFailure::not_sent(Phase::Tls, Cause::Unreadable));
         };
         self.stream = encrypt(socket, tls, &self.settings.relay.host, self.settings.timeouts.connect).await?;
@@ -180,7 +180,7 @@ impl Connection {
             }
             let reply = match self.reply(phase).await {
                 Ok(reply) => reply,
-                // What the server had refused before it went away is the better answer.
+                // The server's refusal before it closed is the better answer.
                 Err(failure) => return Err(refused.unwrap_or(failure)),
             };
             let accepted = if phase == Phase::Data { reply.code == 354 } else { reply.is_success() };
@@ -206,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// Puts the transaction's commands into `output`; each with the phase it belongs to and where it stands.
+    /// Writes the transaction's commands into `output`, and returns each with its phase and range.
     fn transaction(&mut self, envelope: &Envelope) -> [Option<(Phase, Range<usize>)>; 4] {
         let mut text = String::with_capacity(256);
         let mut commands = [None, None, None, None];
@@ -243,17 +243,17 @@ impl Connection {
         commands
     }
 
-    /// Hands the message over after [`Self::open`]: body and final dot in one write, then the final reply.
+    /// Sends the message after [`Self::open`]: body and final dot in one write, then reads the final reply.
     pub(super) async fn send(&mut self, header: &[u8], message: &Message) -> Result<Reply, SmtpFailure> {
         self.output.clear();
         append_data(&mut self.output, header, message);
         let written = timeout(self.settings.timeouts.body, self.stream.write_all(&self.output)).await;
-        if self.output.capacity() > KEPT_BUFFER {
+        if self.output.capacity() > BUFFER_KEEP_MAX {
             self.output = Vec::new();
         }
         let limit = match written {
             Ok(Ok(())) => self.settings.timeouts.last,
-            // A server that refuses in mid-body has often said why before it closed.
+            // A server that refuses in mid-body often sends the reason before it closes.
             Ok(Err(error)) => {
                 let said = self.read_reply(self.settings.timeouts.quit).await.ok().filter(Reply::is_negative);
                 return Err(match said {
@@ -279,22 +279,22 @@ impl Connection {
     /// The server has ended the transaction, so the next one may begin (unless it is closing).
     fn finish(&mut self, reply: &Reply) {
         self.needs_reset = false;
-        // Octets beyond the final reply answer nothing we asked: the next replies could not be told apart.
+        // Bytes after the final reply belong to no command: the next replies could not be matched.
         self.broken = reply.code == 421 || !self.input.is_empty();
     }
 
-    /// Whether another transaction may begin here.
+    /// True if another transaction may begin on this connection.
     pub(super) fn is_reusable(&self) -> bool {
         !self.broken && self.input.is_empty() && self.messages < self.settings.max_messages_per_connection
     }
 
-    /// NOOP: the server is there and listens.
+    /// Sends NOOP to check that the server answers.
     pub(super) async fn noop(&mut self) -> Result<(), SmtpFailure> {
         self.command(Phase::Mail, "NOOP\r\n").await?;
         self.expect(Phase::Mail, 250..251).await.map(drop)
     }
 
-    /// Says QUIT if the session stands and waits shortly for the answer, which changes nothing.
+    /// Sends QUIT if the session is open, and waits briefly for the answer, which has no effect.
     pub(super) async fn quit(mut self) {
         if !self.broken {
             let limit = self.settings.timeouts.quit;
@@ -362,8 +362,8 @@ async fn encrypt(
     tls: &TlsConnector,
     host: &str,
     limit: Duration,
-) -> Result<Stream, SmtpFailure> {
-    match timeout(limit, Stream::handshake(socket, tls, host)).await {
+) -> Result<SmtpStream, SmtpFailure> {
+    match timeout(limit, SmtpStream::handshake(socket, tls, host)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(SmtpFailure::not_sent(Phase::Tls, Cause::Handshake(error))),
         Err(_) => Err(SmtpFailure::not_sent(Phase::Tls, Cause::Timeout)),

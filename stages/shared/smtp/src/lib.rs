@@ -21,12 +21,12 @@ mod reply;
 mod settings;
 mod stream;
 
-pub use address::{AddressError, Envelope, EnvelopeAddress};
+pub use address::{Envelope, EnvelopeAddress, EnvelopeAddressError};
 pub use failure::{Cause, Certainty, Phase, SmtpFailure};
 pub use message::{MalformedMessage, Message};
-pub use pool::{Accepted, AtData, Pool, PoolCounts};
+pub use pool::{AcceptedMessage, AtData, Pool, PoolCounts};
 pub use reply::{EnhancedCode, Reply};
-pub use settings::{AuthMechanism, Credentials, Relay, SettingsError, SmtpSettings, SmtpTimeouts, TlsMode};
+pub use settings::{AuthMechanism, Relay, SmtpCredentials, SmtpSettings, SmtpSettingsError, SmtpTimeouts, TlsMode};
 
 #[cfg(test)]
 mod tests;

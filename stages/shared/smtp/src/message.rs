@@ -140,7 +140,7 @@ mod tests {
     #[rstest]
     #[case::at_the_limit(998, true)]
     #[case::beyond(999, false)]
-    fn a_line_holds_at_most_998_octets(#[case] length: usize, #[case] accepted: bool) {
+    fn a_line_has_at_most_998_octets(#[case] length: usize, #[case] accepted: bool) {
         let with_end = format!("Subject: a\r\n\r\n{}\r\n", "x".repeat(length));
         assert_eq!(Message::new(with_end.into_bytes()).is_ok(), accepted);
         let without = format!("Subject: a\r\n\r\n{}", "x".repeat(length));

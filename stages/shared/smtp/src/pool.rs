@@ -1,4 +1,4 @@
-//! The connection pool: bounded, last in first out, and never a connection whose state is in doubt.
+//! The connection pool: bounded, last in first out. A connection in an unknown state is never reused.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -10,21 +10,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Cause, Envelope, Message, Phase, Reply, SettingsError, SmtpFailure, SmtpSettings, connection::Connection,
+    Cause, Envelope, Message, Phase, Reply, SmtpFailure, SmtpSettings, SmtpSettingsError, connection::SmtpConnection,
     stream::tls_connector,
 };
 
 /// Connections to one relay. Cloning shares them.
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
 }
 
-struct Shared {
+struct SharedPool {
     settings: Arc<SmtpSettings>,
     tls: TlsConnector,
-    /// The most recently used last: under light load the others grow old and are closed.
-    idle: Mutex<Vec<(Connection, Instant)>>,
+    /// The most recently used connection is last: under light load the others become idle and are closed.
+    idle: Mutex<Vec<(SmtpConnection, Instant)>>,
     /// One permit for each connection in use. A new connection is made only when none is idle, so that there are never
     /// more than `max_connections` in all.
     slots: Arc<Semaphore>,
@@ -44,10 +44,10 @@ impl Pool {
     /// connections that were idle too long and ends with the pool.
     ///
     /// # Errors
-    /// [`SettingsError`] when the settings cannot work.
-    pub fn new(settings: SmtpSettings) -> Result<Self, SettingsError> {
+    /// [`SmtpSettingsError`] if the settings are invalid.
+    pub fn new(settings: SmtpSettings) -> Result<Self, SmtpSettingsError> {
         settings.check()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedPool {
             tls: tls_connector(&settings)?,
             idle: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(settings.max_connections)),
@@ -71,7 +71,7 @@ impl Pool {
 
     /// Waits for a free connection and brings a transaction to 354. Nothing of the message has left when this returns.
     ///
-    /// A pooled connection that turns out to be gone is replaced by a fresh one, once: nothing was handed over yet.
+    /// A closed pooled connection is replaced by a new one, once: no part of the message has left yet.
     ///
     /// # Errors
     /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
@@ -94,7 +94,7 @@ impl Pool {
                 }
             }
         }
-        let connected = Connection::connect(&self.shared.settings, &self.shared.tls).await;
+        let connected = SmtpConnection::connect(&self.shared.settings, &self.shared.tls).await;
         let outcome = connected.as_ref().map_or_else(|failure| failure.phase.as_str(), |_| "open");
         Counter::SmtpConnectionsTotal.add(1, [("outcome", outcome)]);
         let mut connection = connected?;
@@ -107,12 +107,12 @@ impl Pool {
         }
     }
 
-    /// Opens a connection of its own, as far as a transaction could begin, and closes it.
+    /// Opens a new connection up to the point where a transaction could begin, and closes it.
     ///
     /// # Errors
     /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
     pub async fn ping(&self) -> Result<(), SmtpFailure> {
-        let mut connection = Connection::connect(&self.shared.settings, &self.shared.tls).await?;
+        let mut connection = SmtpConnection::connect(&self.shared.settings, &self.shared.tls).await?;
         let answered = connection.noop().await;
         connection.quit().await;
         answered
@@ -125,17 +125,17 @@ impl Pool {
     }
 }
 
-impl Shared {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
+impl SharedPool {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(SmtpConnection, Instant)>> {
         // The lock is held over single Vec operations only, which leave the list whole even if one panics.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_idle(&self) -> Option<Connection> {
+    fn take_idle(&self) -> Option<SmtpConnection> {
         let mut idle = self.idle();
         let (connection, since) = idle.pop()?;
         drop(idle);
-        // The last one is the youngest: if it is too old, all are. It makes room for a fresh one.
+        // The last one is the most recently used: if it is too old, all are.
         if since.elapsed() >= self.settings.idle_timeout {
             tokio::spawn(connection.quit());
             return None;
@@ -143,13 +143,13 @@ impl Shared {
         Some(connection)
     }
 
-    fn take_expired(&self) -> Vec<(Connection, Instant)> {
+    fn take_expired(&self) -> Vec<(SmtpConnection, Instant)> {
         let limit = self.settings.idle_timeout;
         self.idle().extract_if(.., |(_, since)| since.elapsed() >= limit).collect()
     }
 }
 
-async fn retire_idle(shared: Weak<Shared>, idle_timeout: std::time::Duration) {
+async fn retire_idle(shared: Weak<SharedPool>, idle_timeout: std::time::Duration) {
     let mut tick = tokio::time::interval((idle_timeout / 4).max(std::time::Duration::from_millis(50)));
     loop {
         tick.tick().await;
@@ -160,24 +160,24 @@ async fn retire_idle(shared: Weak<Shared>, idle_timeout: std::time::Duration) {
     }
 }
 
-/// A connection in use, with its slot.
+/// A connection in use, with its permit.
 struct Lease {
-    pool: Arc<Shared>,
-    connection: Connection,
+    pool: Arc<SharedPool>,
+    connection: SmtpConnection,
     permit: OwnedSemaphorePermit,
 }
 
 impl Lease {
-    fn new(pool: &Pool, connection: Connection, permit: OwnedSemaphorePermit) -> Self {
+    fn new(pool: &Pool, connection: SmtpConnection, permit: OwnedSemaphorePermit) -> Self {
         Self { pool: pool.shared.clone(), connection, permit }
     }
 
-    /// Returns a connection that can serve on, retires one that has served enough, and drops any other.
+    /// Returns a reusable connection to the pool, closes one that has sent enough messages, and drops any other.
     fn give_back(self) {
         let Self { pool, connection, permit } = self;
         if connection.is_reusable() {
             pool.idle().push((connection, Instant::now()));
-            // The slot is freed after the connection is back, so that whoever gets it finds one.
+            // The permit is released after the connection is back, so that the next caller finds it.
             drop(permit);
         } else {
             tokio::spawn(async move {
@@ -199,27 +199,32 @@ impl std::fmt::Debug for AtData {
     }
 }
 
-/// The server has taken the message.
+/// The server accepted the message.
 #[derive(Debug, Clone)]
-pub struct Accepted {
-    /// Its final reply; the text often names the queue id.
+pub struct AcceptedMessage {
+    /// The server's final reply; its text often names the queue id.
     pub reply: Reply,
 }
 
 impl AtData {
-    /// Hands the message over: `header` (further header fields such as DKIM-Signature, each complete with CRLF), then the
+    /// Sends the message: `header` (further header fields such as DKIM-Signature, each complete with CRLF), then the
     /// message. If `begin_by` has passed, nothing is written and the connection is dropped: the fence is too old, and
-    /// another worker may by now take the send for doubtful.
+    /// another worker may already treat the send as unknown.
     ///
     /// # Errors
     /// [`SmtpFailure`]; [`super::Certainty::Unknown`] as soon as octets of the body may have left without a final answer.
-    pub async fn send(mut self, header: &str, message: &Message, begin_by: Instant) -> Result<Accepted, SmtpFailure> {
+    pub async fn send(
+        mut self,
+        header: &str,
+        message: &Message,
+        begin_by: Instant,
+    ) -> Result<AcceptedMessage, SmtpFailure> {
         if Instant::now() > begin_by {
             return Err(SmtpFailure::not_sent(Phase::Body, Cause::FenceTooOld));
         }
         let sent = self.lease.connection.send(header.as_bytes(), message).await;
         self.lease.give_back();
-        sent.map(|reply| Accepted { reply })
+        sent.map(|reply| AcceptedMessage { reply })
     }
 
     /// Drops the connection without sending the body: SMTP has no other way back from 354.

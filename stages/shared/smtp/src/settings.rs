@@ -31,7 +31,7 @@ pub enum AuthMechanism {
 
 /// User and password for AUTH. The password does not print.
 #[derive(Debug, Clone)]
-pub struct Credentials {
+pub struct SmtpCredentials {
     /// The user name.
     pub user: String,
     /// The password, or the access token for XOAUTH2.
@@ -53,12 +53,12 @@ pub struct Relay {
     /// Encryption.
     pub tls: TlsMode,
     /// What to authenticate with, if anything.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<SmtpCredentials>,
 }
 
 /// A setting that cannot work. Shown at start; never carries the URL, which may hold a password.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub enum SmtpSettingsError {
     /// Not a URL, or one without a host.
     #[error("the relay URL is malformed: expected smtp[s]://[user:password@]host[:port][?tls=…]")]
     Url,
@@ -70,7 +70,7 @@ pub enum SettingsError {
     Parameter(String),
     /// A user without a password, or the other way round.
     #[error("the relay URL needs both user and password, or neither")]
-    Credentials,
+    SmtpCredentials,
     /// The extra CA file cannot be read.
     #[error("the CA file cannot be read as PEM certificates")]
     CaFile(#[source] rustls::pki_types::pem::Error),
@@ -83,18 +83,18 @@ pub enum SettingsError {
 }
 
 impl FromStr for Relay {
-    type Err = SettingsError;
+    type Err = SmtpSettingsError;
 
-    fn from_str(text: &str) -> Result<Self, SettingsError> {
-        let url = Url::parse(text).map_err(|_| SettingsError::Url)?;
+    fn from_str(text: &str) -> Result<Self, SmtpSettingsError> {
+        let url = Url::parse(text).map_err(|_| SmtpSettingsError::Url)?;
         let implicit = match url.scheme() {
             "smtp" => false,
             "smtps" => true,
-            _ => return Err(SettingsError::Scheme),
+            _ => return Err(SmtpSettingsError::Scheme),
         };
-        let host = url.host_str().filter(|host| !host.is_empty()).ok_or(SettingsError::Url)?;
+        let host = url.host_str().filter(|host| !host.is_empty()).ok_or(SmtpSettingsError::Url)?;
         if !matches!(url.path(), "" | "/") || url.fragment().is_some() {
-            return Err(SettingsError::Url);
+            return Err(SmtpSettingsError::Url);
         }
         let mut tls = None;
         let mut mechanism = None;
@@ -106,7 +106,7 @@ impl FromStr for Relay {
                 ("auth", "plain") => mechanism = Some(AuthMechanism::Plain),
                 ("auth", "login") => mechanism = Some(AuthMechanism::Login),
                 ("auth", "xoauth2") => mechanism = Some(AuthMechanism::XOAuth2),
-                _ => return Err(SettingsError::Parameter(format!("{name}={value}"))),
+                _ => return Err(SmtpSettingsError::Parameter(format!("{name}={value}"))),
             }
         }
         let credentials = credentials(&url, mechanism)?;
@@ -124,11 +124,11 @@ impl FromStr for Relay {
     }
 }
 
-fn credentials(url: &Url, mechanism: Option<AuthMechanism>) -> Result<Option<Credentials>, SettingsError> {
+fn credentials(url: &Url, mechanism: Option<AuthMechanism>) -> Result<Option<SmtpCredentials>, SmtpSettingsError> {
     match (url.username(), url.password()) {
         ("", None) if mechanism.is_none() => Ok(None),
-        ("", _) | (_, None) => Err(SettingsError::Credentials),
-        (user, Some(password)) => Ok(Some(Credentials {
+        ("", _) | (_, None) => Err(SmtpSettingsError::SmtpCredentials),
+        (user, Some(password)) => Ok(Some(SmtpCredentials {
             user: percent_decode(user)?,
             password: SecretString::from(percent_decode(password)?),
             mechanism,
@@ -137,7 +137,7 @@ fn credentials(url: &Url, mechanism: Option<AuthMechanism>) -> Result<Option<Cre
 }
 
 /// Decodes `%41`; what is decoded must be UTF-8 without NUL, which AUTH PLAIN uses as its separator.
-fn percent_decode(text: &str) -> Result<String, SettingsError> {
+fn percent_decode(text: &str) -> Result<String, SmtpSettingsError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
@@ -146,11 +146,11 @@ fn percent_decode(text: &str) -> Result<String, SettingsError> {
             out.push(byte);
             continue;
         }
-        let (digits, tail) = rest.split_at_checked(2).ok_or(SettingsError::Url)?;
-        out.extend(hex::decode(digits).map_err(|_| SettingsError::Url)?);
+        let (digits, tail) = rest.split_at_checked(2).ok_or(SmtpSettingsError::Url)?;
+        out.extend(hex::decode(digits).map_err(|_| SmtpSettingsError::Url)?);
         rest = tail;
     }
-    String::from_utf8(out).ok().filter(|text| !text.contains('\0')).ok_or(SettingsError::Url)
+    String::from_utf8(out).ok().filter(|text| !text.contains('\0')).ok_or(SmtpSettingsError::Url)
 }
 
 /// How long each call may take. The defaults follow RFC 5321 §4.5.3.2 where waiting longer avoids a duplicate (the final
@@ -221,22 +221,22 @@ impl SmtpSettings {
     /// Checks the rules between fields.
     ///
     /// # Errors
-    /// [`SettingsError::Value`] names the first rule broken.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    /// [`SmtpSettingsError::Value`] names the first rule broken.
+    pub fn check(&self) -> Result<(), SmtpSettingsError> {
         let name_is_fit = !self.hello_name.is_empty()
             && self.hello_name.len() <= 255
             && self.hello_name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'<' && byte != b'>');
         if !name_is_fit {
-            return Err(SettingsError::Value("the EHLO name must be a host name or an address literal"));
+            return Err(SmtpSettingsError::Value("the EHLO name must be a host name or an address literal"));
         }
         if self.max_connections == 0 || self.max_messages_per_connection == 0 {
-            return Err(SettingsError::Value("an SMTP pool needs at least one connection and one message on each"));
+            return Err(SmtpSettingsError::Value("an SMTP pool needs at least one connection and one message on each"));
         }
         Ok(())
     }
 }
 
-impl Credentials {
+impl SmtpCredentials {
     /// The secret text, for the one place that puts it on the wire.
     pub(super) fn secret(&self) -> &str {
         self.password.expose_secret()

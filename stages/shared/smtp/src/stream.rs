@@ -12,15 +12,15 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{SettingsError, SmtpSettings};
+use super::{SmtpSettings, SmtpSettingsError};
 
 /// A connected stream.
-pub(super) enum Stream {
+pub(super) enum SmtpStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl SmtpStream {
     /// Connects; small writes leave at once, as each of ours is a complete group of commands or a complete body.
     pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
         let stream = TcpStream::connect((host, port)).await?;
@@ -59,17 +59,17 @@ impl Stream {
 }
 
 /// The TLS client for these settings: aws-lc-rs, Mozilla's roots and the extra CA file. There is no way not to check.
-pub(super) fn tls_connector(settings: &SmtpSettings) -> Result<TlsConnector, SettingsError> {
+pub(super) fn tls_connector(settings: &SmtpSettings) -> Result<TlsConnector, SmtpSettingsError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = &settings.ca_file {
-        for certificate in CertificateDer::pem_file_iter(path).map_err(SettingsError::CaFile)? {
-            roots.add(certificate.map_err(SettingsError::CaFile)?).map_err(SettingsError::CaCertificate)?;
+        for certificate in CertificateDer::pem_file_iter(path).map_err(SmtpSettingsError::CaFile)? {
+            roots.add(certificate.map_err(SmtpSettingsError::CaFile)?).map_err(SmtpSettingsError::CaCertificate)?;
         }
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(SettingsError::CaCertificate)?
+        .map_err(SmtpSettingsError::CaCertificate)?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))

@@ -1,4 +1,4 @@
-//! One attempt: signed anew, posted, and what was answered.
+//! One webhook attempt: sign, post, interpret the answer.
 
 use std::time::Duration;
 
@@ -11,54 +11,59 @@ use tokio::time::Instant;
 use url::Url;
 use uuid::Uuid;
 
-use super::schedule::Outcome;
+use super::schedule::AttemptOutcome;
 
-/// How much of an answer is read. Nothing in it counts; it is read so that the connection can be used again.
+/// The most bytes of an answer that are read. The body has no meaning; it is read so that the connection can be reused.
 const BODY_MAX: usize = 64 * 1024;
 
-/// Where to deliver to, as it stands now.
+/// Where to deliver to: URL and signing secrets of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct DeliveryTarget {
     pub url: Url,
-    /// Newest first.
+    /// The secrets that sign, newest first.
     pub secrets: Vec<WebhookSecret>,
-    /// Of the row it was read from: while that is the same, so is this.
-    pub mark: u64,
+    /// A hash of the row it was read from. An equal version means an equal target.
+    pub version: u64,
 }
 
-/// What is posted.
+/// The request of one attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Post<'a> {
     pub delivery_id: Uuid,
     pub event_id: Uuid,
     pub event_type: &'a str,
-    /// From 1.
+    /// The number of the attempt, from 1.
     pub attempt: u16,
     pub body: Bytes,
 }
 
-/// What came of it.
+/// The result of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reply {
-    pub outcome: Outcome,
+pub(crate) struct AttemptResult {
+    pub outcome: AttemptOutcome,
     pub status_code: Option<u16>,
-    /// A code of ours, where it failed.
+    /// The engine's error code of a failed attempt.
     pub error_code: Option<&'static str>,
     pub duration: Duration,
-    /// Nobody was there: no connection, or no answer in time.
+    /// True if the receiver was unreachable: no connection, or no answer in time.
     pub is_silent: bool,
 }
 
-/// Posts once.
-pub(super) async fn post(outbound: &Outbound, target: &Target, post: Post<'_>, timeout: Duration) -> Reply {
+/// Posts the request once.
+pub(super) async fn post(
+    outbound: &Outbound,
+    target: &DeliveryTarget,
+    post: Post<'_>,
+    timeout: Duration,
+) -> AttemptResult {
     let started = Instant::now();
     let limits = Limits { timeout, body_max_bytes: BODY_MAX };
-    let headers = headers(target, &post);
+    let headers = signed_headers(target, &post);
     let answer = outbound.post(&target.url, headers, post.body, limits).await;
-    reply(answer, started.elapsed())
+    interpret_answer(answer, started.elapsed())
 }
 
-fn headers(target: &Target, post: &Post<'_>) -> HeaderMap {
+fn signed_headers(target: &DeliveryTarget, post: &Post<'_>) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(10);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let ours = [
@@ -68,7 +73,7 @@ fn headers(target: &Target, post: &Post<'_>) -> HeaderMap {
     ];
     let signed = webhook::sign(&target.secrets, post.event_id, Utc::now().timestamp(), &post.body);
     for (name, value) in ours.into_iter().chain(signed) {
-        // All of them are names and words of ours in plain ASCII.
+        // ComposedBatch of them are names and words of ours in plain ASCII.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(HeaderName::from_static(name), value);
         }
@@ -76,9 +81,9 @@ fn headers(target: &Target, post: &Post<'_>) -> HeaderMap {
     headers
 }
 
-fn reply(answer: Result<Answer, OutboundError>, duration: Duration) -> Reply {
-    let failed = |status_code, error_code, retry_after, is_silent| Reply {
-        outcome: Outcome::Failed { retry_after },
+fn interpret_answer(answer: Result<Answer, OutboundError>, duration: Duration) -> AttemptResult {
+    let failed = |status_code, error_code, retry_after, is_silent| AttemptResult {
+        outcome: AttemptOutcome::Failed { retry_after },
         status_code,
         error_code: Some(error_code),
         duration,
@@ -89,15 +94,15 @@ fn reply(answer: Result<Answer, OutboundError>, duration: Duration) -> Reply {
             let status = answer.status;
             let code = Some(status.as_u16());
             match status {
-                _ if status.is_success() => Reply {
-                    outcome: Outcome::Delivered,
+                _ if status.is_success() => AttemptResult {
+                    outcome: AttemptOutcome::Delivered,
                     status_code: code,
                     error_code: None,
                     duration,
                     is_silent: false,
                 },
-                StatusCode::GONE => Reply {
-                    outcome: Outcome::Gone,
+                StatusCode::GONE => AttemptResult {
+                    outcome: AttemptOutcome::Gone,
                     status_code: code,
                     error_code: Some("gone"),
                     duration,
@@ -130,30 +135,30 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn answered(status: u16, retry_after: Option<&'static str>) -> Reply {
+    fn answered(status: u16, retry_after: Option<&'static str>) -> AttemptResult {
         let mut headers = HeaderMap::new();
         if let Some(value) = retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
         }
         let status = StatusCode::from_u16(status).unwrap();
-        reply(Ok(Answer { status, headers, body: Bytes::new(), is_cut: false }), Duration::ZERO)
+        interpret_answer(Ok(Answer { status, headers, body: Bytes::new(), is_cut: false }), Duration::ZERO)
     }
 
     #[rstest]
-    #[case(200, None, Outcome::Delivered, None)]
-    #[case(204, None, Outcome::Delivered, None)]
-    #[case(301, None, Outcome::Failed { retry_after: None }, Some("redirected"))]
-    #[case(307, None, Outcome::Failed { retry_after: None }, Some("redirected"))]
-    #[case(404, None, Outcome::Failed { retry_after: None }, Some("refused"))]
-    #[case(410, None, Outcome::Gone, Some("gone"))]
-    #[case(500, Some("7"), Outcome::Failed { retry_after: None }, Some("server_error"))]
-    #[case(429, Some("7"), Outcome::Failed { retry_after: Some(Duration::from_secs(7)) }, Some("asked_to_wait"))]
-    #[case(503, Some("7"), Outcome::Failed { retry_after: Some(Duration::from_secs(7)) }, Some("asked_to_wait"))]
-    #[case(503, None, Outcome::Failed { retry_after: None }, Some("asked_to_wait"))]
+    #[case(200, None, AttemptOutcome::Delivered, None)]
+    #[case(204, None, AttemptOutcome::Delivered, None)]
+    #[case(301, None, AttemptOutcome::Failed { retry_after: None }, Some("redirected"))]
+    #[case(307, None, AttemptOutcome::Failed { retry_after: None }, Some("redirected"))]
+    #[case(404, None, AttemptOutcome::Failed { retry_after: None }, Some("refused"))]
+    #[case(410, None, AttemptOutcome::Gone, Some("gone"))]
+    #[case(500, Some("7"), AttemptOutcome::Failed { retry_after: None }, Some("server_error"))]
+    #[case(429, Some("7"), AttemptOutcome::Failed { retry_after: Some(Duration::from_secs(7)) }, Some("asked_to_wait"))]
+    #[case(503, Some("7"), AttemptOutcome::Failed { retry_after: Some(Duration::from_secs(7)) }, Some("asked_to_wait"))]
+    #[case(503, None, AttemptOutcome::Failed { retry_after: None }, Some("asked_to_wait"))]
     fn every_answer_has_its_meaning(
         #[case] status: u16,
         #[case] retry_after: Option<&'static str>,
-        #[case] outcome: Outcome,
+        #[case] outcome: AttemptOutcome,
         #[case] error_code: Option<&'static str>,
     ) {
         let reply = answered(status, retry_after);
@@ -164,9 +169,9 @@ mod tests {
     #[case(OutboundError::TimedOut, true)]
     #[case(OutboundError::ConnectFailed, true)]
     #[case(OutboundError::ConnectionLost, false)]
-    fn whoever_is_not_there_is_silent(#[case] error: OutboundError, #[case] silent: bool) {
-        let reply = reply(Err(error), Duration::ZERO);
+    fn an_unreachable_receiver_is_silent(#[case] error: OutboundError, #[case] silent: bool) {
+        let reply = interpret_answer(Err(error), Duration::ZERO);
         assert_eq!((reply.is_silent, reply.status_code), (silent, None));
-        assert!(matches!(reply.outcome, Outcome::Failed { retry_after: None }));
+        assert!(matches!(reply.outcome, AttemptOutcome::Failed { retry_after: None }));
     }
 }

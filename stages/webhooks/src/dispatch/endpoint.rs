@@ -1,5 +1,5 @@
-//! One subscription while this process delivers to it: a bounded queue, and a task of its own that never has more than a few
-//! requests under way. Endpoints share nothing but the process's sockets: one that is slow delays itself.
+//! One subscription while this process delivers to it: a bounded queue and a task with a few requests in flight. Endpoints share
+//! only the process's sockets, so a slow receiver delays only its own deliveries.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -14,58 +14,59 @@ use runtime::trace::TraceContext;
 use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
-use super::{Shared, attempt::Target};
+use super::{DispatchState, attempt::DeliveryTarget};
 
-/// Deliveries in memory for an endpoint where nobody is: what waits for it stands in the ledger, and costs nobody anything there.
+/// Deliveries in memory for a silent endpoint. The others wait in the ledger, where they cost nothing.
 const SILENT_AHEAD: usize = 4;
 
-/// Whether anybody is there.
+/// Whether the receiver answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// Not heard of yet.
+    /// No attempt has been made yet.
     Unknown,
+    /// The last attempt was answered.
     Answers,
-    /// The last attempt met nobody.
+    /// The last attempt was not answered.
     Silent,
 }
 
-/// A delivery to try.
+/// A delivery to attempt.
 #[derive(Debug, Clone)]
-pub(crate) struct Job {
+pub(crate) struct DeliveryJob {
     pub delivery_id: Uuid,
     pub event_id: Uuid,
     pub event_type: String,
     /// Attempts before this one.
     pub attempts: u16,
-    /// `None`: whom it is about was erased.
+    /// `None`: the contact it is about was erased.
     pub body: Option<Bytes>,
-    /// The trace of the mail it tells of.
+    /// The trace of the mail it is about.
     pub trace: Option<TraceContext>,
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub due_at: DateTime<Utc>,
-    /// When the delivery was made; `None` for one that was asked for again.
+    /// When the delivery was created; `None` for a replayed one.
     pub made_at: Option<DateTime<Utc>>,
 }
 
-/// A subscription that this process holds the lease on.
+/// A subscription whose lease this process holds.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
+pub(crate) struct SubscriberEndpoint {
     pub tenant_id: Uuid,
     pub id: Uuid,
-    state: Mutex<State>,
-    bell: Notify,
+    state: Mutex<EndpointState>,
+    changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    target: Arc<Target>,
-    queue: VecDeque<Job>,
-    /// What is in the queue, under way, or not recorded yet: not to be loaded again.
-    held: HashSet<Uuid>,
-    /// The ledger may have more that is due.
+struct EndpointState {
+    target: Arc<DeliveryTarget>,
+    queue: VecDeque<DeliveryJob>,
+    /// Deliveries in the queue, in flight, or not recorded yet. They are not loaded again.
+    known: HashSet<Uuid>,
+    /// The ledger may have more due deliveries.
     has_more: bool,
-    /// How often something was left to the ledger: tells whoever looked before.
-    left: u64,
+    /// How often deliveries were left to the ledger. Detects a load that began before.
+    left_to_ledger: u64,
     lease_until: Instant,
     is_open: bool,
     failing_since: Option<DateTime<Utc>>,
@@ -73,115 +74,115 @@ struct State {
     active_at: Instant,
 }
 
-impl State {
-    /// How many deliveries it may have in memory.
-    fn room(&self, capacity: usize) -> usize {
+impl EndpointState {
+    /// How many deliveries it may have in memory, given the capacity of an answering endpoint.
+    fn queue_limit(&self, capacity: usize) -> usize {
         if self.presence == Presence::Silent { SILENT_AHEAD.min(capacity) } else { capacity }
     }
 
-    /// Something is left to the ledger.
-    fn leave(&mut self) {
+    /// Records that deliveries are left to the ledger.
+    fn leave_to_ledger(&mut self) {
         self.has_more = true;
-        self.left += 1;
+        self.left_to_ledger += 1;
     }
 }
 
-/// What an endpoint wants of the ledger.
+/// How many deliveries an endpoint can load from the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Want {
-    /// How many it takes.
-    pub room: usize,
-    /// How many it has: they come first in the ledger, too.
-    pub held: usize,
-    left: u64,
+pub(crate) struct LoadRequest {
+    /// How many it can take.
+    pub capacity: usize,
+    /// How many it has already: they come first in the ledger, too.
+    pub known: usize,
+    left_to_ledger: u64,
 }
 
-impl Endpoint {
+impl SubscriberEndpoint {
     pub fn new(
         tenant_id: Uuid,
         id: Uuid,
-        target: Target,
+        target: DeliveryTarget,
         lease_until: Instant,
         failing_since: Option<DateTime<Utc>>,
     ) -> Self {
-        let state = State {
+        let state = EndpointState {
             target: Arc::new(target),
             queue: VecDeque::new(),
-            held: HashSet::new(),
+            known: HashSet::new(),
             has_more: true,
-            left: 0,
+            left_to_ledger: 0,
             lease_until,
             is_open: true,
             failing_since,
             presence: Presence::Unknown,
             active_at: Instant::now(),
         };
-        Self { tenant_id, id, state: Mutex::new(state), bell: Notify::new() }
+        Self { tenant_id, id, state: Mutex::new(state), changed: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EndpointState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a job straight from the fan-out. What finds no room stands in the ledger. `false`: nothing is taken here any more.
-    pub fn offer(&self, job: Job, capacity: usize) -> bool {
+    /// Takes a job from the fan-out. A job beyond the limit stays in the ledger. `false`: the endpoint is closed.
+    pub fn offer(&self, job: DeliveryJob, capacity: usize) -> bool {
         let mut state = self.state();
         if !state.is_open {
             return false;
         }
-        if state.queue.len() >= state.room(capacity) {
-            state.leave();
-        } else if state.held.insert(job.delivery_id) {
+        if state.queue.len() >= state.queue_limit(capacity) {
+            state.leave_to_ledger();
+        } else if state.known.insert(job.delivery_id) {
             state.queue.push_back(job);
         }
         drop(state);
-        self.bell.notify_one();
+        self.changed.notify_one();
         true
     }
 
-    /// Says that the ledger may have more.
-    pub fn look_again(&self) {
-        self.state().leave();
+    /// Marks that the ledger may have more due deliveries.
+    pub fn mark_more_due(&self) {
+        self.state().leave_to_ledger();
     }
 
-    /// What it wants of the ledger, if it wants anything: a few large helpings rather than many small ones.
-    pub fn wants(&self, capacity: usize) -> Option<Want> {
+    /// How many deliveries to load now, if any: a few large loads rather than many small ones.
+    pub fn load_request(&self, capacity: usize) -> Option<LoadRequest> {
         let state = self.state();
-        let room = state.room(capacity);
-        let is_hungry = state.is_open && state.has_more && state.queue.len() <= room / 4;
-        is_hungry.then(|| Want {
-            room: room.saturating_sub(state.queue.len()),
-            held: state.held.len(),
-            left: state.left,
+        let limit = state.queue_limit(capacity);
+        let can_load = state.is_open && state.has_more && state.queue.len() <= limit / 4;
+        can_load.then(|| LoadRequest {
+            capacity: limit.saturating_sub(state.queue.len()),
+            known: state.known.len(),
+            left_to_ledger: state.left_to_ledger,
         })
     }
 
-    /// Those of these deliveries that it does not have yet, as many as it wants.
-    pub fn lacks(&self, due: Vec<(Uuid, DateTime<Utc>)>, want: Want) -> Vec<(Uuid, DateTime<Utc>)> {
+    /// The deliveries that it does not have yet, as many as were requested.
+    pub fn filter_unknown(&self, due: Vec<(Uuid, DateTime<Utc>)>, request: LoadRequest) -> Vec<(Uuid, DateTime<Utc>)> {
         let state = self.state();
-        due.into_iter().filter(|(id, _)| !state.held.contains(id)).take(want.room).collect()
+        due.into_iter().filter(|(id, _)| !state.known.contains(id)).take(request.capacity).collect()
     }
 
-    /// Takes what was loaded. `is_all`: the ledger had no more.
-    pub fn load(&self, jobs: Vec<Job>, want: Want, is_all: bool) {
+    /// Adds loaded jobs. `is_all`: the ledger had no more.
+    pub fn add_loaded(&self, jobs: Vec<DeliveryJob>, request: LoadRequest, is_all: bool) {
         let mut state = self.state();
-        if is_all && state.left == want.left {
+        if is_all && state.left_to_ledger == request.left_to_ledger {
             state.has_more = false;
         }
         for job in jobs {
-            if state.is_open && state.held.insert(job.delivery_id) {
+            if state.is_open && state.known.insert(job.delivery_id) {
                 state.queue.push_back(job);
             }
         }
         drop(state);
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
-    /// The next job, if one may be begun: nothing is begun that might outlast the lease.
-    fn next(&self, longest: Duration) -> Option<(Job, Arc<Target>)> {
+    /// The next job, if one may begin: no attempt may outlast the lease.
+    fn next_job(&self, attempt_max: Duration) -> Option<(DeliveryJob, Arc<DeliveryTarget>)> {
         let mut state = self.state();
         let now = Instant::now();
-        if !state.is_open || state.lease_until < now + longest {
+        if !state.is_open || state.lease_until < now + attempt_max {
             return None;
         }
         let job = state.queue.pop_front()?;
@@ -189,56 +190,56 @@ impl Endpoint {
         Some((job, Arc::clone(&state.target)))
     }
 
-    /// How many requests may be under way: one until somebody has answered, so that sockets are not spent on the silent.
-    fn width(&self, most: usize) -> usize {
+    /// How many requests may be in flight: one until an attempt is answered, so that silent receivers use few sockets.
+    fn concurrency(&self, most: usize) -> usize {
         if self.state().presence == Presence::Answers { most.max(1) } else { 1 }
     }
 
-    /// Whether the last attempt met nobody.
+    /// True if the last attempt was not answered.
     pub fn is_silent(&self) -> bool {
         self.state().presence == Presence::Silent
     }
 
-    /// What an attempt met. The silent keep but the beginning of their queue.
-    pub fn answered(&self, is_silent: bool) {
+    /// Records whether an attempt was answered. A silent endpoint keeps only the beginning of its queue.
+    pub fn record_presence(&self, is_silent: bool) {
         let mut state = self.state();
         state.presence = if is_silent { Presence::Silent } else { Presence::Answers };
-        let kept = state.room(usize::MAX).min(state.queue.len());
-        let State { queue, held, .. } = &mut *state;
-        let shed: Vec<Job> = queue.drain(kept..).collect();
-        for job in &shed {
-            held.remove(&job.delivery_id);
+        let remaining = state.queue_limit(usize::MAX).min(state.queue.len());
+        let EndpointState { queue, known, .. } = &mut *state;
+        let dropped: Vec<DeliveryJob> = queue.drain(remaining..).collect();
+        for job in &dropped {
+            known.remove(&job.delivery_id);
         }
-        if !shed.is_empty() {
-            state.leave();
+        if !dropped.is_empty() {
+            state.leave_to_ledger();
         }
     }
 
-    /// It is in the ledger what became of it.
+    /// Marks that the result of a delivery is in the ledger.
     pub fn recorded(&self, delivery: Uuid) {
-        self.state().held.remove(&delivery);
+        self.state().known.remove(&delivery);
     }
 
     pub fn failing_since(&self) -> Option<DateTime<Utc>> {
         self.state().failing_since
     }
 
-    pub fn fails_since(&self, since: Option<DateTime<Utc>>) {
+    pub fn set_failing_since(&self, since: Option<DateTime<Utc>>) {
         self.state().failing_since = since;
     }
 
     pub fn renewed(&self, lease_until: Instant) {
         self.state().lease_until = lease_until;
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Whether it delivers to what a subscription is like that has this mark.
-    pub fn is_as(&self, mark: u64) -> bool {
-        self.state().target.mark == mark
+    /// True if the target has this version.
+    pub fn has_version(&self, version: u64) -> bool {
+        self.state().target.version == version
     }
 
-    /// Delivers to this from now on.
-    pub fn retarget(&self, target: Target) -> Arc<Target> {
+    /// Delivers to this target from now on.
+    pub fn set_target(&self, target: DeliveryTarget) -> Arc<DeliveryTarget> {
         let mut state = self.state();
         if *state.target != target {
             state.target = Arc::new(target);
@@ -246,52 +247,52 @@ impl Endpoint {
         Arc::clone(&state.target)
     }
 
-    /// Leaves a delivery that was begun and not posted to the ledger.
-    pub fn give_back(&self, delivery: Uuid) {
+    /// Leaves a delivery to the ledger that was begun and not posted.
+    pub fn return_to_ledger(&self, delivery: Uuid) {
         let mut state = self.state();
-        state.held.remove(&delivery);
-        state.leave();
+        state.known.remove(&delivery);
+        state.leave_to_ledger();
     }
 
-    /// Begins nothing more; what waits is left to the ledger.
+    /// Begins no more attempts. The queue is left to the ledger.
     pub fn close(&self) {
         let mut state = self.state();
         state.is_open = false;
-        let State { queue, held, .. } = &mut *state;
+        let EndpointState { queue, known, .. } = &mut *state;
         for job in queue.drain(..) {
-            held.remove(&job.delivery_id);
+            known.remove(&job.delivery_id);
         }
         drop(state);
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Whether nothing has come for so long that somebody else may as well have it.
+    /// True if the endpoint had no deliveries for this time, so that its lease can be released.
     pub fn is_idle(&self, after: Duration) -> bool {
         let state = self.state();
-        state.is_open && state.held.is_empty() && !state.has_more && state.active_at.elapsed() >= after
+        state.is_open && state.known.is_empty() && !state.has_more && state.active_at.elapsed() >= after
     }
 
     fn is_open(&self) -> bool {
         self.state().is_open
     }
 
-    /// Delivers until it is closed, and finishes what is under way.
-    pub async fn run(self: Arc<Self>, shared: Arc<Shared>) {
-        let mut under_way = FuturesUnordered::new();
+    /// Delivers until it is closed, then finishes the attempts in flight.
+    pub async fn run(self: Arc<Self>, shared: Arc<DispatchState>) {
+        let mut in_flight = FuturesUnordered::new();
         loop {
-            while under_way.len() < self.width(shared.per_endpoint) {
-                let Some((job, target)) = self.next(shared.longest()) else { break };
-                under_way.push(Box::pin(shared.try_one(&self, job, target)));
+            while in_flight.len() < self.concurrency(shared.per_endpoint) {
+                let Some((job, target)) = self.next_job(shared.attempt_max()) else { break };
+                in_flight.push(Box::pin(shared.attempt_delivery(&self, job, target)));
             }
-            if self.wants(shared.capacity()).is_some() {
-                shared.wake();
+            if self.load_request(shared.capacity()).is_some() {
+                shared.request_work();
             }
-            if under_way.is_empty() && !self.is_open() {
+            if in_flight.is_empty() && !self.is_open() {
                 return;
             }
             tokio::select! {
-                Some(()) = under_way.next(), if !under_way.is_empty() => {}
-                () = self.bell.notified() => {}
+                Some(()) = in_flight.next(), if !in_flight.is_empty() => {}
+                () = self.changed.notified() => {}
             }
         }
     }
@@ -305,13 +306,14 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_secs(15);
 
-    fn endpoint() -> Endpoint {
-        let target = Target { url: Url::parse("https://example.com/").unwrap(), secrets: Vec::new(), mark: 0 };
-        Endpoint::new(Uuid::now_v7(), Uuid::now_v7(), target, Instant::now() + LONGEST * 3, None)
+    fn endpoint() -> SubscriberEndpoint {
+        let target =
+            DeliveryTarget { url: Url::parse("https://example.com/").unwrap(), secrets: Vec::new(), version: 0 };
+        SubscriberEndpoint::new(Uuid::now_v7(), Uuid::now_v7(), target, Instant::now() + LONGEST * 3, None)
     }
 
-    fn job(delivery_id: Uuid) -> Job {
-        Job {
+    fn job(delivery_id: Uuid) -> DeliveryJob {
+        DeliveryJob {
             delivery_id,
             event_id: Uuid::now_v7(),
             event_type: "email.sent".to_owned(),
@@ -324,94 +326,94 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_left_to_the_ledger_and_wanted_later() {
+    fn deliveries_beyond_the_limit_are_loaded_later() {
         let endpoint = endpoint();
-        let first = endpoint.wants(4).unwrap();
-        endpoint.load(Vec::new(), first, true);
-        assert!(endpoint.wants(4).is_none());
+        let first = endpoint.load_request(4).unwrap();
+        endpoint.add_loaded(Vec::new(), first, true);
+        assert!(endpoint.load_request(4).is_none());
         for _ in 0..5 {
             assert!(endpoint.offer(job(Uuid::now_v7()), 4));
         }
-        assert!(endpoint.wants(4).is_none(), "full");
-        while endpoint.next(LONGEST).is_some() {}
-        let want = endpoint.wants(4).unwrap();
-        assert_eq!((want.room, want.held), (4, 4));
+        assert!(endpoint.load_request(4).is_none(), "full");
+        while endpoint.next_job(LONGEST).is_some() {}
+        let request = endpoint.load_request(4).unwrap();
+        assert_eq!((request.capacity, request.known), (4, 4));
     }
 
     #[test]
-    fn what_came_while_the_ledger_was_asked_is_asked_for_again() {
+    fn a_delivery_due_during_a_load_is_loaded_again() {
         let endpoint = endpoint();
-        let want = endpoint.wants(1).unwrap();
-        endpoint.look_again();
-        endpoint.load(Vec::new(), want, true);
-        assert!(endpoint.wants(1).is_some());
+        let request = endpoint.load_request(1).unwrap();
+        endpoint.mark_more_due();
+        endpoint.add_loaded(Vec::new(), request, true);
+        assert!(endpoint.load_request(1).is_some());
     }
 
     #[test]
-    fn a_delivery_is_had_once_until_it_is_recorded() {
+    fn a_delivery_is_queued_once_until_it_is_recorded() {
         let endpoint = endpoint();
         let id = Uuid::now_v7();
         assert!(endpoint.offer(job(id), 4) && endpoint.offer(job(id), 4));
-        let want = endpoint.wants(4).unwrap();
-        assert!(endpoint.lacks(vec![(id, DateTime::UNIX_EPOCH)], want).is_empty());
-        assert!(endpoint.next(LONGEST).is_some() && endpoint.next(LONGEST).is_none());
-        assert!(endpoint.lacks(vec![(id, DateTime::UNIX_EPOCH)], want).is_empty());
+        let request = endpoint.load_request(4).unwrap();
+        assert!(endpoint.filter_unknown(vec![(id, DateTime::UNIX_EPOCH)], request).is_empty());
+        assert!(endpoint.next_job(LONGEST).is_some() && endpoint.next_job(LONGEST).is_none());
+        assert!(endpoint.filter_unknown(vec![(id, DateTime::UNIX_EPOCH)], request).is_empty());
         endpoint.recorded(id);
-        assert_eq!(endpoint.lacks(vec![(id, DateTime::UNIX_EPOCH)], want).len(), 1);
+        assert_eq!(endpoint.filter_unknown(vec![(id, DateTime::UNIX_EPOCH)], request).len(), 1);
     }
 
     #[test]
-    fn nothing_is_begun_that_might_outlast_the_lease() {
+    fn no_attempt_begins_that_might_outlast_the_lease() {
         let endpoint = endpoint();
         endpoint.offer(job(Uuid::now_v7()), 4);
         endpoint.renewed(Instant::now() + LONGEST / 2);
-        assert!(endpoint.next(LONGEST).is_none());
+        assert!(endpoint.next_job(LONGEST).is_none());
         endpoint.renewed(Instant::now() + LONGEST * 2);
-        assert!(endpoint.next(LONGEST).is_some());
+        assert!(endpoint.next_job(LONGEST).is_some());
     }
 
     #[test]
-    fn a_closed_endpoint_takes_nothing_and_leaves_what_it_had() {
+    fn a_closed_endpoint_leaves_its_queue_to_the_ledger() {
         let endpoint = endpoint();
         endpoint.offer(job(Uuid::now_v7()), 4);
         endpoint.close();
-        assert!(endpoint.next(LONGEST).is_none());
+        assert!(endpoint.next_job(LONGEST).is_none());
         assert!(!endpoint.offer(job(Uuid::now_v7()), 4));
-        assert!(endpoint.wants(4).is_none());
+        assert!(endpoint.load_request(4).is_none());
     }
 
     #[test]
-    fn nobody_there_is_asked_by_one_request_at_a_time() {
+    fn a_silent_endpoint_gets_one_request_at_a_time() {
         let endpoint = endpoint();
-        assert_eq!(endpoint.width(4), 1, "not heard of yet");
-        endpoint.answered(false);
-        assert_eq!(endpoint.width(4), 4);
-        endpoint.answered(true);
-        assert_eq!(endpoint.width(4), 1);
+        assert_eq!(endpoint.concurrency(4), 1, "no attempt yet");
+        endpoint.record_presence(false);
+        assert_eq!(endpoint.concurrency(4), 4);
+        endpoint.record_presence(true);
+        assert_eq!(endpoint.concurrency(4), 1);
     }
 
     #[test]
-    fn of_what_waits_for_nobody_little_is_in_memory() {
+    fn a_silent_endpoint_keeps_few_deliveries_in_memory() {
         let endpoint = endpoint();
-        let first = endpoint.wants(64).unwrap();
-        endpoint.load(Vec::new(), first, true);
+        let first = endpoint.load_request(64).unwrap();
+        endpoint.add_loaded(Vec::new(), first, true);
         let jobs: Vec<Uuid> = (0..50).map(|_| Uuid::now_v7()).collect();
         assert!(jobs.iter().all(|id| endpoint.offer(job(*id), 64)));
-        let (tried, _) = endpoint.next(LONGEST).unwrap();
-        endpoint.answered(true);
+        let (attempt, _) = endpoint.next_job(LONGEST).unwrap();
+        endpoint.record_presence(true);
         assert!(endpoint.offer(job(Uuid::now_v7()), 64));
-        assert!(endpoint.wants(64).is_none(), "it has enough to find out with");
-        endpoint.recorded(tried.delivery_id);
+        assert!(endpoint.load_request(64).is_none(), "it has enough to try");
+        endpoint.recorded(attempt.delivery_id);
         let mut in_memory = Vec::new();
-        while let Some((next, _)) = endpoint.next(LONGEST) {
+        while let Some((next, _)) = endpoint.next_job(LONGEST) {
             in_memory.push(next.delivery_id);
         }
         assert_eq!(in_memory, jobs[1..=SILENT_AHEAD], "the oldest come first");
-        assert_eq!(endpoint.wants(64).unwrap().room, SILENT_AHEAD);
-        // What was shed is not had any more, and is loaded again.
-        let shed = vec![(jobs[20], DateTime::UNIX_EPOCH)];
-        assert_eq!(endpoint.lacks(shed, endpoint.wants(64).unwrap()).len(), 1);
-        endpoint.answered(false);
-        assert_eq!(endpoint.wants(64).unwrap().room, 64);
+        assert_eq!(endpoint.load_request(64).unwrap().capacity, SILENT_AHEAD);
+        // Dropped deliveries are loaded again.
+        let dropped = vec![(jobs[20], DateTime::UNIX_EPOCH)];
+        assert_eq!(endpoint.filter_unknown(dropped, endpoint.load_request(64).unwrap()).len(), 1);
+        endpoint.record_presence(false);
+        assert_eq!(endpoint.load_request(64).unwrap().capacity, 64);
     }
 }

@@ -1,16 +1,18 @@
-//! Deliveries to their endpoints. The ledger says what is due; a process that holds a subscription's lease tries it.
+//! Delivers events to subscribers' endpoints. The ledger says which deliveries are due; the process that holds a subscription's
+//! lease attempts them.
 //!
-//! What the fan-out has just committed is handed over in memory, if the lease is ours and there is room; everything else is
-//! loaded from the queue. Nothing in memory is needed by anybody: when a process ends, its leases run out, and whoever takes
-//! them loads the same rows. So a delivery may be tried twice, under the same id and with the same bytes, and none is lost.
+//! A delivery that the fan-out has just committed is passed on in memory, if this process holds the lease and the endpoint has
+//! capacity. All others are loaded from the queue. Memory holds nothing that the ledger does not have: when a process ends, its
+//! leases expire, and the next holder loads the same rows. So a delivery may be attempted twice, with the same id and the same
+//! bytes, and none is lost.
 
 mod attempt;
-mod current;
 mod endpoint;
-mod keeper;
+mod leases;
 mod record;
 mod schedule;
 mod store;
+mod subscription_reader;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,30 +34,30 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::{
-    attempt::{Post, Reply, Target, post},
-    endpoint::{Endpoint, Job},
-    record::{Recorder, Tried},
-    schedule::{Outcome, Schedule, Verdict},
+    attempt::{AttemptResult, DeliveryTarget, Post, post},
+    endpoint::{DeliveryJob, SubscriberEndpoint},
+    record::{AttemptRecorder, FinishedAttempt},
+    schedule::{AttemptOutcome, RetryDecision, RetrySchedule},
 };
-use crate::{Settings, fan_out::Fresh};
+use crate::{Settings, fan_out::FreshDelivery};
 
-/// Deliveries an endpoint has in memory at most, while there are few endpoints …
+/// The most deliveries of one endpoint in memory, while there are few endpoints …
 const PER_ENDPOINT: usize = 256;
-/// … and at least, however many there are.
+/// … and the least, however many endpoints there are.
 const PER_ENDPOINT_MIN: usize = 8;
-/// Deliveries a process has in memory, about.
+/// About how many deliveries a process has in memory.
 const IN_MEMORY: usize = 32_000;
-/// Results that wait to be recorded. When Postgres is away, this many are kept, and nothing more is begun.
+/// The most results that wait to be recorded. While Postgres is unavailable, no attempt begins beyond this number.
 const RESULTS: usize = 2_000;
-/// What a lease is longer than the longest attempt.
+/// How much longer a lease is than the longest attempt.
 const LEASE_MARGIN: Duration = Duration::from_secs(30);
 
-/// Hands deliveries over. Cheap to clone.
+/// Delivers events to endpoints. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Dispatcher(Arc<Shared>);
+pub(crate) struct Dispatcher(Arc<DispatchState>);
 
-/// What endpoints, keeper and fan-out share.
-pub(crate) struct Shared {
+/// The state that endpoints, lease manager and fan-out share.
+pub(crate) struct DispatchState {
     /// This process, as the holder of leases.
     id: Uuid,
     pool: PgPool,
@@ -63,23 +65,23 @@ pub(crate) struct Shared {
     bus: Bus,
     vault: Arc<Vault>,
     outbound: Outbound,
-    schedule: Schedule,
+    schedule: RetrySchedule,
     timeout: Duration,
-    /// Requests under way to one endpoint at most.
+    /// The most requests in flight to one endpoint.
     pub per_endpoint: usize,
-    /// Requests under way in all. Handed out in the order they are asked for, so endpoints take turns.
+    /// Permits for all requests in flight. They are granted in the order of the calls, so every endpoint gets its share.
     slots: Semaphore,
-    /// Of these, what all the silent together may have: each of theirs is held until its time is over.
-    slots_of_the_silent: Semaphore,
-    endpoints: Mutex<HashMap<Uuid, Arc<Endpoint>>>,
-    /// Subscriptions with something due that are not held here yet.
-    wanted: Mutex<BTreeSet<store::Key>>,
-    /// Endpoints that have ended: their leases can be given back.
+    /// The permits that all silent endpoints together may use: each of their requests lasts until its timeout.
+    silent_slots: Semaphore,
+    endpoints: Mutex<HashMap<Uuid, Arc<SubscriberEndpoint>>>,
+    /// Subscriptions with due deliveries whose lease this process does not hold yet.
+    wanted: Mutex<BTreeSet<store::SubscriptionKey>>,
+    /// Endpoints that have ended, whose leases can be released.
     ended: Mutex<Vec<Uuid>>,
-    wake: Notify,
-    results: mpsc::Sender<Tried>,
-    /// Attempts ask what their subscriptions are like now.
-    questions: mpsc::Sender<current::Question>,
+    request_work: Notify,
+    results: mpsc::Sender<FinishedAttempt>,
+    /// Attempts query the current state of their subscription here.
+    queries: mpsc::Sender<subscription_reader::SubscriptionQuery>,
     shutdown: CancellationToken,
 }
 
@@ -92,41 +94,41 @@ impl Dispatcher {
     pub fn start(deps: &Deps, settings: &Settings) -> Self {
         let by_key = deps.by_key.bulk("webhooks");
         let (results, received) = mpsc::channel(RESULTS);
-        let (questions, asked) = mpsc::channel(RESULTS);
-        let shared = Arc::new(Shared {
+        let (queries, asked) = mpsc::channel(RESULTS);
+        let shared = Arc::new(DispatchState {
             id: new_id(),
             pool: deps.pool.clone(),
             by_key: by_key.clone(),
             bus: deps.bus.clone(),
             vault: Arc::clone(&deps.vault),
             outbound: deps.outbound.clone(),
-            schedule: Schedule::new(settings.webhook_backoff.clone()),
+            schedule: RetrySchedule::new(settings.webhook_backoff.clone()),
             timeout: settings.webhook_timeout,
             per_endpoint: settings.webhook_in_flight_per_endpoint,
             slots: Semaphore::new(settings.webhook_in_flight.max(1)),
-            slots_of_the_silent: Semaphore::new((settings.webhook_in_flight / 2).max(1)),
+            silent_slots: Semaphore::new((settings.webhook_in_flight / 2).max(1)),
             endpoints: Mutex::default(),
             wanted: Mutex::default(),
             ended: Mutex::default(),
-            wake: Notify::new(),
+            request_work: Notify::new(),
             results,
-            questions,
+            queries,
             shutdown: deps.shutdown.clone(),
         });
-        deps.runner.spawn("webhooks", Recorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
-        deps.runner.spawn("webhooks", current::run(by_key, asked));
+        deps.runner.spawn("webhooks", AttemptRecorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
+        deps.runner.spawn("webhooks", subscription_reader::answer_queries(by_key, asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
-        deps.runner.supervise("webhooks", move || keeper::run(Arc::clone(&keeping), runner.clone()));
-        deps.runner.supervise("webhooks", move || keeper::hear(Arc::clone(&hearing)));
+        deps.runner.supervise("webhooks", move || leases::run(Arc::clone(&keeping), runner.clone()));
+        deps.runner.supervise("webhooks", move || leases::receive_due_notifications(Arc::clone(&hearing)));
         Self(shared)
     }
 
-    /// Takes what was just committed.
-    pub fn hand_over(&self, fresh: Vec<Fresh>) {
+    /// Takes deliveries that were just committed.
+    pub fn offer_fresh(&self, fresh: Vec<FreshDelivery>) {
         let capacity = self.0.capacity();
-        let mut by_endpoint: BTreeMap<store::Key, Vec<Job>> = BTreeMap::new();
+        let mut by_endpoint: BTreeMap<store::SubscriptionKey, Vec<DeliveryJob>> = BTreeMap::new();
         for delivery in fresh {
-            let job = Job {
+            let job = DeliveryJob {
                 delivery_id: delivery.delivery_id,
                 event_id: delivery.event_id,
                 event_type: delivery.event_type,
@@ -143,25 +145,25 @@ impl Dispatcher {
             let is_taken = endpoint.is_some_and(|endpoint| jobs.into_iter().all(|job| endpoint.offer(job, capacity)));
             if !is_taken {
                 lock(&self.0.wanted).insert(key);
-                self.0.wake();
+                self.0.request_work();
             }
         }
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// How many deliveries one endpoint may have in memory now.
     pub fn capacity(&self) -> usize {
         (IN_MEMORY / lock(&self.endpoints).len().max(1)).clamp(PER_ENDPOINT_MIN, PER_ENDPOINT)
     }
 
-    /// Has the keeper look after endpoints at once.
-    pub fn wake(&self) {
-        self.wake.notify_one();
+    /// Makes the lease manager take and load at once.
+    pub fn request_work(&self) {
+        self.request_work.notify_one();
     }
 
-    /// The longest an attempt takes, with its wait for a socket.
-    pub fn longest(&self) -> Duration {
+    /// The longest duration of an attempt, with its wait for a socket.
+    pub fn attempt_max(&self) -> Duration {
         self.timeout + LEASE_MARGIN / 3
     }
 
@@ -169,81 +171,90 @@ impl Shared {
         self.timeout + LEASE_MARGIN
     }
 
-    /// Where and how to deliver to an endpoint at this moment, by the ledger. `None`: nothing is to be posted now; what waits stands
-    /// in the ledger.
-    async fn current(&self, endpoint: &Endpoint, known: Arc<Target>) -> Option<Arc<Target>> {
-        let (answer, looked) = oneshot::channel();
-        let question = current::Question { key: (endpoint.tenant_id, endpoint.id), answer };
-        self.questions.send(question).await.ok()?;
-        let looked = looked.await.ok()?;
-        if looked.status == SubscriptionStatus::Active {
-            if looked.mark() == known.mark {
+    /// The endpoint's current target from the ledger. `None`: nothing may be posted now, and the deliveries stay in the
+    /// queue.
+    async fn current_target(
+        &self,
+        endpoint: &SubscriberEndpoint,
+        known: Arc<DeliveryTarget>,
+    ) -> Option<Arc<DeliveryTarget>> {
+        let (answer, state) = oneshot::channel();
+        let query = subscription_reader::SubscriptionQuery { key: (endpoint.tenant_id, endpoint.id), answer };
+        self.queries.send(query).await.ok()?;
+        let state = state.await.ok()?;
+        if state.status == SubscriptionStatus::Active {
+            if state.version() == known.version {
                 return Some(known);
             }
-            if let Some(target) = looked.target(&self.vault) {
-                return Some(endpoint.retarget(target));
+            if let Some(target) = state.target(&self.vault) {
+                return Some(endpoint.set_target(target));
             }
         }
         endpoint.close();
         None
     }
 
-    /// Tries one delivery, and has the result recorded.
-    pub async fn try_one(&self, endpoint: &Arc<Endpoint>, job: Job, target: Arc<Target>) {
+    /// Attempts one delivery and gives the result to the recorder.
+    pub async fn attempt_delivery(
+        &self,
+        endpoint: &Arc<SubscriberEndpoint>,
+        job: DeliveryJob,
+        target: Arc<DeliveryTarget>,
+    ) {
         let attempt = job.attempts + 1;
-        let (verdict, reply) = match job.body.clone() {
+        let (decision, reply) = match job.body.clone() {
             Some(body) => {
                 let Some(reply) = self.post(endpoint, &job, attempt, body, target).await else {
-                    return endpoint.give_back(job.delivery_id);
+                    return endpoint.return_to_ledger(job.delivery_id);
                 };
-                (self.schedule.verdict(attempt, reply.outcome, rand::random()), reply)
+                (self.schedule.decide_retry(attempt, reply.outcome, rand::random()), reply)
             }
-            None => (Verdict::Dead, ERASED),
+            None => (RetryDecision::Dead, ERASED),
         };
-        if verdict == Verdict::Disable {
-            // At once, not when it is recorded: nothing more is posted to who wants no more.
+        if decision == RetryDecision::Disable {
+            // At once, before the result is recorded: the receiver wants no more requests.
             endpoint.close();
         }
-        let tried = Tried {
+        let attempt = FinishedAttempt {
             endpoint: Arc::clone(endpoint),
             delivery_id: job.delivery_id,
             due_at: job.due_at,
             attempt,
-            verdict,
+            decision,
             status_code: reply.status_code,
             error_code: reply.error_code,
             duration: reply.duration,
         };
-        // The recorder is there for as long as anybody sends.
-        let _ = self.results.send(tried).await;
+        // The recorder runs as long as there are senders.
+        let _ = self.results.send(attempt).await;
     }
 
-    /// `None`: it was not to be posted, now that it was its turn.
+    /// Posts one delivery. `None`: the subscription is paused or disabled, and nothing was posted.
     async fn post(
         &self,
-        endpoint: &Endpoint,
-        job: &Job,
+        endpoint: &SubscriberEndpoint,
+        job: &DeliveryJob,
         attempt: u16,
         body: bytes::Bytes,
-        known: Arc<Target>,
-    ) -> Option<Reply> {
-        // Neither is ever closed.
-        let _share = if endpoint.is_silent() { self.slots_of_the_silent.acquire().await.ok() } else { None };
+        known: Arc<DeliveryTarget>,
+    ) -> Option<AttemptResult> {
+        // Neither semaphore is ever closed.
+        let _share = if endpoint.is_silent() { self.silent_slots.acquire().await.ok() } else { None };
         let _slot = self.slots.acquire().await.ok();
-        // After the wait for a socket, which may be long.
-        let target = self.current(endpoint, known).await?;
+        // Read after the wait for a socket, which may be long.
+        let target = self.current_target(endpoint, known).await?;
         let request =
             Post { delivery_id: job.delivery_id, event_id: job.event_id, event_type: &job.event_type, attempt, body };
         Gauge::WebhooksInFlight.add(1.0, []);
-        let span = job.trace.as_ref().map(|trace| step(trace, endpoint, job, attempt));
+        let span = job.trace.as_ref().map(|trace| attempt_span(trace, endpoint, job, attempt));
         let post = post(&self.outbound, &target, request, self.timeout);
         let reply = trace::within(span.as_ref().map(Span::ambient), post).await;
         if let Some(span) = span {
-            say(&span, &reply);
+            set_result(&span, &reply);
         }
         Gauge::WebhooksInFlight.add(-1.0, []);
-        endpoint.answered(reply.is_silent);
-        let outcome = if reply.outcome == Outcome::Delivered { "delivered" } else { "failed" };
+        endpoint.record_presence(reply.is_silent);
+        let outcome = if reply.outcome == AttemptOutcome::Delivered { "delivered" } else { "failed" };
         Histogram::WebhookAttemptSeconds.record(reply.duration.as_secs_f64(), [("outcome", outcome)]);
         if let (1, Some(made_at)) = (attempt, job.made_at) {
             let latency = (Utc::now() - made_at).to_std().unwrap_or_default();
@@ -253,8 +264,8 @@ impl Shared {
     }
 }
 
-/// An attempt as a step of the mail's trace. Where it is posted to is the customer's, and not said.
-fn step(trace: &TraceContext, endpoint: &Endpoint, job: &Job, attempt: u16) -> Span {
+/// The span of an attempt in the mail's trace. The URL belongs to the customer and is left out.
+fn attempt_span(trace: &TraceContext, endpoint: &SubscriberEndpoint, job: &DeliveryJob, attempt: u16) -> Span {
     let span = Span::of(SpanKind::Client, "webhooks post", trace);
     span.set("http.request.method", "POST");
     span.set_id("mail.tenant_id", endpoint.tenant_id);
@@ -266,7 +277,7 @@ fn step(trace: &TraceContext, endpoint: &Endpoint, job: &Job, attempt: u16) -> S
     span
 }
 
-fn say(span: &Span, reply: &Reply) {
+fn set_result(span: &Span, reply: &AttemptResult) {
     if let Some(status) = reply.status_code {
         span.set("http.response.status_code", i64::from(status));
     }
@@ -275,9 +286,9 @@ fn say(span: &Span, reply: &Reply) {
     }
 }
 
-/// Whom it is about was erased: there is nothing to post any more.
-const ERASED: Reply = Reply {
-    outcome: Outcome::Failed { retry_after: None },
+/// The result for a delivery whose contact was erased: there is nothing to post any more.
+const ERASED: AttemptResult = AttemptResult {
+    outcome: AttemptOutcome::Failed { retry_after: None },
     status_code: None,
     error_code: Some("erased"),
     duration: Duration::ZERO,

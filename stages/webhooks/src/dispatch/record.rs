@@ -1,4 +1,4 @@
-//! What became of attempts, into the ledger: in groups, one transaction each.
+//! Records the results of attempts in the ledger, many in one transaction.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,126 +13,129 @@ use sqlx::PgConnection;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{endpoint::Endpoint, schedule::Verdict};
+use super::{endpoint::SubscriberEndpoint, schedule::RetryDecision};
 
 /// The most attempts one transaction records.
 const GROUP_MAX: usize = 500;
-/// How long results are gathered: nobody waits for them, and one transaction for many costs who does wait less than one for each.
+/// How long results are gathered. No caller waits for them, and one transaction for many slows others down less.
 const GATHER: Duration = Duration::from_millis(20);
-/// The pauses while Postgres is away.
+/// The pauses while Postgres is unavailable.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
-/// Rows an hour's total is spread over.
+/// Rows that an hour's total is spread over.
 const SHARDS: u8 = 16;
 
-/// An attempt and its verdict.
+/// A finished attempt, and what follows from it.
 #[derive(Debug)]
-pub(super) struct Tried {
-    pub endpoint: Arc<Endpoint>,
+pub(super) struct FinishedAttempt {
+    pub endpoint: Arc<SubscriberEndpoint>,
     pub delivery_id: Uuid,
     pub due_at: DateTime<Utc>,
-    /// Its number, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u16,
-    pub verdict: Verdict,
+    pub decision: RetryDecision,
     pub status_code: Option<u16>,
     pub error_code: Option<&'static str>,
     pub duration: Duration,
 }
 
-impl Tried {
+impl FinishedAttempt {
     fn status(&self) -> &'static str {
-        match self.verdict {
-            Verdict::Delivered => "delivered",
-            Verdict::Again(_) => "pending",
-            Verdict::Dead | Verdict::Disable => "dead",
+        match self.decision {
+            RetryDecision::Delivered => "delivered",
+            RetryDecision::Retry(_) => "pending",
+            RetryDecision::Dead | RetryDecision::Disable => "dead",
         }
     }
 
-    /// The word in totals and metrics.
+    /// The outcome's label in totals and metrics.
     fn outcome(&self) -> &'static str {
-        match self.verdict {
-            Verdict::Delivered => "delivered",
-            Verdict::Again(_) => "failed",
-            Verdict::Dead => "dead",
-            Verdict::Disable => "disabled",
+        match self.decision {
+            RetryDecision::Delivered => "delivered",
+            RetryDecision::Retry(_) => "failed",
+            RetryDecision::Dead => "dead",
+            RetryDecision::Disable => "disabled",
         }
     }
 }
 
-/// Records what comes, until nobody is left to send anything.
-pub(super) struct Recorder {
+/// Records attempts until the channel is closed.
+pub(super) struct AttemptRecorder {
     by_key: PreparedPool,
     give_up_after: Duration,
     shard: i16,
 }
 
-/// What a group means for its subscriptions.
+/// How the attempts of a group change their subscriptions.
 #[derive(Debug, Default)]
-struct Standing {
-    /// They answered after they had failed.
+struct SubscriptionChanges {
+    /// Subscriptions that answered after failures.
     recovered: BTreeSet<Uuid>,
-    /// They failed, and had not before.
+    /// Subscriptions that failed for the first time.
     failing: BTreeSet<Uuid>,
-    /// They want no more.
+    /// Subscriptions whose receiver answered 410.
     gone: BTreeSet<Uuid>,
-    /// They have failed for so long that they are given up.
-    given_up: BTreeSet<Uuid>,
+    /// Subscriptions that failed for so long that they are disabled.
+    expired: BTreeSet<Uuid>,
 }
 
-impl Recorder {
+impl AttemptRecorder {
     pub fn new(by_key: PreparedPool, give_up_after: Duration) -> Self {
         Self { by_key, give_up_after, shard: i16::from(rand::random::<u8>() % SHARDS) }
     }
 
-    /// Until it is recorded an attempt is held, and not made again here. Should this process end first, another one makes it again. One that
-    /// cannot be recorded costs itself only: it is made again, too.
-    pub async fn run(mut self, tried: mpsc::Receiver<Tried>) {
-        let mut groups = GroupCommitter::new(tried, Gathering { most: GROUP_MAX, busy: 0, window: GATHER });
+    /// Records attempts in groups, however long that takes. Their deliveries are not attempted again here meanwhile. If the process ends
+    /// first, another one attempts them again. A result that cannot be recorded does not affect the others: it is attempted again, too.
+    pub async fn run(mut self, finished: mpsc::Receiver<FinishedAttempt>) {
+        let mut groups = GroupCommitter::new(finished, Gathering { most: GROUP_MAX, busy: 0, window: GATHER });
         while let Some(group) = groups.next().await {
             commit_each(&mut self, &group).await;
-            for tried in group {
-                tried.endpoint.recorded(tried.delivery_id);
+            for attempt in group {
+                attempt.endpoint.recorded(attempt.delivery_id);
             }
         }
     }
 
-    async fn record(&self, group: &[Tried]) -> sqlx::Result<()> {
-        let standing = self.standing(group);
+    async fn record(&self, group: &[FinishedAttempt]) -> sqlx::Result<()> {
+        let subscription_changes = self.subscription_changes(group);
         let mut tx = self.by_key.begin().await?;
         record_deliveries(&mut tx, group).await?;
         self.add_totals(&mut tx, group).await?;
-        standing.write(&mut tx, group).await?;
+        subscription_changes.write(&mut tx, group).await?;
         tx.commit().await?;
-        standing.tell(group);
-        count(group);
+        subscription_changes.apply_to_endpoints(group);
+        count_attempts(group);
         Ok(())
     }
 
-    fn standing(&self, group: &[Tried]) -> Standing {
-        let mut standing = Standing::default();
-        let answered: BTreeSet<Uuid> =
-            group.iter().filter(|tried| tried.verdict == Verdict::Delivered).map(|tried| tried.endpoint.id).collect();
+    fn subscription_changes(&self, group: &[FinishedAttempt]) -> SubscriptionChanges {
+        let mut subscription_changes = SubscriptionChanges::default();
+        let record_presence: BTreeSet<Uuid> = group
+            .iter()
+            .filter(|attempt| attempt.decision == RetryDecision::Delivered)
+            .map(|attempt| attempt.endpoint.id)
+            .collect();
         let long_ago = Utc::now() - self.give_up_after;
-        for tried in group {
-            let id = tried.endpoint.id;
-            match (tried.verdict, tried.endpoint.failing_since()) {
-                (Verdict::Disable, _) => drop(standing.gone.insert(id)),
-                (Verdict::Delivered, Some(_)) => drop(standing.recovered.insert(id)),
-                (Verdict::Delivered, None) => {}
-                (Verdict::Again(_) | Verdict::Dead, _) if answered.contains(&id) => {}
-                (Verdict::Again(_) | Verdict::Dead, None) => drop(standing.failing.insert(id)),
-                (Verdict::Again(_) | Verdict::Dead, Some(since)) if since < long_ago => {
-                    standing.given_up.insert(id);
+        for attempt in group {
+            let id = attempt.endpoint.id;
+            match (attempt.decision, attempt.endpoint.failing_since()) {
+                (RetryDecision::Disable, _) => drop(subscription_changes.gone.insert(id)),
+                (RetryDecision::Delivered, Some(_)) => drop(subscription_changes.recovered.insert(id)),
+                (RetryDecision::Delivered, None) => {}
+                (RetryDecision::Retry(_) | RetryDecision::Dead, _) if record_presence.contains(&id) => {}
+                (RetryDecision::Retry(_) | RetryDecision::Dead, None) => drop(subscription_changes.failing.insert(id)),
+                (RetryDecision::Retry(_) | RetryDecision::Dead, Some(since)) if since < long_ago => {
+                    subscription_changes.expired.insert(id);
                 }
-                (Verdict::Again(_) | Verdict::Dead, Some(_)) => {}
+                (RetryDecision::Retry(_) | RetryDecision::Dead, Some(_)) => {}
             }
         }
-        standing
+        subscription_changes
     }
 
-    async fn add_totals(&self, db: &mut PgConnection, group: &[Tried]) -> sqlx::Result<()> {
+    async fn add_totals(&self, db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
         let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
-        for tried in group {
-            *totals.entry(tried.outcome()).or_default() += 1;
+        for attempt in group {
+            *totals.entry(attempt.outcome()).or_default() += 1;
         }
         let (outcomes, counts): (Vec<String>, Vec<i64>) =
             totals.into_iter().map(|(outcome, count)| (outcome.to_owned(), count)).unzip();
@@ -140,39 +143,39 @@ impl Recorder {
     }
 }
 
-impl Commit for Recorder {
-    type Entry = Tried;
+impl Commit for AttemptRecorder {
+    type Entry = FinishedAttempt;
     type Answer = ();
     const TASK: (&'static str, &'static str) = ("webhooks", "task");
     const RETRY: Option<Backoff> = Some(BACKOFF);
 
-    async fn commit(&mut self, group: &[Tried]) -> sqlx::Result<Vec<()>> {
+    async fn commit(&mut self, group: &[FinishedAttempt]) -> sqlx::Result<Vec<()>> {
         self.record(group).await.map(|()| vec![(); group.len()])
     }
 }
 
-async fn record_deliveries(db: &mut PgConnection, group: &[Tried]) -> sqlx::Result<()> {
-    let column = |of: fn(&Tried) -> Uuid| -> Vec<Uuid> { group.iter().map(of).collect() };
-    let due: Vec<DateTime<Utc>> = group.iter().map(|tried| tried.due_at).collect();
-    let statuses: Vec<String> = group.iter().map(|tried| tried.status().to_owned()).collect();
-    let attempts: Vec<i16> = group.iter().map(|tried| i16::try_from(tried.attempt).unwrap_or(i16::MAX)).collect();
+async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
+    let column = |of: fn(&FinishedAttempt) -> Uuid| -> Vec<Uuid> { group.iter().map(of).collect() };
+    let due: Vec<DateTime<Utc>> = group.iter().map(|attempt| attempt.due_at).collect();
+    let statuses: Vec<String> = group.iter().map(|attempt| attempt.status().to_owned()).collect();
+    let attempts: Vec<i16> = group.iter().map(|attempt| i16::try_from(attempt.attempt).unwrap_or(i16::MAX)).collect();
     let waits: Vec<Option<f64>> = group
         .iter()
-        .map(|tried| match tried.verdict {
-            Verdict::Again(wait) => Some(wait.as_secs_f64()),
-            Verdict::Delivered | Verdict::Dead | Verdict::Disable => None,
+        .map(|attempt| match attempt.decision {
+            RetryDecision::Retry(wait) => Some(wait.as_secs_f64()),
+            RetryDecision::Delivered | RetryDecision::Dead | RetryDecision::Disable => None,
         })
         .collect();
     let codes: Vec<Option<i16>> =
-        group.iter().map(|tried| tried.status_code.and_then(|code| i16::try_from(code).ok())).collect();
-    let errors: Vec<Option<String>> = group.iter().map(|tried| tried.error_code.map(str::to_owned)).collect();
+        group.iter().map(|attempt| attempt.status_code.and_then(|code| i16::try_from(code).ok())).collect();
+    let errors: Vec<Option<String>> = group.iter().map(|attempt| attempt.error_code.map(str::to_owned)).collect();
     let durations: Vec<i32> =
-        group.iter().map(|tried| i32::try_from(tried.duration.as_millis()).unwrap_or(i32::MAX)).collect();
+        group.iter().map(|attempt| i32::try_from(attempt.duration.as_millis()).unwrap_or(i32::MAX)).collect();
     sqlx::query_file!(
         "queries/record.sql",
-        &column(|tried| tried.endpoint.tenant_id),
-        &column(|tried| tried.endpoint.id),
-        &column(|tried| tried.delivery_id),
+        &column(|attempt| attempt.endpoint.tenant_id),
+        &column(|attempt| attempt.endpoint.id),
+        &column(|attempt| attempt.delivery_id),
         &due,
         &statuses,
         &attempts,
@@ -186,16 +189,17 @@ async fn record_deliveries(db: &mut PgConnection, group: &[Tried]) -> sqlx::Resu
     .map(drop)
 }
 
-impl Standing {
-    /// Writes what has changed; mostly nothing has. The subscriptions' rows are locked in the order of their ids.
-    async fn write(&self, db: &mut PgConnection, group: &[Tried]) -> sqlx::Result<()> {
-        let tenant_of =
-            |id: &Uuid| group.iter().find(|tried| tried.endpoint.id == *id).map(|tried| tried.endpoint.tenant_id);
+impl SubscriptionChanges {
+    /// Writes the changes; mostly there are none. Locks the subscriptions' rows in the order of their ids.
+    async fn write(&self, db: &mut PgConnection, group: &[FinishedAttempt]) -> sqlx::Result<()> {
+        let tenant_of = |id: &Uuid| {
+            group.iter().find(|attempt| attempt.endpoint.id == *id).map(|attempt| attempt.endpoint.tenant_id)
+        };
         let columns = |ids: &BTreeSet<Uuid>| -> (Vec<Uuid>, Vec<Uuid>) {
             ids.iter().filter_map(|id| Some((tenant_of(id)?, *id))).unzip()
         };
         let changed: BTreeSet<Uuid> =
-            [&self.recovered, &self.failing, &self.gone, &self.given_up].into_iter().flatten().copied().collect();
+            [&self.recovered, &self.failing, &self.gone, &self.expired].into_iter().flatten().copied().collect();
         if changed.is_empty() {
             return Ok(());
         }
@@ -233,28 +237,28 @@ impl Standing {
     }
 
     fn reason(&self, id: &Uuid) -> Option<&'static str> {
-        match (self.gone.contains(id), self.given_up.contains(id)) {
+        match (self.gone.contains(id), self.expired.contains(id)) {
             (true, _) => Some("gone"),
             (false, true) => Some("failing"),
             (false, false) => None,
         }
     }
 
-    /// Tells the endpoints, once it is committed.
-    fn tell(&self, group: &[Tried]) {
-        for Tried { endpoint, .. } in group {
+    /// Applies the committed changes to the endpoints.
+    fn apply_to_endpoints(&self, group: &[FinishedAttempt]) {
+        for FinishedAttempt { endpoint, .. } in group {
             if self.reason(&endpoint.id).is_some() {
                 endpoint.close();
             } else if self.recovered.contains(&endpoint.id) {
-                endpoint.fails_since(None);
+                endpoint.set_failing_since(None);
             } else if self.failing.contains(&endpoint.id) && endpoint.failing_since().is_none() {
-                endpoint.fails_since(Some(Utc::now()));
+                endpoint.set_failing_since(Some(Utc::now()));
             }
         }
     }
 }
 
-/// The engine itself has switched a subscription off: its owner finds out why.
+/// Writes the audit entry of a subscription that the engine disabled, with the reason.
 async fn audit(db: &mut PgConnection, tenant: Uuid, subscription: Uuid, reason: Option<&str>) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into audit_log (id, tenant_id, actor, action, subject, detail)
@@ -269,10 +273,10 @@ async fn audit(db: &mut PgConnection, tenant: Uuid, subscription: Uuid, reason: 
     .map(drop)
 }
 
-fn count(group: &[Tried]) {
-    for tried in group {
-        Counter::WebhookAttemptsTotal.add(1, [("outcome", tried.outcome())]);
-        if let Some(code) = tried.error_code {
+fn count_attempts(group: &[FinishedAttempt]) {
+    for attempt in group {
+        Counter::WebhookAttemptsTotal.add(1, [("outcome", attempt.outcome())]);
+        if let Some(code) = attempt.error_code {
             Counter::WebhookFailuresTotal.add(1, [("reason", code)]);
         }
     }

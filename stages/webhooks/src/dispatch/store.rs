@@ -1,4 +1,4 @@
-//! Leases, targets and what is due: what dispatch asks of the ledger.
+//! The ledger statements of dispatch: leases, targets, due deliveries.
 
 use std::{
     collections::HashMap,
@@ -16,15 +16,15 @@ use url::Url;
 use uuid::Uuid;
 
 use super::{
-    attempt::Target,
-    endpoint::{Job, Want},
+    attempt::DeliveryTarget,
+    endpoint::{DeliveryJob, LoadRequest},
 };
 
 /// A subscription: tenant and id.
-pub(super) type Key = (Uuid, Uuid);
+pub(super) type SubscriptionKey = (Uuid, Uuid);
 
-/// A subscription as it stands.
-pub(super) struct Looked {
+/// The current row of a subscription.
+pub(super) struct SubscriptionState {
     pub tenant_id: Uuid,
     pub id: Uuid,
     pub status: SubscriptionStatus,
@@ -35,50 +35,59 @@ pub(super) struct Looked {
     previous_until: Option<DateTime<Utc>>,
 }
 
-impl Looked {
-    /// Where and how to deliver. `None`: what is stored cannot be used, and the log says why.
-    pub fn target(&self, vault: &Vault) -> Option<Target> {
+impl SubscriptionState {
+    /// The target. `None`: the stored URL or secret cannot be used, which is logged.
+    pub fn target(&self, vault: &Vault) -> Option<DeliveryTarget> {
         let open = |sealed: &[u8]| {
             let text = vault.open(self.tenant_id, SECRET_PURPOSE, sealed).ok()?;
             WebhookSecret::parse(std::str::from_utf8(&text).ok()?).ok()
         };
         let (Ok(url), Some(newest)) = (Url::parse(&self.url), open(&self.secret)) else {
-            tracing::error!(subscription_id = %self.id, "its url or secret cannot be read: is the master key the one it was sealed under?");
+            tracing::error!(subscription_id = %self.id, "the url or secret of a subscription cannot be read: is the master key the one it was sealed under?");
             return None;
         };
-        let previous = self.previous_secret.as_deref().filter(|_| self.still_signs()).and_then(open);
-        Some(Target { url, secrets: std::iter::once(newest).chain(previous).collect(), mark: self.mark() })
+        let previous = self.previous_secret.as_deref().filter(|_| self.is_previous_valid()).and_then(open);
+        Some(DeliveryTarget {
+            url,
+            secrets: std::iter::once(newest).chain(previous).collect(),
+            version: self.version(),
+        })
     }
 
-    fn still_signs(&self) -> bool {
+    fn is_previous_valid(&self) -> bool {
         self.previous_until.is_some_and(|until| until > Utc::now())
     }
 
-    /// The same for the same target. Opening secrets every second for every endpoint costs more than anything else here.
-    pub fn mark(&self) -> u64 {
+    /// A hash that is equal for equal targets. Comparing it avoids opening the secrets of every endpoint every second.
+    pub fn version(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.url, &self.secret, &self.previous_secret, self.still_signs()).hash(&mut hasher);
+        (&self.url, &self.secret, &self.previous_secret, self.is_previous_valid()).hash(&mut hasher);
         hasher.finish()
     }
 }
 
-fn columns(keys: &[Key]) -> (Vec<Uuid>, Vec<Uuid>) {
+fn columns(keys: &[SubscriptionKey]) -> (Vec<Uuid>, Vec<Uuid>) {
     keys.iter().copied().unzip()
 }
 
-/// Active subscriptions with something due that nobody else holds, and whether this one does.
-pub(super) async fn due_heads(by_key: &PreparedPool, holder: Uuid, most: i64) -> sqlx::Result<Vec<(Key, bool)>> {
+/// Active subscriptions with due deliveries that no other process holds, and whether this process holds them.
+pub(super) async fn due_subscriptions(by_key: &PreparedPool, holder: Uuid, most: i64) -> sqlx::Result<Vec<(SubscriptionKey, bool)>> {
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!("queries/due_heads.sql", most, holder).fetch_all(&mut *db).await?;
     db.put_back();
     Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.is_held)).collect())
 }
 
-/// Takes the leases that nobody else has.
-pub(super) async fn take_leases(pool: &PgPool, keys: &[Key], holder: Uuid, seconds: f64) -> sqlx::Result<Vec<Looked>> {
+/// Takes the leases that no other process holds.
+pub(super) async fn take_leases(
+    pool: &PgPool,
+    keys: &[SubscriptionKey],
+    holder: Uuid,
+    seconds: f64,
+) -> sqlx::Result<Vec<SubscriptionState>> {
     let (tenants, ids) = columns(keys);
     let rows = sqlx::query_file!("queries/take_leases.sql", &tenants, &ids, holder, seconds).fetch_all(pool).await?;
-    let looked = rows.into_iter().map(|row| Looked {
+    let states = rows.into_iter().map(|row| SubscriptionState {
         tenant_id: row.tenant_id,
         id: row.id,
         status: SubscriptionStatus::Active,
@@ -88,10 +97,10 @@ pub(super) async fn take_leases(pool: &PgPool, keys: &[Key], holder: Uuid, secon
         previous_secret: row.previous_secret,
         previous_until: row.previous_until,
     });
-    Ok(looked.collect())
+    Ok(states.collect())
 }
 
-/// Renews leases; answers those that are still ours.
+/// Renews leases and returns those that this process still holds.
 pub(super) async fn renew_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid, seconds: f64) -> sqlx::Result<Vec<Uuid>> {
     sqlx::query_scalar!(
         "with ours as (
@@ -110,7 +119,7 @@ pub(super) async fn renew_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid, seco
     .await
 }
 
-/// Gives leases back.
+/// Releases leases.
 pub(super) async fn release_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from webhook_leases where subscription_id = any($1) and holder = $2", ids, holder)
         .execute(pool)
@@ -118,13 +127,13 @@ pub(super) async fn release_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid) ->
         .map(drop)
 }
 
-/// What these subscriptions are like now.
-pub(super) async fn look(by_key: &PreparedPool, keys: &[Key]) -> sqlx::Result<Vec<Looked>> {
+/// Reads the current rows of subscriptions.
+pub(super) async fn read_subscriptions(by_key: &PreparedPool, keys: &[SubscriptionKey]) -> sqlx::Result<Vec<SubscriptionState>> {
     let (tenants, ids) = columns(keys);
     let mut db = by_key.take().await?;
-    let rows = sqlx::query_file!("queries/look_at_subscriptions.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/read_subscriptions.sql", &tenants, &ids).fetch_all(&mut *db).await?;
     db.put_back();
-    let looked = rows.into_iter().map(|row| Looked {
+    let states = rows.into_iter().map(|row| SubscriptionState {
         tenant_id: row.tenant_id,
         id: row.id,
         status: row.status,
@@ -134,32 +143,32 @@ pub(super) async fn look(by_key: &PreparedPool, keys: &[Key]) -> sqlx::Result<Ve
         previous_secret: row.previous_secret,
         previous_until: row.previous_until,
     });
-    Ok(looked.collect())
+    Ok(states.collect())
 }
 
-/// Deliveries that are due, by subscription: id and place in the queue.
-pub(super) type Due = HashMap<Uuid, Vec<(Uuid, DateTime<Utc>)>>;
+/// Due deliveries by subscription: id and position in the queue.
+pub(super) type DueDeliveries = HashMap<Uuid, Vec<(Uuid, DateTime<Utc>)>>;
 
-/// What is due to these subscriptions, as much as each wants, counting from the most overdue and including what it has.
-pub(super) async fn due(by_key: &PreparedPool, wants: &[(Key, Want)]) -> sqlx::Result<Due> {
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = wants.iter().map(|(key, _)| *key).unzip();
-    let rooms: Vec<i64> =
-        wants.iter().map(|(_, want)| i64::try_from(want.room + want.held).unwrap_or(i64::MAX)).collect();
+/// The due deliveries of these subscriptions, the most overdue first, as many as each request asks for beyond the known ones.
+pub(super) async fn due_deliveries(by_key: &PreparedPool, requests: &[(SubscriptionKey, LoadRequest)]) -> sqlx::Result<DueDeliveries> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = requests.iter().map(|(key, _)| *key).unzip();
+    let limits: Vec<i64> =
+        requests.iter().map(|(_, request)| i64::try_from(request.capacity + request.known).unwrap_or(i64::MAX)).collect();
     let mut db = by_key.take().await?;
-    let rows = sqlx::query_file!("queries/due.sql", &tenants, &ids, &rooms).fetch_all(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/due.sql", &tenants, &ids, &limits).fetch_all(&mut *db).await?;
     db.put_back();
-    let mut due = Due::new();
+    let mut due = DueDeliveries::new();
     for row in rows {
         due.entry(row.subscription_id).or_default().push((row.delivery_id, row.due_at));
     }
     Ok(due)
 }
 
-/// The deliveries themselves, with their bodies.
-pub(super) async fn load(
+/// Loads deliveries with their bodies.
+pub(super) async fn load_jobs(
     by_key: &PreparedPool,
     wanted: &[(Uuid, Uuid, DateTime<Utc>)],
-) -> sqlx::Result<HashMap<Uuid, Job>> {
+) -> sqlx::Result<HashMap<Uuid, DeliveryJob>> {
     let tenants: Vec<Uuid> = wanted.iter().map(|(tenant, ..)| *tenant).collect();
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id, _)| *id).collect();
     let due: HashMap<Uuid, DateTime<Utc>> = wanted.iter().map(|(_, id, due_at)| (*id, *due_at)).collect();
@@ -168,7 +177,7 @@ pub(super) async fn load(
     db.put_back();
     let jobs = rows.into_iter().filter_map(|row| {
         let due_at = *due.get(&row.id)?;
-        let job = Job {
+        let job = DeliveryJob {
             delivery_id: row.id,
             event_id: row.event_id,
             event_type: row.event_type,
@@ -183,7 +192,7 @@ pub(super) async fn load(
     Ok(jobs.collect())
 }
 
-/// Places in the queue whose delivery has ended, or is so old that it is gone.
+/// Removes queue entries whose delivery has ended or no longer exists.
 pub(super) async fn drop_orphans(pool: &PgPool, places: &[(Uuid, Uuid, DateTime<Utc>)]) -> sqlx::Result<()> {
     if places.is_empty() {
         return Ok(());

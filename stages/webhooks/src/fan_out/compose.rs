@@ -1,4 +1,4 @@
-//! Events: the words fixed, for each product that hears of them.
+//! Composes an event's body and bus message for each product that receives it.
 
 use std::collections::BTreeSet;
 
@@ -14,116 +14,126 @@ use schemas::{
 use uuid::Uuid;
 
 use super::{
-    facts::Told,
-    subscribers::{Link, Subscribers},
+    pending_events::PendingEvent,
+    subscribers::{ProductLink, Subscribers},
 };
 
-/// An event as one product is told it.
+/// An event as one product receives it.
 #[derive(Debug)]
-pub(crate) struct Composed {
+pub(crate) struct ComposedEvent {
     pub tenant_id: Uuid,
     pub product: String,
     pub id: Uuid,
     pub event_type: EventType,
     pub contact_id: Option<Uuid>,
-    /// These bytes and no others, in every repetition.
+    /// The bytes of the body, equal for every delivery.
     pub body: Bytes,
     pub trace: Option<TraceContext>,
-    /// Subscriptions it goes to, and whether they are told at once.
+    /// Subscriptions it goes to, and whether they are active.
     pub subscriptions: Vec<(Uuid, bool)>,
 }
 
-/// Events for everybody.
+/// The composed events of a transaction.
 #[derive(Debug, Default)]
-pub(super) struct All {
-    pub composed: Vec<Composed>,
-    /// What of it goes to the bus.
+pub(super) struct ComposedBatch {
+    pub composed: Vec<ComposedEvent>,
+    /// Events for the bus.
     pub publications: Vec<Publication>,
-    /// The tenants these are about.
+    /// The tenants of the events for the bus.
     pub published: BTreeSet<Uuid>,
 }
 
-/// The events for everybody, and what of it goes to the bus.
-pub(super) fn compose(told: &[Told], hearers: &Subscribers) -> Result<All, serde_json::Error> {
-    let mut all = All { composed: Vec::with_capacity(told.len()), ..All::default() };
-    for told in told {
-        for link in hearers.of(told) {
-            let subscriptions: Vec<(Uuid, bool)> =
-                link.told(told).map(|subscription| (subscription.id, subscription.is_active)).collect();
-            let is_published = link.is_published(told);
+/// Composes the events for all products, and those for the bus.
+pub(super) fn compose(pending: &[PendingEvent], subscribers: &Subscribers) -> Result<ComposedBatch, serde_json::Error> {
+    let mut batch = ComposedBatch { composed: Vec::with_capacity(pending.len()), ..ComposedBatch::default() };
+    for pending in pending {
+        for link in subscribers.links_for(pending) {
+            let subscriptions: Vec<(Uuid, bool)> = link
+                .matching_subscriptions(pending)
+                .map(|subscription| (subscription.id, subscription.is_active))
+                .collect();
+            let is_published = link.is_published(pending);
             if subscriptions.is_empty() && !is_published {
                 continue;
             }
-            let body = body_of(told, link)?;
+            let body = body_of(pending, link)?;
             if is_published {
-                all.published.insert(told.tenant_id);
-                all.publications.push(publication(told, link, body.clone()));
+                batch.published.insert(pending.tenant_id);
+                batch.publications.push(publication(pending, link, body.clone()));
             }
             if !subscriptions.is_empty() {
-                all.composed.push(event(told, link, body, subscriptions));
+                batch.composed.push(event(pending, link, body, subscriptions));
             }
         }
     }
-    Ok(all)
+    Ok(batch)
 }
 
-/// What goes to the bus alone.
-pub(super) fn publications(told: &[Told], hearers: &Subscribers) -> Result<Vec<Publication>, serde_json::Error> {
+/// Composes only the events for the bus.
+pub(super) fn publications(
+    pending: &[PendingEvent],
+    subscribers: &Subscribers,
+) -> Result<Vec<Publication>, serde_json::Error> {
     let mut publications = Vec::new();
-    for told in told {
-        for link in hearers.of(told).filter(|link| link.is_published(told)) {
-            publications.push(publication(told, link, body_of(told, link)?));
+    for pending in pending {
+        for link in subscribers.links_for(pending).filter(|link| link.is_published(pending)) {
+            publications.push(publication(pending, link, body_of(pending, link)?));
         }
     }
     Ok(publications)
 }
 
-/// An event as it is told to one product's subscriptions.
-pub(super) fn event(told: &Told, link: &Link, body: Bytes, subscriptions: Vec<(Uuid, bool)>) -> Composed {
-    Composed {
-        tenant_id: told.tenant_id,
+/// An event for one product's subscriptions.
+pub(super) fn event(
+    pending: &PendingEvent,
+    link: &ProductLink,
+    body: Bytes,
+    subscriptions: Vec<(Uuid, bool)>,
+) -> ComposedEvent {
+    ComposedEvent {
+        tenant_id: pending.tenant_id,
         product: link.product.clone(),
-        id: told.id,
-        event_type: told.event_type,
-        contact_id: told.contact_id,
+        id: pending.id,
+        event_type: pending.event_type,
+        contact_id: pending.contact_id,
         body,
-        trace: told.trace.clone(),
+        trace: pending.trace.clone(),
         subscriptions,
     }
 }
 
 /// The body of an event.
-pub(super) fn body_of(told: &Told, link: &Link) -> Result<Bytes, serde_json::Error> {
+pub(super) fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Bytes, serde_json::Error> {
     let event = Event {
-        id: told.id,
-        event_type: told.event_type,
+        id: pending.id,
+        event_type: pending.event_type,
         version: EVENT_VERSION.to_owned(),
-        created_at: told.recorded_at,
-        occurred_at: told.occurred_at,
+        created_at: pending.recorded_at,
+        occurred_at: pending.occurred_at,
         product_tenant_id: link.product_tenant_id.clone(),
-        engine_tenant_id: told.tenant_id,
+        engine_tenant_id: pending.tenant_id,
         environment: link.environment,
-        data: told.data.clone(),
+        data: pending.data.clone(),
     };
     serde_json::to_vec(&event).map(Bytes::from)
 }
 
-/// The event on the bus, with its attributes by the CloudEvents binding for NATS.
-fn publication(told: &Told, link: &Link, body: Bytes) -> Publication {
+/// The event as a bus message, with its attributes by the CloudEvents binding for NATS.
+fn publication(pending: &PendingEvent, link: &ProductLink, body: Bytes) -> Publication {
     let mut headers = vec![
         (header::CE_SPECVERSION, "1.0".to_owned()),
-        (header::CE_ID, told.id.to_string()),
-        (header::CE_TYPE, told.event_type.as_str().to_owned()),
+        (header::CE_ID, pending.id.to_string()),
+        (header::CE_TYPE, pending.event_type.as_str().to_owned()),
         (header::CE_SOURCE, format!("/postrider/{}/{}", link.product, link.environment)),
-        (header::CE_TIME, told.occurred_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
+        (header::CE_TIME, pending.occurred_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
     ];
-    if let Some(subject) = told.subject_id {
+    if let Some(subject) = pending.subject_id {
         headers.push((header::CE_SUBJECT, subject.to_string()));
     }
-    headers.extend(told.trace.iter().flat_map(TraceContext::headers));
+    headers.extend(pending.trace.iter().flat_map(TraceContext::headers));
     Publication {
-        subject: subjects::event(&link.product, link.environment, told.event_type),
-        message_id: format!("{}-{}", told.id.simple(), link.product),
+        subject: subjects::event(&link.product, link.environment, pending.event_type),
+        message_id: format!("{}-{}", pending.id.simple(), link.product),
         schema: Event::SCHEMA,
         body,
         headers,

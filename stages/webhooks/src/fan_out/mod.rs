@@ -1,11 +1,11 @@
-//! From facts to events and deliveries, in one transaction: notes are taken out of `outbox`, what they name is read, said in the
-//! words of events and written; what goes to the bus is noted for [`feed`]; then it is committed. Whatever ends it in the middle, the notes are still there, and
-//! the repeat says the same: ids follow from the facts, bodies that stand are kept.
+//! Turns facts into events and deliveries, in one transaction: take rows out of `outbox`, read the facts they name, compose and
+//! write the events and their deliveries, and write notes for [`feed`] about events for the bus. If the transaction fails, the
+//! outbox rows are still there and the repetition has the same result: ids follow from the facts, and stored bodies are kept.
 
 mod compose;
-mod facts;
+mod event_data;
 mod feed;
-mod particulars;
+mod pending_events;
 mod store;
 mod subscribers;
 
@@ -17,82 +17,85 @@ use schemas::EventType;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub(crate) use facts::Told;
-pub(crate) use feed::{Feed, FeedDoor, LeftOver};
+pub(crate) use feed::{FeedGroup, FeedQueue, PublishFeedNotes};
 pub(crate) use ledger::outbox::{EventKeys, Keys, Taken};
-pub(crate) use store::Fresh;
+pub(crate) use pending_events::PendingEvent;
+pub(crate) use store::FreshDelivery;
 
 use ledger::outbox;
 use subscribers::Subscribers;
 
-/// What one transaction did.
+/// The result of one fan-out transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct FanOutResult {
     pub taken: Taken,
-    /// Deliveries to try at once.
-    pub fresh: Vec<Fresh>,
+    /// Deliveries to attempt at once.
+    pub fresh: Vec<FreshDelivery>,
     /// Events to publish at once.
-    pub feed: Option<Feed>,
+    pub feed: Option<FeedGroup>,
 }
 
-/// Tells a bounded number of facts.
-pub(crate) async fn tell(by_key: &PreparedPool) -> Result<Done, StageError> {
+/// Fans out a bounded number of facts.
+pub(crate) async fn fan_out_notes(by_key: &PreparedPool) -> Result<FanOutResult, StageError> {
     let started = Instant::now();
     let mut tx = by_key.begin().await?;
     let noted = outbox::take(&mut tx).await?;
     if noted.taken.notes == 0 {
         tx.rollback().await?;
-        return Ok(Done::default());
+        return Ok(FanOutResult::default());
     }
-    let told = read(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
-    let tenants: BTreeSet<Uuid> = told.iter().map(|told| told.tenant_id).collect();
-    let hearers = Subscribers::load(&mut tx, &tenants).await?;
-    let compose::All { composed, publications, published } = compose::compose(&told, &hearers)?;
+    let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
+    let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
+    let subscribers = Subscribers::load(&mut tx, &tenants).await?;
+    let compose::ComposedBatch { composed, publications, published } = compose::compose(&pending, &subscribers)?;
     let fresh = store::insert(&mut tx, &composed).await?;
-    let feed = feed::note(&mut tx, &noted, &published, publications).await?;
+    let feed = feed::record_notes(&mut tx, &noted, &published, publications).await?;
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
-    count(&told);
-    Ok(Done { taken: noted.taken, fresh, feed })
+    count_events(&pending);
+    Ok(FanOutResult { taken: noted.taken, fresh, feed })
 }
 
-/// Has these told again to one subscription. Answers how many deliveries begin because of it.
-pub(crate) async fn repeat(
+/// Delivers these events again to one subscription. Returns how many deliveries were started.
+pub(crate) async fn replay_events(
     db: &mut PgConnection,
     tenant: Uuid,
     subscription: Uuid,
-    told: &[Told],
+    pending: &[PendingEvent],
 ) -> Result<i64, StageError> {
-    let hearers = Subscribers::load(db, &BTreeSet::from([tenant])).await?;
-    let Some(link) = hearers.only(tenant, subscription) else { return Ok(0) };
-    let mut composed = Vec::with_capacity(told.len());
-    for told in told {
-        let is_meant = told.product.as_ref().is_none_or(|only| *only == link.product);
-        if !is_meant || told.event_type == EventType::WebhookTest || link.told(told).next().is_none() {
+    let subscribers = Subscribers::load(db, &BTreeSet::from([tenant])).await?;
+    let Some(link) = subscribers.only_subscription(tenant, subscription) else { return Ok(0) };
+    let mut composed = Vec::with_capacity(pending.len());
+    for pending in pending {
+        let is_for_product = pending.product.as_ref().is_none_or(|only| *only == link.product);
+        if !is_for_product
+            || pending.event_type == EventType::WebhookTest
+            || link.matching_subscriptions(pending).next().is_none()
+        {
             continue;
         }
-        let body = compose::body_of(told, &link)?;
-        composed.push(compose::event(told, &link, body, vec![(subscription, true)]));
+        let body = compose::body_of(pending, &link)?;
+        composed.push(compose::event(pending, &link, body, vec![(subscription, true)]));
     }
-    Ok(store::repeat(db, &composed).await?)
+    Ok(store::replay_deliveries(db, &composed).await?)
 }
 
-/// What the ledger holds of these facts, ready to be told.
-pub(crate) async fn read(
+/// Reads the events that these facts become, from the ledger.
+pub(crate) async fn read_pending_events(
     db: &mut PgConnection,
     events: &EventKeys,
     notices: &Keys,
     contacts: &Keys,
-) -> sqlx::Result<Vec<Told>> {
-    let mut told = facts::of_sends(db, events).await?;
-    told.extend(facts::of_notices(db, notices).await?);
-    told.extend(facts::of_contacts(db, contacts).await?);
-    Ok(told)
+) -> sqlx::Result<Vec<PendingEvent>> {
+    let mut pending = pending_events::of_sends(db, events).await?;
+    pending.extend(pending_events::of_notices(db, notices).await?);
+    pending.extend(pending_events::of_contacts(db, contacts).await?);
+    Ok(pending)
 }
 
-fn count(told: &[Told]) {
+fn count_events(pending: &[PendingEvent]) {
     for event_type in EventType::ALL {
-        let events = told.iter().filter(|told| told.event_type == *event_type).count() as u64;
+        let events = pending.iter().filter(|pending| pending.event_type == *event_type).count() as u64;
         if events > 0 {
             Counter::EventsTotal.add(events, [("type", event_type.as_str())]);
         }

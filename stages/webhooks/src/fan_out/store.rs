@@ -1,4 +1,4 @@
-//! Bodies and deliveries into the ledger.
+//! Writes event bodies and deliveries to the ledger.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,11 +9,11 @@ use schemas::Event;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::compose::Composed;
+use super::compose::ComposedEvent;
 
-/// A delivery that was just made and may be tried at once.
+/// A delivery that was just created and may be attempted at once.
 #[derive(Debug, Clone)]
-pub(crate) struct Fresh {
+pub(crate) struct FreshDelivery {
     pub tenant_id: Uuid,
     pub subscription_id: Uuid,
     pub delivery_id: Uuid,
@@ -24,7 +24,7 @@ pub(crate) struct Fresh {
     pub due_at: DateTime<Utc>,
 }
 
-/// Columns of deliveries.
+/// The columns of deliveries to insert.
 #[derive(Default)]
 struct Deliveries {
     tenants: Vec<Uuid>,
@@ -36,7 +36,7 @@ struct Deliveries {
 }
 
 impl Deliveries {
-    fn of(composed: &[Composed]) -> Self {
+    fn of(composed: &[ComposedEvent]) -> Self {
         let mut columns = Self::default();
         for event in composed {
             for (subscription, _) in &event.subscriptions {
@@ -52,8 +52,8 @@ impl Deliveries {
     }
 }
 
-/// Writes bodies that do not stand yet; answers those that are new.
-async fn insert_events(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Result<HashSet<(String, Uuid)>> {
+/// Writes bodies that do not exist yet, and returns the new ones.
+async fn insert_events(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<HashSet<(String, Uuid)>> {
     let tenants: Vec<Uuid> = composed.iter().map(|event| event.tenant_id).collect();
     let products: Vec<&str> = composed.iter().map(|event| event.product.as_str()).collect();
     let ids: Vec<Uuid> = composed.iter().map(|event| event.id).collect();
@@ -77,9 +77,9 @@ async fn insert_events(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Re
     Ok(rows.into_iter().map(|row| (row.product, row.id)).collect())
 }
 
-/// Writes events and deliveries that do not exist yet; answers those to try at once. An event that stood already is delivered
-/// with the bytes that stand, so it is left to whoever reads them.
-pub(super) async fn insert(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Result<Vec<Fresh>> {
+/// Writes events and deliveries that do not exist yet, and returns those to attempt at once. An event that existed is delivered
+/// with its stored bytes, so its deliveries are loaded from the queue.
+pub(super) async fn insert(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<Vec<FreshDelivery>> {
     if composed.is_empty() {
         return Ok(Vec::new());
     }
@@ -104,7 +104,7 @@ pub(super) async fn insert(db: &mut PgConnection, composed: &[Composed]) -> sqlx
         for (subscription, _) in event.subscriptions.iter().filter(|(_, is_active)| *is_active) {
             let delivery_id = Event::delivery_of(*subscription, event.id);
             let Some(due_at) = due.get(&delivery_id) else { continue };
-            fresh.push(Fresh {
+            fresh.push(FreshDelivery {
                 tenant_id: event.tenant_id,
                 subscription_id: *subscription,
                 delivery_id,
@@ -119,8 +119,8 @@ pub(super) async fn insert(db: &mut PgConnection, composed: &[Composed]) -> sqlx
     Ok(fresh)
 }
 
-/// Writes events, and has their deliveries begin anew where they ended. Answers how many.
-pub(super) async fn repeat(db: &mut PgConnection, composed: &[Composed]) -> sqlx::Result<i64> {
+/// Writes events and restarts their deliveries that have ended. Returns how many were started.
+pub(super) async fn replay_deliveries(db: &mut PgConnection, composed: &[ComposedEvent]) -> sqlx::Result<i64> {
     if composed.is_empty() {
         return Ok(0);
     }

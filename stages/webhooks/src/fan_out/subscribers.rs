@@ -1,4 +1,4 @@
-//! Who is told: the products linked to a tenant, their subscriptions and feeds.
+//! The subscribers of a tenant's events: linked products, their subscriptions and feeds.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,50 +6,50 @@ use schemas::{Environment, EventType, SubscriptionStatus};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::facts::Told;
+use super::pending_events::PendingEvent;
 
 /// A product that a tenant is linked to.
 #[derive(Debug, Clone)]
-pub(super) struct Link {
+pub(super) struct ProductLink {
     pub product: String,
     pub environment: Environment,
-    /// The tenant, as the product names it.
+    /// The product's id of the tenant.
     pub product_tenant_id: String,
-    /// Its events go to the bus.
+    /// The product's events go to the bus.
     pub has_feed: bool,
     pub subscriptions: Vec<Subscription>,
 }
 
-/// A subscription that is told now, or once it is resumed.
+/// A subscription that receives events now, or after it is resumed.
 #[derive(Debug, Clone)]
 pub(super) struct Subscription {
     pub id: Uuid,
     pub is_active: bool,
-    /// The types it names; those of a newer version are nobody's here.
+    /// The event types it names, without types that this version does not know.
     pub events: Vec<EventType>,
 }
 
-/// All of some tenants.
+/// The product links of some tenants.
 #[derive(Debug, Default)]
-pub(super) struct Subscribers(HashMap<Uuid, Vec<Link>>);
+pub(super) struct Subscribers(HashMap<Uuid, Vec<ProductLink>>);
 
-impl Link {
-    /// Whether the event goes to the bus.
-    pub fn is_published(&self, told: &Told) -> bool {
-        self.has_feed && told.event_type != EventType::WebhookTest
+impl ProductLink {
+    /// True if the event goes to the bus.
+    pub fn is_published(&self, pending: &PendingEvent) -> bool {
+        self.has_feed && pending.event_type != EventType::WebhookTest
     }
 
     /// The subscriptions it goes to.
-    pub fn told<'a>(&'a self, told: &'a Told) -> impl Iterator<Item = &'a Subscription> {
-        self.subscriptions.iter().filter(|subscription| match told.subscription {
+    pub fn matching_subscriptions<'a>(&'a self, pending: &'a PendingEvent) -> impl Iterator<Item = &'a Subscription> {
+        self.subscriptions.iter().filter(|subscription| match pending.subscription {
             Some(only) => subscription.id == only,
-            None => subscription.events.contains(&told.event_type),
+            None => subscription.events.contains(&pending.event_type),
         })
     }
 }
 
 impl Subscribers {
-    /// Reads who hears of these tenants.
+    /// Loads the subscribers of these tenants' events.
     pub async fn load(db: &mut PgConnection, tenants: &BTreeSet<Uuid>) -> sqlx::Result<Self> {
         let tenants: Vec<Uuid> = tenants.iter().copied().collect();
         let mut subscriptions: HashMap<(Uuid, String), Vec<Subscription>> = HashMap::new();
@@ -61,10 +61,10 @@ impl Subscribers {
             };
             subscriptions.entry((row.tenant_id, row.product)).or_default().push(subscription);
         }
-        let mut hearers = Self::default();
-        for row in sqlx::query_file!("queries/load_hearers.sql", &tenants).fetch_all(db).await? {
+        let mut subscribers = Self::default();
+        for row in sqlx::query_file!("queries/load_links.sql", &tenants).fetch_all(db).await? {
             let subscriptions = subscriptions.remove(&(row.tenant_id, row.product.clone())).unwrap_or_default();
-            hearers.0.entry(row.tenant_id).or_default().push(Link {
+            subscribers.0.entry(row.tenant_id).or_default().push(ProductLink {
                 product: row.product,
                 environment: row.environment,
                 product_tenant_id: row.product_tenant_id,
@@ -72,11 +72,11 @@ impl Subscribers {
                 subscriptions,
             });
         }
-        Ok(hearers)
+        Ok(subscribers)
     }
 
-    /// Confines them to one subscription, for a replay; `None` when its product is no longer linked.
-    pub fn only(mut self, tenant: Uuid, subscription: Uuid) -> Option<Link> {
+    /// The link with only this subscription, for a replay; `None` if its product is no longer linked.
+    pub fn only_subscription(mut self, tenant: Uuid, subscription: Uuid) -> Option<ProductLink> {
         let links = self.0.remove(&tenant)?;
         links.into_iter().find_map(|mut link| {
             link.subscriptions.retain(|known| known.id == subscription);
@@ -84,9 +84,9 @@ impl Subscribers {
         })
     }
 
-    /// The products that hear of this: all the tenant is linked to, or the one it is meant for.
-    pub fn of<'a>(&'a self, told: &'a Told) -> impl Iterator<Item = &'a Link> {
-        let links = self.0.get(&told.tenant_id).map(Vec::as_slice).unwrap_or_default();
-        links.iter().filter(|link| told.product.as_ref().is_none_or(|only| *only == link.product))
+    /// The links of the products that receive this event: all of the tenant's, or the one it is for.
+    pub fn links_for<'a>(&'a self, pending: &'a PendingEvent) -> impl Iterator<Item = &'a ProductLink> {
+        let links = self.0.get(&pending.tenant_id).map(Vec::as_slice).unwrap_or_default();
+        links.iter().filter(|link| pending.product.as_ref().is_none_or(|only| *only == link.product))
     }
 }

@@ -138,7 +138,7 @@ async fn gone_switches_the_subscription_off_and_what_waits_is_dead() {
 }
 
 #[tokio::test]
-async fn who_fails_for_days_is_switched_off() {
+async fn a_subscription_that_fails_for_days_is_disabled() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(500)).await;
     let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
@@ -155,7 +155,7 @@ async fn who_fails_for_days_is_switched_off() {
 }
 
 #[tokio::test]
-async fn a_pause_holds_and_a_resumption_delivers() {
+async fn a_paused_subscription_delivers_after_it_resumes() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
@@ -204,7 +204,7 @@ async fn what_waits_for_a_deleted_subscription_is_dead() {
 }
 
 #[tokio::test]
-async fn nothing_is_told_of_somebody_who_was_erased() {
+async fn no_event_is_delivered_about_an_erased_contact() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;

@@ -49,7 +49,7 @@ async fn end_leases(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_killed_when_every_fact_is_told_with_one_id_and_one_body() {
+async fn crashes_deliver_every_fact_with_one_id_and_body() {
     let world = Arc::new(World::new().await);
     let receiver = Receiver::start(Manner::Status(200)).await;
     world.subscribe(&receiver.url, &["email.opened"]).await;

@@ -27,7 +27,7 @@ async fn an_endpoint_has_four_requests_at_a_time_over_all_processes() {
 }
 
 #[tokio::test]
-async fn receivers_that_never_answer_hold_nobody_up() {
+async fn silent_receivers_delay_no_other_receiver() {
     let world = World::new().await;
     let mut silent = Vec::new();
     for _ in 0..20 {

@@ -26,7 +26,7 @@ async fn is_over(world: &World, replay: uuid::Uuid) -> bool {
 }
 
 #[tokio::test]
-async fn a_subscription_made_later_is_told_what_the_first_one_was_with_the_same_bytes() {
+async fn a_replay_to_a_new_subscription_has_the_same_bytes() {
     let world = World::new().await;
     let types = ["email.opened", "contact.created", "campaign.sent"];
     let (first, later) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(200)).await);
@@ -47,7 +47,7 @@ async fn a_subscription_made_later_is_told_what_the_first_one_was_with_the_same_
 }
 
 #[tokio::test]
-async fn a_replay_delivers_again_what_was_delivered_and_leaves_what_still_waits() {
+async fn a_replay_repeats_ended_and_leaves_pending_deliveries() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_fact_is_posted_once_signed_both_ways_with_the_bytes_that_stand() {
+async fn a_fact_is_posted_once_with_both_signatures() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     let secret = WebhookSecret::generate();
@@ -53,7 +53,7 @@ async fn a_fact_is_posted_once_signed_both_ways_with_the_bytes_that_stand() {
 }
 
 #[tokio::test]
-async fn only_what_a_subscription_names_is_told_to_it_and_one_body_serves_all() {
+async fn a_subscription_receives_only_the_events_it_names() {
     let world = World::new().await;
     let (all, bounces) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(204)).await);
     world.subscribe(&all.url, &["email.failed", "email.bounced", "email.opened"]).await;
@@ -73,7 +73,7 @@ async fn only_what_a_subscription_names_is_told_to_it_and_one_body_serves_all() 
 }
 
 #[tokio::test]
-async fn without_a_listener_nothing_is_noted_and_with_one_nothing_stays() {
+async fn outbox_rows_exist_only_for_subscribers() {
     let world = World::new().await;
     world.opened(5).await;
     assert_eq!(world.rig.number("select count(*) from outbox").await, 0);
@@ -91,7 +91,7 @@ async fn without_a_listener_nothing_is_noted_and_with_one_nothing_stays() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_anothers_mail() {
+async fn no_product_receives_events_of_another_tenant() {
     let world = World::new().await;
     let other = world.rig.tenant().await;
     link(&world.rig, &other, PRODUCT, "t-2").await;
@@ -130,7 +130,7 @@ async fn nobody_is_told_of_anothers_mail() {
 }
 
 #[tokio::test]
-async fn a_test_goes_to_the_subscription_that_is_tested_and_a_contact_to_who_asked() {
+async fn a_test_event_goes_to_its_subscription_only() {
     let world = World::new().await;
     let (tested, other) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(200)).await);
     let subscription = world.subscribe(&tested.url, &["email.opened"]).await;
@@ -150,7 +150,7 @@ async fn a_test_goes_to_the_subscription_that_is_tested_and_a_contact_to_who_ask
 }
 
 #[tokio::test]
-async fn a_rotated_secret_signs_beside_the_new_one_until_its_time_is_over() {
+async fn a_rotated_secret_signs_until_it_expires() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     let (new, old) = (WebhookSecret::generate(), WebhookSecret::generate());
@@ -222,7 +222,7 @@ async fn every_delivery_after_a_rotation_carries_both_signatures() {
 }
 
 #[tokio::test]
-async fn a_product_with_a_feed_hears_on_the_bus_what_its_webhooks_are_told() {
+async fn a_feed_publishes_the_events_of_the_webhooks() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     world.subscribe(&receiver.url, &["email.clicked"]).await;
@@ -262,7 +262,7 @@ async fn a_product_with_a_feed_hears_on_the_bus_what_its_webhooks_are_told() {
 }
 
 #[tokio::test]
-async fn webhooks_do_not_wait_for_the_bus_and_the_bus_hears_of_it_later() {
+async fn webhooks_do_not_wait_for_the_bus() {
     let world = World::new().await;
     let receiver = Receiver::start(Manner::Status(200)).await;
     world.subscribe(&receiver.url, &["email.opened"]).await;
@@ -293,7 +293,7 @@ async fn webhooks_do_not_wait_for_the_bus_and_the_bus_hears_of_it_later() {
 }
 
 #[tokio::test]
-async fn what_is_too_much_for_one_transaction_is_told_in_parts() {
+async fn many_facts_are_fanned_out_in_several_transactions() {
     let world = World::new().await;
     let ids: Vec<_> = (0..9_000).map(|_| new_id()).collect();
     // Nobody listens yet: these leave no note of their own.

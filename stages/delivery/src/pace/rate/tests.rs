@@ -39,7 +39,7 @@ fn minute_of_good_answers(rate: &mut Rate, mut now: Instant) -> Instant {
 }
 
 #[test]
-fn a_path_is_free_until_its_receiver_defers_and_then_goes_at_half_of_what_flowed() {
+fn the_first_deferrals_halve_the_throughput() {
     let (mut rate, now) = flowing(100);
     assert_eq!(rate.limit(), None);
     cut(&mut rate, now, 1);
@@ -91,7 +91,7 @@ fn transactions_that_began_before_the_cut_do_not_cut_again() {
 }
 
 #[test]
-fn what_is_under_way_counts_as_flowing() {
+fn mail_in_flight_counts_as_throughput() {
     let now = Instant::now();
     let mut rate = Rate::new(None, now);
     while !rate.record_answer(true, now, 200, now) {}
@@ -99,7 +99,7 @@ fn what_is_under_way_counts_as_flowing() {
 }
 
 #[test]
-fn a_receiver_that_takes_mail_again_gets_more_and_more_until_the_path_is_free() {
+fn good_answers_raise_the_rate_until_it_is_unlimited() {
     let (mut rate, now) = flowing(100);
     let mut now = cut(&mut rate, now, 15);
     assert_eq!(rate.limit(), Some(FLOOR));
@@ -142,7 +142,7 @@ fn new_mail_waits_behind_what_was_put_off() {
 }
 
 #[test]
-fn slots_follow_each_other_at_the_pace_some_seconds_mail_together() {
+fn slots_follow_the_rate_in_chunks_of_seconds() {
     let (mut rate, now) = flowing(100);
     let now = cut(&mut rate, now, 1);
     let limit = rate.limit().unwrap();
@@ -186,7 +186,7 @@ fn what_another_process_found_out_is_taken_over_once() {
 }
 
 #[test]
-fn a_receiver_is_barren_from_its_last_good_answer() {
+fn refusal_time_counts_from_the_last_good_answer() {
     let (mut rate, now) = flowing(100);
     let now = cut(&mut rate, now, 3);
     let hour = Duration::from_secs(3_600);
@@ -197,7 +197,7 @@ fn a_receiver_is_barren_from_its_last_good_answer() {
 }
 
 #[test]
-fn a_ceiling_binds_a_path_that_nobody_defers() {
+fn a_ceiling_limits_a_receiver_that_never_defers() {
     let mut now = Instant::now();
     let mut rate = Rate::new(Some(10.0), now);
     let mut went = 0;
@@ -231,7 +231,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 proptest! {
     #[test]
-    fn whatever_happens_the_pace_stays_between_floor_and_ceiling_and_slots_within_the_horizon(
+    fn the_rate_and_its_slots_stay_within_their_bounds(
         happenings in proptest::collection::vec(happening(), 0..300),
         ceiling in proptest::option::of(0.1f64..1_000.0),
     ) {

@@ -34,7 +34,7 @@ fn no_more_than_the_limit_start_at_once_to_one_receiver() {
 }
 
 #[test]
-fn a_receiver_that_defers_one_sending_domain_is_not_held_for_another() {
+fn a_deferral_slows_only_its_sending_domain() {
     let (mut throttles, now) = throttles(9);
     defer(&mut throttles, &key("a.example"), now);
     assert!(throttles.is_limited(&key("a.example")));
@@ -44,7 +44,7 @@ fn a_receiver_that_defers_one_sending_domain_is_not_held_for_another() {
 }
 
 #[test]
-fn what_a_barren_receiver_refused_before_is_given_up_after_its_time_and_what_is_new_waits() {
+fn deferred_mail_expires_and_new_mail_waits() {
     let (mut throttles, now) = throttles(9);
     let key = key("a.example");
     defer(&mut throttles, &key, now);
@@ -64,7 +64,7 @@ fn what_a_barren_receiver_refused_before_is_given_up_after_its_time_and_what_is_
 }
 
 #[test]
-fn what_changed_is_told_once_and_again_if_it_could_not_be_told() {
+fn a_change_is_published_once_or_until_it_succeeds() {
     let (mut throttles, now) = throttles(9);
     defer(&mut throttles, &key("a.example"), now);
     let changes = throttles.take_changes(10);
@@ -76,7 +76,7 @@ fn what_changed_is_told_once_and_again_if_it_could_not_be_told() {
 }
 
 #[test]
-fn what_was_told_holds_a_path_that_was_never_used_here() {
+fn a_published_rate_limits_an_unused_throttle_key() {
     let (mut one, now) = throttles(9);
     defer(&mut one, &key("a.example"), now);
     let reported = one.take_changes(1).pop().unwrap();
@@ -119,7 +119,7 @@ fn the_levels_are_those_of_families() {
 
 proptest! {
     #[test]
-    fn what_ends_is_forgotten_and_the_limit_always_holds(steps in proptest::collection::vec((0usize..4, any::<bool>()), 0..200)) {
+    fn idle_throttles_are_evicted_and_the_limit_is_kept(steps in proptest::collection::vec((0usize..4, any::<bool>()), 0..200)) {
         let (mut throttles, now) = throttles(3);
         let mut open = [0usize; 4];
         for (domain, start) in steps {

@@ -21,7 +21,7 @@ use crate::provider::{
     Answer, ClientSettings, ConnectionFault, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused,
     SendResult, Signing,
 };
-use smtp::classify::{Class, Decision, Outcome, Scope};
+use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
 /// How often an idempotent request is repeated when its outcome is unclear.
 const REPEATS: u32 = 2;
@@ -75,13 +75,14 @@ impl Provider for HttpProvider {
         // The semaphore is never closed.
         let permit = self.shared.permits.clone().acquire_owned().await;
         let Ok(permit) = permit else {
-            return Err(Refused::of(Decision::defer(Class::Temporary, Scope::Connection)));
+            return Err(Refused::of(ReplyDecision::defer(Class::Temporary, Scope::Connection)));
         };
         match self.shared.api.request(&self.shared.base, outgoing, Utc::now()) {
             Ok(request) => Ok(Box::new(PreparedRequest { shared: self.shared.clone(), request, _permit: permit })),
-            Err(unfit) => {
-                Err(Refused { answer: Answer::text(&unfit.to_string()), ..Refused::of(Decision::fail(Class::Content)) })
-            }
+            Err(unfit) => Err(Refused {
+                answer: Answer::text(&unfit.to_string()),
+                ..Refused::of(ReplyDecision::fail(Class::Content))
+            }),
         }
     }
 
@@ -114,7 +115,7 @@ impl PreparedSend for PreparedRequest {
             tokio::time::sleep(REPEAT_PAUSE * repeat).await;
             match self.shared.exchange(&self.request).await {
                 Ok(result) => return Ok(result),
-                Err(refused) if refused.decision.outcome == Outcome::Unknown => unknown = Some(refused),
+                Err(refused) if refused.decision.outcome == ReplyOutcome::Unknown => unknown = Some(refused),
                 Err(refused) => return Err(unknown.filter(|_| !is_final(&refused)).unwrap_or(refused)),
             }
         }
@@ -124,7 +125,7 @@ impl PreparedSend for PreparedRequest {
 
 /// True if a refusal decides an earlier unknown outcome: the provider refused the mail itself, so it also refused the request before.
 fn is_final(refused: &Refused) -> bool {
-    matches!(refused.decision.outcome, Outcome::Fail { .. })
+    matches!(refused.decision.outcome, ReplyOutcome::Fail { .. })
 }
 
 impl ApiClient {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::exchange::{HttpReply, NoReply};
 use crate::provider::{Answer, PingFault, Refused};
-use smtp::classify::{Class, Decision, Outcome, Scope};
+use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
 /// What a reply to a send request means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) enum ReplyMeaning {
 }
 
 /// The provider may or may not have accepted the mail.
-pub(super) const UNKNOWN: Decision = Decision { outcome: Outcome::Unknown, scope: Scope::Connection };
+pub(super) const UNKNOWN: ReplyDecision = ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::Connection };
 
 /// An accepted message by its id. Without a readable id the outcome is unknown: the reply may not be the provider's own.
 pub(super) fn accepted(reply: &HttpReply, pointer: &str) -> ReplyMeaning {
@@ -29,7 +29,7 @@ pub(super) fn accepted(reply: &HttpReply, pointer: &str) -> ReplyMeaning {
 }
 
 /// A refusal with the provider's own text.
-pub(super) fn refusal(reply: &HttpReply, decision: Decision, text: &str) -> ReplyMeaning {
+pub(super) fn refusal(reply: &HttpReply, decision: ReplyDecision, text: &str) -> ReplyMeaning {
     let answer = Answer::text(format!("{} {text}", reply.status).trim_end());
     // A rate limit lasts for seconds, unless the provider names a time.
     let wait = reply.retry_after().or_else(|| (reply.status == 429 && decision == RATE).then_some(RATE_WAIT));
@@ -41,31 +41,31 @@ pub(super) fn refusal(reply: &HttpReply, decision: Decision, text: &str) -> Repl
 pub(super) fn by_status(reply: &HttpReply, text: &str, is_own: bool) -> ReplyMeaning {
     let decision = match reply.status {
         401 | 402 | 403 | 407 => ACCOUNT,
-        408 | 425 => Decision::defer(Class::Temporary, Scope::Connection),
+        408 | 425 => ReplyDecision::defer(Class::Temporary, Scope::Connection),
         413 => CONTENT,
         429 => RATE,
         // A redirect was not followed, so the mail was not accepted. A moved address needs an operator.
         300..=399 | 404 | 405 | 410 => ACCOUNT,
         400..=499 => CONTENT,
-        503 => Decision::defer(Class::Throttled, Scope::Relay),
-        500..=599 if is_own => Decision::defer(Class::Temporary, Scope::Recipient),
+        503 => ReplyDecision::defer(Class::Throttled, Scope::Relay),
+        500..=599 if is_own => ReplyDecision::defer(Class::Temporary, Scope::Recipient),
         _ => UNKNOWN,
     };
     refusal(reply, decision, text)
 }
 
 /// The account is at fault: keys, payment, permission. No recipient is to blame; an operator must act.
-pub(super) const ACCOUNT: Decision = Decision::defer(Class::Configuration, Scope::Relay);
+pub(super) const ACCOUNT: ReplyDecision = ReplyDecision::defer(Class::Configuration, Scope::Relay);
 /// The sender is not set up at the provider, such as an unknown domain. Mail of other senders goes on.
-pub(super) const SENDER: Decision = Decision::defer(Class::Configuration, Scope::Recipient);
+pub(super) const SENDER: ReplyDecision = ReplyDecision::defer(Class::Configuration, Scope::Recipient);
 /// The account sends too fast.
-pub(super) const RATE: Decision = Decision::defer(Class::Throttled, Scope::Relay);
+pub(super) const RATE: ReplyDecision = ReplyDecision::defer(Class::Throttled, Scope::Relay);
 /// The provider refuses the content.
-pub(super) const CONTENT: Decision = Decision::fail(Class::Content);
+pub(super) const CONTENT: ReplyDecision = ReplyDecision::fail(Class::Content);
 /// The provider no longer sends to this recipient. Its reason is not precise enough for a suppression.
-pub(super) const RECIPIENT: Decision = Decision::fail(Class::Inactive);
+pub(super) const RECIPIENT: ReplyDecision = ReplyDecision::fail(Class::Inactive);
 /// The provider does not accept this address.
-pub(super) const ADDRESS: Decision = Decision::fail(Class::Policy);
+pub(super) const ADDRESS: ReplyDecision = ReplyDecision::fail(Class::Policy);
 
 /// The wait after a rate limit whose reply names no time.
 const RATE_WAIT: Duration = Duration::from_secs(2);
@@ -74,7 +74,7 @@ const RATE_WAIT: Duration = Duration::from_secs(2);
 pub(super) fn no_reply(why: NoReply) -> Refused {
     let (decision, text) = match why {
         NoReply::Unreachable | NoReply::ConnectTimeout => {
-            (Decision::defer(Class::Unreachable, Scope::Relay), "the provider cannot be reached")
+            (ReplyDecision::defer(Class::Unreachable, Scope::Relay), "the provider cannot be reached")
         }
         NoReply::Tls => (ACCOUNT, "the TLS handshake failed"),
         NoReply::Unsendable => (ACCOUNT, "the request cannot be made"),

@@ -6,16 +6,19 @@ use rstest::rstest;
 
 use super::{provider, send, stand_in::StandIn};
 use crate::provider::{Answer, PingFault, ProviderKind};
-use smtp::classify::{Class, Decision, Outcome, Scope};
+use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
-const ACCOUNT: Decision = Decision { outcome: Outcome::Defer(Class::Configuration), scope: Scope::Relay };
-const SENDER: Decision = Decision { outcome: Outcome::Defer(Class::Configuration), scope: Scope::Recipient };
-const RATE: Decision = Decision { outcome: Outcome::Defer(Class::Throttled), scope: Scope::Relay };
-const TEMPORARY: Decision = Decision { outcome: Outcome::Defer(Class::Temporary), scope: Scope::Recipient };
-const UNKNOWN: Decision = Decision { outcome: Outcome::Unknown, scope: Scope::Connection };
+const ACCOUNT: ReplyDecision =
+    ReplyDecision { outcome: ReplyOutcome::Defer(Class::Configuration), scope: Scope::Relay };
+const SENDER: ReplyDecision =
+    ReplyDecision { outcome: ReplyOutcome::Defer(Class::Configuration), scope: Scope::Recipient };
+const RATE: ReplyDecision = ReplyDecision { outcome: ReplyOutcome::Defer(Class::Throttled), scope: Scope::Relay };
+const TEMPORARY: ReplyDecision =
+    ReplyDecision { outcome: ReplyOutcome::Defer(Class::Temporary), scope: Scope::Recipient };
+const UNKNOWN: ReplyDecision = ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::Connection };
 
-const fn fails(class: Class) -> Decision {
-    Decision { outcome: Outcome::Fail { class, suppress: false }, scope: Scope::Recipient }
+const fn fails(class: Class) -> ReplyDecision {
+    ReplyDecision { outcome: ReplyOutcome::Fail { class, suppress: false }, scope: Scope::Recipient }
 }
 
 use ProviderKind::{Mailgun, Postmark, Resend, Sendgrid, Ses};
@@ -130,7 +133,7 @@ async fn an_answer_means_what_the_provider_says(
     #[case] status: u16,
     #[case] headers: &'static str,
     #[case] body: &str,
-    #[case] expected: Decision,
+    #[case] expected: ReplyDecision,
 ) {
     let stand_in = StandIn::answering(status, headers, body).await;
     let refused = send(provider(kind, &stand_in).as_ref()).await.unwrap_err();

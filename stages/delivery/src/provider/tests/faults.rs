@@ -10,10 +10,10 @@ use super::{
     stand_in::{Act, StandIn},
 };
 use crate::provider::{Connection, ConnectionFault, ConnectionSettings, HostPolicy, ProviderKind, SendResult};
-use smtp::classify::{Class, Outcome, Scope};
+use smtp::classify::{Class, ReplyOutcome, Scope};
 
 #[tokio::test]
-async fn a_provider_that_cannot_be_reached_has_nothing_and_nobody_is_to_blame() {
+async fn an_unreachable_provider_fails_no_recipient() {
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for kind in HTTP {
@@ -22,7 +22,7 @@ async fn a_provider_that_cannot_be_reached_has_nothing_and_nobody_is_to_blame() 
             Connection { kind, settings: ConnectionSettings { base_url, ..settings(kind) }, secret: secret(kind) };
         let [provider, _] = connection.open(&reach(LONG), &HostPolicy::allowing(&[address.to_string()])).unwrap();
         let refused = send(provider.as_ref()).await.unwrap_err();
-        assert_eq!(refused.decision.outcome, Outcome::Defer(Class::Unreachable), "{kind:?}");
+        assert_eq!(refused.decision.outcome, ReplyOutcome::Defer(Class::Unreachable), "{kind:?}");
         assert_eq!(refused.decision.scope, Scope::Relay);
         assert!(provider.ping().await.is_err());
     }
@@ -39,12 +39,12 @@ fn patience(act: &Act) -> Duration {
 #[case::no_http(Act::Garbage)]
 #[case::accepted_and_unreadable(Act::Endless(200))]
 #[tokio::test]
-async fn without_a_readable_answer_the_outcome_is_unknown_and_nothing_is_sent_again(#[case] act: Act) {
+async fn an_unreadable_answer_is_unknown_and_not_repeated(#[case] act: Act) {
     for kind in HTTP.into_iter().filter(|kind| *kind != ProviderKind::Resend) {
         let stand_in = StandIn::playing(vec![act.clone()]).await;
         let provider = provider_within(kind, &stand_in, patience(&act));
         let refused = send(provider.as_ref()).await.unwrap_err();
-        assert_eq!(refused.decision.outcome, Outcome::Unknown, "{kind:?}");
+        assert_eq!(refused.decision.outcome, ReplyOutcome::Unknown, "{kind:?}");
         assert_eq!(stand_in.seen().len(), 1, "{kind:?}");
     }
 }
@@ -54,7 +54,7 @@ async fn a_refusal_counts_whatever_its_body() {
     for kind in HTTP {
         let stand_in = StandIn::playing(vec![Act::Endless(401)]).await;
         let refused = send(provider(kind, &stand_in).as_ref()).await.unwrap_err();
-        assert_eq!(refused.decision.outcome, Outcome::Defer(Class::Configuration), "{kind:?}");
+        assert_eq!(refused.decision.outcome, ReplyOutcome::Defer(Class::Configuration), "{kind:?}");
     }
 }
 
@@ -77,11 +77,11 @@ async fn where_repeats_are_safe_an_unclear_outcome_is_asked_for_again(#[case] ac
 }
 
 #[tokio::test]
-async fn what_stays_unclear_is_unknown_even_if_the_repeat_is_told_to_come_later() {
+async fn an_unknown_outcome_stays_unknown_if_the_repeat_must_wait() {
     let rate = Act::Answer(429, "", r#"{"name":"rate_limit_exceeded"}"#.to_owned());
     let stand_in = StandIn::playing(vec![Act::Drop, rate]).await;
     let refused = send(provider(ProviderKind::Resend, &stand_in).as_ref()).await.unwrap_err();
-    assert_eq!(refused.decision.outcome, Outcome::Unknown);
+    assert_eq!(refused.decision.outcome, ReplyOutcome::Unknown);
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn an_old_fence_begins_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_stand_ins_permission_only_the_providers_own_hosts_are_spoken_to() {
+async fn only_permitted_hosts_are_connected_to() {
     let stand_in = StandIn::answering(200, "", "{}").await;
     for kind in HTTP {
         let mut settings = settings(kind);

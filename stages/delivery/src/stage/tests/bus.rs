@@ -9,7 +9,7 @@ use schemas::{Lane, subjects};
 use super::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_of_both_lanes_come_from_the_bus_and_a_drained_stage_has_recorded_all() {
+async fn a_drained_stage_has_recorded_both_lanes() {
     let world = World::new().await;
     let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
     let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();

@@ -16,7 +16,7 @@ fn taken() -> Act {
 }
 
 #[tokio::test]
-async fn a_tenants_mail_goes_by_its_own_connection_and_the_ledger_says_so() {
+async fn a_tenants_mail_goes_through_its_own_connection() {
     let world = World::new().await;
     let stand_in = StandIn::playing(vec![taken()]).await;
     world.connection("resend", &stand_in.host()).await;
@@ -53,7 +53,7 @@ async fn the_relay_carries_everybody_elses_mail_under_our_message_id() {
 }
 
 #[tokio::test]
-async fn a_mail_whose_bounce_was_told_before_its_answer_is_not_delivered() {
+async fn a_bounce_before_the_answer_prevents_delivered() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
     world.run("update sends set bounced_at = now()").await;
@@ -65,7 +65,7 @@ async fn a_mail_whose_bounce_was_told_before_its_answer_is_not_delivered() {
 }
 
 #[tokio::test]
-async fn the_ledger_and_the_events_agree_on_who_delivers_at_once() {
+async fn ledger_and_events_agree_which_routes_deliver_at_once() {
     let world = World::new().await;
     for provider in crate::provider::ProviderKind::ALL.iter().map(|kind| kind.as_str()).chain(["capture"]) {
         let ledger: bool =
@@ -75,7 +75,7 @@ async fn the_ledger_and_the_events_agree_on_who_delivers_at_once() {
 }
 
 #[tokio::test]
-async fn one_tenants_broken_connection_stops_nobody_else() {
+async fn one_tenants_broken_connection_stops_no_other_tenant() {
     let mut world = World::new().await;
     let stand_in = StandIn::answering(401, "", r#"{"name":"invalid_api_key"}"#).await;
     let stage = world.stage_with(&["--provider-allow-hosts", &stand_in.host()]);
@@ -97,7 +97,7 @@ async fn one_tenants_broken_connection_stops_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_connection_that_may_not_be_spoken_to_leaves_its_mail_waiting() {
+async fn mail_of_a_forbidden_connection_waits() {
     let world = World::new().await;
     let stand_in = StandIn::playing(vec![taken()]).await;
     world.connection("resend", &stand_in.host()).await;
@@ -123,7 +123,7 @@ async fn an_unclear_answer_of_a_provider_leaves_campaign_mail_unknown() {
 }
 
 #[tokio::test]
-async fn a_slow_connection_keeps_no_more_than_its_share_of_the_workers_busy() {
+async fn a_slow_connection_uses_only_its_share_of_workers() {
     let world = World::new().await;
     let stand_in = StandIn::playing(vec![Act::Hang]).await;
     world.connection("postmark", &stand_in.host()).await;
@@ -146,7 +146,7 @@ async fn a_slow_connection_keeps_no_more_than_its_share_of_the_workers_busy() {
 }
 
 #[tokio::test]
-async fn the_platforms_way_out_is_asked_whether_it_would_serve() {
+async fn the_platforms_relay_is_pinged() {
     let world = World::new().await;
     let ping = async |more: &[&str]| {
         let provider = world.stage_with(more).relay[1].clone();

@@ -9,7 +9,7 @@ use super::world::{Batch, Handle, World, row};
 #[case::stored_and_not_answered("drop-after-dot@example.com", 1)]
 #[case::not_stored("drop-at-dot@example.com", 0)]
 #[tokio::test]
-async fn a_campaign_send_without_a_final_answer_stays_unknown_for_good(#[case] address: &str, #[case] stored: u64) {
+async fn a_campaign_send_without_an_answer_stays_unknown(#[case] address: &str, #[case] stored: u64) {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&[address]).await;
     let stage = world.stage();
@@ -22,7 +22,7 @@ async fn a_campaign_send_without_a_final_answer_stays_unknown_for_good(#[case] a
 }
 
 #[tokio::test]
-async fn a_transactional_send_in_doubt_gets_one_more_attempt() {
+async fn an_unknown_transactional_send_gets_one_more_attempt() {
     let world = World::new().await;
     let batch = world.transactional_batch("drop-at-dot@example.com").await;
     let stage = world.stage();
@@ -37,7 +37,7 @@ async fn a_transactional_send_in_doubt_gets_one_more_attempt() {
 }
 
 #[tokio::test]
-async fn a_relay_that_is_away_costs_nobody_anything() {
+async fn an_unreachable_relay_fails_no_send() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     let stage = world.stage_with(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]);
@@ -108,7 +108,7 @@ async fn killed_at(world: &World, batch: &Batch, states: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_a_process_held_that_is_gone_waits_for_no_lease() {
+async fn the_claims_of_a_dead_process_are_released_at_once() {
     let world = World::new().await;
     let addresses = ["slow-rcpt-240s@example.com", "slow-dot-240s@example.com", "ann@example.com"];
     let (_, batch) = world.campaign_batch(&addresses).await;
@@ -135,7 +135,7 @@ async fn what_a_process_held_that_is_gone_waits_for_no_lease() {
 }
 
 #[tokio::test]
-async fn what_is_tried_once_more_waits_until_the_first_attempt_is_over() {
+async fn a_second_attempt_waits_for_the_end_of_the_first() {
     let world = World::new().await;
     let batch = world.transactional_batch("slow-dot-240s@example.com").await;
     killed_at(&world, &batch, &["fenced"]).await;
@@ -150,7 +150,7 @@ async fn what_is_tried_once_more_waits_until_the_first_attempt_is_over() {
 
 /// Cut off from Postgres and taken for dead, but alive: what it has claimed goes to others, and it mails nobody under the old claim.
 #[tokio::test]
-async fn a_process_that_was_taken_for_dead_fences_nothing_under_its_old_claims() {
+async fn a_revived_process_fences_nothing_under_old_claims() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["slow-rcpt-5s@example.com"]).await;
     let stage = world.stage();
@@ -186,7 +186,7 @@ async fn a_process_that_was_taken_for_dead_fences_nothing_under_its_old_claims()
     &["update batches set queued = 0, claimed = 1, lease_until = now() + interval '5 minutes' where tenant_id = $1"]
 )]
 #[tokio::test]
-async fn an_acceptance_that_comes_after_the_doubt_still_counts_and_there_is_no_second_mail(
+async fn a_late_acceptance_counts_and_prevents_a_second_mail(
     #[case] meanwhile: &'static str,
     #[case] and: &'static [&'static str],
 ) {
@@ -221,7 +221,7 @@ async fn an_acceptance_that_comes_after_the_doubt_still_counts_and_there_is_no_s
 }
 
 #[tokio::test]
-async fn a_crash_after_the_fence_is_a_doubt_and_late_evidence_settles_it() {
+async fn late_evidence_resolves_an_unknown_outcome() {
     let world = World::new().await;
     // Longer than the commits in between take on a slow disk.
     let (_, batch) = world.campaign_batch(&["slow-dot-10s@example.com"]).await;
@@ -264,7 +264,7 @@ async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
 }
 
 #[tokio::test]
-async fn a_relay_that_takes_bodies_and_never_answers_is_left_alone_before_it_eats_the_campaign() {
+async fn a_relay_that_never_answers_opens_the_circuit_breaker() {
     let world = World::new().await;
     let addresses: Vec<String> = (0..200).map(|number| format!("drop-at-dot+{number}@example.com")).collect();
     let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;

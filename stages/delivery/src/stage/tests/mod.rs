@@ -107,7 +107,7 @@ async fn a_hard_refusal_fails_bounces_and_suppresses() {
 #[case::policy("reject-550-5.7.1@example.com", "block")]
 #[case::at_the_dot("reject-554-5.6.0-at-dot@example.com", "content")]
 #[tokio::test]
-async fn a_refusal_that_is_not_about_the_person_suppresses_nobody(#[case] address: &str, #[case] class: &str) {
+async fn a_refusal_not_about_the_address_suppresses_nothing(#[case] address: &str, #[case] class: &str) {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&[address]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_refusal_that_is_not_about_the_person_suppresses_nobody(#[case] addres
 }
 
 #[tokio::test]
-async fn a_deferred_send_rests_until_it_is_due_and_then_goes_out() {
+async fn a_deferred_send_waits_until_it_is_due() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["greylist@example.com", "ann@example.com"]).await;
     let stage = world.stage();
@@ -193,10 +193,7 @@ async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change
     Some("contact_archived")
 )]
 #[tokio::test]
-async fn of_what_stops_marketing_only_erasure_stops_transactional_mail(
-    #[case] change: &'static str,
-    #[case] reason: Option<&str>,
-) {
+async fn only_erasure_stops_transactional_mail(#[case] change: &'static str, #[case] reason: Option<&str>) {
     let world = World::new().await;
     let batch = world.transactional_batch("ann@example.com").await;
     world.run(change).await;

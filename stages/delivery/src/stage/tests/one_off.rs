@@ -30,7 +30,7 @@ async fn listen(world: &World, subject: &str) -> (Bus, mpsc::UnboundedReceiver<D
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_attachment_reaches_every_recipient_whole_and_who_waits_is_told_afterwards() {
+async fn a_large_attachment_reaches_every_recipient_whole() {
     let world = World::new().await;
     let notify = subjects::reply("waiter");
     let (bus, mut heard) = listen(&world, &notify).await;
@@ -54,7 +54,7 @@ async fn a_large_attachment_reaches_every_recipient_whole_and_who_waits_is_told_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_is_told_also_when_nothing_is_left_to_send() {
+async fn a_caller_is_notified_of_a_batch_with_nothing_to_send() {
     let world = World::new().await;
     let notify = subjects::reply("waiter");
     let (bus, mut heard) = listen(&world, &notify).await;

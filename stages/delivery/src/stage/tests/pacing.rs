@@ -12,7 +12,7 @@ const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by 
 
 /// The sink defers everybody at this domain.
 fn defer(world: &World, domain: &str) {
-    let reply = Outcome::Reply(Reply::new(451, "4.3.0 Not now").unwrap());
+    let reply = ReplyOutcome::Reply(Reply::new(451, "4.3.0 Not now").unwrap());
     world.sink.inbox().set_rules(vec![Rule::new(Match::Domain(domain.to_owned()), At::Rcpt, reply).unwrap()]);
 }
 
@@ -30,7 +30,7 @@ async fn mixed(world: &World, each: usize, domains: &[&str]) -> Batch {
 }
 
 #[tokio::test]
-async fn a_receiver_that_defers_is_asked_a_few_times_and_holds_up_nobody() {
+async fn a_deferring_receiver_delays_no_other_receiver() {
     let world = World::new().await;
     defer(&world, "slow.example");
     let stage = world.stage_with(&["--smtp-connections", "2"]);
@@ -71,7 +71,7 @@ async fn prompt_mail_to_a_receiver_that_defers_is_tried_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_was_put_off_goes_out_when_its_turn_has_come() {
+async fn throttled_mail_goes_out_in_its_slot() {
     let world = World::new().await;
     defer(&world, "slow.example");
     let stage = world.stage();
@@ -178,7 +178,7 @@ async fn two_processes_together_hand_over_exactly_the_days_cap() {
 }
 
 #[tokio::test]
-async fn mail_somebody_waits_for_counts_and_does_not_wait() {
+async fn priority_mail_counts_and_does_not_wait() {
     within_a_day(async || {
         let world = World::new().await;
         warm(&world, &[1]).await;
@@ -197,7 +197,7 @@ async fn mail_somebody_waits_for_counts_and_does_not_wait() {
 }
 
 #[tokio::test]
-async fn what_did_not_leave_gives_its_place_back_and_further_attempts_count_once() {
+async fn unsent_mail_returns_quota_and_retries_count_once() {
     within_a_day(async || {
         let world = World::new().await;
         warm(&world, &[1]).await;

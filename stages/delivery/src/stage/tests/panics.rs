@@ -36,7 +36,7 @@ fn counted(metrics: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_of_the_ledger_writer_costs_the_one_result_that_caused_it() {
+async fn a_ledger_writer_panic_costs_only_its_own_result() {
     let metrics = runtime::metric::start("delivery", true).unwrap();
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["a@example.com", "b@example.com", "c@example.com", "d@example.com"]).await;

@@ -85,7 +85,7 @@ async fn the_setting_binds_a_tenant_for_which_nothing_is_set() {
 }
 
 #[tokio::test]
-async fn what_was_handed_over_yesterday_counts_for_the_month_only_and_last_month_not_at_all() {
+async fn sends_count_for_their_own_day_and_month() {
     within_a_day(async || {
         let world = World::new().await;
         limit(&world, Some(10), Some(3)).await;
@@ -124,7 +124,7 @@ async fn a_fence_after_which_nothing_left_gives_back() {
 }
 
 #[tokio::test]
-async fn further_attempts_of_one_send_count_once_and_pass_when_nothing_is_left() {
+async fn retries_count_once_and_pass_without_quota() {
     let world = World::new().await;
     limit(&world, Some(1), None).await;
     let (_, batch) = world.campaign_batch(&["greylist-at-dot@example.com"]).await;
@@ -139,7 +139,7 @@ async fn further_attempts_of_one_send_count_once_and_pass_when_nothing_is_left()
 }
 
 #[tokio::test]
-async fn a_quota_that_a_campaign_has_used_up_stops_no_password_reset_and_no_sequence() {
+async fn a_used_up_campaign_quota_stops_no_other_mail() {
     let world = World::new().await;
     limit(&world, None, Some(1)).await;
     let (_, campaign) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;

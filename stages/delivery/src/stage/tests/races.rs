@@ -65,7 +65,7 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered() {
 }
 
 #[tokio::test]
-async fn who_left_the_topic_after_compliance_is_not_fenced() {
+async fn a_contact_that_left_the_topic_is_not_fenced() {
     let world = World::new().await;
     let (campaign, batch) = world.campaign_batch(&["stays@example.com", "leaves@example.com"]).await;
     let topic = schemas::new_id();
@@ -90,7 +90,7 @@ async fn who_left_the_topic_after_compliance_is_not_fenced() {
 /// An import holds thousands of contacts for seconds. What the server said of one is written as soon as he is free, and nothing else
 /// waits for that.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bounce_of_a_recipient_who_is_held_keeps_no_other_result_waiting() {
+async fn a_locked_recipients_bounce_delays_no_other_result() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["reject-550-5.1.1@example.com", "free@example.com"]).await;
     let stage = world.stage();
@@ -117,7 +117,7 @@ async fn a_bounce_of_a_recipient_who_is_held_keeps_no_other_result_waiting() {
 
 /// The same before the fence.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recipient_who_is_held_keeps_nobody_else_waiting_and_is_mailed_later() {
+async fn a_locked_recipient_is_mailed_later_without_delaying_others() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["held@example.com", "free@example.com"]).await;
     let stage = world.stage();
@@ -177,7 +177,7 @@ const STOPS: [&str; 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_a_stop_is_being_committed_nothing_of_the_tenant_is_fenced_and_others_go_on() {
+async fn a_committing_stop_blocks_fences_of_its_tenant_only() {
     for stop in STOPS {
         let mut world = World::new().await;
         let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
@@ -230,7 +230,7 @@ async fn a_stop_waits_for_the_fences_that_have_looked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_processes_share_the_work_and_nobody_is_mailed_twice() {
+async fn several_processes_mail_each_recipient_once() {
     let world = World::new().await;
     let mut batches = Vec::new();
     for group in 0..4 {

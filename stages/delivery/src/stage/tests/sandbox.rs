@@ -9,7 +9,7 @@ use schemas::{Signal, SignalKind};
 use super::world::{Handle, World, row};
 
 #[tokio::test]
-async fn a_sandbox_tenants_mail_is_kept_to_be_read_and_no_connection_is_opened() {
+async fn sandbox_mail_is_captured_without_a_connection() {
     let world = World::of_environment("sandbox").await;
     // Neither to the relay nor to the tenant's own connection.
     let relay = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -115,7 +115,7 @@ async fn a_magic_recipient_is_suppressed_in_the_sandbox_without_a_row(
 #[case("clicked@sandbox.test", &["delivered", "opened", "clicked"])]
 #[case("complained@sandbox.test", &["delivered", "complained"])]
 #[tokio::test]
-async fn facts_of_magic_recipients_are_told_like_those_of_others(#[case] address: &str, #[case] facts: &[&str]) {
+async fn facts_of_magic_recipients_become_events(#[case] address: &str, #[case] facts: &[&str]) {
     let world = World::of_environment("sandbox").await;
     let batch = world.transactional_batch(address).await;
     let stage = world.stage();

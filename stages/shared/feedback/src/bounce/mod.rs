@@ -9,7 +9,7 @@ use schemas::{
 
 /// A report that a message was not delivered, as far as the rules look at it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Report<'a> {
+pub struct BounceReport<'a> {
     /// The reply code, if the report names it beside the words.
     pub smtp_code: Option<u16>,
     /// The enhanced status code, if the report names it beside the words.
@@ -27,7 +27,7 @@ const NOTHING: &str = "nothing_known";
 
 /// What a report says, and the name of the rule that says so.
 #[must_use]
-pub fn classify(report: &Report<'_>) -> (BounceClass, &'static str) {
+pub fn classify(report: &BounceReport<'_>) -> (BounceClass, &'static str) {
     let codes = Codes::of(report);
     let known = meaning(codes.enhanced, report.text);
     let (class, rule) = match (known, report.hint, codes.reply) {
@@ -50,7 +50,7 @@ pub(crate) struct Codes {
 }
 
 impl Codes {
-    pub(crate) fn of(report: &Report<'_>) -> Self {
+    pub(crate) fn of(report: &BounceReport<'_>) -> Self {
         let (reply, enhanced) = among(report.text);
         let named = report.enhanced_code.and_then(|code| EnhancedCode::at_start(code.trim())).map(|(code, _)| code);
         // Relays write 5.0.0 where they do not know; what the server itself said stands in its words.

@@ -221,7 +221,7 @@ const BLOCK: BounceClass = BounceClass::Block;
 #[case::bare_4xx("450", SOFT)]
 #[case::silence("", BLOCK)]
 fn an_answer_that_came_back_means(#[case] text: &str, #[case] expected: BounceClass) {
-    let (class, rule) = classify(&Report { text, ..Report::default() });
+    let (class, rule) = classify(&BounceReport { text, ..BounceReport::default() });
     assert_eq!(class, expected, "{rule}");
 }
 
@@ -238,19 +238,19 @@ fn the_enhanced_code_decides_where_it_says_something(
     #[case] text: &str,
     #[case] expected: BounceClass,
 ) {
-    assert_eq!(classify(&Report { enhanced_code, text, ..Report::default() }).0, expected);
+    assert_eq!(classify(&BounceReport { enhanced_code, text, ..BounceReport::default() }).0, expected);
 }
 
 #[test]
-fn a_reporters_own_opinion_counts_only_where_nothing_else_is_known() {
+fn the_reporters_hint_counts_last() {
     let hint = Some(HARD);
-    assert_eq!(classify(&Report { hint, ..Report::default() }), (HARD, HINT));
-    assert_eq!(classify(&Report { hint, enhanced_code: Some("5.7.1"), ..Report::default() }).0, BLOCK);
+    assert_eq!(classify(&BounceReport { hint, ..BounceReport::default() }), (HARD, HINT));
+    assert_eq!(classify(&BounceReport { hint, enhanced_code: Some("5.7.1"), ..BounceReport::default() }).0, BLOCK);
 }
 
 #[test]
-fn codes_are_found_among_words_and_versions_and_addresses_are_not_taken_for_them() {
-    let of = |text| Codes::of(&Report { text, ..Report::default() });
+fn codes_are_found_in_text_and_versions_are_not() {
+    let of = |text| Codes::of(&BounceReport { text, ..BounceReport::default() });
     assert_eq!(of("smtp; 550-5.1.1 no").enhanced, Some(EnhancedCode::new(5, 1, 1)));
     assert_eq!(of("said: 550 (#5.1.1)").reply, Some(550));
     assert_eq!(of("by Exim 4.94.2 from 192.0.2.4").enhanced, None);
@@ -258,10 +258,10 @@ fn codes_are_found_among_words_and_versions_and_addresses_are_not_taken_for_them
 
 proptest! {
     #[test]
-    fn no_words_make_it_panic_and_policy_never_says_that_a_person_is_not_there(text in "\\PC{0,80}") {
-        let _ = classify(&Report { text: &text, ..Report::default() });
+    fn no_text_panics_and_policy_is_never_a_hard_bounce(text in "\\PC{0,80}") {
+        let _ = classify(&BounceReport { text: &text, ..BounceReport::default() });
         let plain = text.chars().filter(|c| !c.is_alphanumeric()).collect::<String>();
         let text = format!("550 5.7.1 {plain}");
-        prop_assert_ne!(classify(&Report { text: &text, ..Report::default() }).0, HARD);
+        prop_assert_ne!(classify(&BounceReport { text: &text, ..BounceReport::default() }).0, HARD);
     }
 }

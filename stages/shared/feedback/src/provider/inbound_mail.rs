@@ -6,9 +6,9 @@ use schemas::SignalKind;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{LIMITS, Malformed, Told, What};
+use super::{EventMeaning, LIMITS, Malformed, ProviderEvent};
 
-fn read(provider: &str, raw: &[u8]) -> Result<Vec<Told>, Malformed> {
+fn read(provider: &str, raw: &[u8]) -> Result<Vec<ProviderEvent>, Malformed> {
     super::read(provider, raw, &runtime::Budget::new(LIMITS))
 }
 
@@ -96,10 +96,10 @@ fn sendgrid_raw(header: &[(String, String)], recipient: &str) -> Vec<u8> {
     body.into_bytes()
 }
 
-fn one(provider: &str, raw: &[u8]) -> Told {
-    let mut told = read(provider, raw).unwrap();
-    assert_eq!(told.len(), 1);
-    told.remove(0)
+fn read_event(provider: &str, raw: &[u8]) -> ProviderEvent {
+    let mut provider_event = read(provider, raw).unwrap();
+    assert_eq!(provider_event.len(), 1);
+    provider_event.remove(0)
 }
 
 type Wrapped = fn(&[(String, String)], &str) -> Vec<u8>;
@@ -114,21 +114,25 @@ const ALL: [(&str, Wrapped); 5] =
 #[case::another_mail("<x@y.example>", "<z@y.example>", None, None)]
 #[case::an_id_of_another_kind("<6ba7b810-9dad-11d1-80b4-00c04fd430c8@acme.example>", "", None, None)]
 #[case::no_brackets(SEND_ID, "", None, None)]
-fn an_answer_names_its_mail_in_every_providers_words(
+fn a_reply_names_its_mail_for_every_provider(
     #[case] in_reply_to: &str,
     #[case] references: &str,
     #[case] send: Option<&str>,
     #[case] id: Option<&str>,
 ) {
     for (provider, wrapped) in ALL {
-        let told = one(provider, &wrapped(&header(in_reply_to, references), "sales@acme.example"));
-        assert_eq!(told.send_id, send.and_then(|send| Uuid::try_parse(send).ok()), "{provider}");
-        assert_eq!(told.message_id.as_deref(), id, "{provider}");
+        let provider_event = read_event(provider, &wrapped(&header(in_reply_to, references), "sales@acme.example"));
+        assert_eq!(provider_event.send_id, send.and_then(|send| Uuid::try_parse(send).ok()), "{provider}");
+        assert_eq!(provider_event.message_id.as_deref(), id, "{provider}");
         let is_answer = send.is_some() || id.is_some();
         let expected =
             SignalKind::Replied { message_id: Some("answer-1@mail.example.net".to_owned()), automatic: false };
-        assert_eq!(told.what, if is_answer { What::Fact(expected) } else { What::Nothing }, "{provider}");
-        assert!(told.event.len() > "reply ".len(), "{provider}");
+        assert_eq!(
+            provider_event.meaning,
+            if is_answer { EventMeaning::Fact(expected) } else { EventMeaning::Ignored },
+            "{provider}"
+        );
+        assert!(provider_event.event.len() > "reply ".len(), "{provider}");
     }
 }
 
@@ -136,8 +140,8 @@ fn an_answer_names_its_mail_in_every_providers_words(
 fn mail_to_a_return_path_names_its_send_by_the_address() {
     let path = format!("b-{}-0a1b2c3d4e5f6071@send.acme.example", SEND_ID.replace('-', ""));
     for (provider, wrapped) in ALL {
-        let told = one(provider, &wrapped(&header("", ""), &path));
-        assert_eq!(told.send_id, Uuid::try_parse(SEND_ID).ok(), "{provider}");
+        let provider_event = read_event(provider, &wrapped(&header("", ""), &path));
+        assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok(), "{provider}");
     }
     let event = |to: &str| {
         json!({
@@ -149,10 +153,10 @@ fn mail_to_a_return_path_names_its_send_by_the_address() {
         })
         .to_string()
     };
-    assert_eq!(one("resend", event(&path).as_bytes()).send_id, Uuid::try_parse(SEND_ID).ok());
+    assert_eq!(read_event("resend", event(&path).as_bytes()).send_id, Uuid::try_parse(SEND_ID).ok());
     assert_eq!(
-        one("resend", event("sales@acme.example").as_bytes()).what,
-        What::Nothing,
+        read_event("resend", event("sales@acme.example").as_bytes()).meaning,
+        EventMeaning::Ignored,
         "it does not say what is answered"
     );
 }
@@ -167,8 +171,11 @@ fn what_a_program_wrote_is_nobodys_answer(#[case] name: &str, #[case] value: &st
     written.retain(|(known, _)| known != name);
     written.push((name.to_owned(), value.to_owned()));
     for (provider, wrapped) in ALL {
-        let told = one(provider, &wrapped(&written, "sales@acme.example"));
-        assert!(matches!(told.what, What::Fact(SignalKind::Replied { automatic: true, .. })), "{provider}: {told:?}");
+        let provider_event = read_event(provider, &wrapped(&written, "sales@acme.example"));
+        assert!(
+            matches!(provider_event.meaning, EventMeaning::Fact(SignalKind::Replied { automatic: true, .. })),
+            "{provider}: {provider_event:?}"
+        );
     }
 }
 
@@ -177,7 +184,7 @@ fn a_mail_that_broke_off_in_its_attachments_is_read() {
     for (provider, wrapped) in [ALL[0], ALL[3]] {
         let whole = wrapped(&answer(), "sales@acme.example");
         let cut = &whole[..whole.len() - 12];
-        assert_eq!(one(provider, cut), one(provider, &whole), "{provider}");
+        assert_eq!(read_event(provider, cut), read_event(provider, &whole), "{provider}");
     }
 }
 
@@ -193,7 +200,7 @@ fn an_event_is_no_mail_and_hostile_mails_are_cut() {
     hostile.push(("X".repeat(3_000), "\r\nIn-Reply-To: \u{0}<".repeat(1_000)));
     hostile.push(("Message-ID".to_owned(), "y".repeat(9_000)));
     for (provider, wrapped) in ALL {
-        let told = one(provider, &wrapped(&hostile, &"<b-".repeat(500)));
-        assert!(told.event.chars().count() <= 300 && !told.event.contains('\0'), "{provider}");
+        let provider_event = read_event(provider, &wrapped(&hostile, &"<b-".repeat(500)));
+        assert!(provider_event.event.chars().count() <= 300 && !provider_event.event.contains('\0'), "{provider}");
     }
 }

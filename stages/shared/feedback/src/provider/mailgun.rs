@@ -6,8 +6,8 @@ use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    InboundMail, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json,
-    reply_code, seconds, text, unsubscribed, withheld,
+    EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained, json,
+    reply_code, seconds, server_bounce, text, unsubscribed, withheld,
 };
 use crate::form;
 
@@ -27,38 +27,43 @@ pub(super) fn inbound_mail(raw: &[u8], budget: &Budget) -> Result<Option<Inbound
     }))
 }
 
-pub(super) fn read(request: &Value) -> Result<Told, Malformed> {
+pub(super) fn read(request: &Value) -> Result<ProviderEvent, Malformed> {
     let event = &request["event-data"];
     let kind = text(&event["event"]).ok_or(Malformed("no_type"))?;
     let id = text(&event["id"]).ok_or(Malformed("no_id"))?;
-    let named = Mail::of(&event["user-variables"][SEND], text(&event["message"]["headers"]["message-id"]));
-    let what = match kind {
-        "accepted" => What::Taken,
-        "delivered" => What::Fact(SignalKind::Delivered),
-        "failed" if text(&event["severity"]) == Some("temporary") => What::Taken,
+    let named = MailRef::of(&event["user-variables"][SEND], text(&event["message"]["headers"]["message-id"]));
+    let meaning = match kind {
+        "accepted" => EventMeaning::Accepted,
+        "delivered" => EventMeaning::Fact(SignalKind::Delivered),
+        "failed" if text(&event["severity"]) == Some("temporary") => EventMeaning::Accepted,
         "failed" => failed(event),
         "rejected" => withheld(REFUSED, text(&event["reject"]["reason"]).unwrap_or_default()),
-        "opened" => What::Fact(SignalKind::Opened),
+        "opened" => EventMeaning::Fact(SignalKind::Opened),
         "clicked" => clicked(&event["url"]),
         "complained" => complained("abuse"),
         "unsubscribed" => unsubscribed(),
-        _ => What::Nothing,
+        _ => EventMeaning::Ignored,
     };
-    let told = named.told(id.to_owned(), seconds(&event["timestamp"]), what)?;
-    let is_touch = matches!(told.what, What::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
-    Ok(if is_touch { told.by(&event["ip"], &event["client-info"]["user-agent"]) } else { told })
+    let provider_event = named.event(id.to_owned(), seconds(&event["timestamp"]), meaning)?;
+    let is_touch =
+        matches!(provider_event.meaning, EventMeaning::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
+    Ok(if is_touch {
+        provider_event.with_client(&event["ip"], &event["client-info"]["user-agent"])
+    } else {
+        provider_event
+    })
 }
 
-fn failed(event: &Value) -> What {
+fn failed(event: &Value) -> EventMeaning {
     let status = &event["delivery-status"];
-    let words = text(&status["message"]).or_else(|| text(&status["description"])).unwrap_or_default();
+    let reason_text = text(&status["message"]).or_else(|| text(&status["description"])).unwrap_or_default();
     let hint = match text(&event["reason"]).unwrap_or_default() {
         // Never tried: the address stands on a list of the domain's.
-        reason if reason.starts_with("suppress-") => return withheld(SUPPRESSED, words),
+        reason if reason.starts_with("suppress-") => return withheld(SUPPRESSED, reason_text),
         "bounce" | "hardfail" => BounceClass::Hard,
         "espblock" => BounceClass::Block,
         // `old`: tried until it was too late; `generic`.
         _ => BounceClass::Soft,
     };
-    bounced(reply_code(&status["code"]), text(&status["enhanced-code"]), words, hint)
+    server_bounce(reply_code(&status["code"]), text(&status["enhanced-code"]), reason_text, hint)
 }

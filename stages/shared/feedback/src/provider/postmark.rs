@@ -1,4 +1,4 @@
-//! Postmark: one record a request, its kind in `RecordType`; a record without one is mail it took in, with its header in `Headers`.
+//! Postmark: one record per request, its kind in `RecordType`. A record without a kind is inbound mail, with its header in `Headers`.
 
 use std::fmt;
 
@@ -11,36 +11,36 @@ use serde::{
 use serde_json::Value;
 
 use super::{
-    InboundMail, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json, text,
-    time, unsubscribed, withheld,
+    EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained, json,
+    server_bounce, text, time, unsubscribed, withheld,
 };
 
-/// A mail it took in. <https://postmarkapp.com/developer/webhooks/inbound-webhook>
+/// Inbound mail. <https://postmarkapp.com/developer/webhooks/inbound-webhook>
 pub(super) fn inbound_mail(raw: &[u8], budget: &Budget) -> Result<Option<InboundMail>, Malformed> {
     json::weigh(raw, budget)?;
-    let mut taken = Taken::default();
-    // What broke off in the middle of an attachment is an error, and all before it is there.
-    let _ = serde_json::Deserializer::from_slice(raw).deserialize_map(Fields(&mut taken));
+    let mut taken = InboundRecord::default();
+    // A record cut off in an attachment is an error; the fields before it are parsed.
+    let _ = serde_json::Deserializer::from_slice(raw).deserialize_map(RecordVisitor(&mut taken));
     Ok((!taken.is_event && !taken.mail.headers.is_empty()).then_some(taken.mail))
 }
 
 #[derive(Default)]
-struct Taken {
+struct InboundRecord {
     mail: InboundMail,
     is_event: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Header {
+struct PostmarkHeader {
     name: String,
     value: String,
 }
 
-/// Fields of a record, noted as they come.
-struct Fields<'a>(&'a mut Taken);
+/// Visits the fields of a record in their order.
+struct RecordVisitor<'a>(&'a mut InboundRecord);
 
-impl<'de> Visitor<'de> for Fields<'_> {
+impl<'de> Visitor<'de> for RecordVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,7 +58,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
                 "MessageID" => mail.id = map.next_value()?,
                 "OriginalRecipient" => mail.recipients.push(map.next_value()?),
                 "Headers" => {
-                    let fields = map.next_value::<Vec<Header>>()?;
+                    let fields = map.next_value::<Vec<PostmarkHeader>>()?;
                     mail.headers = fields.into_iter().map(|field| (field.name, field.value)).collect();
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
@@ -68,58 +68,65 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 }
 
-pub(super) fn read(record: &Value) -> Result<Told, Malformed> {
+pub(super) fn read(record: &Value) -> Result<ProviderEvent, Malformed> {
     let kind = text(&record["RecordType"]).ok_or(Malformed("no_type"))?;
     let id = text(&record["MessageID"]);
-    let named = Mail::of(&record["Metadata"][SEND], id);
+    let named = MailRef::of(&record["Metadata"][SEND], id);
     let id = id.unwrap_or_default();
     match kind {
-        "Delivery" => {
-            named.told(format!("delivery {id}"), time(&record["DeliveredAt"]), What::Fact(SignalKind::Delivered))
-        }
-        "Bounce" => named.told(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), bounce(record)),
+        "Delivery" => named.event(
+            format!("delivery {id}"),
+            time(&record["DeliveredAt"]),
+            EventMeaning::Fact(SignalKind::Delivered),
+        ),
+        "Bounce" => named.event(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), bounce(record)),
         "SpamComplaint" => {
-            named.told(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), complained("abuse"))
+            named.event(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), complained("abuse"))
         }
-        "Open" => touched(named, id, record, What::Fact(SignalKind::Opened)),
-        "Click" => touched(named, id, record, clicked(&record["OriginalLink"])),
+        "Open" => engagement_event(named, id, record, EventMeaning::Fact(SignalKind::Opened)),
+        "Click" => engagement_event(named, id, record, clicked(&record["OriginalLink"])),
         "SubscriptionChange" => {
             let at = text(&record["ChangedAt"]).unwrap_or_default();
-            named.told(format!("subscription {id} {at}"), time(&record["ChangedAt"]), subscription(record))
+            named.event(format!("subscription {id} {at}"), time(&record["ChangedAt"]), subscription(record))
         }
-        _ => named.told(String::new(), None, What::Nothing),
+        _ => named.event(String::new(), None, EventMeaning::Ignored),
     }
 }
 
-fn touched(named: Mail, id: &str, record: &Value, what: What) -> Result<Told, Malformed> {
+fn engagement_event(
+    named: MailRef,
+    id: &str,
+    record: &Value,
+    meaning: EventMeaning,
+) -> Result<ProviderEvent, Malformed> {
     let at = text(&record["ReceivedAt"]).unwrap_or_default();
     let link = text(&record["OriginalLink"]).unwrap_or_default();
-    let told = named.told(format!("touch {id} {at} {link}"), time(&record["ReceivedAt"]), what)?;
-    Ok(told.by(&record["Geo"]["IP"], &record["UserAgent"]))
+    let provider_event = named.event(format!("touch {id} {at} {link}"), time(&record["ReceivedAt"]), meaning)?;
+    Ok(provider_event.with_client(&record["Geo"]["IP"], &record["UserAgent"]))
 }
 
-/// Who left by his own act. Bounces and complaints are told as such, and what the customer did is no word of the recipient's.
-fn subscription(record: &Value) -> What {
+/// An unsubscribe by the recipient. Bounces and complaints have events of their own, and changes by the customer do not count.
+fn subscription(record: &Value) -> EventMeaning {
     let is_own = text(&record["Origin"]) == Some("Recipient");
     let is_manual = text(&record["SuppressionReason"]) == Some("ManualSuppression");
-    if record["SuppressSending"] == true && is_own && is_manual { unsubscribed() } else { What::Nothing }
+    if record["SuppressSending"] == true && is_own && is_manual { unsubscribed() } else { EventMeaning::Ignored }
 }
 
 /// <https://postmarkapp.com/developer/api/bounce-api#bounce-types>
-fn bounce(record: &Value) -> What {
-    let words = text(&record["Details"]).or_else(|| text(&record["Description"])).unwrap_or_default();
+fn bounce(record: &Value) -> EventMeaning {
+    let reason_text = text(&record["Details"]).or_else(|| text(&record["Description"])).unwrap_or_default();
     let hint = match text(&record["Type"]).unwrap_or_default() {
         "HardBounce" | "BadEmailAddress" => BounceClass::Hard,
         "SpamComplaint" => return complained("abuse"),
         "Unsubscribe" => return unsubscribed(),
-        "ManuallyDeactivated" | "Unconfirmed" => return withheld(SUPPRESSED, words),
-        "SMTPApiError" | "TemplateRenderingFailed" | "InboundError" => return withheld(REFUSED, words),
+        "ManuallyDeactivated" | "Unconfirmed" => return withheld(SUPPRESSED, reason_text),
+        "SMTPApiError" | "TemplateRenderingFailed" | "InboundError" => return withheld(REFUSED, reason_text),
         "Blocked" | "SpamNotification" | "VirusNotification" | "DMARCPolicy" => BounceClass::Block,
-        // Answers by programs, which bounce nothing.
+        // Automatic replies are not bounces.
         "AutoResponder" | "AddressChange" | "ChallengeVerification" | "OpenRelayTest" | "Subscribe" => {
-            return What::Nothing;
+            return EventMeaning::Ignored;
         }
         _ => BounceClass::Soft,
     };
-    bounced(None, None, words, hint)
+    server_bounce(None, None, reason_text, hint)
 }

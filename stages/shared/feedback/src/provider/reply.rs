@@ -1,30 +1,30 @@
-//! Mail that a provider took in for a tenant's own address: an answer, where it names a mail of ours.
+//! Inbound mail that a provider received for a tenant's own address. It is a reply if it names a mail of ours.
 //!
-//! Which one says `In-Reply-To`, else `References`, the last first (RFC 5322 §3.6.4): our own Message-ID begins with the send's id; SES
-//! and Postmark may have put their own id in its place, which is the one the handover was answered with. Mail that came to a return
-//! path of ours names the send by its address. What names no mail of ours is a mail like any other, and none of our business.
+//! `In-Reply-To` names the mail, or else `References`, the last one first (RFC 5322 §3.6.4). Our own Message-ID begins with the
+//! send's id. SES and Postmark may replace it by their own id, which is the one in the answer to the send request. Mail to one of our
+//! return paths names the send by its address. Mail that names none of our mails is ignored.
 //!
-//! All of that is a stranger's word. It is believed as far as it goes: the connection proves the tenant, the send must be his, and
-//! who knows its id has seen the mail.
+//! None of this is authenticated, and it needs little trust: the connection proves the tenant, the send must belong to the tenant, and
+//! a sender who knows the send's id has seen the mail.
 
 use chrono::{DateTime, Utc};
 use runtime::{Budget, Spent};
 use uuid::Uuid;
 
-use super::{ID_MAX, Mail, Malformed, Told, What, clean};
+use super::{EventMeaning, ID_MAX, MailRef, Malformed, ProviderEvent, clean};
 use crate::report;
 
-/// Mails named that are looked at.
+/// The most ids that are tried.
 const NAMED_MAX: usize = 50;
 
-/// Mail as a provider tells of it.
+/// Inbound mail as a provider reports it.
 #[derive(Debug, Default)]
 pub struct InboundMail {
-    /// The provider's own id of it, else its Message-ID.
+    /// The provider's id of the mail, or else its Message-ID.
     pub id: String,
     pub at: Option<DateTime<Utc>>,
     pub headers: Vec<(String, String)>,
-    /// Whom the envelope names.
+    /// The recipients of the envelope.
     pub recipients: Vec<String>,
 }
 
@@ -33,30 +33,30 @@ impl InboundMail {
         self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The fact it is.
-    pub(super) fn read(self, budget: &Budget) -> Result<Told, Malformed> {
+    /// The event for this mail.
+    pub(super) fn read(self, budget: &Budget) -> Result<ProviderEvent, Malformed> {
         let id =
             if self.id.is_empty() { self.header("Message-ID").unwrap_or_default().to_owned() } else { self.id.clone() };
-        // Some fields are looked for by name, among all.
+        // A few fields are searched by name.
         budget.take_steps(self.headers.len() as u64 * 8)?;
-        let named = self.answered();
-        let what = match &named {
-            _ if id.is_empty() => What::Nothing,
-            Some(_) => What::Fact(report::answer(&self.headers, budget)?),
-            None => What::Nothing,
+        let named = self.answered_mail();
+        let meaning = match &named {
+            _ if id.is_empty() => EventMeaning::Ignored,
+            Some(_) => EventMeaning::Fact(report::answer(&self.headers, budget)?),
+            None => EventMeaning::Ignored,
         };
-        named.unwrap_or_default().told(format!("reply {}", clean(&id, ID_MAX)), self.at, what)
+        named.unwrap_or_default().event(format!("reply {}", clean(&id, ID_MAX)), self.at, meaning)
     }
 
-    /// The mail it answers.
-    fn answered(&self) -> Option<Mail> {
-        let returned = self.recipients.iter().find_map(|address| returned(address));
+    /// The mail that it replies to.
+    fn answered_mail(&self) -> Option<MailRef> {
+        let returned = self.recipients.iter().find_map(|address| returned_send(address));
         if let Some(send) = returned {
-            return Some(Mail { send_id: Some(send), message_id: None });
+            return Some(MailRef { send_id: Some(send), message_id: None });
         }
         let ids = |name: &str| self.header(name).map(message_ids).unwrap_or_default();
         let referred = ids("References").into_iter().rev();
-        ids("In-Reply-To").into_iter().chain(referred).take(NAMED_MAX).find_map(ours)
+        ids("In-Reply-To").into_iter().chain(referred).take(NAMED_MAX).find_map(own_mail_ref)
     }
 }
 
@@ -65,21 +65,21 @@ fn message_ids(field: &str) -> Vec<&str> {
     field.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(id, _)| id.trim()).collect()
 }
 
-/// The mail of an id that we made, or a provider in our name.
-fn ours(id: &str) -> Option<Mail> {
+/// The mail of a Message-ID that we or a provider of ours generated.
+fn own_mail_ref(id: &str) -> Option<MailRef> {
     let (local, domain) = id.rsplit_once('@')?;
     if let Ok(send) = schemas::parse_id(local)
         && send.get_version_num() == 7
     {
-        return Some(Mail { send_id: Some(send), message_id: None });
+        return Some(MailRef { send_id: Some(send), message_id: None });
     }
     let domain = domain.to_ascii_lowercase();
     let is_a_providers = domain.ends_with("amazonses.com") || domain == "mtasv.net";
-    is_a_providers.then(|| Mail { send_id: None, message_id: Some(clean(local, ID_MAX)) })
+    is_a_providers.then(|| MailRef { send_id: None, message_id: Some(clean(local, ID_MAX)) })
 }
 
-/// The send of a return path of ours; whether its tag is right does not matter here, see above.
-fn returned(address: &str) -> Option<Uuid> {
+/// The send of one of our return paths. Its tag is not checked here, see the module.
+fn returned_send(address: &str) -> Option<Uuid> {
     let address = address.rsplit_once('<').map_or(address, |(_, rest)| rest);
     let local = address.split('@').next()?.trim().to_ascii_lowercase();
     let (id, tag) = local.strip_prefix("b-")?.split_once('-')?;

@@ -9,44 +9,44 @@ use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    InboundMail, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, text, time,
-    withheld,
+    EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained,
+    server_bounce, text, time, withheld,
 };
 
-pub(super) fn read(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
+pub(super) fn read(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let kind = text(&event["type"]).ok_or(Malformed("no_type"))?;
     let data = &event["data"];
     let id = text(&data["email_id"]);
     if kind == "email.received" {
         return received(event, budget);
     }
-    let named = Mail::of(tag(&data["tags"]), id);
+    let named = MailRef::of(tag(&data["tags"]), id);
     let at = &event["created_at"];
     let unique = format!("{kind} {} {}", id.unwrap_or_default(), text(at).unwrap_or_default());
-    let what = match kind {
-        "email.sent" | "email.delivery_delayed" => What::Taken,
-        "email.delivered" => What::Fact(SignalKind::Delivered),
+    let meaning = match kind {
+        "email.sent" | "email.delivery_delayed" => EventMeaning::Accepted,
+        "email.delivered" => EventMeaning::Fact(SignalKind::Delivered),
         "email.bounced" => bounce(&data["bounce"]),
         "email.suppressed" => {
             withheld(SUPPRESSED, text(&data["suppressed"]["message"]).unwrap_or("on the account's suppression list"))
         }
         "email.failed" => withheld(REFUSED, text(&data["failed"]["reason"]).unwrap_or_default()),
         "email.complained" => complained("abuse"),
-        "email.opened" => What::Fact(SignalKind::Opened),
+        "email.opened" => EventMeaning::Fact(SignalKind::Opened),
         "email.clicked" => clicked(&data["click"]["link"]),
-        _ => What::Nothing,
+        _ => EventMeaning::Ignored,
     };
     let touch = match kind {
         "email.opened" => &data["open"],
         "email.clicked" => &data["click"],
-        _ => return named.told(unique, time(at), what),
+        _ => return named.event(unique, time(at), meaning),
     };
     let link = text(&touch["link"]).unwrap_or_default();
     let when = time(&touch["timestamp"]).or_else(|| time(at));
-    Ok(named.told(format!("{unique} {link}"), when, what)?.by(&touch["ipAddress"], &touch["userAgent"]))
+    Ok(named.event(format!("{unique} {link}"), when, meaning)?.with_client(&touch["ipAddress"], &touch["userAgent"]))
 }
 
-fn received(event: &Value, budget: &Budget) -> Result<Told, Malformed> {
+fn received(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malformed> {
     let data = &event["data"];
     let recipients = ["to", "received_for"].into_iter().filter_map(|field| data[field].as_array()).flatten();
     let mail = InboundMail {
@@ -64,13 +64,13 @@ fn tag(tags: &Value) -> &Value {
     listed.map_or(&tags[SEND], |tag| &tag["value"])
 }
 
-fn bounce(bounce: &Value) -> What {
-    let words = text(&bounce["message"]).unwrap_or_default();
+fn bounce(bounce: &Value) -> EventMeaning {
+    let reason_text = text(&bounce["message"]).unwrap_or_default();
     let hint = match (text(&bounce["type"]).unwrap_or_default(), text(&bounce["subType"]).unwrap_or_default()) {
-        (_, "Suppressed" | "OnAccountSuppressionList") => return withheld(SUPPRESSED, words),
+        (_, "Suppressed" | "OnAccountSuppressionList") => return withheld(SUPPRESSED, reason_text),
         (_, "ContentRejected" | "AttachmentRejected" | "MessageTooLarge") => BounceClass::Block,
         ("Permanent", _) => BounceClass::Hard,
         _ => BounceClass::Soft,
     };
-    bounced(None, None, words, hint)
+    server_bounce(None, None, reason_text, hint)
 }

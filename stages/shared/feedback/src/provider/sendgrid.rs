@@ -6,8 +6,8 @@ use schemas::{BounceClass, SignalKind};
 use serde_json::Value;
 
 use super::{
-    InboundMail, Mail, Malformed, REFUSED, SEND, SUPPRESSED, Told, What, bounced, clicked, complained, json,
-    reply::header_fields, seconds, text, unsubscribed, withheld,
+    EventMeaning, InboundMail, MailRef, Malformed, ProviderEvent, REFUSED, SEND, SUPPRESSED, clicked, complained, json,
+    reply::header_fields, seconds, server_bounce, text, unsubscribed, withheld,
 };
 use crate::form;
 
@@ -26,58 +26,59 @@ pub(super) fn inbound_mail(raw: &[u8], budget: &Budget) -> Result<Option<Inbound
     Ok(Some(InboundMail { id: String::new(), at: None, headers, recipients: recipients.collect() }))
 }
 
-pub(super) fn read(events: &Value) -> Result<Vec<Told>, Malformed> {
+pub(super) fn read(events: &Value) -> Result<Vec<ProviderEvent>, Malformed> {
     let events = events.as_array().ok_or(Malformed("not_an_array"))?;
-    events.iter().map(one).collect()
+    events.iter().map(read_event).collect()
 }
 
-fn one(event: &Value) -> Result<Told, Malformed> {
+fn read_event(event: &Value) -> Result<ProviderEvent, Malformed> {
     let kind = text(&event["event"]).ok_or(Malformed("no_type"))?;
-    let named = Mail::of(&event[SEND], text(&event["sg_message_id"]).map(handed_over));
+    let named = MailRef::of(&event[SEND], text(&event["sg_message_id"]).map(accepted_id));
     let at = &event["timestamp"];
-    let what = match kind {
-        "processed" | "deferred" => What::Taken,
-        "delivered" => What::Fact(SignalKind::Delivered),
+    let meaning = match kind {
+        "processed" | "deferred" => EventMeaning::Accepted,
+        "delivered" => EventMeaning::Fact(SignalKind::Delivered),
         "bounce" => bounce(event),
         "dropped" => dropped(event),
-        "open" => What::Fact(SignalKind::Opened),
+        "open" => EventMeaning::Fact(SignalKind::Opened),
         "click" => clicked(&event["url"]),
         "spamreport" => complained("abuse"),
         "unsubscribe" | "group_unsubscribe" => unsubscribed(),
-        _ => What::Nothing,
+        _ => EventMeaning::Ignored,
     };
-    // Mail that was not ours, sent through the same account.
-    let is_nobodys = named.send_id.is_none() && named.message_id.is_none();
-    let what = if is_nobodys { What::Nothing } else { what };
+    // Other mail that was sent through the same account.
+    let is_foreign = named.send_id.is_none() && named.message_id.is_none();
+    let meaning = if is_foreign { EventMeaning::Ignored } else { meaning };
     let unique = match text(&event["sg_event_id"]) {
         Some(id) => id.to_owned(),
         None => format!("{kind} {} {at}", named.message_id.clone().unwrap_or_default()),
     };
-    let told = named.told(unique, seconds(at), what)?;
-    let is_touch = matches!(told.what, What::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
-    Ok(if is_touch { told.by(&event["ip"], &event["useragent"]) } else { told })
+    let provider_event = named.event(unique, seconds(at), meaning)?;
+    let is_touch =
+        matches!(provider_event.meaning, EventMeaning::Fact(SignalKind::Opened | SignalKind::Clicked { .. }));
+    Ok(if is_touch { provider_event.with_client(&event["ip"], &event["useragent"]) } else { provider_event })
 }
 
-/// The id the handover was answered with: events add the machine and the recipient to it.
-fn handed_over(id: &str) -> &str {
+/// The id from the answer to the send request: events append the machine and the recipient.
+fn accepted_id(id: &str) -> &str {
     let end = [".filter", ".recvd"].into_iter().filter_map(|mark| id.find(mark)).min();
     end.and_then(|end| id.get(..end)).unwrap_or(id)
 }
 
-fn bounce(event: &Value) -> What {
-    let words = text(&event["reason"]).unwrap_or_default();
+fn bounce(event: &Value) -> EventMeaning {
+    let reason_text = text(&event["reason"]).unwrap_or_default();
     let hint = match (text(&event["type"]), text(&event["bounce_classification"])) {
         (Some("blocked"), _) | (_, Some("Reputation" | "Content" | "Technical")) => BounceClass::Block,
         (_, Some("Mailbox Unavailable" | "Frequency or Volume Too High" | "Unclassified")) => BounceClass::Soft,
         _ => BounceClass::Hard,
     };
-    bounced(None, text(&event["status"]), words, hint)
+    server_bounce(None, text(&event["status"]), reason_text, hint)
 }
 
-fn dropped(event: &Value) -> What {
-    let words = text(&event["reason"]).unwrap_or_default();
+fn dropped(event: &Value) -> EventMeaning {
+    let reason_text = text(&event["reason"]).unwrap_or_default();
     let is_listed = ["Bounced Address", "Spam Reporting Address", "Unsubscribed Address", "Invalid", "Recipient List"]
         .iter()
-        .any(|start| words.starts_with(start));
-    withheld(if is_listed { SUPPRESSED } else { REFUSED }, words)
+        .any(|start| reason_text.starts_with(start));
+    withheld(if is_listed { SUPPRESSED } else { REFUSED }, reason_text)
 }

@@ -6,28 +6,28 @@ use schemas::{BounceClass, SignalKind};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{LIMITS, Malformed, Told, What};
+use super::{EventMeaning, LIMITS, Malformed, ProviderEvent};
 
-fn read(provider: &str, raw: &[u8]) -> Result<Vec<Told>, Malformed> {
+fn read(provider: &str, raw: &[u8]) -> Result<Vec<ProviderEvent>, Malformed> {
     super::read(provider, raw, &runtime::Budget::new(LIMITS))
 }
 
 const SEND_ID: &str = "0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f";
 
-fn one(provider: &str, event: &Value) -> Told {
-    let mut told = read(provider, event.to_string().as_bytes()).unwrap();
-    assert_eq!(told.len(), 1);
-    told.remove(0)
+fn read_event(provider: &str, event: &Value) -> ProviderEvent {
+    let mut provider_event = read(provider, event.to_string().as_bytes()).unwrap();
+    assert_eq!(provider_event.len(), 1);
+    provider_event.remove(0)
 }
 
 /// The word for what was told, with the class of a bounce.
-fn word(what: &What) -> String {
-    match what {
-        What::Fact(SignalKind::Bounced { class, .. }) => format!("bounced {class}"),
-        What::Fact(SignalKind::Complained { feedback_type }) => format!("complained {feedback_type}"),
-        What::Fact(kind) => kind.label().to_owned(),
-        What::Taken => "taken".to_owned(),
-        What::Nothing => "nothing".to_owned(),
+fn word(meaning: &EventMeaning) -> String {
+    match meaning {
+        EventMeaning::Fact(SignalKind::Bounced { class, .. }) => format!("bounced {class}"),
+        EventMeaning::Fact(SignalKind::Complained { feedback_type }) => format!("complained {feedback_type}"),
+        EventMeaning::Fact(kind) => kind.label().to_owned(),
+        EventMeaning::Accepted => "taken".to_owned(),
+        EventMeaning::Ignored => "nothing".to_owned(),
     }
 }
 
@@ -58,13 +58,13 @@ fn ses_event(kind: &str, part: &str, detail: Value) -> Value {
     event
 }
 
-fn ses_bounce(kind: &str, sub: &str, status: &str, words: &str) -> Value {
+fn ses_bounce(kind: &str, sub: &str, status: &str, reason_text: &str) -> Value {
     ses_event(
         "Bounce",
         "bounce",
         json!({
             "bounceType": kind, "bounceSubType": sub, "timestamp": "2026-05-02T00:41:02.669Z",
-            "bouncedRecipients": [{"emailAddress": "recipient@example.com", "action": "failed", "status": status, "diagnosticCode": words}],
+            "bouncedRecipients": [{"emailAddress": "recipient@example.com", "action": "failed", "status": status, "diagnosticCode": reason_text}],
             "feedbackId": "01000157c44f053b-61b59c11-9236-11e6-8f96-7be8aexample-000000",
             "reportingMTA": "dsn; mta.example.com",
         }),
@@ -127,31 +127,34 @@ fn ses_bounce(kind: &str, sub: &str, status: &str, words: &str) -> Value {
         "userAgent": "Mozilla/5.0"})),
     "clicked"
 )]
-fn ses_tells(#[case] event: Value, #[case] expected: &str) {
-    let told = one("ses", &ses(event));
-    assert_eq!(word(&told.what), expected);
-    assert_eq!(told.send_id, Uuid::try_parse(SEND_ID).ok());
-    assert_eq!(told.message_id.as_deref(), Some("EXAMPLE7c191be45-e9aedb9a-02f9-4d12-a87d-dd0099a07f8a-000000"));
-    assert!(told.at.is_some());
+fn ses_events_are_parsed(#[case] event: Value, #[case] expected: &str) {
+    let provider_event = read_event("ses", &ses(event));
+    assert_eq!(word(&provider_event.meaning), expected);
+    assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok());
+    assert_eq!(
+        provider_event.message_id.as_deref(),
+        Some("EXAMPLE7c191be45-e9aedb9a-02f9-4d12-a87d-dd0099a07f8a-000000")
+    );
+    assert!(provider_event.at.is_some());
 }
 
 #[test]
-fn ses_notifications_of_an_identity_are_read_like_events_and_are_the_same_facts() {
+fn ses_notifications_and_events_are_the_same_facts() {
     let event = ses_bounce("Permanent", "General", "5.1.1", "smtp; 550 5.1.1 user unknown");
     let mut notification = event.clone();
     notification["notificationType"] = notification["eventType"].take();
     notification["mail"]["tags"] = Value::Null;
-    let (published, notified) = (one("ses", &ses(event)), one("ses", &ses(notification)));
+    let (published, notified) = (read_event("ses", &ses(event)), read_event("ses", &ses(notification)));
     assert_eq!(published.event, notified.event);
     assert_eq!(notified.send_id, None, "no tags: the mail's id finds the send");
-    assert_eq!(published.what, notified.what);
+    assert_eq!(published.meaning, notified.meaning);
 }
 
 #[test]
 fn prose_from_ses_is_nothing() {
     let envelope =
         json!({"Type": "Notification", "Message": "Successfully validated SNS topic for Amazon SES event publishing."});
-    assert_eq!(one("ses", &envelope).what, What::Nothing);
+    assert_eq!(read_event("ses", &envelope).meaning, EventMeaning::Ignored);
 }
 
 fn postmark(kind: &str, detail: Value) -> Value {
@@ -209,12 +212,12 @@ fn postmark_bounce(kind: &str, details: &str) -> Value {
     postmark("SubscriptionChange", json!({"ChangedAt": "2026-05-02T10:53:34Z", "Origin": "Customer", "SuppressSending": true, "SuppressionReason": "ManualSuppression"})),
     "nothing"
 )]
-fn postmark_tells(#[case] record: Value, #[case] expected: &str) {
-    let told = one("postmark", &record);
-    assert_eq!(word(&told.what), expected);
-    assert_eq!(told.send_id, Uuid::try_parse(SEND_ID).ok());
-    assert_eq!(told.message_id.as_deref(), Some("883953f4-6105-42a2-a16a-77a8eac79483"));
-    assert!(told.at.is_some());
+fn postmark_events_are_parsed(#[case] record: Value, #[case] expected: &str) {
+    let provider_event = read_event("postmark", &record);
+    assert_eq!(word(&provider_event.meaning), expected);
+    assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok());
+    assert_eq!(provider_event.message_id.as_deref(), Some("883953f4-6105-42a2-a16a-77a8eac79483"));
+    assert!(provider_event.at.is_some());
 }
 
 fn sendgrid(kind: &str, detail: Value) -> Value {
@@ -228,7 +231,7 @@ fn sendgrid(kind: &str, detail: Value) -> Value {
 }
 
 #[test]
-fn sendgrid_tells_many_things_at_once() {
+fn sendgrid_events_are_parsed_in_arrays() {
     let events = [
         (sendgrid("processed", json!({})), "taken"),
         (sendgrid("deferred", json!({"response": "400 try again later", "attempt": "5"})), "taken"),
@@ -269,13 +272,17 @@ fn sendgrid_tells_many_things_at_once() {
         (sendgrid("group_resubscribe", json!({"asm_group_id": 10})), "nothing"),
     ];
     let raw = Value::from(events.iter().map(|(event, _)| event.clone()).collect::<Vec<_>>());
-    let told = read("sendgrid", raw.to_string().as_bytes()).unwrap();
-    let words: Vec<String> = told.iter().map(|told| word(&told.what)).collect();
-    assert_eq!(words, events.iter().map(|(_, expected)| (*expected).to_owned()).collect::<Vec<_>>());
-    for told in &told {
-        assert_eq!(told.send_id, Uuid::try_parse(SEND_ID).ok());
-        assert_eq!(told.message_id.as_deref(), Some("14c5d75ce93.dfd.64b469"), "as the handover was answered");
-        assert_eq!(told.at.unwrap().timestamp(), 1_777_680_000);
+    let provider_event = read("sendgrid", raw.to_string().as_bytes()).unwrap();
+    let reason_text: Vec<String> = provider_event.iter().map(|provider_event| word(&provider_event.meaning)).collect();
+    assert_eq!(reason_text, events.iter().map(|(_, expected)| (*expected).to_owned()).collect::<Vec<_>>());
+    for provider_event in &provider_event {
+        assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok());
+        assert_eq!(
+            provider_event.message_id.as_deref(),
+            Some("14c5d75ce93.dfd.64b469"),
+            "as the handover was answered"
+        );
+        assert_eq!(provider_event.at.unwrap().timestamp(), 1_777_680_000);
     }
 }
 
@@ -310,12 +317,12 @@ fn mailgun(kind: &str, detail: Value) -> Value {
 #[case::unsubscribed(mailgun("unsubscribed", json!({})), "unsubscribed")]
 #[case::complained(mailgun("complained", json!({})), "complained abuse")]
 #[case::stored(mailgun("stored", json!({})), "nothing")]
-fn mailgun_tells(#[case] request: Value, #[case] expected: &str) {
-    let told = one("mailgun", &request);
-    assert_eq!(word(&told.what), expected);
-    assert_eq!(told.send_id, Uuid::try_parse(SEND_ID).ok());
-    assert_eq!(told.message_id.as_deref(), Some("20260502112233.1.ABC@mg.example.com"));
-    assert_eq!(told.at.unwrap().timestamp_millis(), 1_777_680_000_873);
+fn mailgun_events_are_parsed(#[case] request: Value, #[case] expected: &str) {
+    let provider_event = read_event("mailgun", &request);
+    assert_eq!(word(&provider_event.meaning), expected);
+    assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok());
+    assert_eq!(provider_event.message_id.as_deref(), Some("20260502112233.1.ABC@mg.example.com"));
+    assert_eq!(provider_event.at.unwrap().timestamp_millis(), 1_777_680_000_873);
 }
 
 fn resend(kind: &str, detail: Value) -> Value {
@@ -332,7 +339,7 @@ fn resend(kind: &str, detail: Value) -> Value {
 #[case::sent(resend("email.sent", json!({})), "taken")]
 #[case::delivered(resend("email.delivered", json!({})), "delivered")]
 #[case::delayed(resend("email.delivery_delayed", json!({})), "taken")]
-#[case::bounced(
+#[case::server_bounce(
     resend("email.bounced", json!({"bounce": {"message": "smtp; 550 5.1.1 <x@example.com>: Recipient address rejected: User unknown", "subType": "General", "type": "Permanent"}})),
     "bounced hard"
 )]
@@ -349,18 +356,18 @@ fn resend(kind: &str, detail: Value) -> Value {
 )]
 #[case::failed(resend("email.failed", json!({"failed": {"reason": "reached_daily_quota"}})), "bounced block")]
 #[case::tags_as_they_were_sent(resend("email.delivered", json!({"tags": [{"name": "postrider-send", "value": SEND_ID}]})), "delivered")]
-fn resend_tells(#[case] event: Value, #[case] expected: &str) {
-    let told = one("resend", &event);
-    assert_eq!(word(&told.what), expected);
-    assert_eq!(told.send_id, Uuid::try_parse(SEND_ID).ok());
-    assert_eq!(told.message_id.as_deref(), Some("56761188-7520-42d8-8898-ff6fc54ce618"));
-    assert!(told.at.is_some());
+fn resend_events_are_parsed(#[case] event: Value, #[case] expected: &str) {
+    let provider_event = read_event("resend", &event);
+    assert_eq!(word(&provider_event.meaning), expected);
+    assert_eq!(provider_event.send_id, Uuid::try_parse(SEND_ID).ok());
+    assert_eq!(provider_event.message_id.as_deref(), Some("56761188-7520-42d8-8898-ff6fc54ce618"));
+    assert!(provider_event.at.is_some());
 }
 
 #[test]
 fn the_hint_is_the_last_word_and_the_servers_the_first() {
-    let class = |event: &Value| match one("ses", &ses(event.clone())).what {
-        What::Fact(SignalKind::Bounced { class, rule, .. }) => (class, rule),
+    let class = |event: &Value| match read_event("ses", &ses(event.clone())).meaning {
+        EventMeaning::Fact(SignalKind::Bounced { class, rule, .. }) => (class, rule),
         other => panic!("{other:?}"),
     };
     assert_eq!(class(&ses_bounce("Transient", "General", "", "")).0, BounceClass::Soft);
@@ -384,7 +391,7 @@ fn what_is_no_event_is_malformed_and_what_is_nobodys_is_nothing() {
         assert!(read(provider, raw.as_bytes()).is_err(), "{provider} {raw}");
     }
     let foreign = r#"[{"email":"a@b.c","event":"open","timestamp":1777680000}]"#;
-    assert_eq!(read("sendgrid", foreign.as_bytes()).unwrap()[0].what, What::Nothing);
+    assert_eq!(read("sendgrid", foreign.as_bytes()).unwrap()[0].meaning, EventMeaning::Ignored);
 }
 
 #[test]
@@ -393,14 +400,22 @@ fn hostile_values_are_cut_and_never_believed() {
     event["bounce"]["timestamp"] = json!("9999-01-01T00:00:00Z");
     event["mail"]["tags"]["postrider-send"] = json!(["urn:uuid:0197a1c2-7b1e-7c44-9d3f-2a6b8c0d1e2f"]);
     event["mail"]["messageId"] = json!("y".repeat(9_000));
-    let told = one("ses", &ses(event));
-    let What::Fact(SignalKind::Bounced { diagnostic: Some(words), .. }) = &told.what else { panic!("{told:?}") };
-    assert!(words.len() == 500 && !words.contains('\0'));
-    assert_eq!((told.at, told.send_id, told.message_id.map(|id| id.len())), (None, None, Some(255)));
+    let provider_event = read_event("ses", &ses(event));
+    let EventMeaning::Fact(SignalKind::Bounced { diagnostic: Some(reason_text), .. }) = &provider_event.meaning else {
+        panic!("{provider_event:?}")
+    };
+    assert!(reason_text.len() == 500 && !reason_text.contains('\0'));
+    assert_eq!(
+        (provider_event.at, provider_event.send_id, provider_event.message_id.map(|id| id.len())),
+        (None, None, Some(255))
+    );
     let open = postmark(
         "Open",
         json!({"ReceivedAt": "yesterday", "Geo": {"IP": "not an address"}, "UserAgent": "z".repeat(9_000)}),
     );
-    let told = one("postmark", &open);
-    assert_eq!((told.at, told.ip, told.user_agent.map(|agent| agent.len())), (None, None, Some(512)));
+    let provider_event = read_event("postmark", &open);
+    assert_eq!(
+        (provider_event.at, provider_event.ip, provider_event.user_agent.map(|agent| agent.len())),
+        (None, None, Some(512))
+    );
 }

@@ -4,16 +4,16 @@ use runtime::{Budget, Spent};
 use schemas::SignalKind;
 
 use super::{
-    Note, Reading, diagnostic,
-    fields::{Group, groups},
-    parts::Parts,
+    NoFactReason, ReportFinding, diagnostic,
+    fields::{FieldGroup, groups},
+    parts::MailParts,
     plain,
 };
-use crate::bounce::{Codes, Report, classify};
+use crate::bounce::{BounceReport, Codes, classify};
 
 /// What became of a recipient, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Action {
+enum DsnAction {
     /// Handed on to a system that tells no more, or to a list's members.
     Relayed,
     Delayed,
@@ -22,55 +22,55 @@ enum Action {
 }
 
 /// Reads a report; `None` when the mail is none.
-pub(super) fn read(mail: &Parts, budget: &Budget) -> Result<Option<Reading>, Spent> {
+pub(super) fn read(mail: &MailParts, budget: &Budget) -> Result<Option<ReportFinding>, Spent> {
     let Some(status) = &mail.status else {
-        return Ok(mail.is_receipt.then_some(Reading::Noted(Note::Receipt)));
+        return Ok(mail.is_receipt.then_some(ReportFinding::NoFact(NoFactReason::Receipt)));
     };
     let recipients = groups(status, budget)?;
     let worst =
         recipients.iter().filter_map(|group| Some((action_of(group)?, group))).max_by_key(|(action, _)| *action);
     Ok(Some(match worst {
-        Some((Action::Failed, group)) => Reading::Told(bounce(group, mail)),
-        Some((Action::Delivered, _)) => Reading::Told(SignalKind::Delivered),
-        Some((Action::Delayed, _)) => Reading::Noted(Note::Delayed),
-        Some((Action::Relayed, _)) => Reading::Noted(Note::Relayed),
-        None => Reading::Noted(Note::Unreadable),
+        Some((DsnAction::Failed, group)) => ReportFinding::Fact(bounce(group, mail)),
+        Some((DsnAction::Delivered, _)) => ReportFinding::Fact(SignalKind::Delivered),
+        Some((DsnAction::Delayed, _)) => ReportFinding::NoFact(NoFactReason::Delayed),
+        Some((DsnAction::Relayed, _)) => ReportFinding::NoFact(NoFactReason::Relayed),
+        None => ReportFinding::NoFact(NoFactReason::Unreadable),
     }))
 }
 
 /// RFC 3464 §2.3.3; the status alone where a server leaves the action out.
-fn action_of(group: &Group) -> Option<Action> {
+fn action_of(group: &FieldGroup) -> Option<DsnAction> {
     let word = |text: &str| text.split([' ', '\t', '(', ';']).next().unwrap_or_default().to_ascii_lowercase();
     match group.get("action").map(word).as_deref() {
-        Some("failed" | "failure") => Some(Action::Failed),
-        Some("delayed") => Some(Action::Delayed),
-        Some("delivered") => Some(Action::Delivered),
-        Some("relayed" | "expanded") => Some(Action::Relayed),
+        Some("failed" | "failure") => Some(DsnAction::Failed),
+        Some("delayed") => Some(DsnAction::Delayed),
+        Some("delivered") => Some(DsnAction::Delivered),
+        Some("relayed" | "expanded") => Some(DsnAction::Relayed),
         _ => match group.get("status")?.chars().next()? {
-            '5' => Some(Action::Failed),
-            '4' => Some(Action::Delayed),
-            '2' => Some(Action::Relayed),
+            '5' => Some(DsnAction::Failed),
+            '4' => Some(DsnAction::Delayed),
+            '2' => Some(DsnAction::Relayed),
             _ => None,
         },
     }
 }
 
-fn bounce(group: &Group, mail: &Parts) -> SignalKind {
+fn bounce(group: &FieldGroup, mail: &MailParts) -> SignalKind {
     let said = group.untyped("diagnostic-code").unwrap_or_default();
     let status = group.get("status");
-    let report = Report { enhanced_code: status, text: said, ..Report::default() };
-    // Neither the status nor the server says anything: what is written for people may.
+    let report = BounceReport { enhanced_code: status, text: said, ..BounceReport::default() };
+    // Neither the status nor the server's text is specific: try the human-readable text.
     let written = if said.is_empty() && Codes::of(&report).enhanced.is_none_or(|code| code.says_nothing()) {
-        plain::reason(&mail.words)
+        plain::reason(&mail.text)
     } else {
         String::new()
     };
-    let report = if written.is_empty() { report } else { Report { text: &written, ..report } };
-    told(&report)
+    let report = if written.is_empty() { report } else { BounceReport { text: &written, ..report } };
+    bounce_fact(&report)
 }
 
-/// The fact a report of failure tells.
-pub(super) fn told(report: &Report<'_>) -> SignalKind {
+/// The bounce fact of a failure report.
+pub(super) fn bounce_fact(report: &BounceReport<'_>) -> SignalKind {
     let (class, rule) = classify(report);
     let codes = Codes::of(report);
     SignalKind::Bounced {

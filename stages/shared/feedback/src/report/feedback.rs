@@ -7,12 +7,12 @@ use schemas::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Arrival, Note, Reading, fields::Group, header::Header, parts::Parts};
+use super::{Arrival, NoFactReason, ReportFinding, fields::FieldGroup, header::MailHeader, parts::MailParts};
 
 /// What is kept of a type nobody registered.
 const TYPE_CHARS: usize = 32;
 
-/// Parts of a report of a complaint that only we can have written, as the mail has them: which send they name is known after
+/// MailParts of a report of a complaint that only we can have written, as the mail has them: which send they name is known after
 /// their signatures are checked.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proofs {
@@ -48,7 +48,7 @@ impl Proofs {
 }
 
 /// Collects what a mail can prove. `reported`: the fields of its report.
-pub(super) fn proofs(reported: Option<&[Group]>, carried: Option<&Header>) -> Proofs {
+pub(super) fn proofs(reported: Option<&[FieldGroup]>, carried: Option<&MailHeader>) -> Proofs {
     let field = |name: &str| reported?.iter().find_map(|group| group.get(name)).map(str::to_owned);
     Proofs {
         original_mail_from: field("original-mail-from"),
@@ -58,7 +58,7 @@ pub(super) fn proofs(reported: Option<&[Group]>, carried: Option<&Header>) -> Pr
 }
 
 /// Reads a report, of which `fields` are known; `None` when the mail is none.
-pub(super) fn read(mail: &Parts, fields: Option<&[Group]>, arrival: Arrival) -> Option<Reading> {
+pub(super) fn read(mail: &MailParts, fields: Option<&[FieldGroup]>, arrival: Arrival) -> Option<ReportFinding> {
     let Some(fields) = fields else {
         // Outlook's programme and others: the mail itself, attached to nothing.
         let bare = arrival == Arrival::Feedback && mail.carried.is_some() && mail.status.is_none();
@@ -67,15 +67,15 @@ pub(super) fn read(mail: &Parts, fields: Option<&[Group]>, arrival: Arrival) -> 
     let kind = fields.iter().find_map(|group| group.get("feedback-type")).unwrap_or("other").to_ascii_lowercase();
     Some(match kind.as_str() {
         // RFC 6591: a signature or a policy failed, which nobody complained of.
-        "auth-failure" | "dmarc" => Reading::Noted(Note::AuthFailure),
-        "opt-out" | "opt-out-list" => Reading::Told(SignalKind::Unsubscribed { method: "provider".to_owned() }),
+        "auth-failure" | "dmarc" => ReportFinding::NoFact(NoFactReason::AuthFailure),
+        "opt-out" | "opt-out-list" => ReportFinding::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() }),
         "abuse" | "fraud" | "virus" | "other" | "not-spam" => complaint(&kind),
         unknown => complaint(&unknown.chars().filter(char::is_ascii_graphic).take(TYPE_CHARS).collect::<String>()),
     })
 }
 
-fn complaint(kind: &str) -> Reading {
-    Reading::Told(SignalKind::Complained { feedback_type: kind.to_owned() })
+fn complaint(kind: &str) -> ReportFinding {
+    ReportFinding::Fact(SignalKind::Complained { feedback_type: kind.to_owned() })
 }
 
 /// The send of a return path, in angle brackets or not.

@@ -11,9 +11,9 @@ const VALUE_MAX: usize = 4 * 1024;
 
 /// One group: names in lower case, values unfolded.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Group(Vec<(String, String)>);
+pub(super) struct FieldGroup(Vec<(String, String)>);
 
-impl Group {
+impl FieldGroup {
     /// The first field of a name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -36,14 +36,14 @@ impl Group {
 ///
 /// # Errors
 /// When the budget is spent.
-pub(super) fn groups(text: &str, budget: &Budget) -> Result<Vec<Group>, Spent> {
-    let mut groups: Vec<Group> = vec![Group::default()];
+pub(super) fn groups(text: &str, budget: &Budget) -> Result<Vec<FieldGroup>, Spent> {
+    let mut groups: Vec<FieldGroup> = vec![FieldGroup::default()];
     for line in text.lines() {
         budget.take_steps(line.len() as u64 + 1)?;
         let Some(group) = groups.last_mut() else { break };
         if line.trim().is_empty() {
             if !group.0.is_empty() && groups.len() < GROUPS_MAX {
-                groups.push(Group::default());
+                groups.push(FieldGroup::default());
             }
         } else if line.starts_with([' ', '\t']) {
             if let Some((_, value)) = group.0.last_mut() {
@@ -80,7 +80,7 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
 mod tests {
     use super::*;
 
-    fn groups(text: &str) -> Vec<Group> {
+    fn groups(text: &str) -> Vec<FieldGroup> {
         super::groups(text, &Budget::new(super::super::LIMITS)).unwrap()
     }
 

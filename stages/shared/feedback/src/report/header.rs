@@ -14,16 +14,16 @@ const DECODED_MAX: usize = 1_024;
 
 /// A header. Of fields with the same name the first counts.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Header(Vec<(String, String)>);
+pub(super) struct MailHeader(Vec<(String, String)>);
 
-impl Header {
+impl MailHeader {
     /// Reads a header from `mail[at..]`. Answers it and where the body begins.
     ///
     /// # Errors
     /// When the budget is spent.
     pub(super) fn read(mail: &[u8], at: usize, budget: &Budget) -> Result<(Self, usize), Spent> {
         let mut header = Self::default();
-        let mut lines = Lines { data: mail, at };
+        let mut lines = HeaderLines { data: mail, at };
         loop {
             let start = lines.at;
             let Some(line) = lines.next(budget)? else { return Ok((header, mail.len())) };
@@ -178,14 +178,14 @@ fn parameter(text: &str) -> (String, &str) {
     (value, "")
 }
 
-/// Lines of octets, without their ends.
-pub(super) struct Lines<'a> {
+/// HeaderLines of octets, without their ends.
+pub(super) struct HeaderLines<'a> {
     pub(super) data: &'a [u8],
     /// Where the next line begins.
     pub(super) at: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> HeaderLines<'a> {
     /// The next line. Charges a step for each of its octets.
     pub(super) fn next(&mut self, budget: &Budget) -> Result<Option<&'a [u8]>, Spent> {
         let rest = self.data.get(self.at..).unwrap_or_default();
@@ -207,9 +207,9 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn header(text: &str) -> Header {
+    fn header(text: &str) -> MailHeader {
         let budget = Budget::new(super::super::LIMITS);
-        Header::read(text.as_bytes(), 0, &budget).unwrap().0
+        MailHeader::read(text.as_bytes(), 0, &budget).unwrap().0
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_header_holds_is_bounded() {
+    fn a_headers_memory_is_bounded() {
         let endless = format!("A: b\r\n{}", " continued\r\n".repeat(20_000));
         assert!(header(&endless).get("a").unwrap().len() <= VALUE_MAX);
         assert_eq!(header(&"a: b\r\n".repeat(20_000)).0.len(), FIELDS_MAX);

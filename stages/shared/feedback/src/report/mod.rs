@@ -1,8 +1,8 @@
-//! Mails that come back, read: what each says of the mail it is about.
+//! Parses bounces, complaint reports and replies that arrive by mail.
 //!
-//! Which mail that is, its address says (a return path is signed) or a signed part of what it reports; what a mail claims beside
-//! that proves nothing. A mail is hostile input: [`read`] is a pure function from its first octets to a [`Report`], within a budget,
-//! and looks up nothing.
+//! The recipient address (a signed return path) or a signed part of the reported mail proves which send the report is about. Other
+//! claims in a mail prove nothing. A mail is hostile input: [`read`] is a pure function from the mail's first bytes to a
+//! [`MailReport`], within a budget.
 
 mod dsn;
 mod feedback;
@@ -19,12 +19,12 @@ use schemas::SignalKind;
 use serde::{Deserialize, Serialize};
 
 pub use self::feedback::Proofs;
-use self::{header::Header, parts::Parts};
+use self::{header::MailHeader, parts::MailParts};
 
-/// What is read of a mail: its beginning. Reports stand there, before the mail they carry.
+/// The most bytes of a mail that are parsed. Reports come first, before the mail they carry.
 pub const HEAD_BYTES: usize = 256 * 1024;
 
-/// The budget of one mail. Each octet is looked at a few times, whatever it says.
+/// The budget of one mail. Each byte is read a few times, whatever the content.
 pub const LIMITS: Limits = Limits {
     input_bytes: 1024 * 1024,
     held_bytes: 2 * 1024 * 1024,
@@ -33,10 +33,10 @@ pub const LIMITS: Limits = Limits {
     time: Duration::from_secs(5),
 };
 
-/// The longest words of a server that are kept.
+/// The most characters of a diagnostic that are stored.
 const DIAGNOSTIC_CHARS: usize = 500;
 
-/// Where a mail came to.
+/// The kind of address a mail arrived at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrival {
@@ -47,7 +47,7 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// As it is kept.
+    /// The stored form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -56,53 +56,53 @@ impl Arrival {
         }
     }
 
-    /// From what is kept; anything else is a return path.
+    /// Parses the stored form; anything else is a return path.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text == "feedback" { Self::Feedback } else { Self::ReturnPath }
     }
 }
 
-/// What a mail says, and what it can prove.
+/// What a mail reports, and what it can prove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// What it says.
-    pub reading: Reading,
-    /// Which send a report of a complaint says it is about. To be checked.
+pub struct MailReport {
+    /// What the mail reports.
+    pub finding: ReportFinding,
+    /// The proofs of which send a complaint is about, still to be checked.
     pub proofs: Proofs,
 }
 
-/// What a mail says.
+/// What a mail reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reading {
+pub enum ReportFinding {
     /// A fact about the send.
-    Told(SignalKind),
-    /// Nothing that is a fact.
-    Noted(Note),
+    Fact(SignalKind),
+    /// The mail reports no fact.
+    NoFact(NoFactReason),
 }
 
-/// What a mail is that tells no fact.
+/// Why a mail reports no fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Note {
-    /// The server goes on trying.
+pub enum NoFactReason {
+    /// The server continues to try.
     Delayed,
-    /// Handed on to a system that tells no more.
+    /// The mail was relayed to a system that sends no reports.
     Relayed,
     /// The recipient's program says that the mail was displayed.
     Receipt,
-    /// A signature or a policy failed, which nobody complained of (RFC 6591).
+    /// An authentication failure report (RFC 6591), which is no complaint.
     AuthFailure,
-    /// It came to the feedback address and reports no complaint.
+    /// The mail arrived at the feedback address and is no complaint report.
     NoReport,
-    /// It makes no sense, or too much of it would have to be read.
+    /// The mail is malformed, or exceeds the budget.
     Unreadable,
-    /// Each attempt to read it ended without an answer.
-    GivenUp,
+    /// Every attempt to parse the mail failed.
+    Abandoned,
 }
 
-impl Note {
+impl NoFactReason {
     fn as_str(self) -> &'static str {
         match self {
             Self::Delayed => "delayed",
@@ -111,55 +111,55 @@ impl Note {
             Self::AuthFailure => "auth_failure",
             Self::NoReport => "no_report",
             Self::Unreadable => "unreadable",
-            Self::GivenUp => "given_up",
+            Self::Abandoned => "given_up",
         }
     }
 }
 
-impl Reading {
-    /// The word for it, kept with the mail and counted.
+impl ReportFinding {
+    /// The label that is stored with the mail and used in metrics.
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Told(SignalKind::Replied { automatic: true, .. }) => "auto_replied",
-            Self::Told(kind) => kind.label(),
-            Self::Noted(note) => note.as_str(),
+            Self::Fact(SignalKind::Replied { automatic: true, .. }) => "auto_replied",
+            Self::Fact(kind) => kind.label(),
+            Self::NoFact(note) => note.as_str(),
         }
     }
 }
 
-/// Reads a mail from its beginning. `null_sender`: it came with `MAIL FROM:<>`, as reports do.
+/// Parses the beginning of a mail. `null_sender`: it came with `MAIL FROM:<>`, as reports do.
 ///
 /// # Errors
-/// When the budget is spent.
-pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -> Result<Report, Spent> {
-    let mail = Parts::read(&head[..head.len().min(HEAD_BYTES)], budget)?;
+/// If the budget is spent.
+pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -> Result<MailReport, Spent> {
+    let mail = MailParts::read(&head[..head.len().min(HEAD_BYTES)], budget)?;
     let feedback = mail.feedback.as_deref().map(|text| fields::groups(text, budget)).transpose()?;
     let proofs = feedback::proofs(feedback.as_deref(), mail.carried.as_ref());
-    let reading = if let Some(reading) = feedback::read(&mail, feedback.as_deref(), arrival) {
-        reading
+    let finding = if let Some(finding) = feedback::read(&mail, feedback.as_deref(), arrival) {
+        finding
     } else if arrival == Arrival::Feedback {
-        // What comes to the feedback address and is no report of a complaint is nobody's answer or bounce.
-        Reading::Noted(Note::NoReport)
-    } else if let Some(reading) = dsn::read(&mail, budget)? {
-        reading
+        // Other mail to the feedback address is neither a reply nor a bounce.
+        ReportFinding::NoFact(NoFactReason::NoReport)
+    } else if let Some(finding) = dsn::read(&mail, budget)? {
+        finding
     } else {
         plain::read(&mail, null_sender).unwrap_or_else(|| reply::read(&mail.header, null_sender))
     };
-    Ok(Report { reading, proofs })
+    Ok(MailReport { finding, proofs })
 }
 
-/// What an answer is by its header alone, as providers pass mail on that they took in: a person's, or a program's, reports among them.
+/// Classifies a reply by its header alone, as providers report inbound mail: human or automatic, which includes reports.
 ///
 /// # Errors
-/// When the budget is spent.
+/// If the budget is spent.
 pub fn answer(fields: &[(String, String)], budget: &Budget) -> Result<SignalKind, Spent> {
-    let header = Header::of(fields, budget)?;
+    let header = MailHeader::of(fields, budget)?;
     let is_report = header.content_type().kind == "multipart/report";
     let automatic = is_report || reply::is_automatic(&header);
     Ok(SignalKind::Replied { message_id: header.message_id(), automatic })
 }
 
-/// Words of a server as they are kept: one line, without controls, cut.
+/// A server's text as it is stored: one line, without control characters, cut.
 fn diagnostic(text: &str) -> Option<String> {
     let line: String = text
         .split(|character: char| character.is_whitespace() || character.is_control())

@@ -1,7 +1,7 @@
 //! Bounces that are written for people only: qmail, older Exim and Exchange, Lotus, and whatever calls itself a mail system.
 
-use super::{Note, Reading, dsn::told, header::Header, parts::Parts};
-use crate::bounce::{Codes, Report};
+use super::{NoFactReason, ReportFinding, dsn::bounce_fact, header::MailHeader, parts::MailParts};
+use crate::bounce::{BounceReport, Codes};
 
 /// Subjects of reports of failure, in lower case, anywhere in them.
 const FAILED: &[&str] = &[
@@ -60,9 +60,9 @@ const QUOTED: &[&str] = &[
 const REASON_CHARS: usize = 2_000;
 
 /// Reads a report of failure or delay; `None` when the mail is none.
-pub(super) fn read(mail: &Parts, null_sender: bool) -> Option<Reading> {
-    let words = &mail.words;
-    let lower = words.to_lowercase();
+pub(super) fn read(mail: &MailParts, null_sender: bool) -> Option<ReportFinding> {
+    let text = &mail.text;
+    let lower = text.to_lowercase();
     // Exim names the recipients that failed, qmail itself, whatever the subject.
     let named = mail.header.get("x-failed-recipients").is_some() || lower.contains("this is the qmail-send program");
     if !(named || null_sender || is_from_a_mail_system(&mail.header)) {
@@ -71,15 +71,15 @@ pub(super) fn read(mail: &Parts, null_sender: bool) -> Option<Reading> {
     let subject = mail.header.subject().to_lowercase();
     let opening: String = lower.chars().take(1_000).collect();
     if DELAYED.iter().any(|word| subject.contains(word) || opening.contains(word)) {
-        return Some(Reading::Noted(Note::Delayed));
+        return Some(ReportFinding::NoFact(NoFactReason::Delayed));
     }
     if !named && !FAILED.iter().any(|word| subject.contains(word)) {
         return None;
     }
-    Some(Reading::Told(told(&Report { text: &reason(words), ..Report::default() })))
+    Some(ReportFinding::Fact(bounce_fact(&BounceReport { text: &reason(text), ..BounceReport::default() })))
 }
 
-fn is_from_a_mail_system(header: &Header) -> bool {
+fn is_from_a_mail_system(header: &MailHeader) -> bool {
     let local = header.sender_local();
     matches!(
         local.as_str(),
@@ -88,8 +88,8 @@ fn is_from_a_mail_system(header: &Header) -> bool {
 }
 
 /// The lines that say why: those with a code and what follows it, else all of the report's own.
-pub(super) fn reason(words: &str) -> String {
-    let own: Vec<&str> = words
+pub(super) fn reason(text: &str) -> String {
+    let own: Vec<&str> = text
         .lines()
         .map(|line| line.trim().trim_start_matches('>').trim())
         .take_while(|line| {
@@ -99,7 +99,7 @@ pub(super) fn reason(words: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect();
     let coded = own.iter().position(|line| {
-        let codes = Codes::of(&Report { text: line, ..Report::default() });
+        let codes = Codes::of(&BounceReport { text: line, ..BounceReport::default() });
         codes.enhanced.is_some()
             || line.split(' ').next().is_some_and(is_failure_code)
             || codes.reply.is_some() && line.contains("said")

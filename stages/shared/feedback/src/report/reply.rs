@@ -2,7 +2,7 @@
 
 use schemas::SignalKind;
 
-use super::{Reading, header::Header};
+use super::{ReportFinding, header::MailHeader};
 
 /// Fields that only programs write, in lower case.
 const MARKS: &[&str] = &[
@@ -46,13 +46,13 @@ const SUBJECTS: &[&str] = &[
 ];
 
 /// Reads an answer: whatever came to a return path and is no report.
-pub(super) fn read(header: &Header, null_sender: bool) -> Reading {
+pub(super) fn read(header: &MailHeader, null_sender: bool) -> ReportFinding {
     let automatic = null_sender || is_automatic(header);
-    Reading::Told(SignalKind::Replied { message_id: header.message_id(), automatic })
+    ReportFinding::Fact(SignalKind::Replied { message_id: header.message_id(), automatic })
 }
 
 /// Whether a program wrote it.
-pub(super) fn is_automatic(header: &Header) -> bool {
+pub(super) fn is_automatic(header: &MailHeader) -> bool {
     // RFC 3834 §5: any value but `no`.
     let submitted = header.get("auto-submitted").unwrap_or("no").to_ascii_lowercase();
     let precedence = header.get("precedence").unwrap_or_default().to_ascii_lowercase();

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::*;
 
 /// What a mail says.
-fn said(mail: &[u8], arrival: Arrival, null_sender: bool) -> Reading {
-    read(mail, arrival, null_sender, &Budget::new(LIMITS)).unwrap().reading
+fn said(mail: &[u8], arrival: Arrival, null_sender: bool) -> ReportFinding {
+    read(mail, arrival, null_sender, &Budget::new(LIMITS)).unwrap().finding
 }
 
 /// The send that a mail proves to be about.
@@ -18,11 +18,11 @@ fn proved(mail: &[u8], tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
 }
 
 /// A report as RFC 3464 has it: what is written for people, then the groups of fields, then the beginning of the mail.
-fn dsn(from: &str, subject: &str, words: &str, fields: &str) -> Vec<u8> {
+fn dsn(from: &str, subject: &str, text: &str, fields: &str) -> Vec<u8> {
     let mail = format!(
         "From: {from}\nTo: b-1@send.acme.example\nSubject: {subject}\nAuto-Submitted: auto-replied\nMIME-Version: 1.0\n\
          Content-Type: multipart/report; report-type=delivery-status;\n boundary=\"=_b\"\n\nThis is a MIME-encapsulated message.\n\n\
-         --=_b\nContent-Description: Notification\nContent-Type: text/plain; charset=us-ascii\n\n{words}\n\n\
+         --=_b\nContent-Description: Notification\nContent-Type: text/plain; charset=us-ascii\n\n{text}\n\n\
          --=_b\nContent-Description: Delivery report\nContent-Type: message/delivery-status\n\n{fields}\n\n\
          --=_b\nContent-Description: Undelivered Message\nContent-Type: message/rfc822\n\n\
          Return-Path: <b-1@send.acme.example>\nMessage-ID: <1@acme.example>\nSubject: Spring offers\n\nHello\n\n--=_b--\n"
@@ -218,20 +218,20 @@ const FAILED: &str = "Undelivered Mail Returned to Sender";
 )]
 fn a_mail_that_comes_back_says(#[case] raw: Vec<u8>, #[case] expected: &str) {
     let said = match said(&raw, Arrival::ReturnPath, false) {
-        Reading::Told(SignalKind::Bounced { class, smtp_code, enhanced_code, diagnostic, rule }) => {
-            assert!(!rule.is_empty() && diagnostic.is_none_or(|words| words.chars().count() <= 500));
+        ReportFinding::Fact(SignalKind::Bounced { class, smtp_code, enhanced_code, diagnostic, rule }) => {
+            assert!(!rule.is_empty() && diagnostic.is_none_or(|text| text.chars().count() <= 500));
             let code = smtp_code.map_or("-".to_owned(), |code| code.to_string());
             format!("{class} {} {code}", enhanced_code.as_deref().unwrap_or("-"))
         }
-        Reading::Told(SignalKind::Complained { feedback_type }) => format!("complained {feedback_type}"),
-        Reading::Told(SignalKind::Unsubscribed { method }) => format!("unsubscribed {method}"),
+        ReportFinding::Fact(SignalKind::Complained { feedback_type }) => format!("complained {feedback_type}"),
+        ReportFinding::Fact(SignalKind::Unsubscribed { method }) => format!("unsubscribed {method}"),
         other => other.label().to_owned(),
     };
     assert_eq!(said, expected);
 }
 
 #[test]
-fn with_a_null_sender_no_answer_is_a_persons_and_a_plain_report_is_one_whoever_it_is_from() {
+fn mail_with_a_null_sender_is_never_a_human_reply() {
     let answer = mail("From: Ann <ann@example.org>\nSubject: Re: Spring offers", "Yes.");
     assert_eq!(said(&answer, Arrival::ReturnPath, true).label(), "auto_replied");
     let report =
@@ -243,9 +243,9 @@ fn with_a_null_sender_no_answer_is_a_persons_and_a_plain_report_is_one_whoever_i
 #[test]
 fn only_reports_of_complaints_count_at_the_address_for_them() {
     let bounce = dsn(DAEMON, FAILED, "", POSTFIX);
-    assert_eq!(said(&bounce, Arrival::Feedback, true), Reading::Noted(Note::NoReport));
+    assert_eq!(said(&bounce, Arrival::Feedback, true), ReportFinding::NoFact(NoFactReason::NoReport));
     let answer = mail("From: Ann <ann@example.org>\nSubject: Re: Spring offers", "Yes.");
-    assert_eq!(said(&answer, Arrival::Feedback, false), Reading::Noted(Note::NoReport));
+    assert_eq!(said(&answer, Arrival::Feedback, false), ReportFinding::NoFact(NoFactReason::NoReport));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_report_counts_for_the_send_whose_signed_part_it_carries() {
 #[test]
 fn a_class_is_that_of_the_table() {
     let full = dsn(DAEMON, FAILED, "", M365_FULL);
-    let Reading::Told(SignalKind::Bounced { class, .. }) = said(&full, Arrival::ReturnPath, true) else {
+    let ReportFinding::Fact(SignalKind::Bounced { class, .. }) = said(&full, Arrival::ReturnPath, true) else {
         panic!("no bounce")
     };
     assert_eq!(class, BounceClass::Soft);
@@ -433,8 +433,12 @@ fn fuzz_mails() {
             let budget = Budget::new(LIMITS);
             if let Ok(report) = read(mail, arrival, false, &budget) {
                 let _ = report.proofs.send(&tokens);
-                let told = serde_json::to_vec(&report).unwrap();
-                assert_eq!(serde_json::from_slice::<Report>(&told).unwrap(), report, "it goes between processes");
+                let bounce_fact = serde_json::to_vec(&report).unwrap();
+                assert_eq!(
+                    serde_json::from_slice::<Report>(&bounce_fact).unwrap(),
+                    report,
+                    "it goes between processes"
+                );
             }
         }
     });

@@ -114,7 +114,7 @@ async fn launched(rig: &Rig, tenant: &Tenant, list: Uuid) -> (Uuid, LaunchId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_statement_selects_whom_the_rule_names() {
+async fn the_statement_selects_the_contacts_of_the_rule() {
     let rig = Rig::new().await;
     let (ours, theirs) = (tenant(&rig).await, tenant(&rig).await);
     let mut random = TestRunner::deterministic();

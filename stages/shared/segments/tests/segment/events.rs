@@ -74,7 +74,7 @@ fn id_of(days_ago: i64) -> Uuid {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mail_counts_when_it_was_sent_however_long_its_campaign_waited() {
+async fn a_mail_counts_from_the_time_it_was_sent() {
     let rig = Rig::new().await;
     let tenant = tenant(&rig).await;
     let people = rig.people(&tenant, 4).await;

@@ -17,7 +17,7 @@ fn verdict<T>(result: Result<T, SegmentError>) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_or_somebody_elses_is_not_found() {
+async fn missing_and_foreign_names_are_not_found() {
     let rig = Rig::new().await;
     let (ours, theirs) = (tenant(&rig).await, tenant(&rig).await);
     let list = rig.audience(&theirs, "list", &[]).await;

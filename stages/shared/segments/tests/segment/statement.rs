@@ -46,7 +46,7 @@ async fn no_value_changes_the_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_postgres_cannot_read_is_missing_and_does_not_fail_the_segment() {
+async fn a_value_postgres_cannot_cast_counts_as_missing() {
     let rig = Rig::new().await;
     let tenant = tenant(&rig).await;
     let people = rig.people(&tenant, 6).await;

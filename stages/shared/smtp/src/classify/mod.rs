@@ -10,7 +10,7 @@ use crate::{Cause, Certainty, EnhancedCode, Phase, Reply, SmtpFailure};
 
 /// What becomes of the send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ReplyOutcome {
     /// The server took it.
     Sent,
     /// Try again by the schedule.
@@ -34,92 +34,92 @@ pub enum Scope {
     /// Every recipient at this domain: pace it.
     Domain,
     /// This connection: drop it, another may serve.
-    Connection,
+    SmtpConnection,
     /// The relay as a whole: stop the batch, no recipient is to blame and no attempt counts.
     Relay,
 }
 
 /// The verdict on one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Decision {
+pub struct ReplyDecision {
     /// What becomes of the send.
-    pub outcome: Outcome,
+    pub outcome: ReplyOutcome,
     /// Whom the answer concerns.
     pub scope: Scope,
 }
 
-impl Decision {
+impl ReplyDecision {
     /// The verdict on an accepted message.
-    pub const SENT: Self = Self { outcome: Outcome::Sent, scope: Scope::Recipient };
+    pub const SENT: Self = Self { outcome: ReplyOutcome::Sent, scope: Scope::Recipient };
 
     /// Tried again by the schedule, for this reason.
     #[must_use]
     pub const fn defer(class: Class, scope: Scope) -> Self {
-        Self { outcome: Outcome::Defer(class), scope }
+        Self { outcome: ReplyOutcome::Defer(class), scope }
     }
 
     /// Never tried again. A hard failure also suppresses the address.
     #[must_use]
     pub const fn fail(class: Class) -> Self {
-        Self { outcome: Outcome::Fail { class, suppress: matches!(class, Class::Hard) }, scope: Scope::Recipient }
+        Self { outcome: ReplyOutcome::Fail { class, suppress: matches!(class, Class::Hard) }, scope: Scope::Recipient }
     }
 }
 
 /// The verdict on a failed transaction.
 #[must_use]
-pub fn classify(failure: &SmtpFailure) -> Decision {
+pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
     if failure.certainty == Certainty::Unknown {
-        return Decision { outcome: Outcome::Unknown, scope: Scope::Connection };
+        return ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::SmtpConnection };
     }
     match &failure.cause {
         Cause::Refused(reply) => classify_reply(failure.phase, reply),
-        Cause::Unreachable(_) | Cause::Unreadable => Decision::defer(Class::Unreachable, Scope::Relay),
+        Cause::Unreachable(_) | Cause::Unreadable => ReplyDecision::defer(Class::Unreachable, Scope::Relay),
         Cause::Handshake(_) | Cause::TlsNotOffered | Cause::AuthNotOffered => {
-            Decision::defer(Class::Configuration, Scope::Relay)
+            ReplyDecision::defer(Class::Configuration, Scope::Relay)
         }
         Cause::Timeout | Cause::Closed | Cause::Io(_) if failure.phase < Phase::Mail => {
-            Decision::defer(Class::Unreachable, Scope::Relay)
+            ReplyDecision::defer(Class::Unreachable, Scope::Relay)
         }
         Cause::Timeout | Cause::Closed | Cause::Io(_) | Cause::FenceTooOld => {
-            Decision::defer(Class::Temporary, Scope::Connection)
+            ReplyDecision::defer(Class::Temporary, Scope::SmtpConnection)
         }
         // RFC 6531 §3.5 and RFC 1870 §6: it will be so for every attempt through this relay.
-        Cause::InternationalNotOffered => Decision::fail(Class::Policy),
-        Cause::TooLarge => Decision::fail(Class::Content),
+        Cause::InternationalNotOffered => ReplyDecision::fail(Class::Policy),
+        Cause::TooLarge => ReplyDecision::fail(Class::Content),
     }
 }
 
 /// The verdict on a negative answer in a phase.
 #[must_use]
-pub fn classify_reply(phase: Phase, reply: &Reply) -> Decision {
+pub fn classify_reply(phase: Phase, reply: &Reply) -> ReplyDecision {
     match phase {
         Phase::Connect | Phase::Greeting => opening(reply),
-        Phase::Tls | Phase::Auth if reply.is_temporary() => Decision::defer(Class::Unreachable, Scope::Relay),
-        Phase::Tls | Phase::Auth => Decision::defer(Class::Configuration, Scope::Relay),
+        Phase::Tls | Phase::Auth if reply.is_temporary() => ReplyDecision::defer(Class::Unreachable, Scope::Relay),
+        Phase::Tls | Phase::Auth => ReplyDecision::defer(Class::Configuration, Scope::Relay),
         Phase::Mail | Phase::Rcpt | Phase::Data | Phase::Body | Phase::Final => transaction(phase, reply),
     }
 }
 
 /// A refusal before any transaction concerns the relay, not a recipient.
-fn opening(reply: &Reply) -> Decision {
+fn opening(reply: &Reply) -> ReplyDecision {
     if reply.is_temporary() {
-        return Decision::defer(Class::Throttled, Scope::Relay);
+        return ReplyDecision::defer(Class::Throttled, Scope::Relay);
     }
-    Decision::defer(Class::Configuration, Scope::Relay)
+    ReplyDecision::defer(Class::Configuration, Scope::Relay)
 }
 
-fn transaction(phase: Phase, reply: &Reply) -> Decision {
+fn transaction(phase: Phase, reply: &Reply) -> ReplyDecision {
     // The relay wants credentials or does not know us: ours to repair (RFC 4954 §6).
     let wants_credentials =
         matches!(reply.code, 530 | 534 | 535 | 538) || reply.enhanced.is_some_and(is_authentication);
     if wants_credentials && phase <= Phase::Data {
-        return Decision::defer(Class::Configuration, Scope::Relay);
+        return ReplyDecision::defer(Class::Configuration, Scope::Relay);
     }
     let class = meaning(reply.enhanced, &reply.text).unwrap_or_else(|| by_reply_code(reply.code)).class;
     if reply.is_temporary() { temporary(phase, reply, class) } else { permanent(phase, class) }
 }
 
-fn temporary(phase: Phase, reply: &Reply, class: Class) -> Decision {
+fn temporary(phase: Phase, reply: &Reply, class: Class) -> ReplyDecision {
     let class = match class {
         // "No such user" with a 4xx is a directory that is away, or a grey answer: not a fact yet.
         Class::Hard | Class::Inactive | Class::Content | Class::Policy => Class::Temporary,
@@ -130,22 +130,22 @@ fn temporary(phase: Phase, reply: &Reply, class: Class) -> Decision {
     };
     let scope = match (class, phase) {
         (Class::Throttled, _) => Scope::Domain,
-        _ if reply.code == 421 => Scope::Connection,
+        _ if reply.code == 421 => Scope::SmtpConnection,
         _ => Scope::Recipient,
     };
-    Decision::defer(class, scope)
+    ReplyDecision::defer(class, scope)
 }
 
-fn permanent(phase: Phase, class: Class) -> Decision {
+fn permanent(phase: Phase, class: Class) -> ReplyDecision {
     match class {
         // A full mailbox empties; some sites answer 552 for it (RFC 5321 §4.2.3 leaves the choice to them).
-        Class::MailboxFull => Decision::defer(Class::MailboxFull, Scope::Recipient),
-        Class::Throttled => Decision::defer(Class::Throttled, Scope::Domain),
-        Class::Configuration | Class::Unreachable => Decision::defer(Class::Configuration, Scope::Relay),
+        Class::MailboxFull => ReplyDecision::defer(Class::MailboxFull, Scope::Recipient),
+        Class::Throttled => ReplyDecision::defer(Class::Throttled, Scope::Domain),
+        Class::Configuration | Class::Unreachable => ReplyDecision::defer(Class::Configuration, Scope::Relay),
         // An answer to MAIL or DATA is not about the recipient, whatever its words.
-        Class::Hard if matches!(phase, Phase::Mail | Phase::Data) => Decision::fail(Class::Policy),
-        Class::Temporary => Decision::fail(Class::Policy),
-        class => Decision::fail(class),
+        Class::Hard if matches!(phase, Phase::Mail | Phase::Data) => ReplyDecision::fail(Class::Policy),
+        Class::Temporary => ReplyDecision::fail(Class::Policy),
+        class => ReplyDecision::fail(class),
     }
 }
 

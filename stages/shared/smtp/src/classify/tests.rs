@@ -8,12 +8,12 @@ use super::*;
 
 const SOFT: Scope = Scope::Recipient;
 
-fn fail(class: Class) -> Decision {
-    Decision::fail(class)
+fn fail(class: Class) -> ReplyDecision {
+    ReplyDecision::fail(class)
 }
 
-fn defer(class: Class, scope: Scope) -> Decision {
-    Decision::defer(class, scope)
+fn defer(class: Class, scope: Scope) -> ReplyDecision {
+    ReplyDecision::defer(class, scope)
 }
 
 #[rstest]
@@ -305,7 +305,7 @@ fn defer(class: Class, scope: Scope) -> Decision {
     Phase::Final,
     421,
     "4.3.0 mx.example.com shutting down",
-    defer(Class::Temporary, Scope::Connection)
+    defer(Class::Temporary, Scope::SmtpConnection)
 )]
 #[case::postfix_helo(
     Phase::Rcpt,
@@ -365,7 +365,7 @@ fn defer(class: Class, scope: Scope) -> Decision {
 #[case::bare_554(Phase::Final, 554, "Transaction failed", fail(Class::Policy))]
 #[case::bare_552(Phase::Final, 552, "", defer(Class::MailboxFull, SOFT))]
 #[case::bare_450(Phase::Rcpt, 450, "", defer(Class::Temporary, SOFT))]
-#[case::bare_421(Phase::Rcpt, 421, "", defer(Class::Temporary, Scope::Connection))]
+#[case::bare_421(Phase::Rcpt, 421, "", defer(Class::Temporary, Scope::SmtpConnection))]
 #[case::unknown_user_as_4xx(Phase::Rcpt, 450, "4.1.1 user unknown", defer(Class::Temporary, SOFT))]
 #[case::unknown_user_at_mail(Phase::Mail, 550, "5.1.1 user unknown", fail(Class::Policy))]
 // The relay and we
@@ -385,14 +385,17 @@ fn defer(class: Class, scope: Scope) -> Decision {
     "5.4.5 Daily user sending limit exceeded",
     defer(Class::Throttled, Scope::Domain)
 )]
-fn an_answer_means(#[case] phase: Phase, #[case] code: u16, #[case] text: &str, #[case] expected: Decision) {
+fn an_answer_means(#[case] phase: Phase, #[case] code: u16, #[case] text: &str, #[case] expected: ReplyDecision) {
     assert_eq!(classify_reply(phase, &Reply::new(code, text)), expected);
 }
 
 #[test]
 fn policy_never_suppresses_a_person_and_an_unknown_user_does() {
     let suppresses = |code, text| {
-        matches!(classify_reply(Phase::Rcpt, &Reply::new(code, text)).outcome, Outcome::Fail { suppress: true, .. })
+        matches!(
+            classify_reply(Phase::Rcpt, &Reply::new(code, text)).outcome,
+            ReplyOutcome::Fail { suppress: true, .. }
+        )
     };
     assert!(!suppresses(550, "5.7.1 rejected"));
     assert!(suppresses(550, "5.1.1 rejected"));
@@ -406,59 +409,71 @@ fn io_error() -> io::Error {
 #[rstest]
 #[case::relay_away(
     SmtpFailure::not_sent(Phase::Connect, Cause::Unreachable(io_error())),
-    Outcome::Defer(Class::Unreachable),
+    ReplyOutcome::Defer(Class::Unreachable),
     Scope::Relay
 )]
 #[case::silent_greeting(
     SmtpFailure::not_sent(Phase::Greeting, Cause::Timeout),
-    Outcome::Defer(Class::Unreachable),
+    ReplyOutcome::Defer(Class::Unreachable),
     Scope::Relay
 )]
 #[case::certificate(
     SmtpFailure::not_sent(Phase::Tls, Cause::Handshake(io_error())),
-    Outcome::Defer(Class::Configuration),
+    ReplyOutcome::Defer(Class::Configuration),
     Scope::Relay
 )]
 #[case::no_starttls(
     SmtpFailure::not_sent(Phase::Tls, Cause::TlsNotOffered),
-    Outcome::Defer(Class::Configuration),
+    ReplyOutcome::Defer(Class::Configuration),
     Scope::Relay
 )]
 #[case::no_auth(
     SmtpFailure::not_sent(Phase::Auth, Cause::AuthNotOffered),
-    Outcome::Defer(Class::Configuration),
+    ReplyOutcome::Defer(Class::Configuration),
     Scope::Relay
 )]
 #[case::lost_at_rcpt(
     SmtpFailure::not_sent(Phase::Rcpt, Cause::Closed),
-    Outcome::Defer(Class::Temporary),
-    Scope::Connection
+    ReplyOutcome::Defer(Class::Temporary),
+    Scope::SmtpConnection
 )]
 #[case::old_fence(
     SmtpFailure::not_sent(Phase::Body, Cause::FenceTooOld),
-    Outcome::Defer(Class::Temporary),
-    Scope::Connection
+    ReplyOutcome::Defer(Class::Temporary),
+    Scope::SmtpConnection
 )]
-#[case::lost_in_body(SmtpFailure::unknown(Phase::Body, Cause::Io(io_error())), Outcome::Unknown, Scope::Connection)]
-#[case::lost_after_dot(SmtpFailure::unknown(Phase::Final, Cause::Timeout), Outcome::Unknown, Scope::Connection)]
-#[case::international(SmtpFailure::not_sent(Phase::Mail, Cause::InternationalNotOffered), Outcome::Fail { class: Class::Policy, suppress: false }, Scope::Recipient)]
-#[case::too_large(SmtpFailure::not_sent(Phase::Mail, Cause::TooLarge), Outcome::Fail { class: Class::Content, suppress: false }, Scope::Recipient)]
-fn a_failure_without_an_answer_means(#[case] failure: SmtpFailure, #[case] outcome: Outcome, #[case] scope: Scope) {
-    assert_eq!(classify(&failure), Decision { outcome, scope });
+#[case::lost_in_body(
+    SmtpFailure::unknown(Phase::Body, Cause::Io(io_error())),
+    ReplyOutcome::Unknown,
+    Scope::SmtpConnection
+)]
+#[case::lost_after_dot(
+    SmtpFailure::unknown(Phase::Final, Cause::Timeout),
+    ReplyOutcome::Unknown,
+    Scope::SmtpConnection
+)]
+#[case::international(SmtpFailure::not_sent(Phase::Mail, Cause::InternationalNotOffered), ReplyOutcome::Fail { class: Class::Policy, suppress: false }, Scope::Recipient)]
+#[case::too_large(SmtpFailure::not_sent(Phase::Mail, Cause::TooLarge), ReplyOutcome::Fail { class: Class::Content, suppress: false }, Scope::Recipient)]
+fn a_failure_without_an_answer_means(
+    #[case] failure: SmtpFailure,
+    #[case] outcome: ReplyOutcome,
+    #[case] scope: Scope,
+) {
+    assert_eq!(classify(&failure), ReplyDecision { outcome, scope });
 }
 
 proptest! {
     #[test]
-    fn a_temporary_answer_never_fails_and_only_an_unknown_address_suppresses(code in 400u16..600, text in "[ -~]{0,60}") {
+    fn temporary_answers_never_fail_a_send(code in 400u16..600, text in "[ -~]{0,60}") {
         for phase in [Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Final] {
             let decision = classify_reply(phase, &Reply::new(code, &text));
             match decision.outcome {
-                Outcome::Defer(_) => {}
-                Outcome::Fail { class, suppress } => {
+                ReplyOutcome::Defer(_) => {}
+                ReplyOutcome::Fail { class, suppress } => {
                     prop_assert!(code >= 500);
                     prop_assert_eq!(suppress, class == Class::Hard);
                 }
-                Outcome::Sent | Outcome::Unknown => prop_assert!(false, "a negative answer is neither"),
+                ReplyOutcome::Sent | ReplyOutcome::Unknown => prop_assert!(false, "a negative answer is neither"),
             }
         }
     }

@@ -45,7 +45,7 @@ fn soon() -> Instant {
     Instant::now() + LONG
 }
 
-async fn deliver(pool: &Pool) -> Result<Accepted, SmtpFailure> {
+async fn deliver(pool: &Pool) -> Result<AcceptedMessage, SmtpFailure> {
     pool.open(&envelope()).await?.send("X-First: yes\r\n", &message(), soon()).await
 }
 
@@ -85,7 +85,7 @@ async fn connections_are_reused_last_in_first_out() {
 }
 
 #[tokio::test]
-async fn the_pool_never_holds_more_connections_than_it_may() {
+async fn the_pool_never_exceeds_its_connection_limit() {
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
     let sends = (0..64).map(|_| deliver(&pool));
@@ -167,7 +167,7 @@ async fn a_negative_answer_is_certainly_not_sent(#[case] script: Script, #[case]
 #[case::a_second_354(|_, _, e: &str| if e == "<dot>" { Act::Say("354 more") } else { Act::Usual })]
 #[case::closed_in_the_body(|_, _, e: &str| if e == "<body>" { Act::Close } else { Act::Usual })]
 #[tokio::test]
-async fn no_final_answer_after_the_body_began_is_unknown_and_the_connection_is_dropped(#[case] script: Script) {
+async fn a_missing_final_answer_is_unknown(#[case] script: Script) {
     let server = Server::start(script).await;
     let mut settings = settings(&server);
     settings.timeouts.last = SHORT;
@@ -199,7 +199,7 @@ async fn silence_before_the_body_is_a_timeout_and_certainly_not_sent(#[case] eve
 }
 
 #[tokio::test]
-async fn a_refused_recipient_leaves_a_connection_that_serves_on_after_rset() {
+async fn a_connection_is_reused_after_a_refused_recipient() {
     let script: Script =
         |_, messages, e| if messages == 0 && e.contains("<gone@") { Act::Say("550 5.1.1 no") } else { Act::Usual };
     let server = Server::start(script).await;
@@ -226,7 +226,7 @@ async fn a_server_that_wants_a_body_for_a_refused_recipient_gets_none() {
 }
 
 #[tokio::test]
-async fn an_abandoned_transaction_never_sends_a_body_and_closes_its_connection() {
+async fn an_abandoned_transaction_closes_its_connection() {
     let server = Server::start(|_, _, _: &str| Act::Usual).await;
     let pool = Pool::new(settings(&server)).unwrap();
     pool.open(&envelope()).await.unwrap().abandon();

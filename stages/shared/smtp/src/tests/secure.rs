@@ -78,7 +78,7 @@ async fn a_certificate_we_do_not_trust_ends_the_connection(#[case] name: &str, #
 }
 
 #[tokio::test]
-async fn required_tls_is_not_given_up_when_the_server_does_not_offer_it() {
+async fn required_tls_fails_without_an_offer() {
     let (tls, ca) = authority("127.0.0.1");
     let server = server(NO_STARTTLS, &tls, false, |_, _, _: &str| Act::Usual).await;
     let failure = deliver(&Pool::new(secure_settings(&server, "smtp://HOST?tls=required", Some(&ca))).unwrap())
@@ -120,7 +120,7 @@ async fn credentials_are_presented_inside_tls(#[case] auth: &str, #[case] line: 
 }
 
 #[tokio::test]
-async fn credentials_never_leave_in_clear_unless_the_operator_said_none() {
+async fn credentials_leave_in_clear_only_with_tls_none() {
     let (tls, ca) = authority("127.0.0.1");
     let server = server(NO_STARTTLS, &tls, false, |_, _, _: &str| Act::Usual).await;
     let careful = secure_settings(&server, "smtp://user:pass@HOST?tls=opportunistic", Some(&ca));

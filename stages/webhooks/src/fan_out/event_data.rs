@@ -1,4 +1,4 @@
-//! From rows to the words of events. Pure: the same row says the same at any time, so a replay's body is the first one's.
+//! Builds an event's data from a row. Pure: the same row gives the same data at any time, so a replayed body equals the first one.
 
 use chrono::{DateTime, Utc};
 use schemas::{
@@ -8,18 +8,18 @@ use schemas::{
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-/// What is known of a fact about a send, beside the mail.
+/// A fact about a send, without the mail's data.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fact<'a> {
+pub(super) struct SendFact<'a> {
     pub fact_type: &'a str,
-    /// The way out that took the mail.
+    /// The provider that accepted the mail.
     pub provider: Option<&'a str>,
-    /// The first open or click of this mail.
+    /// True for the first open or click of the mail.
     pub is_first: bool,
     pub detail: &'a Value,
 }
 
-/// Whether an open or click is the first of its mail, as far as is known when it is told.
+/// True if an open or click is the first of its mail, as far as the ledger knows when the event is emitted.
 pub(super) fn is_first(
     fact_type: &str,
     occurred_at: DateTime<Utc>,
@@ -39,8 +39,8 @@ fn delivers_at_once(provider: Option<&str>) -> bool {
     provider.is_none_or(schemas::events::delivers_at_once)
 }
 
-/// The types a fact is told as; none for what is nobody else's business.
-pub(super) fn types_of(fact: &Fact<'_>) -> Vec<EventType> {
+/// The event types of a fact; none for internal facts.
+pub(super) fn event_types(fact: &SendFact<'_>) -> Vec<EventType> {
     match fact.fact_type {
         "sent" if delivers_at_once(fact.provider) => vec![EventType::EmailSent, EventType::EmailDelivered],
         "sent" => vec![EventType::EmailSent],
@@ -61,8 +61,8 @@ pub(super) fn types_of(fact: &Fact<'_>) -> Vec<EventType> {
     }
 }
 
-/// The particulars of a fact about a mail, told as this type.
-pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) -> EventData {
+/// The data of an event of this type for a fact about a mail.
+pub(super) fn event_data(event_type: EventType, fact: &SendFact<'_>, mail: MailData) -> EventData {
     let mut data = EventData { mail: Some(mail), ..EventData::default() };
     let detail = Detail(fact.detail);
     match event_type {
@@ -105,7 +105,7 @@ pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) ->
                 Some(ReplyData { message_id: detail.text("message_id"), is_automatic: detail.flag("automatic") });
         }
         EventType::EmailFailed | EventType::EmailSuppressed => data.reason = detail.text("reason"),
-        // No facts about a mail.
+        // These types are not about a mail.
         EventType::SequenceCompleted
         | EventType::EnrollmentExited
         | EventType::EnrollmentFailed
@@ -122,7 +122,7 @@ pub(super) fn data_of(event_type: EventType, fact: &Fact<'_>, mail: MailData) ->
     data
 }
 
-/// What an unsubscribing recipient left: a topic, or all marketing.
+/// What a recipient unsubscribed from: a topic, or all marketing.
 fn scope_of(detail: &Detail<'_>) -> String {
     detail.text("topic").unwrap_or_else(|| "marketing".to_owned())
 }
@@ -234,8 +234,8 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    fn fact<'a>(fact_type: &'a str, provider: Option<&'a str>, detail: &'a Value) -> Fact<'a> {
-        Fact { fact_type, provider, is_first: true, detail }
+    fn fact<'a>(fact_type: &'a str, provider: Option<&'a str>, detail: &'a Value) -> SendFact<'a> {
+        SendFact { fact_type, provider, is_first: true, detail }
     }
 
     #[rstest]
@@ -260,19 +260,19 @@ mod tests {
     #[case::put_off("deferred", Some("smtp"), json!({}), &[])]
     #[case::in_doubt("unknown", Some("smtp"), json!({}), &[])]
     #[case::back_in_the_inbox("not_spam", None, json!({}), &[])]
-    fn each_fact_is_told_as_its_types(
+    fn each_fact_has_its_event_types(
         #[case] fact_type: &str,
         #[case] provider: Option<&str>,
         #[case] detail: Value,
         #[case] expected: &[&str],
     ) {
         let types: Vec<&str> =
-            types_of(&fact(fact_type, provider, &detail)).into_iter().map(EventType::as_str).collect();
+            event_types(&fact(fact_type, provider, &detail)).into_iter().map(EventType::as_str).collect();
         assert_eq!(types, expected);
     }
 
     #[test]
-    fn a_bounce_says_its_class_and_whether_the_address_is_suppressed() {
+    fn a_bounce_event_has_its_class_and_suppression() {
         let detail = json!({"reason": "hard", "smtp_code": 550, "enhanced_code": "5.1.1", "response": "no such user"});
         let hard = bounce_of(&Detail(&detail));
         assert_eq!((hard.class, hard.smtp_code, hard.suppressed), (BounceClass::Hard, Some(550), true));
@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_says_what_he_leaves() {
+    fn an_unsubscribe_event_names_its_scope() {
         assert_eq!(scope_of(&Detail(&json!({"method": "one_click"}))), "marketing");
         assert_eq!(scope_of(&Detail(&json!({"method": "preferences", "topic": "t-1"}))), "t-1");
     }
 
     #[test]
-    fn a_notice_names_what_it_is_about_and_its_writer_has_the_last_word() {
+    fn a_notices_own_data_overrides_its_subject() {
         let (campaign, contact) = (Uuid::now_v7(), Uuid::now_v7());
         let data = of_notice(EventType::CampaignSent, Some(campaign), None, None, json!({"name": "May"}));
         assert_eq!(Value::Object(data.other), json!({"campaign_id": campaign, "name": "May"}));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_open_is_the_one_that_the_ledger_has_as_first() {
+    fn the_first_open_is_the_one_in_the_ledger() {
         let (early, late) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(1));
         assert!(is_first("opened", early, Some(early), None));
         assert!(!is_first("opened", late, Some(early), None));

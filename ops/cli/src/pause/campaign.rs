@@ -1,4 +1,4 @@
-//! Pausing campaigns: what the API's pause does, and its owner is told.
+//! Pauses campaigns as the API does, and notifies the owner.
 
 use anyhow::{Context, bail};
 use ingress::routes::campaigns::{self, HoldRefused};
@@ -6,12 +6,12 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{operator, seek, who::Act};
+use crate::{find_tenant, invocation::AuditEntry, operator};
 
-/// Pauses a campaign, or lets it go on. When a pause returns, nothing of it is fenced any more.
-pub(super) async fn hold(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&str>) -> anyhow::Result<()> {
+/// Pauses or resumes a campaign. After a pause has returned, no send of the campaign is fenced.
+pub(super) async fn set_paused(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    let tenant = seek::campaign(&mut tx, id).await?.context("no such campaign")?;
+    let tenant = find_tenant::of_campaign(&mut tx, id).await?.context("no such campaign")?;
     let was = match campaigns::hold(&mut tx, tenant, id, paused).await {
         Ok(was) => was,
         Err(HoldRefused::NotFound) => bail!("no such campaign"),
@@ -27,13 +27,13 @@ pub(super) async fn hold(pool: &PgPool, id: Uuid, paused: bool, reason: Option<&
         (false, true) => "paused",
         (false, false) => "resumed",
     };
-    // A pause under this name becomes the event its owner hears; what operators tell each other is not in its detail.
+    // A pause under this name becomes an event for the owner, so the operator's reason is not in its detail.
     let action = if paused && !was { "campaign.paused" } else { "campaign.pause" };
     let detail = Some(json!({"paused": paused, "reason": "operator"}));
-    Act { tenant: Some(tenant), action, subject: &subject, reason, outcome: Some(outcome), detail }
+    AuditEntry { tenant: Some(tenant), action, subject: &subject, reason, outcome: Some(outcome), detail }
         .audit(&mut tx)
         .await?;
     tx.commit().await?;
-    operator::say(&json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), outcome);
+    operator::print_result(&json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), outcome);
     Ok(())
 }

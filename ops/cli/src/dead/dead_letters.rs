@@ -1,4 +1,4 @@
-//! Finding dead letters, and what is said of one.
+//! Reads, replays and removes dead letters.
 
 use anyhow::{Context, bail};
 use async_nats::jetstream::{self, message::StreamMessage, stream::DirectGetErrorKind};
@@ -8,22 +8,22 @@ use schemas::subjects::{self, header, stream};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Filter;
+use super::DeadLetterFilter;
 
 /// The dead letters of a bus.
-pub(super) struct Letters<'a> {
+pub(super) struct DeadLetters<'a> {
     bus: &'a Bus,
-    /// None before a stage has made it: nothing was set aside yet.
+    /// `None` before the stream exists: there are no dead letters yet.
     stream: Option<jetstream::stream::Stream>,
 }
 
-impl<'a> Letters<'a> {
+impl<'a> DeadLetters<'a> {
     pub(super) async fn open(bus: &'a Bus) -> anyhow::Result<Self> {
         Ok(Self { bus, stream: bus.stream(stream::DEAD).await? })
     }
 
-    /// The letters that fit, oldest first, at most `limit`. The server passes over what was dropped.
-    pub(super) async fn select(&self, filter: &Filter, limit: usize) -> anyhow::Result<Vec<StreamMessage>> {
+    /// The dead letters that match, oldest first, at most `limit`. The server skips removed ones.
+    pub(super) async fn select(&self, filter: &DeadLetterFilter, limit: usize) -> anyhow::Result<Vec<StreamMessage>> {
         let Some(stream) = &self.stream else { return Ok(Vec::new()) };
         let subject = self.bus.prefixed(&subjects::dead(filter.stage.as_deref().unwrap_or("*")));
         let last = stream.get_info().await?.state.last_sequence;
@@ -57,7 +57,7 @@ impl<'a> Letters<'a> {
         Ok(())
     }
 
-    /// Publishes it once more to the subject it came from.
+    /// Publishes a dead letter again to the subject it came from.
     pub(super) async fn replay(&self, letter: &StreamMessage) -> anyhow::Result<()> {
         let subject = text(letter, header::DEAD_SUBJECT);
         if subject.is_empty() {
@@ -74,7 +74,7 @@ impl<'a> Letters<'a> {
     }
 }
 
-impl Filter {
+impl DeadLetterFilter {
     fn fits(&self, letter: &StreamMessage, now: DateTime<Utc>) -> bool {
         let age = now - at(letter);
         let longer_than = |wanted: std::time::Duration| TimeDelta::from_std(wanted).is_ok_and(|wanted| age > wanted);
@@ -86,7 +86,7 @@ impl Filter {
     }
 }
 
-/// What is said of a letter.
+/// A dead letter as JSON.
 pub(super) fn record(letter: &StreamMessage) -> Value {
     let fields = text(letter, header::DEAD_FIELDS);
     json!({
@@ -112,7 +112,7 @@ fn at(letter: &StreamMessage) -> DateTime<Utc> {
     DateTime::from_timestamp(letter.time.unix_timestamp(), letter.time.nanosecond()).unwrap_or_default()
 }
 
-/// The tenant its body names, where it names one.
+/// The tenant that the body names, if any.
 fn tenant_of(letter: &StreamMessage) -> Option<Uuid> {
     let body: Value = serde_json::from_slice(&letter.payload).ok()?;
     body["tenant_id"].as_str().or_else(|| body["engine_tenant_id"].as_str())?.parse().ok()

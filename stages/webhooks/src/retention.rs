@@ -1,4 +1,4 @@
-//! Keeping the tables short: what waited for a disabled subscription is dead, and what is old goes.
+//! Sweeps that keep the webhook tables small: end deliveries of disabled subscriptions, delete expired rows, measure the queue.
 
 use std::time::Duration;
 
@@ -9,46 +9,46 @@ use sqlx::PgPool;
 
 /// Rows changed in one transaction.
 const SLICE: i64 = 2_000;
-const BURY_EVERY: Duration = Duration::from_secs(2);
-const FORGET_EVERY: Duration = Duration::from_secs(5 * 60);
-const MEASURE_EVERY: Duration = Duration::from_secs(5);
+const END_INTERVAL: Duration = Duration::from_secs(2);
+const PURGE_INTERVAL: Duration = Duration::from_secs(5 * 60);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Deliveries that waited for subscriptions which are disabled.
-pub(crate) struct Bury(pub PreparedPool);
+/// The sweep that ends waiting deliveries of disabled subscriptions.
+pub(crate) struct EndDisabledDeliveries(pub PreparedPool);
 
 #[async_trait]
-impl Sweep for Bury {
+impl Sweep for EndDisabledDeliveries {
     fn name(&self) -> &'static str {
-        "bury"
+        "end_disabled_deliveries"
     }
 
     fn interval(&self) -> Duration {
-        BURY_EVERY
+        END_INTERVAL
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        let buried = sqlx::query_file!("queries/bury.sql", SLICE).fetch_one(&mut *tx).await?.count;
+        let ended = sqlx::query_file!("queries/end_disabled_deliveries.sql", SLICE).fetch_one(&mut *tx).await?.count;
         tx.commit().await?;
-        Ok(u64::try_from(buried).unwrap_or(0))
+        Ok(u64::try_from(ended).unwrap_or(0))
     }
 }
 
-/// Bodies, deliveries and replays of long ago; totals and leases that nobody asks for any more. What is held for a paused
-/// subscription stays until it is resumed or deleted.
-pub(crate) struct Forget {
+/// The sweep that deletes expired event bodies, deliveries, replays, totals and leases. Deliveries of a paused subscription stay
+/// until it is resumed or deleted.
+pub(crate) struct PurgeExpired {
     pub pool: PgPool,
     pub keep: Duration,
 }
 
 #[async_trait]
-impl Sweep for Forget {
+impl Sweep for PurgeExpired {
     fn name(&self) -> &'static str {
-        "forget"
+        "purge_expired"
     }
 
     fn interval(&self) -> Duration {
-        FORGET_EVERY
+        PURGE_INTERVAL
     }
 
     fn stops_when_paused(&self) -> bool {
@@ -57,7 +57,7 @@ impl Sweep for Forget {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let keep = self.keep.as_secs_f64();
-        let gone = sqlx::query_file!("queries/forget.sql", keep, SLICE).fetch_one(&self.pool).await?.gone;
+        let gone = sqlx::query_file!("queries/purge_expired.sql", keep, SLICE).fetch_one(&self.pool).await?.gone;
         sqlx::query!(
             "delete from webhook_replays where ctid = any(array(
                  select ctid from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1) limit $2))",
@@ -84,17 +84,17 @@ impl Sweep for Forget {
     }
 }
 
-/// What waits, over all processes, as gauges.
-pub(crate) struct Measure(pub PgPool);
+/// The sweep that sets the gauges of waiting deliveries, over all processes.
+pub(crate) struct MeasureQueue(pub PgPool);
 
 #[async_trait]
-impl Sweep for Measure {
+impl Sweep for MeasureQueue {
     fn name(&self) -> &'static str {
-        "measure"
+        "measure_queue"
     }
 
     fn interval(&self) -> Duration {
-        MEASURE_EVERY
+        MEASURE_INTERVAL
     }
 
     fn stops_when_paused(&self) -> bool {
@@ -121,10 +121,10 @@ mod tests {
     use stage_rig::Rig;
     use uuid::Uuid;
 
-    use super::Forget;
+    use super::PurgeExpired;
 
     #[tokio::test]
-    async fn what_is_held_for_a_paused_subscription_is_kept_with_its_body() {
+    async fn a_paused_subscriptions_deliveries_keep_their_bodies() {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
         for status in ["paused", "active"] {
@@ -151,8 +151,8 @@ mod tests {
             .await
             .unwrap();
         }
-        let forget = Forget { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
-        while forget.sweep().await.unwrap() > 0 {}
+        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
+        while purge.sweep().await.unwrap() > 0 {}
         let counts = async || {
             (
                 rig.number("select count(*) from webhook_deliveries").await,
@@ -161,7 +161,7 @@ mod tests {
         };
         assert_eq!(counts().await, (3, 3), "the other subscription's are gone");
         sqlx::query("update webhook_subscriptions set status = 'active'").execute(&rig.pool).await.unwrap();
-        while forget.sweep().await.unwrap() > 0 {}
+        while purge.sweep().await.unwrap() > 0 {}
         assert_eq!(counts().await, (0, 0));
     }
 }

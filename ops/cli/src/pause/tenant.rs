@@ -6,30 +6,37 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    invocation::{self, AuditEntry},
     operator,
-    who::{self, Act},
 };
 
 /// Pauses a tenant; when this returns, nothing of it is fenced any more.
 pub(super) async fn pause(pool: &PgPool, id: Uuid, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
-    close_gate(&mut tx, id).await?;
+    block_fences(&mut tx, id).await?;
     let was = lock(&mut tx, id).await?;
     if !was {
         sqlx::query!(
             "update tenants set paused_at = now(), pause_actor = $2, pause_reason = $3, resuming = false, updated_at = now() where id = $1",
             id,
-            who::actor(),
+            invocation::actor(),
             reason,
         )
         .execute(&mut *tx)
         .await?;
     }
     let (subject, outcome) = (id.to_string(), Some(if was { "was paused already" } else { "paused" }));
-    let act = Act { tenant: Some(id), action: "tenant.pause", subject: &subject, reason, outcome, ..Act::default() };
-    act.audit(&mut tx).await?;
+    let entry = AuditEntry {
+        tenant: Some(id),
+        action: "tenant.pause",
+        subject: &subject,
+        reason,
+        outcome,
+        ..AuditEntry::default()
+    };
+    entry.audit(&mut tx).await?;
     tx.commit().await?;
-    operator::say(&json!({"tenant": id, "paused": true, "was_paused": was}), outcome.unwrap_or_default());
+    operator::print_result(&json!({"tenant": id, "paused": true, "was_paused": was}), outcome.unwrap_or_default());
     Ok(())
 }
 
@@ -46,10 +53,17 @@ pub(super) async fn resume(pool: &PgPool, id: Uuid, reason: Option<&str>) -> any
         .await?;
     }
     let (subject, outcome) = (id.to_string(), Some(if was { "resumed" } else { "was not paused" }));
-    let act = Act { tenant: Some(id), action: "tenant.resume", subject: &subject, reason, outcome, ..Act::default() };
-    act.audit(&mut tx).await?;
+    let entry = AuditEntry {
+        tenant: Some(id),
+        action: "tenant.resume",
+        subject: &subject,
+        reason,
+        outcome,
+        ..AuditEntry::default()
+    };
+    entry.audit(&mut tx).await?;
     tx.commit().await?;
-    operator::say(&json!({"tenant": id, "paused": false, "was_paused": was}), outcome.unwrap_or_default());
+    operator::print_result(&json!({"tenant": id, "paused": false, "was_paused": was}), outcome.unwrap_or_default());
     Ok(())
 }
 
@@ -63,6 +77,6 @@ async fn lock(db: &mut PgConnection, id: Uuid) -> anyhow::Result<bool> {
 
 /// Waits for the fences of a tenant that have looked, and lets none look before this transaction is committed. To be called before
 /// the tenant's row is locked: a fence may wait for that.
-pub async fn close_gate(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+pub async fn block_fences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
 }

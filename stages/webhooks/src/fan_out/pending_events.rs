@@ -1,4 +1,4 @@
-//! What is told, as it is read from the ledger: rows become [`Told`], the same for everybody.
+//! Reads the events to emit from the ledger: rows become [`PendingEvent`], which is independent of the product.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,32 +10,32 @@ use uuid::Uuid;
 
 use ledger::outbox::{EventKeys, Keys};
 
-use super::particulars;
+use super::event_data;
 
-/// Something to tell, before it is said to whom.
+/// An event to emit, before it is composed for each product.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct PendingEvent {
     pub tenant_id: Uuid,
     /// The event's id.
     pub id: Uuid,
     pub event_type: EventType,
     pub occurred_at: DateTime<Utc>,
     pub recorded_at: DateTime<Utc>,
-    /// Whom it is about: erased with him.
+    /// The contact it is about; the event is erased with the contact.
     pub contact_id: Option<Uuid>,
     /// The send, campaign, domain … it is about.
     pub subject_id: Option<Uuid>,
-    /// Only this product hears of it.
+    /// Set if only this product receives it.
     pub product: Option<String>,
-    /// Only this subscription hears of it: a test.
+    /// Set for a test event: only this subscription receives it.
     pub subscription: Option<Uuid>,
     /// The trace of the mail it is about.
     pub trace: Option<TraceContext>,
     pub data: EventData,
 }
 
-/// What the mails of a batch have in common.
-struct Batch {
+/// The data that the mails of a batch share.
+struct BatchData {
     kind: MessageKind,
     variant: Option<String>,
     subject: Option<String>,
@@ -45,8 +45,8 @@ struct Batch {
     trace: Option<TraceContext>,
 }
 
-/// Facts about sends.
-pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<Vec<Told>> {
+/// Reads the events of facts about sends.
+pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<Vec<PendingEvent>> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -54,7 +54,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
     let rows = sqlx::query_file!("queries/load_facts.sql", &keys.tenants, &keys.sends, &keys.ids, &keys.months)
         .fetch_all(db)
         .await?;
-    let mut told = Vec::with_capacity(rows.len());
+    let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
         let Some(batch) = batches.get(&(row.tenant_id, SendId(row.send_id).batch())) else { continue };
         let mail = MailData {
@@ -73,14 +73,14 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
             subject: batch.subject.clone(),
             sender_email: batch.sender_email.clone(),
         };
-        let fact = particulars::Fact {
+        let fact = event_data::SendFact {
             fact_type: &row.fact_type,
             provider: row.provider.as_deref(),
-            is_first: particulars::is_first(&row.fact_type, row.occurred_at, row.opened_at, row.clicked_at),
+            is_first: event_data::is_first(&row.fact_type, row.occurred_at, row.opened_at, row.clicked_at),
             detail: &row.detail,
         };
-        for event_type in particulars::types_of(&fact) {
-            told.push(Told {
+        for event_type in event_data::event_types(&fact) {
+            pending.push(PendingEvent {
                 tenant_id: row.tenant_id,
                 id: schemas::Event::id_of(row.id, event_type),
                 event_type,
@@ -91,20 +91,20 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> sqlx::R
                 product: None,
                 subscription: None,
                 trace: batch.trace.clone(),
-                data: particulars::data_of(event_type, &fact, mail.clone()),
+                data: event_data::event_data(event_type, &fact, mail.clone()),
             });
         }
     }
-    Ok(told)
+    Ok(pending)
 }
 
-async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<HashMap<(Uuid, Uuid), Batch>> {
+async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<HashMap<(Uuid, Uuid), BatchData>> {
     let wanted: BTreeSet<(Uuid, Uuid)> =
         keys.tenants.iter().zip(&keys.sends).map(|(tenant, send)| (*tenant, SendId(*send).batch())).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = wanted.into_iter().unzip();
     let rows = sqlx::query_file!("queries/load_batches.sql", &tenants, &ids).fetch_all(db).await?;
     let batch = rows.into_iter().map(|row| {
-        let batch = Batch {
+        let batch = BatchData {
             kind: row.kind,
             variant: row.variant,
             subject: row.subject,
@@ -118,20 +118,20 @@ async fn load_batches(db: &mut PgConnection, keys: &EventKeys) -> sqlx::Result<H
     Ok(batch.collect())
 }
 
-/// Notices. One of a type that this version does not know is not told: a newer process wrote it, and a newer one tells it.
-pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Result<Vec<Told>> {
+/// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it.
+pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Result<Vec<PendingEvent>> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
     let rows = sqlx::query_file!("queries/load_notices.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
-    let mut told = Vec::with_capacity(rows.len());
+    let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
         let Some(event_type) = EventType::parse(&row.notice_type) else {
-            tracing::warn!(notice_id = %row.id, "a notice of an unknown type is not told");
+            tracing::warn!(notice_id = %row.id, "a notice of an unknown type is not emitted");
             continue;
         };
         let is_test = event_type == EventType::WebhookTest;
-        told.push(Told {
+        pending.push(PendingEvent {
             tenant_id: row.tenant_id,
             id: row.id,
             event_type,
@@ -142,19 +142,19 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> sqlx::Resu
             product: row.product,
             subscription: row.subject_id.filter(|_| is_test),
             trace: None,
-            data: particulars::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data),
+            data: event_data::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data),
         });
     }
-    Ok(told)
+    Ok(pending)
 }
 
-/// Contacts that were created.
-pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> sqlx::Result<Vec<Told>> {
+/// Reads the events of created contacts.
+pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> sqlx::Result<Vec<PendingEvent>> {
     if keys.ids.is_empty() {
         return Ok(Vec::new());
     }
     let rows = sqlx::query_file!("queries/load_contacts.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
-    let told = rows.into_iter().map(|row| Told {
+    let pending = rows.into_iter().map(|row| PendingEvent {
         tenant_id: row.tenant_id,
         id: schemas::Event::id_of(row.id, EventType::ContactCreated),
         event_type: EventType::ContactCreated,
@@ -165,7 +165,7 @@ pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> sqlx::Res
         product: None,
         subscription: None,
         trace: None,
-        data: particulars::of_contact(row.id, row.address, row.first_name, row.last_name, row.source),
+        data: event_data::of_contact(row.id, row.address, row.first_name, row.last_name, row.source),
     });
-    Ok(told.collect())
+    Ok(pending.collect())
 }

@@ -1,4 +1,4 @@
-//! Waiting until a paused stage has nothing in hand.
+//! Waits until a paused stage has no unfinished work.
 
 use std::{
     process::ExitCode,
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{operator, progress, who};
+use crate::{invocation, operator, progress};
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A process not heard of for so long is gone, and what it had in hand comes again.
-const SILENT_SECONDS: i32 = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// A process without a heartbeat for this time is gone, and its work is redelivered.
+const PROCESS_LIFE_SECONDS: i32 = 20;
 
 /// A process of the stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,50 +27,50 @@ struct ProcessRow {
     in_hand: i32,
 }
 
-/// Waits until every process that runs the stage says that it is paused and has nothing in hand; then reports.
+/// Waits until every process that runs the stage is paused and has no unfinished work; then prints the result.
 pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duration) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let bar = progress::spinner("draining");
     let (processes, is_drained) = loop {
-        let processes = look(pool, stage).await?;
+        let processes = read_processes(pool, stage).await?;
         let is_drained = processes.iter().all(|process| process.is_paused && process.in_hand == 0);
         if is_drained || started.elapsed() >= at_most {
             break (processes, is_drained);
         }
         let in_hand: i32 = processes.iter().map(|process| process.in_hand).sum();
         bar.set_message(format!("{in_hand} in hand in {} process(es)", processes.len()));
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     bar.finish_and_clear();
-    let waiting = waiting(bus, stage).await;
+    let waiting = waiting_messages(bus, stage).await;
     let took = started.elapsed().as_millis() as u64;
-    if who::wants_json() {
-        let processes: Vec<Value> = processes.iter().map(record).collect();
+    if invocation::wants_json() {
+        let processes: Vec<Value> = processes.iter().map(process_record).collect();
         println!(
             "{}",
             json!({"stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting, "processes": processes})
         );
     } else {
         operator::print(
-            &processes.iter().map(record).collect::<Vec<_>>(),
+            &processes.iter().map(process_record).collect::<Vec<_>>(),
             &["process", "process_id", "paused", "in_hand"],
         );
         let backlog =
-            waiting.map_or_else(|| "NATS is away".to_owned(), |count| format!("{count} message(s) wait for it"));
+            waiting.map_or_else(|| "NATS is unavailable".to_owned(), |count| format!("{count} message(s) wait for it"));
         let state = if is_drained { "drained" } else { "not drained in time" };
         println!("\n{stage}: {state}; {backlog}. It stays paused until `postrider resume stage {stage}`.");
     }
     Ok(if is_drained { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn record(process: &ProcessRow) -> Value {
+fn process_record(process: &ProcessRow) -> Value {
     json!({
         "process": process.name, "process_id": process.process_id, "paused": process.is_paused, "in_hand": process.in_hand,
     })
 }
 
-/// What living processes said since the pause.
-async fn look(pool: &PgPool, stage: &str) -> sqlx::Result<Vec<ProcessRow>> {
+/// The heartbeats of running processes since the pause.
+async fn read_processes(pool: &PgPool, stage: &str) -> sqlx::Result<Vec<ProcessRow>> {
     sqlx::query_as!(
         ProcessRow,
         r#"select h.process_id, h.name, h.paused and h.seen_at >= p.paused_at as "is_paused!", h.in_hand
@@ -79,14 +79,14 @@ async fn look(pool: &PgPool, stage: &str) -> sqlx::Result<Vec<ProcessRow>> {
            where h.stage = $1 and h.seen_at > now() - make_interval(secs => $2)
            order by h.process_id"#,
         stage,
-        f64::from(SILENT_SECONDS),
+        f64::from(PROCESS_LIFE_SECONDS),
     )
     .fetch_all(pool)
     .await
 }
 
-/// Messages that wait for the stage, over its consumers. `None`: nobody can say.
-async fn waiting(bus: &Bus, stage: &str) -> Option<u64> {
+/// The messages that wait for the stage, over all its consumers. `None`: NATS does not answer.
+async fn waiting_messages(bus: &Bus, stage: &str) -> Option<u64> {
     let asked = async {
         let mut waiting = 0;
         for spec in STREAMS {

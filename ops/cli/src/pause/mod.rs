@@ -1,5 +1,5 @@
-//! `postrider pause|resume|drain`: what is held back, by whom and why. All of it stands in the ledger: it holds at once, survives
-//! restarts and works while NATS is away; the nudge on the bus only makes it known sooner.
+//! `postrider pause|resume|drain`: pause switches with operator and reason. They are stored in the ledger: they take effect at
+//! once, survive restarts and work without NATS. The notification on the bus only makes a change known sooner.
 
 mod campaign;
 mod drain;
@@ -20,156 +20,156 @@ use crate::{
     process::StageName,
 };
 
-/// How long a nudge may take. Nobody waits for NATS to come back: processes look for themselves.
-const NUDGE_MAX: Duration = Duration::from_secs(1);
+/// Timeout of the notification. The command does not wait for NATS to return: processes read the switches themselves.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where what is held back stands, and why it is.
+/// Options that these commands share.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Place {
+pub struct PauseOptions {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
     bus: BusArgs,
-    /// Why: for the audit log, and for who finds it paused.
+    /// The reason, for the audit log and the list of paused things.
     #[arg(long, global = true, value_name = "WHY")]
     reason: Option<String>,
 }
 
-impl Place {
+impl PauseOptions {
     fn reason(&self) -> Option<&str> {
-        self.reason.as_deref().or(crate::who::because())
+        self.reason.as_deref().or(crate::invocation::because())
     }
 }
 
-/// Holds something back until it is resumed.
+/// Pauses something until it is resumed.
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
     #[command(flatten)]
-    place: Place,
+    options: PauseOptions,
     #[command(subcommand)]
     what: Pause,
 }
 
 #[derive(Debug, Subcommand)]
 enum Pause {
-    /// Stages start nothing more, and finish what they have in hand. Their work waits in the ledger and on the bus.
+    /// Stages start no more work, and finish the work they have begun. New work waits in the ledger and on the bus.
     Stage {
-        /// Which.
+        /// The stages.
         #[arg(required = true)]
         names: Vec<StageName>,
     },
-    /// Nothing of a tenant is mailed once this has answered. Its requests are accepted, and wait.
+    /// No mail of the tenant leaves after this command has returned. Its requests are accepted, and wait.
     Tenant {
         /// The engine tenant.
         id: Uuid,
     },
-    /// The campaign rests, as when its owner pauses it; he is told (`campaign.paused`).
+    /// Pauses a campaign as its owner can. The owner receives the event `campaign.paused`.
     Campaign {
         /// The campaign.
         id: Uuid,
     },
-    /// What is paused now.
+    /// Lists what is paused now.
     List,
 }
 
-/// Lets something go on that was paused.
+/// Resumes something that was paused.
 #[derive(Debug, clap::Args)]
 pub struct ResumeArgs {
     #[command(flatten)]
-    place: Place,
+    options: PauseOptions,
     #[command(subcommand)]
     what: Resume,
 }
 
 #[derive(Debug, Subcommand)]
 enum Resume {
-    /// Stages go on.
+    /// Resumes stages.
     Stage {
-        /// Which.
+        /// The stages.
         #[arg(required_unless_present = "all")]
         names: Vec<StageName>,
-        /// Every stage that is paused. A held ledger stays held: see `postrider restore release`.
+        /// Every paused stage. A paused ledger stays paused: see `postrider restore release`.
         #[arg(long, conflicts_with = "names")]
         all: bool,
     },
-    /// A tenant's mail goes on, what waited first.
+    /// Resumes a tenant's mail, waiting mail first.
     Tenant {
         /// The engine tenant.
         id: Uuid,
     },
-    /// The campaign goes on, as when its owner resumes it.
+    /// Resumes a campaign as its owner can.
     Campaign {
         /// The campaign.
         id: Uuid,
     },
 }
 
-/// Pauses a stage and waits until its processes have finished what they had in hand.
+/// Pauses a stage and waits until its processes have finished their work.
 #[derive(Debug, clap::Args)]
 pub struct DrainArgs {
     #[command(flatten)]
-    place: Place,
-    /// Which stage.
+    options: PauseOptions,
+    /// The stage.
     stage: StageName,
-    /// How long to wait; then it is said what is still in hand, and the command ends with 1.
+    /// How long to wait. After it the command prints the unfinished work and ends with status 1.
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
     wait: Duration,
 }
 
 pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
-    let (pool, place) = (args.place.database.pool()?, args.place);
+    let (pool, options) = (args.options.database.pool()?, args.options);
     match args.what {
         Pause::Stage { names } => {
             let stages: Vec<&str> = names.into_iter().map(StageName::name).collect();
-            stage::pause(&pool, &stages, place.reason()).await?;
-            nudge(&place.bus.connect().await?).await;
+            stage::pause(&pool, &stages, options.reason()).await?;
+            notify_processes(&options.bus.connect().await?).await;
             stage::list(&pool, &stages).await
         }
-        Pause::Tenant { id } => tenant::pause(&pool, id, place.reason()).await,
-        Pause::Campaign { id } => campaign::hold(&pool, id, true, place.reason()).await,
+        Pause::Tenant { id } => tenant::pause(&pool, id, options.reason()).await,
+        Pause::Campaign { id } => campaign::set_paused(&pool, id, true, options.reason()).await,
         Pause::List => list(&pool).await,
     }
 }
 
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    let (pool, place) = (args.place.database.pool()?, args.place);
+    let (pool, options) = (args.options.database.pool()?, args.options);
     match args.what {
         Resume::Stage { names, all } => {
             let stages: Vec<&str> = match all {
                 true => runtime::pause_switches::STAGES.to_vec(),
                 false => names.into_iter().map(StageName::name).collect(),
             };
-            stage::resume(&pool, &stages, all, place.reason()).await?;
-            nudge(&place.bus.connect().await?).await;
+            stage::resume(&pool, &stages, all, options.reason()).await?;
+            notify_processes(&options.bus.connect().await?).await;
             stage::list(&pool, &stages).await
         }
-        Resume::Tenant { id } => tenant::resume(&pool, id, place.reason()).await,
-        Resume::Campaign { id } => campaign::hold(&pool, id, false, place.reason()).await,
+        Resume::Tenant { id } => tenant::resume(&pool, id, options.reason()).await,
+        Resume::Campaign { id } => campaign::set_paused(&pool, id, false, options.reason()).await,
     }
 }
 
 pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
-    let pool = args.place.database.pool()?;
+    let pool = args.options.database.pool()?;
     let stage = args.stage.name();
-    stage::pause(&pool, &[stage], args.place.reason()).await?;
-    let bus = args.place.bus.connect().await?;
-    nudge(&bus).await;
+    stage::pause(&pool, &[stage], args.options.reason()).await?;
+    let bus = args.options.bus.connect().await?;
+    notify_processes(&bus).await;
     drain::wait(&pool, &bus, stage, args.wait).await
 }
 
-/// Has every process look at the levers now.
-pub async fn nudge(bus: &Bus) {
+/// Notifies every process that pause switches changed.
+pub async fn notify_processes(bus: &Bus) {
     let Ok(body) = serde_json::to_vec(&Control::PauseSwitches) else { return };
     let sent = async {
         bus.client().publish(bus.prefixed(subjects::CONTROL), body.into()).await.is_ok()
             && bus.client().flush().await.is_ok()
     };
-    if !matches!(tokio::time::timeout(NUDGE_MAX, sent).await, Ok(true)) {
-        eprintln!("NATS is away: processes see it within two seconds all the same");
+    if !matches!(tokio::time::timeout(NOTIFY_TIMEOUT, sent).await, Ok(true)) {
+        eprintln!("NATS is unavailable: processes read the change within two seconds");
     }
 }
 
-/// Everything that is held back, the whole engine's first.
+/// Lists everything that is paused, the ledger first.
 async fn list(pool: &PgPool) -> anyhow::Result<()> {
     let rows = sqlx::query!(
         r#"select 'ledger' as "what!", l.id::text as "which!", l.held_at as "since!", l.held_by as actor, l.held_reason as reason

@@ -4,31 +4,33 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::{
+    invocation::{self, AuditEntry},
     operator,
-    who::{self, Act},
 };
 
-/// Pauses stages. One that is paused already stays as it was paused first.
+/// Pauses stages. A stage that is paused already keeps its operator and reason.
 pub(super) async fn pause(pool: &PgPool, stages: &[&str], reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     for stage in stages {
         let paused = sqlx::query!(
             "insert into stage_pauses (stage, actor, reason) values ($1, $2, $3) on conflict do nothing",
             stage,
-            who::actor(),
+            invocation::actor(),
             reason,
         )
         .execute(&mut *tx)
         .await?
         .rows_affected();
         let outcome = Some(if paused == 1 { "paused" } else { "was paused already" });
-        Act { action: "stage.pause", subject: stage, reason, outcome, ..Act::default() }.audit(&mut tx).await?;
+        AuditEntry { action: "stage.pause", subject: stage, reason, outcome, ..AuditEntry::default() }
+            .audit(&mut tx)
+            .await?;
     }
     tx.commit().await?;
     Ok(())
 }
 
-/// Resumes stages. With `all` only those that are paused are talked about.
+/// Resumes stages. With `all`, only paused stages are audited.
 pub(super) async fn resume(pool: &PgPool, stages: &[&str], all: bool, reason: Option<&str>) -> anyhow::Result<()> {
     let mut tx = pool.begin().await?;
     for stage in stages {
@@ -38,13 +40,15 @@ pub(super) async fn resume(pool: &PgPool, stages: &[&str], all: bool, reason: Op
             continue;
         }
         let outcome = Some(if resumed == 1 { "resumed" } else { "was not paused" });
-        Act { action: "stage.resume", subject: stage, reason, outcome, ..Act::default() }.audit(&mut tx).await?;
+        AuditEntry { action: "stage.resume", subject: stage, reason, outcome, ..AuditEntry::default() }
+            .audit(&mut tx)
+            .await?;
     }
     tx.commit().await?;
     Ok(())
 }
 
-/// How these stages stand.
+/// Prints the switches of these stages.
 pub(super) async fn list(pool: &PgPool, stages: &[&str]) -> anyhow::Result<()> {
     let asked: Vec<String> = stages.iter().map(|stage| (*stage).to_owned()).collect();
     let rows = sqlx::query!(

@@ -1,4 +1,4 @@
-//! Who runs a command, why, and how it is to answer. One per process, as it was started; what changes something is audited with it.
+//! The operator, the reason and the output format of a command, set once per process. Commands that change something are audited.
 
 use std::sync::OnceLock;
 
@@ -7,80 +7,80 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct WhoArgs {
-    /// Answers in JSON, one object a line.
+pub struct InvocationArgs {
+    /// Prints JSON, one object a line.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Who does it, for the audit log. Default: user@host.
+    /// The operator's name for the audit log. Default: user@host.
     #[arg(long = "as", global = true, value_name = "WHO")]
     pub actor: Option<String>,
-    /// Why, for the audit log.
+    /// The reason, for the audit log.
     #[arg(long, global = true, value_name = "WHY")]
     pub because: Option<String>,
 }
 
-static WHO: OnceLock<WhoArgs> = OnceLock::new();
+static INVOCATION: OnceLock<InvocationArgs> = OnceLock::new();
 
-/// Remembers how the process was started.
-pub fn is(args: WhoArgs) {
-    // Only the first word counts; there is no second.
-    let _ = WHO.set(args);
+/// Stores the options of this process.
+pub fn set_invocation(args: InvocationArgs) {
+    // Set once, at start.
+    let _ = INVOCATION.set(args);
 }
 
-fn who() -> &'static WhoArgs {
-    WHO.get_or_init(WhoArgs::default)
+fn current() -> &'static InvocationArgs {
+    INVOCATION.get_or_init(InvocationArgs::default)
 }
 
-/// Whether answers are to be JSON.
+/// True if output is JSON.
 pub fn wants_json() -> bool {
-    who().json
+    current().json
 }
 
-/// Why, if it was said.
+/// The reason, if one was given.
 pub fn because() -> Option<&'static str> {
-    who().because.as_deref()
+    current().because.as_deref()
 }
 
-/// Who, as the audit log writes it.
+/// The operator, as in the audit log.
 pub fn actor() -> String {
-    match &who().actor {
+    match &current().actor {
         Some(actor) => format!("cli:{actor}"),
         None => format!("cli:{}@{}", user(), runtime::control::host()),
     }
 }
 
-/// The user of the operating system; his number, where he has no name, as in a container.
+/// The user of the operating system; the user id if it has no name, as in a container.
 fn user() -> String {
     let named = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
-    named.or_else(number).unwrap_or_else(|| "somebody".to_owned())
+    named.or_else(user_id).unwrap_or_else(|| "unknown".to_owned())
 }
 
-fn number() -> Option<String> {
+fn user_id() -> Option<String> {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").ok().map(|metadata| metadata.uid().to_string())
 }
 
-/// One act, for the audit log.
+/// An entry of the audit log.
 #[derive(Debug, Clone, Default)]
-pub struct Act<'a> {
-    /// Whose affair it is.
+pub struct AuditEntry<'a> {
+    /// The tenant, if the entry is about one.
     pub tenant: Option<Uuid>,
-    /// What was done, such as `stage.pause`.
+    /// The action, such as `stage.pause`.
     pub action: &'a str,
-    /// To what.
+    /// What the action changed.
     pub subject: &'a str,
-    /// Why; else what `--because` says.
+    /// The reason; `--because` if there is none.
     pub reason: Option<&'a str>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Option<&'a str>,
-    /// More, in ids, codes and numbers.
+    /// Further ids, codes and numbers.
     pub detail: Option<Value>,
 }
 
-impl Act<'_> {
-    /// Writes it down, in the transaction that does it.
+impl AuditEntry<'_> {
+    /// Writes the entry in the transaction of the action.
     pub async fn audit(&self, db: &mut PgConnection) -> sqlx::Result<()> {
         sqlx::query!(
             "insert into audit_log (id, tenant_id, actor, action, subject, detail, reason, outcome)
@@ -100,7 +100,7 @@ impl Act<'_> {
     }
 }
 
-/// Records what an operator did, where there is nothing more to say of it.
+/// Writes an audit entry without details.
 pub async fn audit(db: &mut PgConnection, tenant: Option<Uuid>, action: &str, subject: &str) -> anyhow::Result<()> {
-    Ok(Act { tenant, action, subject, ..Act::default() }.audit(db).await?)
+    Ok(AuditEntry { tenant, action, subject, ..AuditEntry::default() }.audit(db).await?)
 }

@@ -1,12 +1,12 @@
-//! Whose is it? Operators have an id and no tenant. Every table is looked up tenant first, so each tenant is asked: a thousand look-ups
-//! by key are a matter of milliseconds.
+//! Finds the tenant of an id. Operators have an id and no tenant, and every index begins with the tenant. So each tenant is tried: a thousand lookups
+//! by key take milliseconds.
 
 use schemas::SendId;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// The tenant of a campaign.
-pub async fn campaign(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
+pub async fn of_campaign(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!(
         "select t.id from tenants t
          cross join lateral (select from campaigns c where c.tenant_id = t.id and c.id = $1 offset 0) c
@@ -18,7 +18,7 @@ pub async fn campaign(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uu
 }
 
 /// The tenant of a batch.
-pub async fn batch(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
+pub async fn of_batch(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
     sqlx::query_scalar!(
         "select t.id from tenants t
          cross join lateral (select from batches b where b.tenant_id = t.id and b.id = $1 offset 0) b
@@ -30,7 +30,7 @@ pub async fn batch(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>
 }
 
 /// The tenant of a send, or of the request that a send will come from.
-pub async fn send(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
+pub async fn of_send(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
     let found = sqlx::query_scalar!(
         "select t.id from tenants t
          cross join lateral (select from sends s where s.tenant_id = t.id and s.id = $1 and s.month = $2 offset 0) s
