@@ -17,7 +17,7 @@ use crate::{
     table,
 };
 
-/// Why somebody was mailed, was not, or would not be.
+/// Explains why a contact was mailed, was not mailed, or would not be mailed.
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
     #[command(flatten)]

@@ -83,7 +83,7 @@ enum CliCommand {
     Warmup(warmup::WarmupArgs),
     /// Tenants' own accounts with mail providers.
     Provider(provider::ProviderArgs),
-    /// What providers tell of mail that went through tenants' own accounts.
+    /// Events of providers about mail that was sent through tenants' own accounts.
     Hook(Box<hook::HookArgs>),
     /// Which products' events go to the bus.
     Feed(feed::FeedArgs),
@@ -105,11 +105,11 @@ enum CliCommand {
     Pause(pause::PauseArgs),
     /// Lets go on what was paused.
     Resume(pause::ResumeArgs),
-    /// Pauses a stage and waits until nothing of it is in hand.
+    /// Pauses a stage and waits until its processes have finished their work.
     Drain(pause::DrainArgs),
-    /// Rings again for work that stands in the ledger and does not move; decides what is in doubt.
+    /// Announces stuck work of the ledger again; resolves unknown outcomes.
     Requeue(requeue::RequeueArgs),
-    /// Why somebody was mailed, was not, or would not be.
+    /// Explains why a contact was mailed, was not mailed, or would not be mailed.
     Explain(explain::ExplainArgs),
     /// Messages that were set aside.
     Dead(dead::DeadArgs),

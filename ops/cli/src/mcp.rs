@@ -52,7 +52,7 @@ enum McpCommand {
         /// The proposal, as `drafts` shows it.
         id: Uuid,
     },
-    /// Takes a draft proposal off the list: somebody has read it.
+    /// Removes a draft proposal from the list after it was read.
     Close {
         /// The engine tenant.
         tenant: Uuid,

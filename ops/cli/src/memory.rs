@@ -1,7 +1,7 @@
 //! Allocator settings.
 
 /// Makes glibc give large pieces back when they are freed, always. Left alone, it takes the first that is freed for a sign that such
-/// pieces come often, and keeps the next ones in each thread's area: what three bodies took is held twice.
+/// pieces come often, and keeps the next ones in each thread's arena: the memory of three bodies is used twice.
 pub(crate) fn give_large_pieces_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[allow(unsafe_code, reason = "a C function that takes two numbers; refused ones leave things as they were")]

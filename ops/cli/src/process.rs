@@ -12,7 +12,7 @@ use runtime::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// How long work in hand may take after SIGTERM.
+/// How long begun work may take after SIGTERM.
 const DRAIN_GRACE: Duration = Duration::from_secs(25);
 /// Longest the collector of traces is waited for at the end.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
@@ -223,13 +223,13 @@ impl Process {
             .await
             .with_context(|| format!("admin-addr {}", core.admin_addr))?;
         outbound.own_listeners.add(admin_addr);
-        let process_name = runtime::control::Name { process: name.to_owned(), log: core.log.clone() };
+        let process_name = runtime::control::ProcessName { process: name.to_owned(), log: core.log.clone() };
         let changes = runtime::control::listen(process_name, bus.clone(), shutdown.clone());
         let switches = PauseSwitches::follow(pool.clone(), bus.clone(), changes, runs_delivery(name), shutdown.clone());
         let facts = CommitNotifier::start(emitter, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
-                .with_switches(switches)
+                .heeding(switches)
                 .counting_starts(pool.clone()),
             bus,
             pool,

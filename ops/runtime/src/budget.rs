@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Most bytes taken in.
     pub input_bytes: usize,
-    /// Most bytes held at one time in what the reader builds: copies, unpacked data, output.
+    /// Most bytes of memory at one time for what the reader builds: copies, unpacked data, output.
     pub held_bytes: usize,
     /// Deepest nesting.
     pub depth: u32,
@@ -56,7 +56,7 @@ impl Spent {
 pub struct Used {
     /// Bytes taken in.
     pub input_bytes: usize,
-    /// Most bytes held at one time.
+    /// Most bytes of memory at one time.
     pub held_bytes: usize,
     /// Deepest nesting.
     pub depth: u32,
@@ -111,7 +111,7 @@ impl Budget {
     /// Takes in `bytes` of input.
     ///
     /// # Errors
-    /// [`Spent::Input`] when it is more than the limit, all told.
+    /// [`Spent::Input`] if the sum exceeds the limit.
     pub fn take_input(&self, bytes: usize) -> Result<(), Spent> {
         self.input.set(self.input.get().saturating_add(bytes));
         if self.input.get() > self.limits.input_bytes { Err(Spent::Input) } else { Ok(()) }
@@ -142,10 +142,10 @@ impl Budget {
         if self.started.elapsed() > self.limits.time { Err(Spent::Time) } else { Ok(()) }
     }
 
-    /// Charges `bytes` that are about to be held.
+    /// Charges `bytes` of memory before they are allocated.
     ///
     /// # Errors
-    /// [`Spent::Held`] when more are held than the limit.
+    /// [`Spent::Held`] if the memory exceeds the limit.
     pub fn hold(&self, bytes: usize) -> Result<(), Spent> {
         let held = self.held.get().saturating_add(bytes);
         self.held.set(held);
@@ -153,12 +153,12 @@ impl Budget {
         if held > self.limits.held_bytes { Err(Spent::Held) } else { Ok(()) }
     }
 
-    /// Gives back `bytes` that are held no more.
+    /// Releases `bytes` of memory.
     pub fn release(&self, bytes: usize) {
         self.held.set(self.held.get().saturating_sub(bytes));
     }
 
-    /// Bytes that may still be held.
+    /// Bytes of memory that are left.
     #[must_use]
     pub fn held_left(&self) -> usize {
         self.limits.held_bytes.saturating_sub(self.held.get())

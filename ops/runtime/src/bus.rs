@@ -40,7 +40,7 @@ pub enum BusError {
     /// The connection options are invalid.
     #[error("cannot set up the connection to NATS")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A NATS URL names a user: the client would ignore it and connect as nobody.
+    /// A NATS URL names a user: the client would ignore it and connect anonymously.
     #[error("nats-url contains credentials, which are not used: put them in a file and name it with nats-credentials")]
     CredentialsInUrl,
     /// JetStream did not store a message: it is unavailable, full, or the message is too large.

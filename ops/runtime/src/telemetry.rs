@@ -15,7 +15,7 @@ use tracing_subscriber::{
 
 use crate::trace;
 
-/// The target of lines about panics. They are written whatever the filter: nothing else tells of one.
+/// The target of lines about panics. They are written whatever the filter: nothing else reports a panic.
 const PANICS: &str = "panic";
 /// Room for a usual line.
 const LINE_BYTES: usize = 512;

@@ -118,7 +118,7 @@ impl Vault {
         Ok(Self { keys, calls: master.bytes().iter().map(call_key).collect(), random: SystemRandom::new() })
     }
 
-    /// What calls to a tenant's product are signed with (`call_product_webhook`), newest first. The first is the one to tell.
+    /// The secrets that calls to a tenant's product are signed with (`call_product_webhook`), newest first. Show the first one.
     #[must_use]
     pub fn call_secrets(&self, signer: CallSigner<'_>) -> Vec<WebhookSecret> {
         schemas::webhook::call_secrets(&self.calls, signer)

@@ -62,7 +62,7 @@ async fn clicks(db: &mut PgConnection, queries: &[TouchQuery]) -> sqlx::Result<V
     // Several outcomes may have touches of the same mail. It is read once, from the earliest time of the queries.
     let mut of_mail: BTreeMap<(Uuid, Uuid), (DateTime<Utc>, Vec<QueryContact>)> = BTreeMap::new();
     for mail in &mails {
-        let Some(index) = usize::try_from(mail.index).ok().filter(|index| *index < queries.len()) else { continue };
+        let Some(index) = usize::try_from(mail.place).ok().filter(|index| *index < queries.len()) else { continue };
         let since = queries[index].clicks_since;
         let entry = of_mail.entry((mail.tenant_id, mail.send_id)).or_insert((since, Vec::new()));
         entry.0 = entry.0.min(since);
@@ -128,12 +128,12 @@ async fn deliveries(
     )
     .fetch_all(&mut *db)
     .await?;
-    let kinds = kinds(db, rows.iter().map(|row| (tenant_at(queries, row.index), SendId(row.send_id).batch()))).await?;
+    let kinds = kinds(db, rows.iter().map(|row| (tenant_at(queries, row.place), SendId(row.send_id).batch()))).await?;
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            let index = usize::try_from(row.index).ok()?;
-            let kind = kinds.get(&(tenant_at(queries, row.index), SendId(row.send_id).batch()))?;
+            let index = usize::try_from(row.place).ok()?;
+            let kind = kinds.get(&(tenant_at(queries, row.place), SendId(row.send_id).batch()))?;
             let touch = MailTouch {
                 rule: CreditRule::Delivered,
                 send_id: row.send_id,

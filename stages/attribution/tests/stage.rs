@@ -97,15 +97,15 @@ async fn rescored_clicks_restate_the_credit() {
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
     // The last click was a machine's: the mail was clicked before all the same, and another click shows it.
-    shop.judge(second, &[later], true).await;
+    shop.reclassify(second, &[later], true).await;
     shop.run_sweeps().await;
     assert_eq!(shop.credits(outcome).await[0].evidence["event_id"], json!(earlier));
     // So was the other: the mail earns nothing any more.
-    shop.judge(second, &[earlier], true).await;
+    shop.reclassify(second, &[earlier], true).await;
     shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(first, 1_000_000)]);
     // Both were a person's after all.
-    shop.judge(second, &[earlier, later], false).await;
+    shop.reclassify(second, &[earlier, later], false).await;
     shop.run_sweeps().await;
     assert_eq!(shop.credited(outcome).await, [(second, 1_000_000)]);
     assert_eq!(shop.reasons(outcome).await, ["first", "rescored", "rescored"]);
@@ -231,8 +231,8 @@ async fn another_tenants_mail_is_never_credited() {
         .unwrap();
     let mail = shop.mail(&shop.people[0], 1).await;
     shop.click(mail, 1, 1).await;
-    let outcome = shop.tell_as(&other, json!({"contact_email": shop.people[0].address})).await;
-    shop.look(&other, outcome).await;
+    let outcome = shop.report_outcome_as(&other, json!({"contact_email": shop.people[0].address})).await;
+    shop.credit_for(&other, outcome).await;
     assert_eq!(shop.credited(outcome).await, []);
     assert_eq!(shop.contact_of(outcome).await, Some(contact));
 }

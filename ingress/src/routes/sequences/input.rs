@@ -96,7 +96,7 @@ impl NewSequence {
 #[derive(Debug)]
 pub(super) struct Known<'a> {
     pub(super) fields: BTreeMap<String, FieldType>,
-    pub(super) rules: &'a Rules,
+    pub(super) rules: &'a TargetRules,
 }
 
 impl CreateBody {

@@ -35,7 +35,7 @@ pub struct NatsUserArgs {
 
 #[derive(Debug, Subcommand)]
 enum NatsUserCommand {
-    /// A product's user in one environment: publishes its requests and calls, hears its events.
+    /// A product's user in one environment: publishes its requests and calls, receives its events.
     Product(Product),
     /// The user of a process: audience … sequencing, ingress, `engine_all` (all of them), operator, sys.
     Stage(Stage),
@@ -55,7 +55,7 @@ struct Product {
     /// Durable consumers of its events that it may pull from. Its program makes them by the call `events.consumer`.
     #[arg(long = "consumer", value_name = "NAME", value_delimiter = ',', default_values_t = [conf::CONSUMER.to_owned()])]
     consumers: Vec<String>,
-    /// Puts the user into this products.conf; the servers take it in when they are told to reload.
+    /// Adds the user to this products.conf; the servers apply it when they reload.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ struct Pair {
     /// Where the seed is written; the file must not be there. Left out: `<name>.seed` here.
     #[arg(long, value_name = "FILE", conflicts_with = "public_key")]
     seed: Option<PathBuf>,
-    /// Makes no key: the owner has one, and tells its public half only.
+    /// Generates no key: the owner has one and provides its public half only.
     #[arg(long, value_name = "U…")]
     public_key: Option<String>,
 }
@@ -189,7 +189,7 @@ impl Pair {
     }
 }
 
-/// Writes a seed where nobody else reads it, and over nothing that is there.
+/// Writes a seed to a new file that only the user can read.
 fn write_seed(path: &Path, seed: &str) -> anyhow::Result<()> {
     let mut file = fs::OpenOptions::new()
         .write(true)

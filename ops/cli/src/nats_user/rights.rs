@@ -103,7 +103,7 @@ pub(super) const ROLES: &[NatsRole] = &[
             (stream::REQUESTS, "ingress-launches"),
         ],
         publishes: &[
-            // A request of a kind there is not is told and removed: no consumer takes it.
+            // A request of an unknown kind is reported and removed: no consumer takes it.
             "$JS.API.STREAM.MSG.DELETE.MAIL_REQUESTS",
             "mail.v1.accepted.*.*.*",
             "mail.v1.signal.*",
@@ -190,7 +190,7 @@ pub(super) fn engine_all() -> NatsRights {
     }
 }
 
-/// People who run the engine: `postrider streams`, `postrider dead`, the levers, the nats tool.
+/// People who run the engine: `postrider streams`, `postrider dead`, pause switches, the nats tool.
 pub(super) fn operator() -> NatsRights {
     let publish = [
         "$JS.API.>",
@@ -220,7 +220,7 @@ pub(super) const FOLLOW: &str = "mail.v1.follow";
 
 /// A product's own programs: in its own name, and nothing else. Of JetStream it reaches its own consumers of its own events.
 pub(super) fn product(product: &str, environment: &str, consumers: &[String]) -> NatsRights {
-    // The kinds there are, and no others: what nobody takes would stand in the stream until it is looked for.
+    // Only the known kinds: a request without a consumer would stay in the stream.
     let kinds = DirectKind::ALL.iter().map(|kind| format!("mail.v1.request.{product}.{environment}.{kind}"));
     let mut publish: Vec<String> = kinds.collect();
     publish.extend([
@@ -246,7 +246,7 @@ pub(super) fn product(product: &str, environment: &str, consumers: &[String]) ->
     }
 }
 
-/// Where a product's client listens for answers: nobody else may.
+/// The subject on which only this product's client may listen for answers.
 pub(super) fn inbox(product: &str, environment: &str) -> String {
     subjects::inbox(&format!("{product}_{environment}"))
 }

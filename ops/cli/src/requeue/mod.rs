@@ -1,4 +1,4 @@
-//! `postrider requeue batch|send|campaign`: rings again for what stands in the ledger and does not move, and decides what is in doubt.
+//! `postrider requeue batch|send|campaign`: announces stuck work of the ledger again, and resolves unknown outcomes.
 //!
 //! Ringing is harmless: a claim compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
 //! an operator who has looked into the relay's log may say what became of it.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::{operator, progress, invocation::AuditEntry};
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
-/// Everything that is not decided. After a restore nobody holds what the ledger says is claimed or fenced.
+/// All undecided sends. After a restore no process has the sends that the ledger shows as claimed or fenced.
 const UNDECIDED: [&str; 5] = ["queued", "claimed", "fenced", "deferred", "unknown"];
 /// An id's length in its canonical form.
 const ID_LENGTH: usize = 36;

@@ -1,6 +1,6 @@
-//! `postrider restore status|begin|reconcile|release`: after a database was restored nothing leaves until somebody has closed the gap.
+//! `postrider restore status|begin|reconcile|release`: after a database restore nothing leaves until an operator has closed the gap.
 //!
-//! The engine holds a restored ledger by itself where it can tell; `begin` is for where it cannot, and for the careful.
+//! The engine pauses a restored ledger by itself if it detects the restore; `begin` is for restores that it cannot detect.
 
 mod evidence;
 mod status;
@@ -32,11 +32,11 @@ pub struct RestoreArgs {
 
 #[derive(Debug, Subcommand)]
 enum RestoreCommand {
-    /// Whether the ledger is held, what time is missing, and what is open that may have been sent in it.
+    /// Prints whether the ledger is paused, the missing time, and the open sends that may have left in it.
     Status,
     /// Holds the ledger: delivery, webhooks and sequencing start nothing, in every process, from now on.
     Begin {
-        /// Why, for the audit log and for who finds it held.
+        /// The reason, for the audit log and the list of paused things.
         #[arg(long, value_name = "WHY")]
         reason: Option<String>,
     },

@@ -21,7 +21,7 @@ pub(super) struct AttributionArgs {
     /// How many days before an outcome a person's click counts.
     #[arg(long, value_parser = clap::value_parser!(i32).range(1..=i64::from(CLICK_DAYS_MAX)))]
     click_days: Option<i32>,
-    /// How many days before it a delivery counts, where nobody clicked; 0: never.
+    /// How many days before it a delivery counts if there is no click; 0: never.
     #[arg(long, value_parser = clap::value_parser!(i32).range(0..=i64::from(DELIVERY_DAYS_MAX)))]
     delivery_days: Option<i32>,
     /// Credits outcomes anew only if they happened since. Default: all there are, so that reports follow one model.

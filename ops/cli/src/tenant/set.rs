@@ -69,7 +69,7 @@ pub(super) async fn run(pool: &PgPool, args: SetArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A refusal in words.
+/// A refusal as text.
 fn said(error: &ApiError) -> anyhow::Error {
     match &error.detail {
         Some(detail) => anyhow!("{}: {detail}", error.code),

@@ -1,4 +1,4 @@
-//! What parent and child say to each other. A request is a kind (one byte of length, the word) and an input (four bytes of length, the
+//! The protocol between parent and child. A request is a kind (one byte of length, the word) and an input (four bytes of length, the
 //! bytes); an answer is a tag and a result (four bytes of length, the bytes). Numbers are big-endian. One request is open at a time.
 
 use std::io::{self, Read, Write};

@@ -123,7 +123,7 @@ impl Shop {
     }
 
     /// Judges clicks of a mail anew, with all that follows, as `postrider rescore` does.
-    pub async fn judge(&self, send: Uuid, clicks: &[Uuid], machine: bool) {
+    pub async fn reclassify(&self, send: Uuid, clicks: &[Uuid], machine: bool) {
         let mut tx = self.rig.pool.begin().await.unwrap();
         sqlx::query(
             "update events set detail = detail || jsonb_build_object('is_machine', $2::bool) where id = any($1)",
@@ -181,10 +181,10 @@ impl Shop {
 
     /// Tells of an outcome of the first of the people, unless it says otherwise.
     pub async fn report_outcome(&self, change: Value) -> Uuid {
-        self.tell_as(&self.tenant, change).await
+        self.report_outcome_as(&self.tenant, change).await
     }
 
-    pub async fn tell_as(&self, tenant: &Tenant, change: Value) -> Uuid {
+    pub async fn report_outcome_as(&self, tenant: &Tenant, change: Value) -> Uuid {
         let mut body = json!({"contact_email": self.people[0].address, "outcome_type": "bind"});
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
@@ -196,10 +196,10 @@ impl Shop {
 
     /// Has the stage look at an outcome, as an announcement would.
     pub async fn credit(&self, outcome: Uuid) {
-        self.look(&self.tenant, outcome).await;
+        self.credit_for(&self.tenant, outcome).await;
     }
 
-    pub async fn look(&self, tenant: &Tenant, outcome: Uuid) {
+    pub async fn credit_for(&self, tenant: &Tenant, outcome: Uuid) {
         attribution::testing::credit_outcomes(&self.rig.pool, &[(tenant.id, outcome)]).await.unwrap();
     }
 

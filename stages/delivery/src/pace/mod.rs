@@ -3,7 +3,7 @@
 //! - [`rate`](self::Rate): the rate of one throttle key. Deferrals halve it, good answers raise it; mail that may not go gets a slot.
 //! - [`throttles`](self::Throttles): all throttle keys, bounded; [`Pacer`] shares them between tasks.
 //! - [`schemas::receiver`]: which domains belong to one receiver.
-//! - [`share`](self::PaceShare): processes tell each other through the ledger.
+//! - [`share`](self::PaceShare): shares reduced rates between processes through the ledger.
 //!
 //! A mail that may not go now holds no connection and no worker: it is deferred in the ledger until its slot, and the attempt
 //! does not count. Each process paces its own mail and adopts within seconds what other processes learn about a receiver.

@@ -24,9 +24,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const PACE_LIFE_SECONDS: f64 = 3_600.0;
 /// How much further back rows are read, in seconds: a commit takes a moment.
 const OVERLAP_SECONDS: f64 = 5.0;
-/// Throttles told of at once; more are told of the next time.
+/// Changes published at once; the rest is published the next time.
 const CHANGES_MAX: usize = 500;
-/// Throttles heard of at once.
+/// Rows read at once.
 const ROWS_MAX: i64 = 5_000;
 
 /// The sweep that publishes and reads rates.

@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// The pauses, unless the provider asks for one.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), PAUSE_MAX);
 
-/// Unknown outcomes in a row that open the circuit breaker. A relay that takes bodies and never answers would otherwise turn a
+/// Unknown outcomes in a row that open the circuit breaker. A relay that accepts bodies and never answers would otherwise turn a
 /// whole campaign into `unknown`.
 const UNKNOWNS_MAX: u32 = 20;
 

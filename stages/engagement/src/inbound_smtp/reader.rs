@@ -143,7 +143,7 @@ impl ReadInboundMail {
             return Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) });
         };
         match reading::mail(&self.reader, &head, Arrival::parse(&mail.address_kind), mail.null_sender).await {
-            Ok(report) => Ok(ReadMail { mail, reading: report.reading }),
+            Ok(report) => Ok(ReadMail { mail, reading: report.finding }),
             Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
                 Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) })

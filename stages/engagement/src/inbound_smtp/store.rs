@@ -124,7 +124,7 @@ impl Store {
         let Some((claimed, send_id)) = report.proofs.send(&self.tokens) else { return Ok(None) };
         let Some(tenant_id) = self.tenant_of(send_id).await? else {
             let contact = report.proofs.contact(&self.tokens);
-            let reading = report.reading;
+            let reading = report.finding;
             return Ok(contact.map(|(tenant_id, contact_id)| Reported::Contact { tenant_id, contact_id, reading }));
         };
         // A token that names a tenant must name the send's own.

@@ -33,7 +33,7 @@ pub(super) fn body(body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends the relaxed form of a header field given as it stands in the message; without CRLF at its end.
+/// Appends the relaxed form of a header field given as in the message, without CRLF at its end.
 pub(super) fn header(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend(trim_end(name).iter().map(u8::to_ascii_lowercase));
     out.push(b':');

@@ -34,7 +34,7 @@ enum KeyKind {
 pub struct GeneratedKey {
     /// PKCS#8, DER.
     pub private_pkcs8: SecretSlice<u8>,
-    /// What stands in the TXT record's `p=`: base64 of the SubjectPublicKeyInfo (RSA) or the raw key (Ed25519).
+    /// The value of the TXT record's `p=`: base64 of the SubjectPublicKeyInfo (RSA) or the raw key (Ed25519).
     pub public: String,
 }
 
@@ -73,7 +73,7 @@ impl DkimKey {
         Ok(Self { kind: KeyKind::Rsa(Box::new(pair)) })
     }
 
-    /// The public key as it stands in the TXT record's `p=`.
+    /// The public key as in the TXT record's `p=`.
     ///
     /// # Errors
     /// [`KeyError::Generation`] when the library cannot encode it.

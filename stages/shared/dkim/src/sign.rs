@@ -8,7 +8,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use super::{DkimKey, canonical};
 use smtp::Message;
 
-/// Header fields that are signed once more often than they occur, so that nobody can add another one and keep the
+/// Header fields that are signed once more often than they occur, so that another one cannot be added without breaking the
 /// signature (RFC 6376 §8.15). Those that are absent are signed as absent.
 const OVERSIGNED: &[&str] = &[
     "From",
@@ -67,7 +67,7 @@ impl DkimSigner {
         Self { left_out: fields, ..self }
     }
 
-    /// The complete DKIM-Signature fields with their CRLF, one for each key, to stand in front of the message.
+    /// The complete DKIM-Signature fields with their CRLF, one for each key, to precede the message.
     ///
     /// Costs CPU (RSA: some 355 µs): call it on [`super::SigningThreads`], not on the reactor.
     ///
@@ -148,7 +148,7 @@ fn append_folded(field: &mut String, base64: &str) {
     }
 }
 
-/// A header field as it stands in the message.
+/// A header field of the message.
 struct SignedField<'a> {
     name: &'a [u8],
     /// What follows the colon, with folding and the last CRLF.

@@ -10,7 +10,7 @@ pub enum RecordType {
 }
 
 impl RecordType {
-    /// As it stands in a zone file.
+    /// The value as in a zone file.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

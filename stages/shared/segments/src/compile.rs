@@ -219,7 +219,7 @@ fn push_facts(query: &mut Query, tenant: Uuid, fact: &'static str, events: &Even
 }
 
 /// What nearly every send has, from the sends themselves: a range of their ids. A send is decided within three days of its
-/// launch, or before its campaign is complete, and its delivery told within five more: what was launched earlier is not read.
+/// launch, or before its campaign is complete, and its delivery reported within five more: earlier sends are not read.
 fn push_sends(query: &mut Query, tenant: Uuid, events: &EventSource) {
     query.push("sends f where f.tenant_id = ").push_bind(tenant).push(" and f.state = 'sent'");
     let delivered = events.kind == super::event::EventKind::Delivered;

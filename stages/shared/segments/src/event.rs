@@ -94,7 +94,7 @@ pub struct EventSource {
     pub within_days: Option<i32>,
     /// Of this campaign's mail only.
     pub campaign_id: Option<Uuid>,
-    /// Only what a person did, as far as can be told.
+    /// Only events classified as human.
     pub human_only: bool,
 }
 

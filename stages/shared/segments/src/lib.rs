@@ -8,13 +8,13 @@
 //! # What a leaf says
 //!
 //! - Every leaf is true or false of every contact, and `not` and the negative operators (`neq`, `not_in`, `not_contains`,
-//!   `not_exists`) are exact complements: who has no plan is somebody whose plan is not `pro`. Who wants both says
+//!   `not_exists`) are exact complements: a contact without a plan is a contact whose plan is not `pro`. To exclude both, write
 //!   `{"all": [{"field": "fields.plan", "op": "exists"}, {"field": "fields.plan", "op": "neq", "value": "pro"}]}`.
 //! - A missing value matches no other operator. A text or list that is empty is missing.
 //! - Text is compared without regard to case. `email` is compared in its canonical form.
 //! - Days are counted from the database's clock, in UTC. `within_days: 30` is the last thirty days up to now, `within_days: -30` the
 //!   thirty to come.
-//! - An event is counted once for each mail, when it happened first: who opened one mail five times has opened once.
+//! - An event is counted once for each mail, when it happened first: five opens of one mail count as one.
 //! - Archived and erased contacts are in no segment.
 
 mod compile;

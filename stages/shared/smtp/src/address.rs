@@ -1,4 +1,4 @@
-//! Addresses as they may stand in MAIL and RCPT commands.
+//! Addresses for MAIL and RCPT commands.
 
 use std::fmt;
 
@@ -110,7 +110,7 @@ pub struct Envelope {
     pub from: Option<EnvelopeAddress>,
     /// The recipient: one per transaction, so that an answer concerns one person.
     pub to: EnvelopeAddress,
-    /// Size of the message in octets, told to servers that offer SIZE (RFC 1870).
+    /// Size of the message in bytes, sent to servers that offer SIZE (RFC 1870).
     pub size: usize,
     /// Whether the message holds octets above 127 (RFC 6152).
     pub eight_bit: bool,

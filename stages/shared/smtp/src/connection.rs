@@ -17,7 +17,7 @@ struct Extensions {
     eight_bit: bool,
     international: bool,
     starttls: bool,
-    /// Whether SIZE is offered, and the largest message taken (0: no limit is told).
+    /// The largest accepted message if SIZE is offered (0: no limit).
     size: Option<usize>,
     auth: auth::Offered,
 }

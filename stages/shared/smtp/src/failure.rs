@@ -115,7 +115,7 @@ impl SmtpFailure {
         Self { phase, certainty: Certainty::NotSent, cause }
     }
 
-    /// A failure after which nobody can say.
+    /// A failure with an unknown outcome.
     #[must_use]
     pub fn unknown(phase: Phase, cause: Cause) -> Self {
         Self { phase, certainty: Certainty::Unknown, cause }

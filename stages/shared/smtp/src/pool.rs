@@ -127,7 +127,7 @@ impl Pool {
 
 impl SharedPool {
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(SmtpConnection, Instant)>> {
-        // The lock is held over single Vec operations only, which leave the list whole even if one panics.
+        // The lock spans single Vec operations only, which leave the list consistent even if one panics.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

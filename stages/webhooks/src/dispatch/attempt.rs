@@ -73,7 +73,7 @@ fn signed_headers(target: &DeliveryTarget, post: &Post<'_>) -> HeaderMap {
     ];
     let signed = webhook::sign(&target.secrets, post.event_id, Utc::now().timestamp(), &post.body);
     for (name, value) in ours.into_iter().chain(signed) {
-        // ComposedBatch of them are names and words of ours in plain ASCII.
+        // All names and values are the engine's own, in plain ASCII.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(HeaderName::from_static(name), value);
         }

@@ -26,7 +26,7 @@ pub(crate) enum AttemptOutcome {
 pub(crate) enum RetryDecision {
     /// The delivery is done.
     Delivered,
-    /// FinishedAttempt again after this time.
+    /// The delivery is attempted again after this time.
     Retry(Duration),
     /// The delivery is dead.
     Dead,

@@ -1,7 +1,7 @@
 //! SendGrid, v3: the message from its parts.
 //!
 //! SendGrid has no idempotency key. The send's id travels as a custom argument, which its events carry back. Its own tracking is
-//! switched off. An accepted message is answered 202 without a body; its id stands in a header.
+//! switched off. An accepted message is answered 202 without a body; its id is in a header.
 
 use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
@@ -99,7 +99,7 @@ impl Api for Sendgrid {
         let (message, field) = (reply.text("/errors/0/message"), reply.text("/errors/0/field").unwrap_or_default());
         let words = message.unwrap_or_default();
         let decision = match reply.status {
-            // Nobody but SendGrid answers 202 here, so it counts without an id, too.
+            // Only SendGrid answers 202 here, so it counts without an id, too.
             202 => return ReplyMeaning::Accepted { id: reply.header("x-message-id").map(str::to_owned) },
             200..=299 => UNKNOWN,
             // "Maximum credits exceeded" is a 401.

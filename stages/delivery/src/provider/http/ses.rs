@@ -133,7 +133,7 @@ impl Api for Ses {
     }
 }
 
-/// The error's name and words. The name comes as `x-amzn-errortype: Name:http://…`, or in the body as `__type: prefix#Name`.
+/// The error's name and message. The name comes as `x-amzn-errortype: Name:http://…`, or in the body as `__type: prefix#Name`.
 fn fault(reply: &HttpReply) -> (&str, &str) {
     let header = reply.header("x-amzn-errortype").and_then(|text| text.split(':').next());
     let body = reply.text("/__type").and_then(|text| text.rsplit('#').next());

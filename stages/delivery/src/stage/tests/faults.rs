@@ -148,7 +148,7 @@ async fn a_second_attempt_waits_for_the_end_of_the_first() {
     world.assert_counters_are_right().await;
 }
 
-/// Cut off from Postgres and taken for dead, but alive: what it has claimed goes to others, and it mails nobody under the old claim.
+/// A process that is cut off from Postgres and declared dead: its claims go to others, and it sends nothing under the old claim.
 #[tokio::test]
 async fn a_revived_process_fences_nothing_under_old_claims() {
     let world = World::new().await;

@@ -14,7 +14,7 @@ fn attachment(bytes: usize) -> Vec<u8> {
     format!("{}\r\n", "QUJD".repeat(19)).repeat(bytes / 78).into_bytes()
 }
 
-/// A bus, and the decisions that are told on this subject.
+/// A bus, and the decisions published on this subject.
 async fn listen(world: &World, subject: &str) -> (Bus, mpsc::UnboundedReceiver<Decided>) {
     let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
     let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();

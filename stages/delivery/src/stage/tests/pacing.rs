@@ -1,4 +1,4 @@
-//! A receiver that defers, beside others; what processes tell each other; the warm-up of a new domain.
+//! A receiver that defers, beside others; rates shared between processes; the warm-up of a new domain.
 
 use devtools::sink::{Match, Outcome, Reply, Rule, Stage as At};
 use runner::Sweep;
@@ -12,7 +12,7 @@ const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by 
 
 /// The sink defers everybody at this domain.
 fn defer(world: &World, domain: &str) {
-    let reply = ReplyOutcome::Reply(Reply::new(451, "4.3.0 Not now").unwrap());
+    let reply = Outcome::Reply(Reply::new(451, "4.3.0 Not now").unwrap());
     world.sink.inbox().set_rules(vec![Rule::new(Match::Domain(domain.to_owned()), At::Rcpt, reply).unwrap()]);
 }
 
@@ -20,7 +20,7 @@ fn key(world: &World, domain: &str) -> ThrottleKey {
     ThrottleKey::new(world.tenant, world.domain, domain)
 }
 
-/// A batch to so many at each of these domains, in turn.
+/// A batch to this many recipients at each of these domains, alternating.
 async fn mixed(world: &World, each: usize, domains: &[&str]) -> Batch {
     let mut addresses = Vec::new();
     for number in 0..each {
@@ -78,7 +78,7 @@ async fn throttled_mail_goes_out_in_its_slot() {
     let batch = mixed(&world, 30, &["slow.example"]).await;
     stage.deliver(&[&batch]).await.unwrap();
     world.sink.inbox().set_rules(Vec::new());
-    // Another process, which has heard nothing: for it all that is due may go.
+    // Another process without shared rates: for it all due mail may go.
     world.run("update sends set next_attempt_at = now() where tenant_id = $1 and state = 'deferred'").await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.sink.inbox().stats().accepted, 30);
@@ -145,7 +145,7 @@ async fn two_processes_together_hand_over_exactly_the_days_cap() {
             batches.push(mixed(&world, 40, &["example.com"]).await);
         }
         let (one, two) = (world.stage(), world.stage());
-        // Those that found the places taken look again, until nobody has any left to give.
+        // Sends that found the cap used up try again, until no process has any left.
         for _ in 0..20 {
             if world.number(UNTIL_TOMORROW).await + 33 >= 160 {
                 break;

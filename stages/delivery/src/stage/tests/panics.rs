@@ -1,4 +1,4 @@
-//! Panics cost what they must: one result of a writer's group, one turn of a handler.
+//! Panics cost what they must: one result of a writer's group, one call of a handler.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ async fn limit(world: &World, monthly: Option<i64>, daily: Option<i64>) {
         .unwrap();
 }
 
-/// Mails handed over on another day, as seen from today.
+/// Mails that were sent on another day.
 async fn handed_over(world: &World, days_ago: i32, count: i64) {
     sqlx::query(
         "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date - $2, 3, $3)",
@@ -116,7 +116,7 @@ async fn a_fence_after_which_nothing_left_gives_back() {
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await.state, "queued");
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (0, 0));
-    // The second attempt counts, once, though nobody knows whether it arrived.
+    // The second attempt counts once, although its outcome is unknown.
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));

@@ -128,6 +128,6 @@ async fn facts_of_magic_recipients_become_events(#[case] address: &str, #[case] 
     if let Some(SignalKind::Clicked { url, .. }) = signals.last().map(|signal| &signal.kind) {
         assert_eq!(url, "https://sandbox.test/");
     }
-    // A repeat of the message finds nothing to do and tells nothing.
+    // A repeat of the message finds nothing to do and publishes nothing.
     assert!(stage.handle(std::slice::from_ref(&batch.rendered)).await.unwrap().is_empty());
 }

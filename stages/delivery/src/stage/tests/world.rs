@@ -194,7 +194,7 @@ impl World {
         self.batch(None, MessageKind::Transactional, Lane::Priority, &[address]).await
     }
 
-    /// A one-off message with one attachment, stored as it goes over the wire; somebody waits at `notify`.
+    /// A one-off message with one attachment, stored as it is sent; a caller waits at `notify`.
     pub async fn one_off_batch(&self, addresses: &[&str], attachment: &[u8], notify: &str) -> Batch {
         let mut batch = self.batch(None, MessageKind::OneOff, Lane::Priority, addresses).await;
         let mut skeleton = self.skeleton.clone();
@@ -296,7 +296,7 @@ impl World {
         sqlx::query(sql).bind(self.tenant).execute(&self.pool).await.unwrap();
     }
 
-    /// All sessions so far were heard of for the last time so many seconds ago.
+    /// Sets the last heartbeat of all sessions to this many seconds ago.
     pub async fn silence_sessions(&self, seconds: f64) {
         let silent = "update delivery_sessions set seen_at = clock_timestamp() - make_interval(secs => $1)";
         assert!(sqlx::query(silent).bind(seconds).execute(&self.pool).await.unwrap().rows_affected() > 0);

@@ -1,6 +1,6 @@
-//! What a bounce says about the address: hard, soft or block. By the rules of [`schemas::answers`], which delivery judges
-//! answers by that are given at once: the enhanced status code first, except for words of servers that use it loosely, then
-//! other words, then the reply code.
+//! Classifies a bounce as hard, soft or block, by the rules of [`schemas::answers`], which delivery also applies to immediate
+//! answers: the enhanced status code first, except for the texts of servers that use it loosely, then other texts, then the
+//! reply code.
 
 use schemas::{
     BounceClass,
@@ -10,13 +10,13 @@ use schemas::{
 /// A report that a message was not delivered, as far as the rules look at it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BounceReport<'a> {
-    /// The reply code, if the report names it beside the words.
+    /// The reply code, if the report names it besides the text.
     pub smtp_code: Option<u16>,
-    /// The enhanced status code, if the report names it beside the words.
+    /// The enhanced status code, if the report names it besides the text.
     pub enhanced_code: Option<&'a str>,
-    /// The server's words; codes may stand among them.
+    /// The server's text, which may contain codes.
     pub text: &'a str,
-    /// What the reporter itself takes it for: decides where codes and words say nothing.
+    /// The reporter's own classification. Decides if codes and text are not specific.
     pub hint: Option<BounceClass>,
 }
 
@@ -42,7 +42,7 @@ pub fn classify(report: &BounceReport<'_>) -> (BounceClass, &'static str) {
     (class.bounce(), rule)
 }
 
-/// The codes of a report: those it names, else those among its words.
+/// The codes of a report: those it names, or else those in its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Codes {
     pub(crate) reply: Option<u16>,
@@ -53,7 +53,7 @@ impl Codes {
     pub(crate) fn of(report: &BounceReport<'_>) -> Self {
         let (reply, enhanced) = among(report.text);
         let named = report.enhanced_code.and_then(|code| EnhancedCode::at_start(code.trim())).map(|(code, _)| code);
-        // Relays write 5.0.0 where they do not know; what the server itself said stands in its words.
+        // Relays write 5.0.0 for unknown errors; the server's own code is in the text.
         let enhanced = match (named, enhanced) {
             (Some(named), Some(said)) if named.says_nothing() => Some(said),
             (named, said) => named.or(said),
@@ -70,7 +70,7 @@ impl Codes {
     }
 }
 
-/// The first reply code and the first enhanced code among words: `smtp; 550-5.1.1 …`, `(#5.1.1)`, `Remote host said: 550 …`.
+/// The first reply code and the first enhanced code in a text: `smtp; 550-5.1.1 …`, `(#5.1.1)`, `Remote host said: 550 …`.
 fn among(text: &str) -> (Option<u16>, Option<EnhancedCode>) {
     let between = |character: char| !(character.is_ascii_alphanumeric() || character == '.' || character == '@');
     let mut codes = (None, None);

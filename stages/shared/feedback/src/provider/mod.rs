@@ -83,7 +83,7 @@ pub enum EventMeaning {
     Fact(SignalKind),
     /// The provider accepted the mail and tries to deliver it.
     Accepted,
-    /// Ignored that is kept.
+    /// Nothing that is recorded.
     Ignored,
 }
 

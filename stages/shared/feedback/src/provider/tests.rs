@@ -20,7 +20,7 @@ fn read_event(provider: &str, event: &Value) -> ProviderEvent {
     provider_event.remove(0)
 }
 
-/// The word for what was told, with the class of a bounce.
+/// The label of an event, with the class of a bounce.
 fn word(meaning: &EventMeaning) -> String {
     match meaning {
         EventMeaning::Fact(SignalKind::Bounced { class, .. }) => format!("bounced {class}"),

@@ -14,7 +14,7 @@ use crate::bounce::{BounceReport, Codes, classify};
 /// What became of a recipient, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum DsnAction {
-    /// Handed on to a system that tells no more, or to a list's members.
+    /// Relayed to a system without reports, or to the members of a list.
     Relayed,
     Delayed,
     Delivered,

@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::{Arrival, NoFactReason, ReportFinding, fields::FieldGroup, header::MailHeader, parts::MailParts};
 
-/// What is kept of a type nobody registered.
+/// The stored form of an unregistered type.
 const TYPE_CHARS: usize = 32;
 
-/// MailParts of a report of a complaint that only we can have written, as the mail has them: which send they name is known after
+/// Parts of a complaint report that only we can have written, as the mail has them: which send they name is known after
 /// their signatures are checked.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proofs {
@@ -66,7 +66,7 @@ pub(super) fn read(mail: &MailParts, fields: Option<&[FieldGroup]>, arrival: Arr
     };
     let kind = fields.iter().find_map(|group| group.get("feedback-type")).unwrap_or("other").to_ascii_lowercase();
     Some(match kind.as_str() {
-        // RFC 6591: a signature or a policy failed, which nobody complained of.
+        // RFC 6591: an authentication failure, which is no complaint.
         "auth-failure" | "dmarc" => ReportFinding::NoFact(NoFactReason::AuthFailure),
         "opt-out" | "opt-out-list" => ReportFinding::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() }),
         "abuse" | "fraud" | "virus" | "other" | "not-spam" => complaint(&kind),

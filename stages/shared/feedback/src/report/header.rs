@@ -178,7 +178,7 @@ fn parameter(text: &str) -> (String, &str) {
     (value, "")
 }
 
-/// HeaderLines of octets, without their ends.
+/// The lines of some bytes, without their line ends.
 pub(super) struct HeaderLines<'a> {
     pub(super) data: &'a [u8],
     /// Where the next line begins.

@@ -20,7 +20,7 @@ const MARKS: &[&str] = &[
 ];
 /// Values of `Precedence` that people do not send with.
 const PRECEDENCES: &[&str] = &["bulk", "junk", "list", "auto_reply"];
-/// Local parts nobody writes from.
+/// Local parts of automatic senders.
 const NOBODY: &[&str] =
     &["mailer-daemon", "postmaster", "noreply", "no-reply", "do-not-reply", "donotreply", "bounce", "bounces"];
 /// How subjects of absence notes begin, in lower case.

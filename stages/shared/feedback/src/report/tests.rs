@@ -435,7 +435,7 @@ fn fuzz_mails() {
                 let _ = report.proofs.send(&tokens);
                 let bounce_fact = serde_json::to_vec(&report).unwrap();
                 assert_eq!(
-                    serde_json::from_slice::<Report>(&bounce_fact).unwrap(),
+                    serde_json::from_slice::<MailReport>(&bounce_fact).unwrap(),
                     report,
                     "it goes between processes"
                 );

@@ -22,7 +22,7 @@ pub enum ReplyOutcome {
         /// Whether the address goes on the suppression list: only where it certainly does not exist.
         suppress: bool,
     },
-    /// Nobody can say whether the server took it.
+    /// The server may or may not have accepted the mail.
     Unknown,
 }
 
@@ -34,7 +34,7 @@ pub enum Scope {
     /// Every recipient at this domain: pace it.
     Domain,
     /// This connection: drop it, another may serve.
-    SmtpConnection,
+    Connection,
     /// The relay as a whole: stop the batch, no recipient is to blame and no attempt counts.
     Relay,
 }
@@ -69,7 +69,7 @@ impl ReplyDecision {
 #[must_use]
 pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
     if failure.certainty == Certainty::Unknown {
-        return ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::SmtpConnection };
+        return ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::Connection };
     }
     match &failure.cause {
         Cause::Refused(reply) => classify_reply(failure.phase, reply),
@@ -81,7 +81,7 @@ pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
             ReplyDecision::defer(Class::Unreachable, Scope::Relay)
         }
         Cause::Timeout | Cause::Closed | Cause::Io(_) | Cause::FenceTooOld => {
-            ReplyDecision::defer(Class::Temporary, Scope::SmtpConnection)
+            ReplyDecision::defer(Class::Temporary, Scope::Connection)
         }
         // RFC 6531 §3.5 and RFC 1870 §6: it will be so for every attempt through this relay.
         Cause::InternationalNotOffered => ReplyDecision::fail(Class::Policy),
@@ -123,14 +123,14 @@ fn temporary(phase: Phase, reply: &Reply, class: Class) -> ReplyDecision {
     let class = match class {
         // "No such user" with a 4xx is a directory that is away, or a grey answer: not a fact yet.
         Class::Hard | Class::Inactive | Class::Content | Class::Policy => Class::Temporary,
-        // 4.7.1 to RCPT is greylisting, whatever its words; to the other commands it is about us: come back slower.
+        // 4.7.1 to RCPT is greylisting, whatever its text; to the other commands it is about us: come back slower.
         Class::Block if phase == Phase::Rcpt => Class::Temporary,
         Class::Block => Class::Throttled,
         other => other,
     };
     let scope = match (class, phase) {
         (Class::Throttled, _) => Scope::Domain,
-        _ if reply.code == 421 => Scope::SmtpConnection,
+        _ if reply.code == 421 => Scope::Connection,
         _ => Scope::Recipient,
     };
     ReplyDecision::defer(class, scope)
@@ -142,7 +142,7 @@ fn permanent(phase: Phase, class: Class) -> ReplyDecision {
         Class::MailboxFull => ReplyDecision::defer(Class::MailboxFull, Scope::Recipient),
         Class::Throttled => ReplyDecision::defer(Class::Throttled, Scope::Domain),
         Class::Configuration | Class::Unreachable => ReplyDecision::defer(Class::Configuration, Scope::Relay),
-        // An answer to MAIL or DATA is not about the recipient, whatever its words.
+        // An answer to MAIL or DATA is not about the recipient, whatever its text.
         Class::Hard if matches!(phase, Phase::Mail | Phase::Data) => ReplyDecision::fail(Class::Policy),
         Class::Temporary => ReplyDecision::fail(Class::Policy),
         class => ReplyDecision::fail(class),

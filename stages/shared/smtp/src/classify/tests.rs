@@ -305,7 +305,7 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     Phase::Final,
     421,
     "4.3.0 mx.example.com shutting down",
-    defer(Class::Temporary, Scope::SmtpConnection)
+    defer(Class::Temporary, Scope::Connection)
 )]
 #[case::postfix_helo(
     Phase::Rcpt,
@@ -365,7 +365,7 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
 #[case::bare_554(Phase::Final, 554, "Transaction failed", fail(Class::Policy))]
 #[case::bare_552(Phase::Final, 552, "", defer(Class::MailboxFull, SOFT))]
 #[case::bare_450(Phase::Rcpt, 450, "", defer(Class::Temporary, SOFT))]
-#[case::bare_421(Phase::Rcpt, 421, "", defer(Class::Temporary, Scope::SmtpConnection))]
+#[case::bare_421(Phase::Rcpt, 421, "", defer(Class::Temporary, Scope::Connection))]
 #[case::unknown_user_as_4xx(Phase::Rcpt, 450, "4.1.1 user unknown", defer(Class::Temporary, SOFT))]
 #[case::unknown_user_at_mail(Phase::Mail, 550, "5.1.1 user unknown", fail(Class::Policy))]
 // The relay and we
@@ -435,23 +435,19 @@ fn io_error() -> io::Error {
 #[case::lost_at_rcpt(
     SmtpFailure::not_sent(Phase::Rcpt, Cause::Closed),
     ReplyOutcome::Defer(Class::Temporary),
-    Scope::SmtpConnection
+    Scope::Connection
 )]
 #[case::old_fence(
     SmtpFailure::not_sent(Phase::Body, Cause::FenceTooOld),
     ReplyOutcome::Defer(Class::Temporary),
-    Scope::SmtpConnection
+    Scope::Connection
 )]
 #[case::lost_in_body(
     SmtpFailure::unknown(Phase::Body, Cause::Io(io_error())),
     ReplyOutcome::Unknown,
-    Scope::SmtpConnection
+    Scope::Connection
 )]
-#[case::lost_after_dot(
-    SmtpFailure::unknown(Phase::Final, Cause::Timeout),
-    ReplyOutcome::Unknown,
-    Scope::SmtpConnection
-)]
+#[case::lost_after_dot(SmtpFailure::unknown(Phase::Final, Cause::Timeout), ReplyOutcome::Unknown, Scope::Connection)]
 #[case::international(SmtpFailure::not_sent(Phase::Mail, Cause::InternationalNotOffered), ReplyOutcome::Fail { class: Class::Policy, suppress: false }, Scope::Recipient)]
 #[case::too_large(SmtpFailure::not_sent(Phase::Mail, Cause::TooLarge), ReplyOutcome::Fail { class: Class::Content, suppress: false }, Scope::Recipient)]
 fn a_failure_without_an_answer_means(
