@@ -38,9 +38,9 @@ pub struct StreamSpec {
     /// Whether JetStream may answer before the message is on disk: only where the ledger can announce everything again, and only
     /// on one server.
     pub rebuilt_from_ledger: bool,
-    /// Whether its messages say nothing but "look": the newest of each subject is kept, in memory. A stream in a file makes one for every
+    /// True if its messages are notifications without content: the newest of each subject is kept, in memory. A stream in a file makes one for every
     /// message that comes while it is empty, and removes it again.
-    pub bell: bool,
+    pub is_notification: bool,
     /// The stream's description, shown by NATS tools.
     pub description: &'static str,
 }
@@ -56,7 +56,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        bell: false,
+        is_notification: false,
         description: "What internal systems ask for, for the ingress",
     },
     StreamSpec {
@@ -66,7 +66,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        bell: false,
+        is_notification: false,
         description: "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
     },
     StreamSpec {
@@ -76,7 +76,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        bell: false,
+        is_notification: false,
         description: "Batches whose recipients are known, for compliance",
     },
     StreamSpec {
@@ -86,7 +86,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        bell: false,
+        is_notification: false,
         description: "Batches past the compliance gate, for rendering",
     },
     StreamSpec {
@@ -96,7 +96,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        bell: false,
+        is_notification: false,
         description: "Batches ready for the wire, for delivery",
     },
     StreamSpec {
@@ -106,7 +106,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        bell: false,
+        is_notification: false,
         description: "Opens, clicks, unsubscribes, for engagement",
     },
     StreamSpec {
@@ -116,7 +116,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: true,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: true,
-        bell: true,
+        is_notification: true,
         description: "That facts were committed, for webhooks",
     },
     StreamSpec {
@@ -126,7 +126,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(7),
         rebuilt_from_ledger: true,
-        bell: false,
+        is_notification: false,
         description: "What products are told, for internal subscribers",
     },
     StreamSpec {
@@ -136,7 +136,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(30),
         rebuilt_from_ledger: false,
-        bell: false,
+        is_notification: false,
         description: "Messages set aside with their reasons, for people",
     },
     StreamSpec {
@@ -146,7 +146,7 @@ pub const STREAMS: &[StreamSpec] = &[
         work_queue: false,
         max_age: Duration::ZERO,
         rebuilt_from_ledger: false,
-        bell: false,
+        is_notification: false,
         description: "How far the ledger has come, by which a restored one is known",
     },
 ];
@@ -155,7 +155,7 @@ impl StreamSpec {
     /// The server's configuration of the stream.
     #[must_use]
     pub fn config(&self, prefix: &str, replicas: usize) -> Config {
-        self.config_in(prefix, replicas, if self.bell { StorageType::Memory } else { StorageType::File })
+        self.config_in(prefix, replicas, if self.is_notification { StorageType::Memory } else { StorageType::File })
     }
 
     /// The server's configuration of an existing stream: its storage type cannot be changed, so it is kept.
@@ -170,7 +170,7 @@ impl StreamSpec {
             retention: if self.work_queue { RetentionPolicy::WorkQueue } else { RetentionPolicy::Limits },
             max_bytes: self.max_bytes,
             max_messages_per_subject: match self.name {
-                _ if self.bell => 1,
+                _ if self.is_notification => 1,
                 stream::REQUESTS => REQUESTS_WAITING_MAX,
                 stream::DEAD => DEAD_LETTERS_MAX,
                 _ => -1,
@@ -178,7 +178,7 @@ impl StreamSpec {
             max_message_size: if self.name == stream::REQUESTS { REQUEST_MAX_BYTES } else { -1 },
             discard_new_per_subject: self.name == stream::REQUESTS,
             max_age: self.max_age,
-            discard: if self.work_queue && !self.bell { DiscardPolicy::New } else { DiscardPolicy::Old },
+            discard: if self.work_queue && !self.is_notification { DiscardPolicy::New } else { DiscardPolicy::Old },
             storage,
             num_replicas: replicas,
             duplicate_window: if self.name == stream::REQUESTS { NO_DUPLICATE_WINDOW } else { DUPLICATE_WINDOW },
@@ -219,7 +219,7 @@ mod tests {
     fn a_replicated_stream_is_not_asynchronous() {
         for spec in STREAMS {
             assert!(spec.config("", 3).persist_mode.is_none(), "{}", spec.name);
-            let is_async = spec.rebuilt_from_ledger && !spec.bell;
+            let is_async = spec.rebuilt_from_ledger && !spec.is_notification;
             assert_eq!(spec.config("", 1).persist_mode.is_some(), is_async, "{}", spec.name);
         }
     }

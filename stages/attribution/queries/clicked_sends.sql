@@ -1,4 +1,4 @@
--- The mails that contacts clicked before an outcome, as far as persons did. $1 places, $2 tenants, $3 contacts, $4 when the outcomes
+-- The mails with human clicks of contacts before an outcome. $1 query indexes, $2 tenants, $3 contacts, $4 when the outcomes
 -- happened. Served by contact_facts_human_clicks; the newest 200 of each.
 select w.place as "place!", w.tenant_id as "tenant_id!", w.contact_id as "contact_id!", f.send_id as "send_id!"
 from unnest($1::int[], $2::uuid[], $3::uuid[], $4::timestamptz[]) as w (place, tenant_id, contact_id, occurred_at)

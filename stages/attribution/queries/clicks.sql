@@ -1,4 +1,4 @@
--- The clicks by persons on these mails. $1 tenants, $2 sends, $3 months, $4 their batches, $5 since when. A range of the key for
+-- The human clicks on these mails. $1 tenants, $2 sends, $3 months, $4 their batches, $5 since when. A range of the key for
 -- each; which campaign it was says the batch.
 select w.tenant_id as "tenant_id!", w.send_id as "send_id!", e.id as "event_id!", e.occurred_at as "at!", e.detail ->> 'url' as url,
        (e.detail ->> 'link')::integer as link_id, b.kind as "kind!: MessageKind", b.campaign_id

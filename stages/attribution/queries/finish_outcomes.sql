@@ -1,5 +1,5 @@
--- Writes down how outcomes stand after a look. $1 tenants, $2 outcomes, $3 contacts, $4 by which key, $5 minutes until the next
--- look, null for none, $6 whether the credit is another than before, $7 models, $8 and $9 windows, $10 rules, and what the totals
+-- Records the result of computing credits. $1 tenants, $2 outcomes, $3 contacts, $4 the keys that found them, $5 minutes until the
+-- next recheck, null for none, $6 whether the credit changed, $7 models, $8 and $9 windows, $10 rules, and what the totals
 -- now hold: $11 type, $12 hour, $13 premium, $14 value. The rows are locked.
 update outcomes o
 set contact_id = w.contact_id, contact_key = w.contact_key, credit_attempts = o.credit_attempts + 1,

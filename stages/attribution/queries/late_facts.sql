@@ -1,14 +1,14 @@
--- Takes notes of late facts out, and has the outcomes they may be about looked at: those of the contacts who clicked or whose mail
--- bounced, or whose clicks were judged anew, and those that await a contact that is there now. $1 how many notes at most. Answers how many there were. Served by the
--- keys of contact_facts and contacts, then outcomes_by_contact, outcomes_by_email and outcomes_by_dot_number; `offset 0` keeps the
--- planner to these look-ups while the tables have no statistics.
+-- Takes late facts and makes the outcomes due that they may affect: outcomes of contacts with a late click, bounce or rescored click,
+-- and outcomes that waited for a contact that exists now. $1 the most facts. Returns how many there were. Served by the keys of
+-- contact_facts and contacts, then outcomes_by_contact, outcomes_by_email and outcomes_by_dot_number; `offset 0` keeps the planner
+-- to these lookups while the tables have no statistics.
 with taken as (
     delete from late_facts l
     where l.id in (select id from late_facts order by id limit $1 for update skip locked)
     returning l.tenant_id, l.source, l.ids
 ), named as (
     select distinct t.tenant_id, t.source, n.id from taken t cross join lateral unnest(t.ids) as n (id)
-), who as (
+), affected as (
     select n.tenant_id, c.contact_id, n.source
     from named n
     cross join lateral (
@@ -20,7 +20,7 @@ with taken as (
     ) c
 ), persons as (
     select distinct w.tenant_id, w.contact_id, w.source, c.address, c.dot_number
-    from who w
+    from affected w
     cross join lateral (
         select c.address, c.dot_number from contacts c where c.tenant_id = w.tenant_id and c.id = w.contact_id offset 0
     ) c

@@ -1,4 +1,4 @@
--- The credits of outcomes as they stand. $1 tenants, $2 outcomes. A range of the key for each.
+-- The current credits of outcomes. $1 tenants, $2 outcomes. A range of the key for each.
 select c.tenant_id as "tenant_id!", c.outcome_id as "outcome_id!", c.send_id as "send_id!", c.campaign_id, c.kind as "kind!: MessageKind",
        c.contact_id as "contact_id!", c.share as "share!", c.premium, c.value_cents, c.touched_at as "touched_at!",
        c.evidence as "evidence!"

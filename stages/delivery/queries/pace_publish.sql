@@ -1,5 +1,5 @@
--- Paths that are held to a pace, for the other processes: ages are in seconds before now, those of a receiver that took nothing
--- since are null. In the order of the key, which they come in.
+-- Publishes reduced rates for the other processes. Ages are in seconds before now; the age of the last accepted mail is null if there
+-- is none. The rows come in the order of the key.
 insert into paces as p (tenant_id, sending_domain, receiver, rate, threshold, cut_at, throttled_since, good_at, updated_at)
 select u.tenant_id, u.sending_domain, u.receiver, u.rate, u.threshold, clock_timestamp() - make_interval(secs => u.cut_age),
        clock_timestamp() - make_interval(secs => u.held_age), clock_timestamp() - make_interval(secs => u.good_age), clock_timestamp()

@@ -1,4 +1,4 @@
--- Paths that are free again. Primary key, locked in its order.
+-- Removes rates that are no longer reduced. Primary key, locked in its order.
 with freed as (
     select p.tenant_id, p.sending_domain, p.receiver
     from unnest($1::uuid[], $2::text[], $3::text[]) as u (tenant_id, sending_domain, receiver)

@@ -1,5 +1,6 @@
--- Active subscriptions with something due that nobody else holds. $1 how many at most, $2 who asks: whether he holds it is answered. Jumps from subscription to subscription along the queue's key, so it
--- costs as much as there are subscriptions with a backlog, however long the backlogs are.
+-- Active subscriptions with due deliveries that no other process holds, and whether the caller holds them. $1 the most rows, $2 the
+-- caller. Jumps from subscription to subscription along the queue's key, so its cost depends on the number of subscriptions with a
+-- backlog, not on the length of the backlogs.
 with recursive heads as (
     (select q.tenant_id, q.subscription_id, q.due_at from webhook_queue q order by q.tenant_id, q.subscription_id, q.due_at limit 1)
     union all

@@ -1,4 +1,4 @@
--- What waits for subscriptions that are disabled is dead. A slice of $1; answers how many. Jumps along the queue's key as
+-- Ends waiting deliveries of disabled subscriptions as dead, at most $1. Returns their number. Jumps along the queue's key as
 -- `due_heads.sql` does.
 with recursive heads as (
     (select q.tenant_id, q.subscription_id from webhook_queue q order by q.tenant_id, q.subscription_id limit 1)

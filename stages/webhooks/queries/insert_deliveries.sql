@@ -1,4 +1,4 @@
--- Deliveries that do not exist yet, and their places in the queue. Answers those made.
+-- Inserts deliveries that do not exist yet, and their queue entries. Returns the new ones.
 with made as (
     insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, next_attempt_at)
     select u.*, now() from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::text[]) as u

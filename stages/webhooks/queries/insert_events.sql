@@ -1,4 +1,4 @@
--- The bodies, each once and for ever. Answers those that are new.
+-- Inserts event bodies that do not exist yet. Returns the new ones.
 insert into webhook_events (tenant_id, product, id, type, contact_id, body, traceparent)
 select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::bytea[], $7::text[])
 on conflict do nothing

@@ -1,4 +1,4 @@
--- What the mails of these batches have in common. $1 tenants, $2 batches. Primary keys, and `template_versions_by_content`.
+-- The data that the mails of these batches share. $1 tenants, $2 batches. Primary keys, and `template_versions_by_content`.
 select w.tenant_id as "tenant_id!", w.id as "id!", b.kind as "kind!: MessageKind", b.variant as "variant?", c.subject as "subject?",
        coalesce(t.template_id, v.template_id, k.template_id) as "template_id?", t.version as "template_version?", d.email as "sender_email?",
        x.traceparent as "traceparent?", x.tracestate as "tracestate?"

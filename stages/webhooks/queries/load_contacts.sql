@@ -1,4 +1,4 @@
--- Contacts that were created. $1 tenants, $2 ids. Primary key. One that was erased since is not told any more.
+-- Contacts that were created. $1 tenants, $2 ids. Primary key. A contact that was erased since is left out.
 select w.tenant_id as "tenant_id!", w.id as "id!", c.address as "address!", c.first_name as "first_name?",
        c.last_name as "last_name?", c.source as "source?", c.created_at as "created_at!"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)

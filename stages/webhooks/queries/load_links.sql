@@ -1,4 +1,4 @@
--- Who is told about these tenants: their links, with whether the product has a feed. A product that linked a tenant twice knows it
+-- The product links of these tenants, and whether the product has a feed. A product that linked a tenant twice knows it
 -- by the name it used first. `tenant_links_by_tenant`, then primary keys.
 select w.id as "tenant_id!", k.product as "product!", k.environment as "environment!: Environment",
        k.product_tenant_id as "product_tenant_id!",

@@ -1,4 +1,4 @@
--- Notices, with the address of whom they are about. $1 tenants, $2 ids. Primary keys.
+-- Notices, with the address of the contact they are about. $1 tenants, $2 ids. Primary keys.
 select w.tenant_id as "tenant_id!", w.id as "id!", n.type as "notice_type!", n.product as "product?", n.contact_id as "contact_id?",
        n.subject_id as "subject_id?", n.occurred_at as "occurred_at!", n.recorded_at as "recorded_at!", n.data as "data!",
        c.address as "address?"

@@ -1,4 +1,4 @@
--- The subscriptions of these tenants that are told, or will be. `webhook_subscriptions_newest`.
+-- The active and paused subscriptions of these tenants. `webhook_subscriptions_newest`.
 select s.tenant_id, s.id, s.product, s.status as "status!: SubscriptionStatus", s.events
 from unnest($1::uuid[]) as w (id)
 cross join lateral (

@@ -1,5 +1,5 @@
--- Deliveries, then bodies, older than $1 seconds: a slice of $2 each. What waits for a paused subscription is held for as long as it is
--- paused, with its body. Served by `webhook_deliveries_by_age` and `webhook_events_by_age`; what is held is found along the queue.
+-- Deletes deliveries, then bodies, older than $1 seconds: at most $2 each. Deliveries of a paused subscription stay while it is
+-- paused, with their bodies. Served by `webhook_deliveries_by_age` and `webhook_events_by_age`; what is held is found along the queue.
 with held as materialized (
     select d.tenant_id, d.id, d.product, d.event_id
     from webhook_subscriptions s

@@ -1,4 +1,4 @@
--- What subscriptions are like now. $1 tenants, $2 ids. Primary key.
+-- The current state of subscriptions. $1 tenants, $2 ids. Primary key.
 select s.tenant_id, s.id, s.status as "status: SubscriptionStatus", s.url, s.secret, s.previous_secret, s.previous_until, s.failing_since
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
 cross join lateral (

@@ -1,5 +1,5 @@
--- What became of attempts, on deliveries and queue. One that was recorded already (by another process, after a lease was lost) is
--- left alone. $6 the attempt's number, $7 seconds until the next one, null for none.
+-- Records the results of attempts on deliveries and queue. A result that another process recorded already, after a lost lease, is
+-- left out. $6 the attempt's number, $7 seconds until the next one, null for none.
 with tried as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::text[], $6::int2[], $7::float8[], $8::int2[],
                          $9::text[], $10::int4[])

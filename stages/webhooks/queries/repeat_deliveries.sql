@@ -1,5 +1,5 @@
--- Deliveries asked for again: those that do not exist are made, those that ended begin anew, those still to be tried are left
--- alone. Answers how many are to be tried because of this.
+-- Replays deliveries: creates missing ones, restarts those that have ended, and leaves pending ones as they are. Returns how many
+-- were started.
 with asked as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::text[])
         as u (tenant_id, id, subscription_id, product, event_id, type)

@@ -1,4 +1,4 @@
--- Takes the leases on these subscriptions that nobody else has, and answers what is needed to deliver to them. $1 tenants, $2 ids,
+-- Takes the leases on these subscriptions that no other process holds, and returns their targets. $1 tenants, $2 ids,
 -- $3 the holder, $4 for how many seconds.
 with wanted as (
     select s.tenant_id, s.id, s.url, s.secret, s.previous_secret, s.previous_until, s.failing_since

@@ -13,7 +13,7 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{operator, progress, invocation::AuditEntry};
+use crate::{invocation::AuditEntry, operator, progress};
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
 /// All undecided sends. After a restore no process has the sends that the ledger shows as claimed or fenced.

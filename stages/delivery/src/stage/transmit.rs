@@ -153,7 +153,13 @@ impl Transmitter {
     }
 
     /// Captures a sandbox mail: it is fenced like any other, and then nothing leaves.
-    async fn capture(&self, send: ClaimedSend, address: &str, signed: &SignedMessage, capture: &Capture) -> Option<Recorded> {
+    async fn capture(
+        &self,
+        send: ClaimedSend,
+        address: &str,
+        signed: &SignedMessage,
+        capture: &Capture,
+    ) -> Option<Recorded> {
         match self.ledger.fence(send.clone()).await {
             Fence::Passed { metered_on, .. } => {
                 let send = send.metered(metered_on);
