@@ -338,7 +338,9 @@ impl Bus {
                             each(&message.payload);
                         }
                     }
-                    Err(error) => tracing::warn!(%error, subject, "no messages are received; the ledger is read instead"),
+                    Err(error) => {
+                        tracing::warn!(%error, subject, "no messages are received; the ledger is read instead")
+                    }
                 }
                 tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
             }

@@ -61,7 +61,13 @@ impl PauseSwitches {
     /// Follows the switches until shutdown. `pool` must use the stages' role. Processes that send mail increment the ledger's epoch
     /// (`advances_epoch`), the others only compare it.
     #[must_use]
-    pub fn follow(pool: PgPool, bus: Bus, changes: Notifier, advances_epoch: bool, shutdown: CancellationToken) -> Self {
+    pub fn follow(
+        pool: PgPool,
+        bus: Bus,
+        changes: Notifier,
+        advances_epoch: bool,
+        shutdown: CancellationToken,
+    ) -> Self {
         let (known, receiver) = watch::channel(PauseState::default());
         let detector = restore_detector::RestoreDetector::new(pool.clone(), bus, advances_epoch);
         tokio::spawn(detect_restores(detector, known.clone(), shutdown.clone()));

@@ -75,7 +75,8 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     let stage = Arc::new(Webhooks::new(by_key.clone(), dispatcher, FeedQueue::start(deps)));
     deps.runner.start(Arc::clone(&stage), vec![intake]);
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(FanOutSweep(stage)));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(PublishFeedNotes { by_key: by_key.clone(), bus: deps.bus.clone() }));
+    deps.runner
+        .start_sweep(Webhooks::NAME, Arc::new(PublishFeedNotes { by_key: by_key.clone(), bus: deps.bus.clone() }));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(by_key.clone())));
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::EndDisabledDeliveries(by_key)));
     deps.runner.start_sweep(

@@ -115,7 +115,8 @@ impl Dispatcher {
             queries,
             shutdown: deps.shutdown.clone(),
         });
-        deps.runner.spawn("webhooks", AttemptRecorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
+        deps.runner
+            .spawn("webhooks", AttemptRecorder::new(by_key.clone(), settings.webhook_give_up_after).run(received));
         deps.runner.spawn("webhooks", subscription_reader::answer_queries(by_key, asked));
         let (keeping, hearing, runner) = (Arc::clone(&shared), Arc::clone(&shared), deps.runner.clone());
         deps.runner.supervise("webhooks", move || leases::run(Arc::clone(&keeping), runner.clone()));

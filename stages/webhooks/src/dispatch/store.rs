@@ -71,7 +71,11 @@ fn columns(keys: &[SubscriptionKey]) -> (Vec<Uuid>, Vec<Uuid>) {
 }
 
 /// Active subscriptions with due deliveries that no other process holds, and whether this process holds them.
-pub(super) async fn due_subscriptions(by_key: &PreparedPool, holder: Uuid, most: i64) -> sqlx::Result<Vec<(SubscriptionKey, bool)>> {
+pub(super) async fn due_subscriptions(
+    by_key: &PreparedPool,
+    holder: Uuid,
+    most: i64,
+) -> sqlx::Result<Vec<(SubscriptionKey, bool)>> {
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!("queries/due_heads.sql", most, holder).fetch_all(&mut *db).await?;
     db.put_back();
@@ -128,7 +132,10 @@ pub(super) async fn release_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid) ->
 }
 
 /// Reads the current rows of subscriptions.
-pub(super) async fn read_subscriptions(by_key: &PreparedPool, keys: &[SubscriptionKey]) -> sqlx::Result<Vec<SubscriptionState>> {
+pub(super) async fn read_subscriptions(
+    by_key: &PreparedPool,
+    keys: &[SubscriptionKey],
+) -> sqlx::Result<Vec<SubscriptionState>> {
     let (tenants, ids) = columns(keys);
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!("queries/read_subscriptions.sql", &tenants, &ids).fetch_all(&mut *db).await?;
@@ -150,10 +157,15 @@ pub(super) async fn read_subscriptions(by_key: &PreparedPool, keys: &[Subscripti
 pub(super) type DueDeliveries = HashMap<Uuid, Vec<(Uuid, DateTime<Utc>)>>;
 
 /// The due deliveries of these subscriptions, the most overdue first, as many as each request asks for beyond the known ones.
-pub(super) async fn due_deliveries(by_key: &PreparedPool, requests: &[(SubscriptionKey, LoadRequest)]) -> sqlx::Result<DueDeliveries> {
+pub(super) async fn due_deliveries(
+    by_key: &PreparedPool,
+    requests: &[(SubscriptionKey, LoadRequest)],
+) -> sqlx::Result<DueDeliveries> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = requests.iter().map(|(key, _)| *key).unzip();
-    let limits: Vec<i64> =
-        requests.iter().map(|(_, request)| i64::try_from(request.capacity + request.known).unwrap_or(i64::MAX)).collect();
+    let limits: Vec<i64> = requests
+        .iter()
+        .map(|(_, request)| i64::try_from(request.capacity + request.known).unwrap_or(i64::MAX))
+        .collect();
     let mut db = by_key.take().await?;
     let rows = sqlx::query_file!("queries/due.sql", &tenants, &ids, &limits).fetch_all(&mut *db).await?;
     db.put_back();
