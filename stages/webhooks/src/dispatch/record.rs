@@ -109,7 +109,7 @@ impl AttemptRecorder {
 
     fn subscription_changes(&self, group: &[FinishedAttempt]) -> SubscriptionChanges {
         let mut subscription_changes = SubscriptionChanges::default();
-        let record_presence: BTreeSet<Uuid> = group
+        let answered: BTreeSet<Uuid> = group
             .iter()
             .filter(|attempt| attempt.decision == RetryDecision::Delivered)
             .map(|attempt| attempt.endpoint.id)
@@ -121,7 +121,7 @@ impl AttemptRecorder {
                 (RetryDecision::Disable, _) => drop(subscription_changes.gone.insert(id)),
                 (RetryDecision::Delivered, Some(_)) => drop(subscription_changes.recovered.insert(id)),
                 (RetryDecision::Delivered, None) => {}
-                (RetryDecision::Retry(_) | RetryDecision::Dead, _) if record_presence.contains(&id) => {}
+                (RetryDecision::Retry(_) | RetryDecision::Dead, _) if answered.contains(&id) => {}
                 (RetryDecision::Retry(_) | RetryDecision::Dead, None) => drop(subscription_changes.failing.insert(id)),
                 (RetryDecision::Retry(_) | RetryDecision::Dead, Some(since)) if since < long_ago => {
                     subscription_changes.expired.insert(id);
