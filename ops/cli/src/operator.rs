@@ -98,7 +98,7 @@ pub fn read_secret(file: Option<&Path>, variable: Option<&str>) -> anyhow::Resul
 /// Applies the migrations.
 pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
     Database::migrate(args.url()?).await.context("migrations")?;
-    say(&json!({"migrated": true}), "the schema is up to date");
+    print_result(&json!({"migrated": true}), "the schema is up to date");
     Ok(())
 }
 

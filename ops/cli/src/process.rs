@@ -229,7 +229,7 @@ impl Process {
         let facts = CommitNotifier::start(emitter, bus.clone(), pool.clone(), shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
-                .heeding(switches)
+                .with_switches(switches)
                 .counting_starts(pool.clone()),
             bus,
             pool,

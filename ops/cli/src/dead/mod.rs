@@ -135,16 +135,16 @@ async fn clear(
     args: &DeadArgs,
     dead_letters: &DeadLetters<'_>,
     choice: &DeadLetterChoice,
-    action: ClearAction,
+    clear_action: ClearAction,
 ) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let chosen = chosen(dead_letters, choice).await?;
-    let (action, done) = action.labels();
+    let (action, done) = clear_action.labels();
     let bar = progress::bar(chosen.len() as u64, done);
     let mut cleared = Vec::with_capacity(chosen.len());
     let mut failed = None;
     for letter in &chosen {
-        if let Err(error) = clear_one(dead_letters, letter, action).await {
+        if let Err(error) = clear_one(dead_letters, letter, clear_action).await {
             failed = Some(error);
             break;
         }
