@@ -185,6 +185,8 @@ texts! {
     PostalAddress = super::schema::postal_address(crate::routes::input::POSTAL_ADDRESS_MAX),
     /// An address of a mailbox.
     Email = super::schema::email(),
+    /// One line, perhaps empty.
+    Line<MAX> = super::schema::line(MAX),
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
-//! `/v1/audiences`: static lists and tags, and who is in them. A list with a public name is a topic: its members see it on their
-//! preferences page, and who leaves it there is not brought back by anybody else.
+//! `/v1/audiences`: static lists and tags, and their members. A list with a public name is a topic: its members see it on their
+//! preferences page, and a contact that leaves it there is not added again by others.
 
 mod doc;
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::{Address, new_id, parse_id};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    act::{Act, Faults, NoParameters, Page, Patch, Reply, Routes, page::as_time, read, write},
+    act::{
+        Act, Faults, NoParameters, Page, Patch, Reply, Routes,
+        page::{PageCursor, PageLimit, as_time},
+        read, write,
+    },
     error::ApiError,
+    openapi::types::{Email, Words},
 };
 
 /// The longest name of a list or tag.
@@ -30,8 +35,8 @@ pub(crate) fn routes() -> Routes {
         .post("/v1/audiences/{id}/members", write("audiences:write", change_members), doc::change_members)
 }
 
-/// What sort of audience.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A list or a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AudienceKind {
     /// Named in `list_id`.
@@ -51,14 +56,18 @@ impl AudienceKind {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// A list or a tag of contacts.
+#[derive(Debug, Serialize, JsonSchema)]
 struct Audience {
     audience_id: Uuid,
+    #[schemars(with = "AudienceKind")]
     kind: String,
     name: String,
     description: Option<String>,
+    /// What its members see on their preferences page; a list with one is a topic.
     public_name: Option<String>,
     public_description: Option<String>,
+    #[schemars(range(min = 0))]
     member_count: i64,
     #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
@@ -66,15 +75,24 @@ struct Audience {
     updated_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListAudiences {
     kind: Option<AudienceKind>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudiencePage {
+    audiences: Vec<Audience>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListAudiences) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let tenant = act.tenant;
     let mut audiences = sqlx::query_as!(
@@ -94,12 +112,17 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     .fetch_all(act.db())
     .await?;
     let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
-    Reply::untyped_ok(&json!({"ok": true, "audiences": audiences, "next_cursor": next_cursor}))
+    Reply::ok(&AudiencePage { audiences, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudienceAnswer {
+    audience: Audience,
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let audience = find(act).await?;
-    Reply::untyped_ok(&json!({"ok": true, "audience": audience}))
+    Reply::ok(&AudienceAnswer { audience })
 }
 
 async fn find(act: &mut Act) -> Result<Audience, ApiError> {
@@ -117,17 +140,31 @@ async fn find(act: &mut Act) -> Result<Audience, ApiError> {
     .ok_or_else(|| ApiError::not_found("audience"))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Create {
+struct CreateAudience {
     kind: AudienceKind,
+    /// Must not look like an id.
+    #[schemars(with = "Words<NAME_MAX_CHARS>")]
     name: String,
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Option<String>,
+    /// Of a list only: makes it a topic on preferences pages.
     #[serde(default)]
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
     public_name: Option<String>,
+    /// Only with a public name.
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     public_description: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudienceCreated<'a> {
+    audience_id: Uuid,
+    kind: AudienceKind,
+    name: &'a str,
 }
 
 /// What people see of a topic, checked: only a list is one, and only what has a public name is described.
@@ -145,7 +182,7 @@ fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, descripti
     );
 }
 
-async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
+async fn create(act: &mut Act, body: CreateAudience) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.title("name", &body.name, NAME_MAX_CHARS);
     faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
@@ -171,23 +208,27 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
     if created.rows_affected() == 0 {
         return Err(already_exists());
     }
-    Reply::untyped_created(&json!({"ok": true, "audience_id": id, "kind": body.kind, "name": body.name.trim()}))
+    Reply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+struct ChangeAudience {
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
     name: Option<String>,
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
     public_name: Patch<String>,
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     public_description: Patch<String>,
 }
 
-/// Changes names and descriptions. A topic without its public name is a plain list again; who left it stays away.
-async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
+/// Changes names and descriptions. A topic without its public name is a plain list again; contacts that left it stay away.
+async fn change(act: &mut Act, body: ChangeAudience) -> Result<Reply, ApiError> {
     let before = find(act).await?;
     let text =
         |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
@@ -227,24 +268,49 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         return Err(already_exists());
     }
     let audience = find(act).await?;
-    Reply::untyped_ok(&json!({"ok": true, "audience": audience}))
+    Reply::ok(&AudienceAnswer { audience })
 }
 
 fn already_exists() -> ApiError {
     ApiError::conflict("audience_already_exists").detail("a list or tag of this name exists")
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Members {
+struct ChangeMembers {
+    /// Contact ids or addresses.
     #[serde(default)]
+    #[schemars(with = "Vec<ContactName>", length(max = MEMBERS_MAX))]
     add: Vec<String>,
+    /// Contact ids or addresses.
     #[serde(default)]
+    #[schemars(with = "Vec<ContactName>", length(max = MEMBERS_MAX))]
     remove: Vec<String>,
 }
 
+/// How a body names a contact.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+#[expect(dead_code, reason = "only described")]
+enum ContactName {
+    Id(Uuid),
+    Email(Email),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct MembersChanged {
+    audience_id: Uuid,
+    added: u64,
+    removed: u64,
+    /// Of the contacts to add: those that left this topic themselves and are not added again.
+    #[schemars(range(min = 0))]
+    departed: i64,
+    /// Ids and addresses of no contact.
+    not_found: Vec<String>,
+}
+
 /// Adds and removes contacts, named by id or address. Unknown ones are answered, not refused: the rest is done.
-async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError> {
+async fn change_members(act: &mut Act, body: ChangeMembers) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         body.add.len() + body.remove.len() <= MEMBERS_MAX,
@@ -293,10 +359,8 @@ async fn change_members(act: &mut Act, body: Members) -> Result<Reply, ApiError>
     )
     .fetch_one(act.db())
     .await?;
-    let not_found: Vec<String> = joining.unknown.into_iter().chain(leaving.unknown).collect();
-    Reply::untyped_ok(&json!({
-        "ok": true, "audience_id": id, "added": added, "removed": removed, "departed": departed, "not_found": not_found,
-    }))
+    let not_found = joining.unknown.into_iter().chain(leaving.unknown).collect();
+    Reply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })
 }
 
 /// Contacts as a caller names them.

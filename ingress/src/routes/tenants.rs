@@ -6,8 +6,9 @@ mod profile;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use schemas::{Environment, new_id};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -15,6 +16,7 @@ use uuid::Uuid;
 use crate::{
     act::{Act, Faults, Reply, Routes, is_product_tenant_id, provision, read, write},
     error::ApiError,
+    openapi::types::Email,
 };
 
 pub use profile::{Profile, ProfileChange, change, load};
@@ -29,19 +31,31 @@ pub(crate) fn routes() -> Routes {
         .patch("/v1/tenant", write("tenant:manage", profile::update), doc::update)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Link {
+struct LinkTenant {
+    /// The caller's own id for the tenant.
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
     product_tenant_id: String,
+    /// Becomes the owner identity.
+    #[schemars(with = "Email")]
     email: String,
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX_CHARS))]
     org_name: Option<String>,
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX_CHARS))]
     producer_name: Option<String>,
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+struct TenantLinked {
+    engine_tenant_id: Uuid,
+    already_linked: bool,
+}
+
 /// Finds or creates the engine tenant of (product, environment, the product's own tenant id).
-async fn link(act: &mut Act, body: Link) -> Result<Reply, ApiError> {
+async fn link(act: &mut Act, body: LinkTenant) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         is_product_tenant_id(&body.product_tenant_id),
@@ -72,7 +86,7 @@ async fn link(act: &mut Act, body: Link) -> Result<Reply, ApiError> {
             tenant
         }
     };
-    Reply::untyped_ok(&json!({"ok": true, "engine_tenant_id": tenant, "already_linked": linked.is_some()}))
+    Reply::ok(&TenantLinked { engine_tenant_id: tenant, already_linked: linked.is_some() })
 }
 
 /// The tenant a link leads to. Two first links at once take turns, so that only one makes a tenant.
@@ -104,7 +118,7 @@ async fn create(
     db: &mut PgConnection,
     product: &str,
     environment: Environment,
-    body: &Link,
+    body: &LinkTenant,
     owner: &str,
 ) -> sqlx::Result<Uuid> {
     let tenant = new_id();
@@ -139,7 +153,7 @@ async fn refresh(
     product: &str,
     environment: Environment,
     tenant: Uuid,
-    body: &Link,
+    body: &LinkTenant,
     owner: &str,
 ) -> sqlx::Result<()> {
     sqlx::query!(

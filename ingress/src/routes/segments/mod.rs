@@ -1,19 +1,31 @@
-//! `/v1/segments`: audiences by rule (API.md §3). What a rule says stands in [`segments`].
+//! `/v1/segments`: audiences by rule (API.md §3). The language of rules is [`segments`]'s.
 
 mod doc;
+mod rule;
 mod store;
 
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::new_id;
-use segments::{self, Compiled, Fault, Rule, SegmentError};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use segments::{self, Compiled, Fault, Rule, SAMPLE_MAX, SampledContact, SegmentError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
+use self::{
+    rule::{SegmentRule, limits},
+    store::Segment,
+};
 pub(crate) use store::hold;
 
 use crate::{
-    act::{Act, Faults, NoFields, NoParameters, Page, Patch, Reply, Routes, read, time, write},
+    act::{
+        Act, Faults, NoFields, NoParameters, Patch, Reply, Routes,
+        page::{PageQuery, as_time},
+        read, write,
+    },
     error::{ApiError, FieldFault},
+    openapi::types::Words,
     routes::audiences::NAME_MAX_CHARS,
 };
 
@@ -43,37 +55,51 @@ impl From<SegmentError> for ApiError {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListQuery {
-    limit: Option<i64>,
-    cursor: Option<String>,
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentPage {
+    segments: Vec<Segment>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
     let tenant = act.tenant;
     let mut segments = store::list(act.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut segments, |segment| (segment.created_at, segment.segment_id));
-    Reply::untyped_ok(&json!({"ok": true, "segments": segments, "next_cursor": next_cursor}))
+    Reply::ok(&SegmentPage { segments, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentAnswer {
+    segment: Segment,
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("segment")?);
     let segment = store::get(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "segment": segment}))
+    Reply::ok(&SegmentAnswer { segment })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Create {
+struct CreateSegment {
+    #[schemars(with = "Words<NAME_MAX_CHARS>")]
     name: String,
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Option<String>,
+    #[schemars(with = "SegmentRule", extend("description" = limits()))]
     rule: Value,
 }
 
-async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentCreated<'a> {
+    segment_id: Uuid,
+    name: &'a str,
+}
+
+async fn create(act: &mut Act, body: CreateSegment) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, new_id());
     store::lock_all(act.db(), tenant).await?;
     let mut faults = Faults::default();
@@ -85,7 +111,7 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
         return Err(name_taken());
     }
     store::set_uses(act.db(), tenant, id, &rule.segments()).await?;
-    Reply::untyped_created(&json!({"ok": true, "segment_id": id, "name": name}))
+    Reply::created(&SegmentCreated { segment_id: id, name })
 }
 
 fn name_taken() -> ApiError {
@@ -111,42 +137,48 @@ async fn check_rule(
     Ok((parsed, compiled))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Preview {
+struct PreviewSegment {
+    #[schemars(with = "SegmentRule", extend("description" = limits()))]
     rule: Value,
 }
 
-/// What a rule comes to now; nothing is stored.
-async fn preview(act: &mut Act, body: Preview) -> Result<Reply, ApiError> {
-    let (_, compiled) = check_rule(act, &body.rule, Faults::default(), None).await?;
-    let tenant = act.tenant;
-    let preview = segments::preview(act.db(), tenant, &compiled).await?;
-    let contact = |contact: &segments::Sampled| {
-        json!({
-            "contact_id": contact.contact_id, "email": contact.email, "first_name": contact.first_name,
-            "last_name": contact.last_name,
-        })
-    };
-    let sample: Vec<Value> = preview.sample.iter().map(contact).collect();
-    Reply::untyped_ok(
-        &json!({"ok": true, "count": preview.count, "sample": sample, "evaluated_at": time(preview.evaluated_at)}),
-    )
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentPreview {
+    #[schemars(range(min = 0))]
+    count: i64,
+    /// The newest contacts that match.
+    #[schemars(length(max = SAMPLE_MAX))]
+    sample: Vec<SampledContact>,
+    #[serde(serialize_with = "as_time")]
+    evaluated_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Deserialize)]
+/// The contacts that match a rule now; nothing is stored.
+async fn preview(act: &mut Act, body: PreviewSegment) -> Result<Reply, ApiError> {
+    let (_, compiled) = check_rule(act, &body.rule, Faults::default(), None).await?;
+    let tenant = act.tenant;
+    let segments::Preview { count, sample, evaluated_at } = segments::preview(act.db(), tenant, &compiled).await?;
+    Reply::ok(&SegmentPreview { count, sample, evaluated_at })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+struct ChangeSegment {
     #[serde(default)]
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
     name: Option<String>,
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     description: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Option<SegmentRule>", extend("description" = limits()))]
     rule: Option<Value>,
 }
 
 /// Campaigns that name the segment are mailed by the rule as it stands when their audience is written down.
-async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
+async fn change(act: &mut Act, body: ChangeSegment) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("segment")?);
     store::lock_all(act.db(), tenant).await?;
     let before = store::get(act.db(), tenant, id).await?;
@@ -170,7 +202,7 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         check_users(act, id).await?;
     }
     let segment = store::get(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "segment": segment}))
+    Reply::ok(&SegmentAnswer { segment })
 }
 
 /// The segments that name this one must stay within their limits, too.
@@ -190,6 +222,13 @@ async fn check_users(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
     Ok(())
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentDeleted {
+    segment_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+}
+
 async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("segment")?);
     store::lock_all(act.db(), tenant).await?;
@@ -198,5 +237,5 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
         return Err(ApiError::conflict("segment_in_use").detail(format!("{user} names it")));
     }
     store::delete(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "segment_id": id, "status": "deleted"}))
+    Reply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
 }

@@ -1,22 +1,25 @@
 //! Rows of `segments`.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::rule::SegmentRule;
 use crate::{
     act::{Page, page::as_time},
     error::ApiError,
 };
 
-/// A segment as callers see it.
-#[derive(Debug, Serialize)]
+/// An audience by rule.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Segment {
     pub(super) segment_id: Uuid,
     pub(super) name: String,
     pub(super) description: Option<String>,
+    #[schemars(with = "SegmentRule")]
     pub(super) rule: Value,
     #[serde(serialize_with = "as_time")]
     pub(super) created_at: DateTime<Utc>,
@@ -75,7 +78,7 @@ pub(crate) async fn hold(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     .ok_or_else(|| ApiError::not_found("segment"))
 }
 
-/// Holds a segment for its removal: whoever is about to name it comes before or finds it gone.
+/// Locks a segment for its removal: a writer that is about to name it comes before, or finds it gone.
 pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
     sqlx::query_scalar!(
         "select id from segments where tenant_id = $1 and id = $2 and deleted_at is null for update",
@@ -111,7 +114,7 @@ pub(super) async fn insert(
     .map(|done| done.rows_affected() == 1)
 }
 
-/// `false`: the name is taken. Writers take turns, so nobody takes it in between.
+/// `false`: the name is taken. Writers take turns, so no other writer takes it in between.
 pub(super) async fn update(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -168,7 +171,7 @@ pub(super) async fn users_of(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> s
     .await
 }
 
-/// Who keeps a segment from being deleted: another segment, or a campaign that is not over.
+/// What keeps a segment from being deleted: another segment, or a campaign that is not over.
 pub(super) async fn user(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<String>> {
     sqlx::query_scalar!(
         r#"select 'the segment ' || segment_id as "user!" from segment_uses where tenant_id = $1 and uses = $2

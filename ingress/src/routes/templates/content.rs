@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use schemas::text::TextError;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use templates::{KnownFields, TemplateFault, TemplateKind, TemplateSource};
@@ -15,7 +17,7 @@ use crate::{
 };
 
 /// The parts of a message, as their author wrote them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Parts {
     pub(crate) subject: String,
     pub(crate) preheader: Option<String>,

@@ -1,4 +1,4 @@
-//! `/v1/templates`: what mail says, in versions. A content never changes; sends pin the one they were made from.
+//! `/v1/templates`: the content of mail, in versions. A content never changes; sends pin the one they were made from.
 
 pub(crate) mod content;
 mod doc;
@@ -7,21 +7,32 @@ mod render;
 pub(crate) mod store;
 mod versions;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use self::{
     content::Parts,
-    store::{TemplateListRow, TemplateRow},
+    store::{TemplateRow, TemplateSummary},
 };
 use crate::{
-    act::{Act, Faults, NoFields, Page, Patch, Reply, Routes, read, time, write, write_with_work},
+    act::{
+        Act, Faults, NoFields, Page, Patch, Reply, Routes,
+        page::{PageCursor, PageLimit},
+        read, write, write_with_work,
+    },
     error::ApiError,
+    openapi::types::{Line, Name, Words},
+    routes::input::{LINE_MAX, NAME_MAX},
 };
 
-/// What a template may be for: the words of `contents.kind`.
+/// The kinds of a template: the words of `contents.kind`.
 const TYPES: [&str; 3] = ["marketing", "transactional", "sequence"];
 const STATUSES: [&str; 3] = ["draft", "active", "archived"];
+/// The states a new template may have.
+const FIRST_STATUSES: [&str; 2] = ["draft", "active"];
+/// Longest source of a part; the check counts bytes.
+const SOURCE_MAX: usize = 512 * 1024;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -35,19 +46,37 @@ pub(crate) fn routes() -> Routes {
         .post("/v1/templates/{id}/render", write_with_work("templates:read", render::render), doc::render)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CreateBody {
+struct CreateTemplate {
+    #[schemars(with = "Name<NAME_MAX>")]
     name: Option<String>,
+    #[schemars(with = "Name<LINE_MAX>")]
     subject: Option<String>,
+    #[schemars(with = "Words<SOURCE_MAX>")]
     body_html: Option<String>,
+    #[schemars(length(max = SOURCE_MAX))]
     body_text: Option<String>,
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Option<String>,
+    /// Default: marketing.
+    #[schemars(extend("enum" = TYPES))]
     template_type: Option<String>,
+    /// Default: active.
+    #[schemars(extend("enum" = FIRST_STATUSES))]
     status: Option<String>,
 }
 
-async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateSaved {
+    template_id: Uuid,
+    #[schemars(extend("enum" = STATUSES))]
+    status: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+}
+
+async fn create(act: &mut Act, body: CreateTemplate) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     let name = faults.name("name", body.name);
     let parts = Parts {
@@ -60,34 +89,40 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     let template_type = body.template_type.unwrap_or_else(|| "marketing".to_owned());
     faults.one_of("template_type", &template_type, &TYPES);
     let status = body.status.unwrap_or_else(|| "active".to_owned());
-    faults.one_of("status", &status, &["draft", "active"]);
+    faults.one_of("status", &status, &FIRST_STATUSES);
     faults.finish()?;
 
     let tenant = act.tenant;
     let variables = content::check(act, &parts, content::kind(&template_type), None).await?;
     let content_id = store::insert_content(act.db(), tenant, &template_type, &parts, &variables).await?;
     let id = store::insert(act.db(), tenant, &name, &template_type, &status, content_id).await?;
-    Reply::untyped_created(&json!({"ok": true, "template_id": id, "status": status, "version": 1}))
+    Reply::created(&TemplateSaved { template_id: id, status, version: 1 })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ChangeBody {
+struct ChangeTemplate {
     #[serde(default)]
+    #[schemars(with = "Name<NAME_MAX>")]
     name: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Name<LINE_MAX>")]
     subject: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Words<SOURCE_MAX>")]
     body_html: Patch<String>,
     #[serde(default)]
+    #[schemars(length(max = SOURCE_MAX))]
     body_text: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "String", extend("enum" = STATUSES))]
     status: Patch<String>,
 }
 
-async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
+async fn change(act: &mut Act, body: ChangeTemplate) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("template")?);
     let not_found = || ApiError::not_found("template");
     if !store::lock(act.db(), tenant, id).await? {
@@ -118,7 +153,14 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
         store::insert_version(act.db(), tenant, id, version, content_id).await?;
     }
     store::update(act.db(), tenant, id, &name, &status, version, content_id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "template_id": id, "status": status, "version": version}))
+    Reply::ok(&TemplateSaved { template_id: id, status, version })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateArchived {
+    template_id: Uuid,
+    #[schemars(extend("const" = "archived"))]
+    status: &'static str,
 }
 
 async fn archive(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
@@ -126,18 +168,28 @@ async fn archive(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     if !store::archive(act.db(), tenant, id).await? {
         return Err(ApiError::not_found("template"));
     }
-    Reply::untyped_ok(&json!({"ok": true, "template_id": id, "status": "archived"}))
+    Reply::ok(&TemplateArchived { template_id: id, status: "archived" })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListTemplates {
+    #[schemars(extend("enum" = STATUSES))]
     status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplatePage {
+    templates: Vec<TemplateSummary>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListTemplates) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     if let Some(status) = &query.status {
         let mut faults = Faults::default();
@@ -145,56 +197,28 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
         faults.finish()?;
     }
     let tenant = act.tenant;
-    let mut rows = store::list(act.db(), tenant, query.status.as_deref(), &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let templates: Vec<Value> = rows.iter().map(list_record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "templates": templates, "next_cursor": next_cursor}))
+    let mut templates = store::list(act.db(), tenant, query.status.as_deref(), &page).await?;
+    let next_cursor = page.cut(&mut templates, |template| (template.created_at, template.id));
+    Reply::ok(&TemplatePage { templates, next_cursor })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OneQuery {
+struct ShowTemplate {
+    #[schemars(range(min = 1, max = i32::MAX))]
     version: Option<i32>,
 }
 
-async fn one(act: &mut Act, query: OneQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateAnswer {
+    template: TemplateRow,
+}
+
+async fn one(act: &mut Act, query: ShowTemplate) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("template")?);
-    let mut row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let mut template = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     if let Some(version) = query.version {
-        row = versions::as_of(act.db(), tenant, row, version).await?;
+        template = versions::as_of(act.db(), tenant, template, version).await?;
     }
-    Reply::untyped_ok(&json!({"ok": true, "template": record(&row)}))
-}
-
-fn record(row: &TemplateRow) -> Value {
-    json!({
-        "template_id": row.id,
-        "name": row.name,
-        "template_type": row.template_type,
-        "status": row.status,
-        "version": row.version,
-        "subject": row.parts.subject,
-        "preheader": row.parts.preheader,
-        "body_html": row.parts.body_html,
-        "body_text": row.parts.body_text,
-        "variables": row.variables,
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-    })
-}
-
-/// A template in a list: without its bodies, which may have half a megabyte each.
-fn list_record(row: &TemplateListRow) -> Value {
-    json!({
-        "template_id": row.id,
-        "name": row.name,
-        "template_type": row.template_type,
-        "status": row.status,
-        "version": row.version,
-        "subject": row.subject,
-        "preheader": row.preheader,
-        "variables": row.variables,
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-    })
+    Reply::ok(&TemplateAnswer { template })
 }

@@ -1,10 +1,11 @@
-//! `POST /v1/templates/{id}/render`: what a recipient would see, sent to nobody.
+//! `POST /v1/templates/{id}/render`: the mail a recipient would see, without sending it.
 
 use chrono::Utc;
 use http::StatusCode;
+use schemars::JsonSchema;
 use schemas::new_id;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use templates::{Contact, Limits, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource};
 use uuid::Uuid;
@@ -20,36 +21,50 @@ use crate::{
 };
 
 /// Longest value of a sample, in characters.
-pub(super) const SAMPLE_TEXT_MAX: usize = 2_000;
+const SAMPLE_TEXT_MAX: usize = 2_000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RenderBody {
+pub(super) struct RenderTemplate {
     contact_id: Option<Id>,
-    sample: Option<Sample>,
+    /// Not together with `contact_id`.
+    sample: Option<SampleContact>,
+    /// Read by the template as `data.…`. At most 256 KB, 10,000 values and 16 levels.
     data: Option<Map<String, Value>>,
+    /// Default: the tenant's default sender.
     sender_profile_id: Option<Id>,
+    /// Default: the current one.
+    #[schemars(range(min = 1, max = i32::MAX))]
     version: Option<i32>,
 }
 
 /// A contact that need not exist.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Sample {
+struct SampleContact {
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     email: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     first_name: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     last_name: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     title: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     phone: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     company: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     timezone: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     locale: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
     lifecycle_stage: Option<String>,
     dot_number: Option<i64>,
     fields: Option<Map<String, Value>>,
 }
 
-impl Sample {
+impl SampleContact {
     fn check(&self, faults: &mut Faults) {
         for (path, text) in [
             ("sample.email", &self.email),
@@ -86,8 +101,18 @@ impl Sample {
     }
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TemplateRendered {
+    template_id: Uuid,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    subject: String,
+    html: String,
+    text: String,
+}
+
 /// A draft and an archived template render, too: looking at one is how its author decides.
-pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, ApiError> {
+pub(super) async fn render(act: &mut Act, body: RenderTemplate) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     let both = body.contact_id.is_some() && body.sample.is_some();
     faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
@@ -114,10 +139,9 @@ pub(super) async fn render(act: &mut Act, body: RenderBody) -> Result<Reply, Api
     let data = body.data.map_or(Value::Null, Value::Object);
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
-    let shown = act.outside("render".to_owned(), move || preview(&source, &options, &data))??;
-    Reply::untyped_ok(&json!({
-        "ok": true, "template_id": id, "version": row.version, "subject": shown.subject, "html": shown.html, "text": shown.text,
-    }))
+    let Preview { subject, html, text } =
+        act.outside("render".to_owned(), move || preview(&source, &options, &data))??;
+    Reply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
 }
 
 fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<Preview, ApiError> {
@@ -129,7 +153,7 @@ fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) 
     })
 }
 
-/// With the named sender, else the tenant's default, else nobody in particular: a template can be looked at before there is one.
+/// With the named sender, else the tenant's default, else a made-up one: a template can be looked at before there is a sender.
 async fn options(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -1,39 +1,58 @@
 //! Rows of `templates`, `template_versions` and `contents`.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::content::Parts;
-use crate::act::page::Page;
+use super::{STATUSES, TYPES, content::Parts};
+use crate::act::page::{Page, as_time};
 
-/// A template with its current content.
-#[derive(Debug, Clone)]
+/// A template with its content.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Template")]
 pub(crate) struct TemplateRow {
+    #[serde(rename = "template_id")]
     pub(crate) id: Uuid,
     pub(crate) name: String,
+    #[schemars(extend("enum" = TYPES))]
     pub(crate) template_type: String,
+    #[schemars(extend("enum" = STATUSES))]
     pub(crate) status: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
     pub(crate) version: i32,
+    #[serde(skip)]
     pub(crate) content_id: Uuid,
+    #[serde(flatten)]
     pub(crate) parts: Parts,
+    /// The merge fields it uses.
     pub(crate) variables: Vec<String>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
 
 /// A template in a list: everything but the bodies, which may be half a megabyte each.
-#[derive(Debug, Clone)]
-pub(crate) struct TemplateListRow {
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct TemplateSummary {
+    #[serde(rename = "template_id")]
     pub(crate) id: Uuid,
     pub(crate) name: String,
+    #[schemars(extend("enum" = TYPES))]
     pub(crate) template_type: String,
+    #[schemars(extend("enum" = STATUSES))]
     pub(crate) status: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
     pub(crate) version: i32,
     pub(crate) subject: String,
     pub(crate) preheader: Option<String>,
+    /// The merge fields it uses.
     pub(crate) variables: Vec<String>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
 
@@ -167,9 +186,9 @@ pub(crate) async fn list(
     tenant: Uuid,
     status: Option<&str>,
     page: &Page,
-) -> sqlx::Result<Vec<TemplateListRow>> {
+) -> sqlx::Result<Vec<TemplateSummary>> {
     sqlx::query_as!(
-        TemplateListRow,
+        TemplateSummary,
         "select t.id, t.name, t.template_type, t.status, t.version, c.subject, c.preheader, c.variables,
                 t.created_at, t.updated_at
          from templates t

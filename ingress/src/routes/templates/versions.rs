@@ -1,41 +1,48 @@
 //! The versions of a template: each change of content made one, and none is ever changed.
 
 use chrono::{DateTime, Utc};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{content::Parts, store::TemplateRow};
 use crate::{
-    act::{Act, Page, Reply, time},
+    act::{
+        Act, Reply,
+        page::{PageQuery, as_time},
+    },
     error::ApiError,
 };
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ListQuery {
-    limit: Option<i64>,
-    cursor: Option<String>,
-}
-
-struct VersionRow {
+/// One version of a template, without its bodies.
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateVersion {
+    #[schemars(range(min = 1, max = i32::MAX))]
     version: i32,
     current: bool,
     subject: String,
     preheader: Option<String>,
     variables: Vec<String>,
+    #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TemplateVersionPage {
+    versions: Vec<TemplateVersion>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
 /// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
-pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("template")?);
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let page = query.page()?;
     let known = sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2", tenant, id);
     known.fetch_optional(act.db()).await?.ok_or_else(|| ApiError::not_found("template"))?;
-    let mut rows = sqlx::query_as!(
-        VersionRow,
+    let mut versions = sqlx::query_as!(
+        TemplateVersion,
         r#"select v.version, v.version = t.version as "current!", c.subject, c.preheader, c.variables, v.created_at
            from template_versions v
            join templates t on t.tenant_id = v.tenant_id and t.id = v.template_id
@@ -50,9 +57,8 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     )
     .fetch_all(act.db())
     .await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, as_id(row.version)));
-    let versions: Vec<Value> = rows.iter().map(record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "versions": versions, "next_cursor": next_cursor}))
+    let next_cursor = page.cut(&mut versions, |row| (row.created_at, as_id(row.version)));
+    Reply::ok(&TemplateVersionPage { versions, next_cursor })
 }
 
 /// A cursor names a row by an id; a version's is its number.
@@ -65,18 +71,7 @@ fn number_in(id: Uuid) -> i32 {
     i32::try_from(id.as_u128()).unwrap_or(0)
 }
 
-fn record(row: &VersionRow) -> Value {
-    json!({
-        "version": row.version,
-        "current": row.current,
-        "subject": row.subject,
-        "preheader": row.preheader,
-        "variables": row.variables,
-        "created_at": time(row.created_at),
-    })
-}
-
-/// The template as it was in a version. Name and status are those of today: they are no content.
+/// The template as it was in a version. Name and status are the current ones: they are no content.
 ///
 /// # Errors
 /// 404 `template_version_not_found`.

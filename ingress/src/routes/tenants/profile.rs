@@ -2,47 +2,75 @@
 //! fields by the same rules.
 
 use chrono::{DateTime, Utc};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use schemas::Environment;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    act::{Act, Faults, Id, NoParameters, Patch, Reply, time},
+    act::{Act, Faults, Id, NoParameters, Patch, Reply, page::as_time},
     error::ApiError,
+    openapi::types::PostalAddress,
     routes::{contacts::is_timezone, senders::store as senders},
 };
 
 /// A tenant's profile.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Profile {
     /// The organisation's name.
     pub org_name: Option<String>,
-    /// The owner's address: what `notify_owner` steps write to.
+    /// Where `notify_owner` steps write to.
     pub owner_email: String,
-    /// `active` or `suspended`.
+    /// A suspended tenant sends nothing.
+    #[schemars(extend("enum" = ["active", "suspended"]))]
     pub status: String,
-    /// The IANA time zone of business days and reports.
+    /// An IANA time zone: business days and the days of reports are its days.
     pub timezone: String,
-    /// The postal address of marketing mail whose sender has none of its own.
+    /// On marketing mail whose sender has no address of its own.
     pub physical_address: Option<String>,
     /// The sender of mail that names none.
     pub default_sender_id: Option<Uuid>,
-    /// The domain whose tracking host links and pixel use; `None`: that of the sending domain.
+    /// The domain whose tracking host carries links and pixel, while its CNAME is verified. Null: that of the sending domain.
     pub tracking_domain_id: Option<Uuid>,
+    #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
 }
 
+/// A tenant and its profile.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Tenant {
+    engine_tenant_id: Uuid,
+    environment: Environment,
+    #[serde(flatten)]
+    profile: Profile,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TenantAnswer {
+    tenant: Tenant,
+}
+
+impl TenantAnswer {
+    fn new(act: &Act, profile: Profile) -> Self {
+        let tenant = Tenant { engine_tenant_id: act.tenant, environment: act.caller.environment, profile };
+        Self { tenant }
+    }
+}
+
 /// What is to be changed. What is left out stays.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfileChange {
-    /// The IANA time zone.
+    /// An IANA time zone, such as Europe/Paris.
     pub timezone: Option<String>,
     /// The postal address; null clears.
+    #[schemars(with = "Option<PostalAddress>")]
     pub physical_address: Patch<String>,
-    /// An active sender of the tenant.
+    /// An active sender.
     pub default_sender_id: Option<Id>,
     /// A domain of the tenant; null clears.
     pub tracking_domain_id: Patch<Id>,
@@ -65,7 +93,7 @@ impl ProfileChange {
 pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let profile = load(act.db(), tenant).await?;
-    answer(act, &profile)
+    Reply::ok(&TenantAnswer::new(act, profile))
 }
 
 pub(super) async fn update(act: &mut Act, body: ProfileChange) -> Result<Reply, ApiError> {
@@ -75,27 +103,7 @@ pub(super) async fn update(act: &mut Act, body: ProfileChange) -> Result<Reply, 
     if !fields.is_empty() {
         act.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
     }
-    answer(act, &profile)
-}
-
-fn answer(act: &Act, profile: &Profile) -> Result<Reply, ApiError> {
-    Reply::untyped_ok(&json!({"ok": true, "tenant": record(act, profile)}))
-}
-
-fn record(act: &Act, profile: &Profile) -> Value {
-    json!({
-        "engine_tenant_id": act.tenant,
-        "environment": act.caller.environment,
-        "org_name": profile.org_name,
-        "owner_email": profile.owner_email,
-        "status": profile.status,
-        "timezone": profile.timezone,
-        "physical_address": profile.physical_address,
-        "default_sender_id": profile.default_sender_id,
-        "tracking_domain_id": profile.tracking_domain_id,
-        "created_at": time(profile.created_at),
-        "updated_at": time(profile.updated_at),
-    })
+    Reply::ok(&TenantAnswer::new(act, profile))
 }
 
 /// The profile of a tenant.

@@ -29,7 +29,7 @@ pub use compile::{Compiled, Newest};
 pub use event::{EVENT_OPS, EVENTS};
 pub use field::{Definitions, OPS, definitions};
 pub use parse::{DEPTH_MAX, LEAVES_MAX, LIST_MAX, RULE_MAX_BYTES, TEXT_MAX_CHARS};
-pub use preview::{Preview, SAMPLE_MAX, Sampled, preview};
+pub use preview::{Preview, SAMPLE_MAX, SampledContact, preview};
 pub use resolve::{EVENTS_MAX, EXPANDED_LEAVES_MAX, load, resolve};
 pub use rule::{Rule, SegmentRef};
 

@@ -2,6 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use runtime::plans;
+use schemars::JsonSchema;
+use serde::Serialize;
 use sqlx::{PgConnection, QueryBuilder};
 use uuid::Uuid;
 
@@ -16,17 +18,18 @@ pub struct Preview {
     /// Contacts in it.
     pub count: i64,
     /// The newest of them.
-    pub sample: Vec<Sampled>,
+    pub sample: Vec<SampledContact>,
     /// When.
     pub evaluated_at: DateTime<Utc>,
 }
 
 /// One contact of a segment.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
-pub struct Sampled {
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow, Serialize, JsonSchema)]
+pub struct SampledContact {
     /// Which one.
     pub contact_id: Uuid,
     /// Its address.
+    #[schemars(email)]
     pub email: String,
     /// Its first name.
     pub first_name: Option<String>,
@@ -58,7 +61,7 @@ async fn sample(
     tenant: Uuid,
     segment: &Compiled,
     newest: Option<Newest>,
-) -> sqlx::Result<Vec<Sampled>> {
+) -> sqlx::Result<Vec<SampledContact>> {
     let mut query = QueryBuilder::new("select c.id as contact_id, c.address as email, c.first_name, c.last_name from ");
     match newest {
         Some(newest) => segment.push_newest(&mut query, tenant, &newest),

@@ -1,0 +1,80 @@
+//! How the rule of a segment is described. [`segments::Rule::parse`] reads it.
+#![expect(dead_code, reason = "described, not built")]
+
+use schemars::JsonSchema;
+use segments::{DEPTH_MAX, EVENT_OPS, EVENTS, EVENTS_MAX, EXPANDED_LEAVES_MAX, LEAVES_MAX, OPS};
+use serde_json::Value;
+use uuid::Uuid;
+
+/// A tree of `all`, `any` and `not` over leaves. A missing value matches no operator but `neq`, `not_in`, `not_contains` and
+/// `not_exists`, which are exact complements; an empty text or list is missing. Text is compared without regard to case.
+/// Days count from now, in UTC; `within_days: -30` is the thirty days to come. An event counts once for each mail.
+/// Archived contacts match nothing.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+pub(super) enum SegmentRule {
+    All {
+        #[schemars(length(min = 1, max = LEAVES_MAX))]
+        all: Vec<SegmentRule>,
+    },
+    Any {
+        #[schemars(length(min = 1, max = LEAVES_MAX))]
+        any: Vec<SegmentRule>,
+    },
+    Not {
+        not: Box<SegmentRule>,
+    },
+    Field {
+        /// A field of the contact, or `fields.<key>` of a defined one.
+        field: String,
+        #[schemars(extend("enum" = OPS))]
+        op: String,
+        /// Of the field's type; a list for `in`, `not_in` and `between`; none for `exists`.
+        #[schemars(skip_serializing_if = "Option::is_none")]
+        value: Option<RuleValue>,
+    },
+    List {
+        in_list: Uuid,
+    },
+    Tag {
+        has_tag: Uuid,
+    },
+    Segment {
+        in_segment: Uuid,
+    },
+    Event {
+        #[schemars(extend("enum" = EVENTS))]
+        event: String,
+        #[schemars(skip_serializing_if = "Option::is_none", extend("enum" = EVENT_OPS))]
+        op: Option<String>,
+        /// How many mails it happened to; 1, if left out.
+        #[schemars(skip_serializing_if = "Option::is_none", range(min = 0, max = 1_000_000))]
+        count: Option<i64>,
+        #[schemars(skip_serializing_if = "Option::is_none", range(min = 1, max = 36_500))]
+        within_days: Option<i64>,
+        #[schemars(skip_serializing_if = "Option::is_none")]
+        campaign_id: Option<Uuid>,
+        /// Of opens and clicks: only those that a person made, as far as can be known.
+        #[schemars(skip_serializing_if = "Option::is_none")]
+        human_only: Option<bool>,
+    },
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+pub(super) enum RuleValue {
+    One(RuleScalar),
+    Many(#[schemars(length(min = 1))] Vec<RuleScalar>),
+}
+
+#[derive(JsonSchema)]
+#[schemars(inline, extend("type" = ["string", "number", "boolean"]))]
+pub(super) struct RuleScalar(Value);
+
+/// How large a rule may be.
+pub(super) fn limits() -> String {
+    format!(
+        "At most {DEPTH_MAX} deep, {LEAVES_MAX} leaves; with those of the segments it names {EXPANDED_LEAVES_MAX}, {EVENTS_MAX} of them \
+         events."
+    )
+}
