@@ -1,65 +1,78 @@
-//! What became of each telling, and one to try a subscription out.
+//! The deliveries of a subscription, and a test event.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::{DeliveryStatus, Event, EventType};
-use serde::Deserialize;
-use serde_json::{Value, json, value::RawValue};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json, value::RawValue};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{find, hold_active};
+use super::{find, lock_active};
 use crate::{
-    act::{Act, Faults, NoFields, NoParameters, Page, Reply, time},
+    act::{
+        Act, Faults, NoFields, NoParameters, Page, Reply,
+        page::{PageCursor, PageLimit, as_optional_time, as_time},
+    },
     error::ApiError,
 };
 
-#[derive(Debug)]
-struct DeliveryRow {
+/// One event for one subscription.
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookDelivery {
+    /// `X-Service-Delivery`: the same in every attempt and replay.
+    #[serde(rename = "delivery_id")]
     id: Uuid,
     subscription_id: Uuid,
+    /// `id` of the body, and `webhook-id`.
     event_id: Uuid,
+    #[schemars(with = "EventType")]
     event: String,
     status: DeliveryStatus,
+    #[schemars(range(min = 0))]
     attempts: i16,
+    #[serde(serialize_with = "as_optional_time")]
     next_attempt_at: Option<DateTime<Utc>>,
+    /// The last attempt.
+    #[serde(serialize_with = "as_optional_time")]
     attempted_at: Option<DateTime<Utc>>,
+    /// The HTTP status that the last attempt was answered with.
+    #[schemars(range(min = 0))]
     status_code: Option<i16>,
+    /// Why the last attempt failed, as `timed_out` or `dns_failed`.
     error_code: Option<String>,
+    #[schemars(range(min = 0))]
     duration_ms: Option<i32>,
+    #[serde(serialize_with = "as_optional_time")]
     delivered_at: Option<DateTime<Utc>>,
+    /// How often a replay asked for it.
+    #[schemars(range(min = 0))]
     replayed: i32,
+    #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
 }
 
-fn record(row: &DeliveryRow) -> Value {
-    json!({
-        "delivery_id": row.id,
-        "subscription_id": row.subscription_id,
-        "event_id": row.event_id,
-        "event": row.event,
-        "status": row.status.as_str(),
-        "attempts": row.attempts,
-        "next_attempt_at": row.next_attempt_at.map(time),
-        "attempted_at": row.attempted_at.map(time),
-        "status_code": row.status_code,
-        "error_code": row.error_code,
-        "duration_ms": row.duration_ms,
-        "delivered_at": row.delivered_at.map(time),
-        "replayed": row.replayed,
-        "created_at": time(row.created_at),
-    })
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ListQuery {
+pub(super) struct ListDeliveries {
+    #[schemars(with = "Option<DeliveryStatus>")]
     status: Option<String>,
+    #[schemars(with = "Option<EventType>")]
     event: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeliveryPage {
+    deliveries: Vec<WebhookDelivery>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+pub(super) async fn list(act: &mut Act, query: ListDeliveries) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     if let Some(status) = &query.status {
@@ -74,10 +87,9 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
     let id = act.id("subscription")?;
     find(act, id).await?;
     let tenant = act.tenant;
-    let mut rows = page_of(act.db(), tenant, id, &query, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let deliveries: Vec<Value> = rows.iter().map(record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "deliveries": deliveries, "next_cursor": next_cursor}))
+    let mut deliveries = page_of(act.db(), tenant, id, &query, &page).await?;
+    let next_cursor = page.cut(&mut deliveries, |row| (row.created_at, row.id));
+    Reply::ok(&DeliveryPage { deliveries, next_cursor })
 }
 
 /// Newest first.
@@ -85,11 +97,11 @@ async fn page_of(
     db: &mut PgConnection,
     tenant: Uuid,
     subscription: Uuid,
-    query: &ListQuery,
+    query: &ListDeliveries,
     page: &Page,
-) -> sqlx::Result<Vec<DeliveryRow>> {
+) -> sqlx::Result<Vec<WebhookDelivery>> {
     sqlx::query_file_as!(
-        DeliveryRow,
+        WebhookDelivery,
         "queries/deliveries.sql",
         tenant,
         subscription,
@@ -103,11 +115,19 @@ async fn page_of(
     .await
 }
 
-/// One delivery with the very bytes that are sent; null when whom they are about was erased.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeliveryAnswer {
+    delivery: WebhookDelivery,
+    /// Null when the contact it is about was erased.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    body: Option<Box<RawValue>>,
+}
+
+/// One delivery with the bytes that are sent.
 pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (id, tenant, product) = (act.id("delivery")?, act.tenant, act.caller.product.clone());
-    let row = sqlx::query_as!(
-        DeliveryRow,
+    let delivery = sqlx::query_as!(
+        WebhookDelivery,
         r#"select id, subscription_id, event_id, type as event, status as "status: DeliveryStatus", attempts, next_attempt_at,
                   attempted_at, status_code, error_code, duration_ms, delivered_at, replayed, created_at
            from webhook_deliveries where tenant_id = $1 and id = $2 and product = $3"#,
@@ -122,26 +142,26 @@ pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiErr
         "select body from webhook_events where tenant_id = $1 and product = $2 and id = $3",
         tenant,
         product,
-        row.event_id,
+        delivery.event_id,
     )
     .fetch_optional(act.db())
     .await?;
     // Kept as it was written, not read and written again.
     let body = body.and_then(|bytes| RawValue::from_string(String::from_utf8(bytes).ok()?).ok());
-    Reply::untyped_ok(&Shown { ok: true, delivery: record(&row), body })
+    Reply::ok(&DeliveryAnswer { delivery, body })
 }
 
-#[derive(serde::Serialize)]
-struct Shown {
-    ok: bool,
-    delivery: Value,
-    body: Option<Box<RawValue>>,
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WebhookTested {
+    subscription_id: Uuid,
+    delivery_id: Uuid,
+    event_id: Uuid,
 }
 
-/// Asks for a `webhook.test`: a notice for this subscription alone, which then goes the ordinary road.
+/// Asks for a `webhook.test`: a notice for this subscription alone, delivered as any other event.
 pub(super) async fn test(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let id = act.id("subscription")?;
-    hold_active(act, id).await?;
+    lock_active(act, id).await?;
     let (tenant, product, event) = (act.tenant, act.caller.product.clone(), Uuid::new_v4());
     sqlx::query!(
         "insert into notices (tenant_id, id, type, product, subject_id, data) values ($1, $2, $3, $4, $5, $6)",
@@ -154,6 +174,6 @@ pub(super) async fn test(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> 
     )
     .execute(act.db())
     .await?;
-    let delivery = Event::delivery_of(id, event);
-    Reply::untyped_accepted(&json!({"ok": true, "subscription_id": id, "delivery_id": delivery, "event_id": event}))
+    let delivery_id = Event::delivery_of(id, event);
+    Reply::accepted(&WebhookTested { subscription_id: id, delivery_id, event_id: event })
 }

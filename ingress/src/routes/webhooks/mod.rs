@@ -1,6 +1,6 @@
-//! `/v1/webhooks`: what a product wants to be told, where, and what became of each telling (specification, Webhooks and Events;
-//! API.md §7). A subscription is one product's: another product of the same tenant neither sees nor changes it. Telling is the
-//! webhooks stage's; this only writes what that reads.
+//! `/v1/webhooks`: subscriptions to events, and their deliveries (specification, Webhooks and Events; API.md §7). A subscription is
+//! one product's: another product of the same tenant neither sees nor changes it. The webhooks stage delivers; this only writes
+//! the rows that it reads.
 
 mod deliveries;
 mod doc;
@@ -9,15 +9,22 @@ mod secret;
 mod store;
 mod target;
 
+use runtime::outbound::URL_MAX_BYTES;
+use schemars::JsonSchema;
 use schemas::{EventType, SubscriptionStatus};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
-use self::{store::SubscriptionRow, target::Wanted};
+use self::{secret::SigningSecret, store::WebhookSubscription, target::Wanted};
 use crate::{
-    act::{Act, Faults, NoFields, NoParameters, Page, Patch, Reply, Routes, page, read, time, write},
+    act::{
+        Act, Faults, NoFields, NoParameters, Page, Patch, Reply, Routes,
+        page::{PageCursor, PageLimit},
+        read, write,
+    },
     error::ApiError,
+    openapi::types::Line,
 };
 
 /// Active subscriptions one product may have for a tenant (specification, Limits).
@@ -36,7 +43,7 @@ pub(crate) fn routes() -> Routes {
         .patch("/v1/webhooks/{id}", write("webhooks:write", change), doc::change)
         .delete("/v1/webhooks/{id}", write("webhooks:write", remove), doc::remove)
         .post("/v1/webhooks/{id}/rotate_secret", write("webhooks:write", secret::rotate), doc::rotate_secret)
-        // A secret is for those who may set one.
+        // A secret is only for callers that may set one.
         .get("/v1/webhooks/call_secret", read("webhooks:write", secret::of_calls), doc::call_secret)
         .post("/v1/webhooks/call_secret/rotate", write("webhooks:write", secret::rotate_calls), doc::rotate_call_secret)
         .get("/v1/webhooks/{id}/deliveries", read("webhooks:read", deliveries::list), doc::list_deliveries)
@@ -52,27 +59,39 @@ fn supported_events() -> Vec<&'static str> {
     EventType::ALL.iter().filter(|event| event.is_subscribable()).map(|event| event.as_str()).collect()
 }
 
-#[derive(Debug, Deserialize)]
+/// An event that may be subscribed to.
+#[derive(JsonSchema)]
+#[schemars(extend("enum" = supported_events()))]
+#[expect(dead_code, reason = "described, not built")]
+struct SubscribableEvent(String);
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListWebhooks {
+    #[schemars(with = "Option<SubscriptionStatus>")]
     status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookPage {
+    subscriptions: Vec<WebhookSubscription>,
+    #[schemars(with = "Vec<SubscribableEvent>")]
+    supported_events: Vec<&'static str>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListWebhooks) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.as_deref().map(status_of).transpose()?;
     let (tenant, product) = (act.tenant, act.caller.product.clone());
-    let mut rows = store::list(act.db(), tenant, &product, status, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let subscriptions: Vec<Value> = rows.iter().map(record).collect();
-    Reply::untyped_ok(&json!({
-        "ok": true,
-        "subscriptions": subscriptions,
-        "supported_events": supported_events(),
-        "next_cursor": next_cursor,
-    }))
+    let mut subscriptions = store::list(act.db(), tenant, &product, status, &page).await?;
+    let next_cursor = page.cut(&mut subscriptions, |row| (row.created_at, row.id));
+    Reply::ok(&WebhookPage { subscriptions, supported_events: supported_events(), next_cursor })
 }
 
 fn status_of(text: &str) -> Result<SubscriptionStatus, ApiError> {
@@ -83,16 +102,27 @@ fn status_of(text: &str) -> Result<SubscriptionStatus, ApiError> {
     SubscriptionStatus::parse(text).ok_or_else(ApiError::internal)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CreateBody {
+struct CreateWebhook {
+    /// https, on the public internet, port 443 or one from 1024 on, without user name and fragment.
+    #[schemars(with = "String", length(max = URL_MAX_BYTES))]
     url: Option<String>,
+    #[schemars(with = "Vec<SubscribableEvent>", length(min = 1))]
     events: Option<Vec<String>>,
+    #[schemars(with = "Option<Line<DESCRIPTION_MAX>>")]
     description: Option<String>,
 }
 
+#[derive(Serialize, JsonSchema)]
+struct WebhookCreated {
+    subscription_id: Uuid,
+    subscription: WebhookSubscription,
+    signing_secret: SigningSecret,
+}
+
 /// The answer is the only one that shows the secret.
-async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+async fn create(act: &mut Act, body: CreateWebhook) -> Result<Reply, ApiError> {
     let rules = act.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
     let url = faults.required("url", body.url).and_then(|text| faults.target("url", &text, &rules));
@@ -102,23 +132,21 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     faults.finish()?;
     let (Some(url), Some(events)) = (url, events) else { return Err(ApiError::internal()) };
 
-    make_room(act).await?;
+    check_limits(act).await?;
     let id = schemas::new_id();
     let (fresh, sealed) = secret::fresh(act)?;
     let wanted = Wanted { url: &url, events: &events, description: description.as_deref() };
     let (tenant, caller) = (act.tenant, std::sync::Arc::clone(&act.caller));
     store::insert(act.db(), tenant, id, &caller, &wanted, &sealed).await?;
     act.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
-    let row = find(act, id).await?;
-    let answer = json!({
-        "ok": true, "subscription_id": id, "subscription": record(&row), "signing_secret": fresh.expose(),
-    });
-    Ok(Reply::untyped_created(&answer)?.with_secret())
+    let subscription = find(act, id).await?;
+    let signing_secret = SigningSecret::from(&fresh);
+    Ok(Reply::created(&WebhookCreated { subscription_id: id, subscription, signing_secret })?.with_secret())
 }
 
-/// Whether one more may be active, exactly: the tenant's row is held, so that subscriptions come one after the other. Counted in a
-/// statement of its own, which sees what was committed while this waited.
-async fn make_room(act: &mut Act) -> Result<(), ApiError> {
+/// Refuses one more active subscription over the limits. The count is exact: the tenant's row is locked, so that subscriptions are
+/// made one after the other, and a statement of its own counts, which sees what was committed while this waited.
+async fn check_limits(act: &mut Act) -> Result<(), ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     store::lock_tenant(act.db(), tenant).await?;
     let count = store::count(act.db(), tenant, &product).await?;
@@ -129,26 +157,31 @@ async fn make_room(act: &mut Act) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let id = act.id("subscription")?;
-    let row = find(act, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "subscription": record(&row)}))
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookAnswer {
+    subscription: WebhookSubscription,
 }
 
-async fn find(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    let subscription = find(act, id).await?;
+    Reply::ok(&WebhookAnswer { subscription })
+}
+
+async fn find(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     store::find(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
 }
 
-/// As [`find`], and nobody else changes it until this is done.
-async fn hold(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
+/// A subscription, locked until this transaction ends.
+async fn lock(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
-    store::hold(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+    store::lock(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
 }
 
-/// As [`hold`], for what only an active one can do.
-async fn hold_active(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiError> {
-    let row = hold(act, id).await?;
+/// A locked subscription that is active.
+async fn lock_active(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let row = lock(act, id).await?;
     match row.status {
         SubscriptionStatus::Active => Ok(row),
         SubscriptionStatus::Paused | SubscriptionStatus::Disabled => Err(ApiError::conflict("subscription_not_active")
@@ -156,23 +189,31 @@ async fn hold_active(act: &mut Act, id: Uuid) -> Result<SubscriptionRow, ApiErro
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// The states a caller can choose.
+const CHOSEN_STATUSES: [&str; 2] = ["active", "paused"];
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ChangeBody {
+struct ChangeWebhook {
+    /// https, on the public internet, port 443 or one from 1024 on, without user name and fragment.
+    #[schemars(length(max = URL_MAX_BYTES))]
     url: Option<String>,
+    #[schemars(with = "Option<Vec<SubscribableEvent>>", length(min = 1))]
     events: Option<Vec<String>>,
+    #[schemars(extend("enum" = CHOSEN_STATUSES))]
     status: Option<String>,
     #[serde(default)]
+    #[schemars(with = "Option<Line<DESCRIPTION_MAX>>")]
     description: Patch<String>,
 }
 
-async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
+async fn change(act: &mut Act, body: ChangeWebhook) -> Result<Reply, ApiError> {
     let rules = act.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
     let url = body.url.and_then(|text| faults.target("url", &text, &rules));
     let events = body.events.map(|events| faults.events("events", events));
     if let Some(status) = &body.status {
-        faults.one_of("status", status, &[SubscriptionStatus::Active.as_str(), SubscriptionStatus::Paused.as_str()]);
+        faults.one_of("status", status, &CHOSEN_STATUSES);
     }
     let description = body.description.value().map(String::as_str).unwrap_or_default();
     faults.one_line("description", description, DESCRIPTION_MAX);
@@ -185,13 +226,13 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
         let tenant = act.tenant;
         store::lock_tenant(act.db(), tenant).await?;
     }
-    let row = hold(act, id).await?;
+    let row = lock(act, id).await?;
     if row.status == SubscriptionStatus::Disabled {
         return Err(ApiError::conflict("invalid_status_transition")
             .detail("the subscription is disabled for good: make a new one and replay what it missed"));
     }
     if row.status == SubscriptionStatus::Paused && wished == Some(SubscriptionStatus::Active) {
-        make_room_to_resume(act).await?;
+        check_active_limit(act).await?;
     }
     let change = store::Change {
         url: url.as_deref(),
@@ -207,11 +248,11 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
     if !changed.is_empty() {
         act.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
     }
-    let row = find(act, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "subscription": record(&row)}))
+    let subscription = find(act, id).await?;
+    Reply::ok(&WebhookAnswer { subscription })
 }
 
-async fn make_room_to_resume(act: &mut Act) -> Result<(), ApiError> {
+async fn check_active_limit(act: &mut Act) -> Result<(), ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     if store::count(act.db(), tenant, &product).await?.active < ACTIVE_MAX {
         return Ok(());
@@ -220,44 +261,21 @@ async fn make_room_to_resume(act: &mut Act) -> Result<(), ApiError> {
         .detail(format!("at most {ACTIVE_MAX} subscriptions may be active")))
 }
 
-/// Soft, and once is as good as twice.
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookDisabled {
+    subscription_id: Uuid,
+    #[schemars(extend("const" = SubscriptionStatus::Disabled.as_str()))]
+    status: &'static str,
+}
+
+/// Disables it; a repeat changes nothing.
 async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let id = act.id("subscription")?;
-    let row = hold(act, id).await?;
+    let row = lock(act, id).await?;
     if row.status != SubscriptionStatus::Disabled {
         let tenant = act.tenant;
         store::disable(act.db(), tenant, id).await?;
         act.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
     }
-    Reply::untyped_ok(&json!({"ok": true, "subscription_id": id, "status": SubscriptionStatus::Disabled.as_str()}))
-}
-
-fn record(row: &SubscriptionRow) -> Value {
-    json!({
-        "subscription_id": row.id,
-        "url": row.url,
-        "events": row.events,
-        "description": row.description,
-        "status": row.status.as_str(),
-        "disabled_reason": row.disabled_reason,
-        "disabled_at": row.disabled_at.map(time),
-        "failing_since": row.failing_since.map(time),
-        "previous_secret_until": row.previous_until.map(time),
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-    })
-}
-
-/// As all lists are read.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PageQuery {
-    limit: Option<i64>,
-    cursor: Option<String>,
-}
-
-impl PageQuery {
-    fn page(&self) -> Result<page::Page, ApiError> {
-        Page::new(self.limit, self.cursor.as_deref())
-    }
+    Reply::ok(&WebhookDisabled { subscription_id: id, status: SubscriptionStatus::Disabled.as_str() })
 }

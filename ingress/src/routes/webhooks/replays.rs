@@ -1,50 +1,70 @@
-//! Telling again what happened in a time, also to a subscription that was not there yet.
+//! Replays: events of a time are delivered again, also to a subscription that was not there yet.
 
 use chrono::{DateTime, TimeZone, Utc};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::{PageQuery, find, hold_active};
+use super::{find, lock_active};
 use crate::{
-    act::{Act, Faults, NoParameters, Reply, time},
+    act::{
+        Act, Faults, NoParameters, Reply,
+        page::{PageQuery, as_optional_time, as_time},
+    },
     error::ApiError,
 };
 
-#[derive(Debug)]
-struct ReplayRow {
+/// A time whose events are delivered again.
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookReplay {
+    #[serde(rename = "replay_id")]
     id: Uuid,
     subscription_id: Uuid,
+    #[serde(serialize_with = "as_time")]
     since: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     until: DateTime<Utc>,
+    #[schemars(extend("enum" = ["running", "completed", "cancelled"]))]
     status: String,
+    /// How many it has asked for so far.
+    #[schemars(range(min = 0))]
     deliveries: i64,
+    #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_optional_time")]
     finished_at: Option<DateTime<Utc>>,
 }
 
-fn record(row: &ReplayRow) -> Value {
-    json!({
-        "replay_id": row.id,
-        "subscription_id": row.subscription_id,
-        "since": time(row.since),
-        "until": time(row.until),
-        "status": row.status,
-        "deliveries": row.deliveries,
-        "created_at": time(row.created_at),
-        "finished_at": row.finished_at.map(time),
-    })
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StartBody {
+pub(super) struct ReplayWebhook {
+    #[schemars(with = "DateTime<Utc>")]
     since: Option<DateTime<Utc>>,
+    /// Left out: now.
     until: Option<DateTime<Utc>>,
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReplayStarted {
+    replay_id: Uuid,
+    replay: WebhookReplay,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReplayAnswer {
+    replay: WebhookReplay,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReplayPage {
+    replays: Vec<WebhookReplay>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
 /// A time that has begun; up to now when no end is given.
-fn validate(body: &StartBody, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
     let earliest = Utc.with_ymd_and_hms(2000, 1, 1, 0, 0, 0).single().unwrap_or_default();
     let mut faults = Faults::default();
     let since = faults.required("since", body.since).unwrap_or(now);
@@ -61,10 +81,10 @@ fn validate(body: &StartBody, now: DateTime<Utc>) -> Result<(DateTime<Utc>, Date
 }
 
 /// The webhooks stage works it off in slices.
-pub(super) async fn start(act: &mut Act, body: StartBody) -> Result<Reply, ApiError> {
+pub(super) async fn start(act: &mut Act, body: ReplayWebhook) -> Result<Reply, ApiError> {
     let (since, until) = validate(&body, Utc::now())?;
     let subscription = act.id("subscription")?;
-    hold_active(act, subscription).await?;
+    lock_active(act, subscription).await?;
     let (tenant, id) = (act.tenant, schemas::new_id());
     // One at a time, so that what is asked for is bounded. Asked in a statement after the lock.
     let running = sqlx::query_scalar!(
@@ -89,14 +109,14 @@ pub(super) async fn start(act: &mut Act, body: StartBody) -> Result<Reply, ApiEr
     .execute(act.db())
     .await?;
     act.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
-    let row = find_replay(act, id).await?;
-    Reply::untyped_accepted(&json!({"ok": true, "replay_id": id, "replay": record(&row)}))
+    let replay = find_replay(act, id).await?;
+    Reply::accepted(&ReplayStarted { replay_id: id, replay })
 }
 
-async fn find_replay(act: &mut Act, id: Uuid) -> Result<ReplayRow, ApiError> {
+async fn find_replay(act: &mut Act, id: Uuid) -> Result<WebhookReplay, ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     sqlx::query_as!(
-        ReplayRow,
+        WebhookReplay,
         "select r.id, r.subscription_id, r.since, r.until, r.status, r.deliveries, r.created_at, r.finished_at
          from webhook_replays r
          join webhook_subscriptions s on s.tenant_id = r.tenant_id and s.id = r.subscription_id and s.product = $3
@@ -112,8 +132,8 @@ async fn find_replay(act: &mut Act, id: Uuid) -> Result<ReplayRow, ApiError> {
 
 pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let id = act.id("replay")?;
-    let row = find_replay(act, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "replay": record(&row)}))
+    let replay = find_replay(act, id).await?;
+    Reply::ok(&ReplayAnswer { replay })
 }
 
 /// Newest first. Served by `webhook_replays_newest`.
@@ -122,8 +142,8 @@ pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiEr
     let subscription = act.id("subscription")?;
     find(act, subscription).await?;
     let tenant = act.tenant;
-    let mut rows = sqlx::query_as!(
-        ReplayRow,
+    let mut replays = sqlx::query_as!(
+        WebhookReplay,
         "select id, subscription_id, since, until, status, deliveries, created_at, finished_at
          from webhook_replays
          where tenant_id = $1 and subscription_id = $2 and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
@@ -137,9 +157,8 @@ pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiEr
     )
     .fetch_all(act.db())
     .await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let replays: Vec<Value> = rows.iter().map(record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "replays": replays, "next_cursor": next_cursor}))
+    let next_cursor = page.cut(&mut replays, |row| (row.created_at, row.id));
+    Reply::ok(&ReplayPage { replays, next_cursor })
 }
 
 #[cfg(test)]
@@ -164,7 +183,7 @@ mod tests {
     ) {
         let now = Utc::now();
         let at = |seconds: i64| now + TimeDelta::seconds(seconds);
-        let found = validate(&StartBody { since: since.map(at), until: until.map(at) }, now);
+        let found = validate(&ReplayWebhook { since: since.map(at), until: until.map(at) }, now);
         let found = found.err().map(|error| (error.fields[0].path.clone(), error.fields[0].code.to_string()));
         assert_eq!(found, fault.map(|(path, code)| (path.to_owned(), code.to_owned())));
     }

@@ -1,13 +1,28 @@
-//! Secrets: told once, kept sealed, replaced with a day in which both sign.
+//! Secrets: shown once, stored encrypted, replaced with a day in which both sign.
 
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::webhook::{CallSigner, ROTATION_OVERLAP, SECRET_PURPOSE, WebhookSecret};
+use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
-use super::{SubscriptionStatus, hold, store};
+use super::{SubscriptionStatus, lock, store};
 use crate::{
-    act::{Act, NoFields, NoParameters, Reply, time},
+    act::{Act, NoFields, NoParameters, Reply, page::as_time},
     error::ApiError,
 };
+
+/// Verify with it: `X-Service-Signature` is keyed by this text as it stands, the Standard Webhooks headers by the bytes it
+/// encodes, as their libraries do.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SigningSecret(#[schemars(regex(pattern = "^whsec_[A-Za-z0-9+/]{43}=$"))] String);
+
+impl From<&WebhookSecret> for SigningSecret {
+    fn from(secret: &WebhookSecret) -> Self {
+        Self(secret.expose())
+    }
+}
 
 /// A new secret, and how it is stored.
 pub(super) fn fresh(act: &Act) -> Result<(WebhookSecret, Vec<u8>), ApiError> {
@@ -20,11 +35,18 @@ pub(super) fn fresh(act: &Act) -> Result<(WebhookSecret, Vec<u8>), ApiError> {
     Ok((secret, sealed))
 }
 
-/// The one replaced signs along for a day; the one before that ends at once. So a secret that leaked is out of use when this was
-/// called twice.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SecretReplaced {
+    subscription_id: Uuid,
+    signing_secret: SigningSecret,
+    #[serde(serialize_with = "as_time")]
+    previous_secret_until: DateTime<Utc>,
+}
+
+/// The replaced secret signs, too, for a day; the one before that ends at once. So a leaked secret is out of use after two calls.
 pub(super) async fn rotate(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let id = act.id("subscription")?;
-    let row = hold(act, id).await?;
+    let row = lock(act, id).await?;
     if row.status == SubscriptionStatus::Disabled {
         return Err(ApiError::conflict("subscription_not_active").detail("the subscription is disabled"));
     }
@@ -32,31 +54,40 @@ pub(super) async fn rotate(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
     let tenant = act.tenant;
     let until = store::replace_secret(act.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
     act.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
-    let answer = json!({
-        "ok": true, "subscription_id": id, "signing_secret": fresh.expose(), "previous_secret_until": time(until),
-    });
-    Ok(Reply::untyped_ok(&answer)?.with_secret())
+    let signing_secret = SigningSecret::from(&fresh);
+    Ok(Reply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until })?.with_secret())
 }
 
-/// What the calls of `call_product_webhook` steps of this product's sequences are signed with: see [`schemas::webhook`]. Derived, so
-/// it can be told again.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CallSecret {
+    signing_secret: SigningSecret,
+}
+
+/// Signs the calls of `call_product_webhook` steps of this product's sequences: see [`schemas::webhook`]. Derived, so it can be
+/// shown again.
 pub(super) async fn of_calls(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     let generation = store::call_generation(act.db(), tenant, &product).await?;
-    Reply::untyped_ok(&json!({"ok": true, "signing_secret": call_secret(act, generation)?}))
+    Reply::ok(&CallSecret { signing_secret: call_secret(act, generation)? })
 }
 
-/// The one replaced signs along for a day; the one before that ends at once, as with subscriptions.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CallSecretReplaced {
+    signing_secret: SigningSecret,
+    #[serde(serialize_with = "as_time")]
+    previous_secret_until: DateTime<Utc>,
+}
+
+/// The replaced secret signs, too, for a day; the one before that ends at once, as with subscriptions.
 pub(super) async fn rotate_calls(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, product) = (act.tenant, act.caller.product.clone());
     let (generation, until) = store::rotate_calls(act.db(), tenant, &product, ROTATION_OVERLAP).await?;
     act.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
-    let answer =
-        json!({"ok": true, "signing_secret": call_secret(act, generation)?, "previous_secret_until": time(until)});
-    Ok(Reply::untyped_ok(&answer)?.with_secret())
+    let signing_secret = call_secret(act, generation)?;
+    Ok(Reply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until })?.with_secret())
 }
 
-fn call_secret(act: &Act, generation: i32) -> Result<String, ApiError> {
+fn call_secret(act: &Act, generation: i32) -> Result<SigningSecret, ApiError> {
     let signer = CallSigner {
         tenant: act.tenant,
         product: &act.caller.product,
@@ -64,5 +95,5 @@ fn call_secret(act: &Act, generation: i32) -> Result<String, ApiError> {
         is_rotating: false,
     };
     let secrets = act.ingress.vault.call_secrets(signer);
-    Ok(secrets.first().ok_or_else(ApiError::internal)?.expose())
+    secrets.first().map(SigningSecret::from).ok_or_else(ApiError::internal)
 }

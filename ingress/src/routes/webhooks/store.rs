@@ -3,28 +3,43 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::SubscriptionStatus;
+use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::target::Wanted;
-use crate::{act::page::Page, auth::Caller};
+use super::{SubscribableEvent, target::Wanted};
+use crate::{
+    act::page::{Page, as_optional_time, as_time},
+    auth::Caller,
+};
 
-/// A subscription, without its secrets.
-#[derive(Debug, Clone)]
-pub(super) struct SubscriptionRow {
+/// A subscription to events, without its secrets.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct WebhookSubscription {
+    #[serde(rename = "subscription_id")]
     pub(super) id: Uuid,
-    pub(super) url: String,
-    pub(super) events: Vec<String>,
-    pub(super) description: Option<String>,
+    url: String,
+    #[schemars(with = "Vec<SubscribableEvent>")]
+    events: Vec<String>,
+    description: Option<String>,
     pub(super) status: SubscriptionStatus,
-    pub(super) disabled_reason: Option<String>,
-    pub(super) disabled_at: Option<DateTime<Utc>>,
-    pub(super) failing_since: Option<DateTime<Utc>>,
-    /// While a replaced secret signs along.
-    pub(super) previous_until: Option<DateTime<Utc>>,
+    /// Deleted; answered 410; failed for five days.
+    #[schemars(extend("enum" = ["deleted", "gone", "failing"]))]
+    disabled_reason: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
+    disabled_at: Option<DateTime<Utc>>,
+    /// The first failure since the last success.
+    #[serde(serialize_with = "as_optional_time")]
+    failing_since: Option<DateTime<Utc>>,
+    /// Until then deliveries carry a signature with the replaced secret, too.
+    #[serde(rename = "previous_secret_until", serialize_with = "as_optional_time")]
+    previous_until: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
     pub(super) created_at: DateTime<Utc>,
-    pub(super) updated_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
 }
 
 /// How many there are.
@@ -45,7 +60,7 @@ pub(super) struct Change<'a> {
     pub(super) description: Option<Option<&'a str>>,
 }
 
-/// Holds the tenant's row: who makes a subscription active counts under it.
+/// Locks the tenant's row: active subscriptions are counted under it.
 pub(super) async fn lock_tenant(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query_scalar!("select id from tenants where id = $1 for no key update", tenant)
         .fetch_optional(db)
@@ -98,9 +113,9 @@ pub(super) async fn list(
     product: &str,
     status: Option<SubscriptionStatus>,
     page: &Page,
-) -> sqlx::Result<Vec<SubscriptionRow>> {
+) -> sqlx::Result<Vec<WebhookSubscription>> {
     sqlx::query_as!(
-        SubscriptionRow,
+        WebhookSubscription,
         r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
                   failing_since, case when previous_until > now() then previous_until end as previous_until,
                   created_at, updated_at
@@ -125,9 +140,9 @@ pub(super) async fn find(
     tenant: Uuid,
     product: &str,
     id: Uuid,
-) -> sqlx::Result<Option<SubscriptionRow>> {
+) -> sqlx::Result<Option<WebhookSubscription>> {
     sqlx::query_as!(
-        SubscriptionRow,
+        WebhookSubscription,
         r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
                   failing_since, case when previous_until > now() then previous_until end as previous_until,
                   created_at, updated_at
@@ -140,15 +155,15 @@ pub(super) async fn find(
     .await
 }
 
-/// As [`find`], locked. What it answers is what was committed last: a locking statement reads the row again after it waited.
-pub(super) async fn hold(
+/// A subscription, locked, as it was committed last: a locking statement reads the row again after it waited.
+pub(super) async fn lock(
     db: &mut PgConnection,
     tenant: Uuid,
     product: &str,
     id: Uuid,
-) -> sqlx::Result<Option<SubscriptionRow>> {
+) -> sqlx::Result<Option<WebhookSubscription>> {
     sqlx::query_as!(
-        SubscriptionRow,
+        WebhookSubscription,
         r#"select id, url, events, description, status as "status: SubscriptionStatus", disabled_reason, disabled_at,
                   failing_since, case when previous_until > now() then previous_until end as previous_until,
                   created_at, updated_at
@@ -162,7 +177,7 @@ pub(super) async fn hold(
     .await
 }
 
-/// Another address, or a fresh start, is not blamed for the failures before. Call under [`hold`].
+/// Changes a subscription. A new address, or a resumption, ends the count of failures. Call under [`lock`].
 pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change: &Change<'_>) -> sqlx::Result<()> {
     sqlx::query!(
         "update webhook_subscriptions
@@ -183,7 +198,7 @@ pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change
     .map(drop)
 }
 
-/// Ends it, and replays into it. What waits for it is buried by the webhooks stage. Call under [`hold`].
+/// Disables it, and cancels replays into it. The webhooks stage drops its pending deliveries. Call under [`lock`].
 pub(super) async fn disable(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update webhook_subscriptions set status = 'disabled', disabled_reason = 'deleted', disabled_at = now(), updated_at = now()
@@ -204,7 +219,7 @@ pub(super) async fn disable(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sq
     .map(drop)
 }
 
-/// Answers until when the secret before signs along. Call under [`hold`].
+/// Replaces the secret, and answers until when the one before is used, too. Call under [`lock`].
 pub(super) async fn replace_secret(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -234,7 +249,7 @@ pub(super) async fn call_generation(db: &mut PgConnection, tenant: Uuid, product
         .map(Option::unwrap_or_default)
 }
 
-/// Rotates the secret of a product's calls. Answers its number, and until when the one before signs along.
+/// Rotates the secret of a product's calls. Answers its number, and until when the one before is used, too.
 pub(super) async fn rotate_calls(
     db: &mut PgConnection,
     tenant: Uuid,
