@@ -93,6 +93,13 @@ impl Doc {
         self
     }
 
+    /// Path parameters other than an id named `id`: the fields of a type.
+    #[must_use]
+    pub fn path_parameters<T: JsonSchema>(mut self) -> Self {
+        self.path.extend(types::query::<T>());
+        self
+    }
+
     /// The type that reads the body of a write, and an example, both without the tenant's fields.
     #[must_use]
     pub fn body<T: JsonSchema>(self, example: Value) -> Self {
@@ -106,10 +113,13 @@ impl Doc {
         self
     }
 
-    /// An answer in JSON that is not an error: the type that the handler answers with, and an example, both without `ok`.
+    /// An answer in JSON that is not an error: the type that the handler answers with, and an example, both without `ok`, which is
+    /// then true.
     #[must_use]
     pub fn answer<T: JsonSchema>(self, status: u16, description: &'static str, mut example: Value) -> Self {
-        example["ok"] = true.into();
+        if example.get("ok").is_none() {
+            example["ok"] = true.into();
+        }
         self.answer_schema(status, description, types::answer::<T>(), example)
     }
 

@@ -11,10 +11,12 @@ pub(super) fn body<T: JsonSchema>() -> Schema {
     made::<T>(SchemaSettings::draft2020_12().for_deserialize())
 }
 
-/// What an answer of this type is. `ok: true` is added, as `Reply` does.
+/// What an answer of this type is. `ok: true` is added, as `Reply` does, unless the type has its own `ok`.
 pub(super) fn answer<T: JsonSchema>() -> Schema {
     let mut schema = made::<T>(SchemaSettings::draft2020_12().for_serialize());
-    schema.add_fields(&[required("ok", only(true))]);
+    if schema.components().get(&*T::schema_name()).is_none_or(|named| named["properties"].get("ok").is_none()) {
+        schema.add_fields(&[required("ok", only(true))]);
+    }
     schema
 }
 

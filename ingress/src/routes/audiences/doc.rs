@@ -28,11 +28,7 @@ pub(super) fn list() -> Doc {
 pub(super) fn create() -> Doc {
     Doc::new("createAudience", "Create a list or tag", "Names are unique among lists and among tags.")
         .body::<CreateAudience>(json!({"kind": "list", "name": "Friends", "public_name": "News for friends"}))
-        .answer::<AudienceCreated<'_>>(
-            201,
-            "Created",
-            json!({"audience_id": ID, "kind": "list", "name": "Friends"}),
-        )
+        .answer::<AudienceCreated<'_>>(201, "Created", json!({"audience_id": ID, "kind": "list", "name": "Friends"}))
         .leads_to("audience_id", &["getAudience", "changeAudience", "changeAudienceMembers"])
         .refuses(409, &["audience_already_exists"])
 }

@@ -2,35 +2,21 @@
 
 use serde_json::json;
 
-use crate::openapi::{
-    Doc,
-    schema::{boolean, object, one_of, optional, required, text},
-};
+use super::{Health, UNAVAILABLE};
+use crate::openapi::Doc;
 
 pub(super) fn health() -> Doc {
-    let body = || {
-        object([
-            required("ok", boolean()),
-            optional("error", one_of(["unavailable"])),
-            required("status", one_of(["healthy", "degraded", "unavailable"])),
-            required("version", text()),
-            required("checks", object([required("database", boolean()), required("bus", boolean())])),
-        ])
-        .named("Health")
-    };
-    let example = |ok: bool, status: &str| {
-        let mut example =
-            json!({"ok": ok, "status": status, "version": "0.1.0", "checks": {"database": ok, "bus": true}});
-        if !ok {
-            example["error"] = json!("unavailable");
-        }
-        example
-    };
+    let healthy =
+        json!({"ok": true, "status": "healthy", "version": "0.1.0", "checks": {"database": true, "bus": true}});
+    let unavailable = json!({
+        "ok": false, "error": UNAVAILABLE, "status": UNAVAILABLE, "version": "0.1.0",
+        "checks": {"database": false, "bus": true},
+    });
     Doc::new(
         "getHealth",
         "Whether the service works",
         "Needs no credentials. `degraded` without the bus: requests are accepted and announced later.",
     )
-    .answer_schema(200, "Process and database are healthy", body(), example(true, "healthy"))
-    .answer_schema(503, "The database is unreachable", body(), example(false, "unavailable"))
+    .answer::<Health>(200, "Process and database are healthy", healthy)
+    .answer::<Health>(503, "The database is unreachable", unavailable)
 }

@@ -2,27 +2,23 @@
 
 use serde_json::json;
 
-use super::PROVIDERS;
-use crate::openapi::{
-    Doc,
-    schema::{any_object, any_of, array, id, one_of, required, success},
-};
+use super::{EventTaken, HookPath, ProviderEvent};
+use crate::openapi::Doc;
 
 pub(super) fn take() -> Doc {
     Doc::new(
         "takeProviderEvent",
-        "What a mail provider tells",
-        "Called by providers of tenants' own accounts: Amazon SES through SNS, Postmark, SendGrid, Mailgun, Resend, with their bodies, up to \
-         1 MB; mail that Postmark, SendGrid or Mailgun took in for the tenant, up to 40 MB. Each event must carry its provider's proof (SNS signature and topic; Postmark's user and password; the signatures of \
-         SendGrid, Mailgun, Resend) and be fresh; SNS subscriptions are confirmed. Mail is an \
-         answer where `In-Reply-To` or `References` names one of ours; other mail is taken and ignored, and so is all that Resend took in: it \
-         does not say what is answered. 200 means that the event is stored. What is not \
-         proven is refused and stored nowhere.",
+        "Take a provider's event",
+        "Called by the providers of tenants' own accounts: Amazon SES through SNS, Postmark, SendGrid, Mailgun, Resend, with their \
+         bodies, up to 1 MB; inbound mail of Postmark, SendGrid or Mailgun for the tenant, up to 40 MB. Each event must carry its \
+         provider's proof (SNS signature and topic; Postmark's user and password; the signatures of SendGrid, Mailgun, Resend) and \
+         be fresh; SNS subscriptions are confirmed. Inbound mail is a reply if `In-Reply-To` or `References` names one of our \
+         messages. Other inbound mail is ignored, and all that of Resend, which does not name the message it answers. 200 means that \
+         the event is stored. An event without proof is refused and not stored.",
     )
-    .path(required("provider", one_of(PROVIDERS)))
-    .path(required("connection", id().about("The provider connection, as `postrider provider` names it.")))
-  .body_schema(any_of([any_object(), array(any_object())]).about("As the provider sends it; SendGrid sends an array."), json!({"RecordType": "Delivery"}))
-    .answer_schema(200, "Stored, or known already", success([]), json!({"ok": true}))
+    .path_parameters::<HookPath>()
+    .body::<ProviderEvent>(json!({"RecordType": "Delivery"}))
+    .answer::<EventTaken>(200, "Stored, or known already", json!({}))
     .refuses(400, &["incomplete_body"])
     .refuses(401, &["invalid_signature", "stale_timestamp", "replayed_event"])
     .refuses(404, &["not_found"])

@@ -1,4 +1,4 @@
-//! `POST /hooks/<provider>/<connection id>`: what providers tell of mail they took for a tenant's own account.
+//! `POST /hooks/<provider>/<connection id>`: events of providers about mail they took for a tenant's own account.
 //!
 //! No API key: the connection in the path says whose event it is, and the event must prove that it comes from the provider, for
 //! this account, now, and for the first time. A 2xx means that the raw event is committed; what it says is read by the engagement
@@ -25,9 +25,12 @@ use axum::{
 use bytes::Bytes;
 use chrono::Utc;
 use feedback::SOURCE;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use runtime::{Counter, Notifier, Outbound, OutboundSettings, outbound::SetupError};
+use schemars::JsonSchema;
 use schemas::{InboundAnnounced, subjects};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -40,7 +43,7 @@ use self::{
 };
 use crate::{
     Ingress,
-    act::{Routes, open},
+    act::{Reply, Routes, open},
     error::ApiError,
     server,
 };
@@ -49,12 +52,12 @@ use crate::{
 const GATHER: Duration = Duration::from_millis(10);
 /// Requests checked and stored at once in each process: they share the pool with the API.
 const AT_ONCE: usize = 8;
-/// How long a request waits for its turn before the provider is asked to come again.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a request waits for a permit before the provider is asked to come again.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a provider that sends too much should wait, in seconds.
 const RETRY_SECONDS: u64 = 2;
 
-/// Providers that tell by HTTP.
+/// Providers that report by HTTP.
 const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"];
 
 /// What the hooks share.
@@ -62,7 +65,7 @@ const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"
 pub struct Hooks {
     connections: Connections,
     sns: Sns,
-    places: Semaphore,
+    permits: Semaphore,
     stored: Notifier,
 }
 
@@ -75,7 +78,7 @@ impl Hooks {
         Ok(Self {
             connections: Connections::new(settings.hook_rate_per_second),
             sns: Sns::new(Outbound::new(outbound)?, &settings.hook_sns_hosts),
-            places: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(AT_ONCE),
             stored: Notifier::default(),
         })
     }
@@ -92,21 +95,41 @@ pub(crate) fn routes() -> Routes {
     Routes::new().post("/hooks/{provider}/{connection}", open(take), doc::take)
 }
 
+#[derive(Debug, Deserialize, JsonSchema)]
+struct HookPath {
+    #[schemars(extend("enum" = PROVIDERS))]
+    provider: String,
+    /// The provider connection, as `postrider provider` names it.
+    #[schemars(with = "Uuid")]
+    connection: String,
+}
+
+/// As the provider sends it; SendGrid sends an array.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "described, not built")]
+enum ProviderEvent {
+    One(Map<String, Value>),
+    Many(Vec<Map<String, Value>>),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct EventTaken {}
+
 async fn take(
     State(ingress): State<Arc<Ingress>>,
-    Path((provider, connection)): Path<(String, String)>,
+    Path(HookPath { provider, connection }): Path<HookPath>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let Some(provider) = PROVIDERS.into_iter().find(|known| *known == provider) else {
         return server::no_such_path().await.into_response();
     };
-    match told(&ingress, provider, &connection, headers, body).await {
+    match accept(&ingress, provider, &connection, headers, body).await {
         Ok(outcome) => {
             count(provider, outcome);
-            let body = Bytes::from_static(br#"{"ok":true}"#);
-            (StatusCode::OK, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body)
-                .into_response()
+            Reply::ok(&EventTaken {}).into_response()
         }
         Err(error) => {
             let outcome = match error.status {
@@ -125,8 +148,8 @@ fn count(provider: &'static str, outcome: &'static str) {
     Counter::HookRequestsTotal.add(1, [("provider", provider), ("outcome", outcome)]);
 }
 
-/// Checks and stores one event; answers what became of it.
-async fn told(
+/// Checks and stores one event; answers the outcome for the metric.
+async fn accept(
     ingress: &Arc<Ingress>,
     provider: &'static str,
     connection: &str,
@@ -142,8 +165,8 @@ async fn told(
     let connection = hooks.connections.find(ingress, id).await?;
     let connection = connection.filter(|found| found.provider == provider).ok_or(Refusal::Forged)?;
     let raw = Raw::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
-    let turn = tokio::time::timeout(PATIENCE, hooks.places.acquire()).await;
-    let _turn = turn.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)?;
+    let permit = tokio::time::timeout(PERMIT_TIMEOUT, hooks.permits.acquire()).await;
+    let _permit = permit.ok().and_then(Result::ok).ok_or_else(ApiError::unavailable)?;
     let proof = match check::check(&hooks.sns, provider, &connection, &headers, &raw, Utc::now()).await? {
         Checked::Event(proof) => proof,
         Checked::Confirmed { topic } => {
@@ -156,7 +179,7 @@ async fn told(
     keep(ingress, connection, id, proof, raw.kept).await
 }
 
-/// Stores an event in a task of its own: a provider that hangs up meanwhile has told it all the same.
+/// Stores an event in a task of its own: it is stored also if the provider hangs up meanwhile.
 async fn keep(
     ingress: &Arc<Ingress>,
     connection: Arc<Connection>,

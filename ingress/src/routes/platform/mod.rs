@@ -6,15 +6,16 @@ pub mod facts;
 pub mod judge;
 
 use axum::response::{IntoResponse, Response};
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use http::{StatusCode, header};
 use runtime::Bus;
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 use sqlx::PgPool;
 
 pub use self::facts::Facts;
 use crate::{
-    act::{Act, NoParameters, Reply, Routes, platform_read},
+    act::{Act, NoParameters, Reply, Routes, page::as_time, platform_read},
     error::ApiError,
 };
 
@@ -24,39 +25,43 @@ pub(crate) fn routes() -> Routes {
     Routes::new().get("/v1/platform/health", endpoint, doc::health)
 }
 
-/// How a check, or all of it, stands. In order: the worst of several is their maximum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// The state of a check, or of all of them. In order: the worst of several is their maximum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "HealthStatus")]
 pub enum Status {
     /// As it should be.
     Ok,
-    /// Somebody should look; mail goes out.
+    /// Needs attention; mail goes out.
     Warn,
     /// Sending is impaired.
     Crit,
 }
 
-/// One thing looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "HealthCheck")]
 pub struct Check {
-    /// Its name for programs, stable.
+    /// Stable, as `heartbeat.delivery`.
     pub id: String,
-    /// What it belongs to.
+    /// The part of the engine it belongs to.
     pub area: &'static str,
     /// Its name for people.
     pub name: String,
-    /// How it stands.
+    /// Its state.
     pub status: Status,
-    /// What was seen.
+    /// The facts it found.
     pub observation: String,
     /// Why it is not as it should be.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub cause: Option<String>,
     /// What to do, step by step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fix: Vec<String>,
-    /// Where to read more.
+    /// The runbook.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub link: Option<String>,
 }
 
@@ -65,30 +70,32 @@ const IMPAIRED: &str = "sending_impaired";
 /// The error code while the caller cannot be looked up.
 const UNAVAILABLE: &str = "unavailable";
 
-/// All of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Every check, and the worst state among them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "PlatformHealth")]
 pub struct Report {
     /// Whether mail goes out.
     pub ok: bool,
-    /// The code of a report that answers 503.
+    /// With a 503 only; `unavailable`: Postgres is away.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = [IMPAIRED, UNAVAILABLE]))]
     pub error: Option<&'static str>,
     /// The worst of the checks.
     pub overall: Status,
-    /// When it was looked at.
-    #[serde(serialize_with = "in_utc")]
+    /// When the checks ran.
+    #[serde(serialize_with = "as_time")]
     pub generated_at: DateTime<Utc>,
-    /// What was looked at.
+    /// In the order an operator would ask.
     pub checks: Vec<Check>,
 }
 
 impl Report {
-    /// Looks at everything, side by side, each for two seconds at most.
+    /// Runs every check, side by side, each for two seconds at most.
     pub async fn of(pool: &PgPool, bus: &Bus) -> Self {
         Self::from_facts(&Facts::gather(pool, bus).await, Utc::now())
     }
 
-    /// What follows from the facts.
+    /// The report that follows from the facts.
     #[must_use]
     pub fn from_facts(facts: &Facts, generated_at: DateTime<Utc>) -> Self {
         let checks = judge::checks(facts);
@@ -98,10 +105,6 @@ impl Report {
     }
 }
 
-fn in_utc<S: Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&at.to_rfc3339_opts(SecondsFormat::Millis, true))
-}
-
 async fn health(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let report = Report::of(&act.ingress.pool, &act.ingress.bus).await;
     // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
@@ -109,8 +112,7 @@ async fn health(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     Reply::untyped(status, &report)
 }
 
-/// Without Postgres no caller can be looked up, and its trouble is what the caller would be told: the report says so in its own shape,
-/// and nothing that is not known to everybody who asks `/health`.
+/// Without Postgres no caller can be looked up. The report says so in its own shape, with no more than `/health` shows to any caller.
 fn without_a_ledger(mut response: Response) -> Response {
     // A report has no `Retry-After`; a refusal for want of the database has one.
     let is_refusal = response.headers().contains_key(header::RETRY_AFTER);

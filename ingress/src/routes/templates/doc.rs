@@ -65,11 +65,7 @@ pub(super) fn list_versions() -> Doc {
     });
     Doc::new("listTemplateVersions", "List a template's versions", "Newest first, without bodies.")
         .query::<PageQuery>()
-        .answer::<TemplateVersionPage>(
-            200,
-            "A page of versions",
-            json!({"versions": [example], "next_cursor": null}),
-        )
+        .answer::<TemplateVersionPage>(200, "A page of versions", json!({"versions": [example], "next_cursor": null}))
         .refuses(404, &["template_not_found"])
 }
 

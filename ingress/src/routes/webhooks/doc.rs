@@ -131,11 +131,7 @@ fn delivery() -> Value {
 pub(super) fn list_deliveries() -> Doc {
     Doc::new("listWebhookDeliveries", "List a subscription's deliveries", "Newest first.")
         .query::<ListDeliveries>()
-        .answer::<DeliveryPage>(
-            200,
-            "A page of deliveries",
-            json!({"deliveries": [delivery()], "next_cursor": null}),
-        )
+        .answer::<DeliveryPage>(200, "A page of deliveries", json!({"deliveries": [delivery()], "next_cursor": null}))
         .refuses(404, &["subscription_not_found"])
 }
 
