@@ -152,7 +152,7 @@ const USED_UP: [(&str, &str); 7] = [
     ),
     (
         "inbound_mails",
-        "(tenant_id, id, send_id, road, null_sender, size, due_at, received_at) select tenant, gen_random_uuid(), tenant, 'feedback', true, number, null, at",
+        "(tenant_id, id, send_id, address_kind, null_sender, size, due_at, received_at) select tenant, gen_random_uuid(), tenant, 'feedback', true, number, null, at",
     ),
     (
         "pending_facts",
