@@ -14,7 +14,8 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
 };
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::{
     Assistant,
@@ -28,15 +29,27 @@ const BODY_MAX_BYTES: usize = 256 * 1024;
 const BODY_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whose tokens the endpoint takes (RFC 9728 §2).
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ProtectedResource {
+    #[schemars(url)]
+    resource: String,
+    #[schemars(inner(url))]
+    authorization_servers: Vec<String>,
+    scopes_supported: Vec<&'static str>,
+    bearer_methods_supported: Vec<&'static str>,
+    resource_name: &'static str,
+}
+
+/// Answers with [`ProtectedResource`].
 #[must_use]
 pub fn metadata(assistant: &Assistant) -> Response {
-    let metadata = json!({
-        "resource": assistant.terms.resource,
-        "authorization_servers": [assistant.terms.issuer],
-        "scopes_supported": [SCOPE_READ, SCOPE_DRAFTS],
-        "bearer_methods_supported": ["header"],
-        "resource_name": "Postrider",
-    });
+    let metadata = ProtectedResource {
+        resource: assistant.terms.resource.clone(),
+        authorization_servers: vec![assistant.terms.issuer.clone()],
+        scopes_supported: vec![SCOPE_READ, SCOPE_DRAFTS],
+        bearer_methods_supported: vec!["header"],
+        resource_name: "Postrider",
+    };
     Json(metadata).into_response()
 }
 

@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use approval::Approval;
-pub use endpoint::{answer, metadata};
+pub use endpoint::{ProtectedResource, answer, metadata};
 pub use settings::{Settings, StartError};
 pub use token::{SCOPE_DRAFTS, SCOPE_READ};
 pub use tools::Tool;

@@ -37,7 +37,7 @@ pub use idempotency::{Claim, IdempotencyKey};
 pub use json::{Id, Patch};
 pub use later::{Awaited, Later};
 pub use page::{Page, time};
-pub(crate) use perform::{WRITE_STATEMENT_MAX, announce};
+pub(crate) use perform::{WRITE_STATEMENT_MAX, WouldAnswer, announce};
 pub use route::{Access, Endpoint, Operation, Routes, Verb, open};
 pub use tenant::is_product_tenant_id;
 pub(crate) use tenant::{READ_STATEMENT_MAX, TenantClaim, check as check_tenant, find as find_tenant};
@@ -233,6 +233,11 @@ impl Reply {
     #[must_use]
     pub fn later(reference: Uuid) -> Self {
         Self { status: StatusCode::ACCEPTED, body: Vec::new(), later: Some(reference), has_secret: false }
+    }
+
+    /// Its body, as it is sent.
+    pub(crate) fn into_body(self) -> Vec<u8> {
+        self.body
     }
 
     /// The same, with a secret in it: what is kept of it for an idempotent repeat is encrypted.

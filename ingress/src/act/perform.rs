@@ -9,7 +9,8 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header, request::Parts};
 use runtime::{Publication, plans::AccessPattern, trace};
-use serde::de::DeserializeOwned;
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
@@ -363,14 +364,27 @@ impl Work {
     }
 }
 
-/// The answer to a dry run: which status the act would be answered with. Its ids are gone with it.
+/// The answer to a dry run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct WouldAnswer {
+    #[schemars(range(min = 200, max = 299))]
+    would_answer: u16,
+}
+
+/// Answers which status the write would have. Its ids are gone with it.
 fn would_be(reply: &Reply) -> Result<Reply, ApiError> {
-    Reply::untyped_ok(&serde_json::json!({"ok": true, "would_answer": reply.status.as_u16()}))
+    Reply::ok(&WouldAnswer { would_answer: reply.status.as_u16() })
 }
 
 /// The answer to a write whose outcome nobody waits for.
+#[derive(Serialize)]
+struct Committed {
+    message_id: Uuid,
+}
+
+/// Answers that a write is committed. Its outcome is not waited for.
 fn committed(reference: Uuid) -> Result<Reply, ApiError> {
-    Reply::untyped_accepted(&serde_json::json!({"ok": true, "message_id": reference}))
+    Reply::accepted(&Committed { message_id: reference })
 }
 
 /// A write whose answer may come later.

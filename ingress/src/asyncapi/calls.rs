@@ -1,13 +1,21 @@
 //! Calls by request and reply: the operations of the HTTP API, with what the path names and the query asks put into the body.
 
-use schemas::catalog::{Described, Header, Side};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use schemas::{
+    catalog::{Described, Header, Side},
+    subjects::stream,
+};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::standalone::standing_alone;
 use crate::{
-    act::Operation,
-    bus::{self, feed},
-    openapi::{self, AT, ID, schema},
+    act::{Operation, WouldAnswer},
+    bus::{
+        self, TenantResolved,
+        feed::{ConsumerFound, FindConsumer},
+    },
+    openapi::{self, AT, ID, schema::Schema, types},
 };
 
 /// A call: its request and its answer.
@@ -77,15 +85,7 @@ pub(super) fn all(http: &Value) -> Vec<Call> {
             )
         })
         .collect();
-    let writes: Vec<&str> = operations
-        .iter()
-        .filter(|operation| bus::is_offered(operation) && operation.verb.is_write())
-        .map(|operation| (operation.doc)().id())
-        .collect();
-    calls.push(validate(&writes));
-    calls.push(resolve_tenant());
-    calls.push(consume());
-    calls.push(contract());
+    calls.extend([validate(), resolve_tenant(), find_consumer(), contract()]);
     calls
 }
 
@@ -111,53 +111,97 @@ pub(super) fn refusal(http: &Value) -> Described {
     }
 }
 
-fn validate(writes: &[&str]) -> Call {
-    let request = schema::object([
-        schema::required("operation", schema::one_of(writes.iter().copied())),
-        schema::optional("request", schema::any_object().about("What would be sent to it.")),
-    ]);
-    let answer = schema::success([schema::required("would_answer", schema::integer(200, 299))]);
-    let asked =
-        json!({"operation": "createContact", "request": {"product_tenant_id": "tenant-1", "email": "ann@example.com"}});
+/// The operations that `validate` takes.
+fn writes() -> Vec<&'static str> {
+    let operations = openapi::operations();
+    let offered = operations.iter().filter(|operation| bus::is_offered(operation) && operation.verb.is_write());
+    offered.map(|operation| (operation.doc)().id()).collect()
+}
+
+/// The body of `validate`.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only described")]
+struct ValidateWrite {
+    #[schemars(extend("enum" = writes()))]
+    operation: String,
+    /// What would be sent to it.
+    #[schemars(default)]
+    request: Map<String, Value>,
+}
+
+fn validate() -> Call {
+    let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
     call(
         "validate",
-        "Whether a write would be taken; nothing is kept",
-        (request.value().clone(), vec![("request".to_owned(), asked)]),
-        (answer.value().clone(), vec![("answer".to_owned(), json!({"ok": true, "would_answer": 201}))]),
+        "Check whether a write would succeed; nothing is kept",
+        body::<ValidateWrite>(json!({"operation": "createContact", "request": request})),
+        answer::<WouldAnswer>(json!({"would_answer": 201})),
     )
+}
+
+/// The body of `tenant.resolve`.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only described")]
+struct ResolveTenant {
+    /// The caller's own id for the tenant.
+    #[schemars(length(max = 255))]
+    product_tenant_id: String,
+    /// The engine's id for it: only a check.
+    engine_tenant_id: Option<Uuid>,
 }
 
 fn resolve_tenant() -> Call {
-    let request = schema::object([
-        schema::required("product_tenant_id", schema::text_max(255).about("The caller's own id for the tenant.")),
-        schema::nullable("engine_tenant_id", schema::id().about("The engine's id for it: only a check.")),
-    ]);
-    let answer = schema::success([schema::required("engine_tenant_id", schema::id())]);
     call(
         "tenant.resolve",
-        "Answers the engine's id of a tenant",
-        (request.value().clone(), vec![("request".to_owned(), json!({"product_tenant_id": "tenant-1"}))]),
-        (answer.value().clone(), vec![("answer".to_owned(), json!({"ok": true, "engine_tenant_id": ID}))]),
+        "Find the engine's id of a tenant",
+        body::<ResolveTenant>(json!({"product_tenant_id": "tenant-1"})),
+        answer::<TenantResolved>(json!({"engine_tenant_id": ID})),
     )
 }
 
-fn consume() -> Call {
-    let (asked, told) = feed::examples();
+fn find_consumer() -> Call {
     call(
         "events.consumer",
-        "Makes or finds a durable consumer of the product's events, to pull from",
-        (feed::request().value().clone(), vec![("request".to_owned(), asked)]),
-        (feed::answer().value().clone(), vec![("answer".to_owned(), told)]),
+        "Find or create a durable consumer of the product's events, to pull from",
+        body::<FindConsumer>(json!({"consumer": "events", "since": null})),
+        answer::<ConsumerFound>(json!({
+            "stream": stream::EVENTS, "consumer": "acme_production_events", "subject": "mail.v1.event.acme.production.>",
+            "pending": 42, "ack_wait_seconds": 30, "in_hand_max": 1_000,
+        })),
     )
 }
 
 fn contract() -> Call {
+    let (schema, example) = no_fields();
     call(
         "asyncapi",
         "This document",
-        (schema::object([]).value().clone(), vec![("request".to_owned(), json!({}))]),
-        (schema::any_object().value().clone(), vec![("answer".to_owned(), json!({"asyncapi": "3.0.0"}))]),
+        (schema, vec![("request".to_owned(), example)]),
+        (standalone(types::part::<Map<String, Value>>()), vec![("answer".to_owned(), json!({"asyncapi": "3.0.0"}))]),
     )
+}
+
+/// A body without fields, and the example of it.
+fn no_fields() -> (Value, Value) {
+    (json!({"type": "object", "additionalProperties": false, "properties": {}}), json!({}))
+}
+
+/// The body of a call that HTTP does not have.
+fn body<T: JsonSchema>(example: Value) -> Shown {
+    (standalone(types::body::<T>()), vec![("request".to_owned(), example)])
+}
+
+/// The answer to such a call. The example comes without `ok`.
+fn answer<T: JsonSchema>(mut example: Value) -> Shown {
+    example["ok"] = true.into();
+    (standalone(types::answer::<T>()), vec![("answer".to_owned(), example)])
+}
+
+fn standalone(schema: Schema) -> Value {
+    let (value, named) = schema.into_parts();
+    standing_alone(value, &json!(named))
 }
 
 type Shown = (Value, Vec<(String, Value)>);
@@ -220,7 +264,7 @@ pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) 
     let content = &written["requestBody"]["content"]["application/json"];
     let (mut schema, mut example) = match content["schema"].is_object() {
         true => (content["schema"].clone(), content["example"].clone()),
-        false => (json!({"type": "object", "additionalProperties": false, "properties": {}}), json!({})),
+        false => no_fields(),
     };
     let parameters = written["parameters"].as_array().into_iter().flatten();
     let parameters = parameters.map(|parameter| openapi::resolve(http, parameter));

@@ -13,19 +13,15 @@ use async_nats::jetstream::{
 use chrono::{DateTime, SecondsFormat, Utc};
 use futures::TryStreamExt;
 use runtime::{Bus, BusError};
+use schemars::JsonSchema;
 use schemas::subjects::stream;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::call::Publisher;
-use crate::{
-    act::json,
-    error::ApiError,
-    openapi::schema::{self, Schema},
-};
+use crate::{act::json, error::ApiError};
 
-/// The consumer of who asks for none by name.
-pub(crate) const DEFAULT: &str = "events";
+/// The consumer if the caller names none.
+const DEFAULT: &str = "events";
 /// Longest name of one.
 const NAME_MAX: usize = 32;
 /// Most a product has in one environment.
@@ -35,79 +31,67 @@ const ACK_WAIT: Duration = Duration::from_secs(30);
 /// Messages a program may have in hand.
 const IN_HAND_MAX: i64 = 1_000;
 
-#[derive(Debug, Deserialize)]
+/// The body of `events.consumer`.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub(crate) struct FindConsumer {
+    /// Its name. The user's rights say which names it may pull from.
+    #[schemars(length(max = NAME_MAX), regex(pattern = "^[a-z0-9-]+$"), extend("default" = DEFAULT))]
     consumer: Option<String>,
+    /// Begins anew with the first event published at or after this time. Left out: goes on where it was; a new one begins with the
+    /// oldest event there is.
     since: Option<DateTime<Utc>>,
 }
 
-/// What is sent.
-pub(crate) fn request() -> Schema {
-    let name = schema::text_max(NAME_MAX).with("pattern", "^[a-z0-9-]+$").default(DEFAULT);
-    let since = schema::time().about(
-        "Begins anew with the first event published at or after this time. Left out: goes on where it was; a new one begins with the \
-         oldest event there is.",
-    );
-    schema::object([
-        schema::nullable("consumer", name.about("Its name. The user's rights say which names it may pull from.")),
-        schema::nullable("since", since),
-    ])
+/// The answer to `events.consumer`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ConsumerFound {
+    /// The stream to pull from.
+    stream: String,
+    /// The durable consumer's name in it.
+    consumer: String,
+    /// The subjects of its events.
+    subject: String,
+    /// Events that wait to be pulled.
+    pending: u64,
+    /// After so long without an acknowledgement an event comes again.
+    ack_wait_seconds: u64,
+    /// So many events may be unacknowledged.
+    #[schemars(with = "u64")]
+    in_hand_max: i64,
 }
 
-/// What is answered.
-pub(crate) fn answer() -> Schema {
-    schema::success([
-        schema::required("stream", schema::text().about("The stream to pull from.")),
-        schema::required("consumer", schema::text().about("The durable consumer's name in it.")),
-        schema::required("subject", schema::text().about("What it holds.")),
-        schema::required("pending", schema::count().about("Events that wait to be pulled.")),
-        schema::required(
-            "ack_wait_seconds",
-            schema::count().about("After so long without an acknowledgement an event comes again."),
-        ),
-        schema::required("in_hand_max", schema::count().about("So many events may be unacknowledged.")),
-    ])
-}
-
-/// Examples of both.
-pub(crate) fn examples() -> (Value, Value) {
-    (
-        json!({"consumer": DEFAULT, "since": null}),
-        json!({
-            "ok": true, "stream": stream::EVENTS, "consumer": "acme_production_events", "subject": "mail.v1.event.acme.production.>",
-            "pending": 42, "ack_wait_seconds": ACK_WAIT.as_secs(), "in_hand_max": IN_HAND_MAX,
-        }),
-    )
-}
-
-/// Makes the consumer, or finds it; from a time on, anew.
-pub(super) async fn consumer(bus: &Bus, publisher: &Publisher, payload: &[u8]) -> Result<Value, ApiError> {
+/// Finds the consumer or makes it. With a time it is made anew, and begins there.
+pub(super) async fn find_consumer(bus: &Bus, publisher: &Publisher, payload: &[u8]) -> Result<ConsumerFound, ApiError> {
     let fields = if payload.is_empty() { serde_json::Map::new() } else { json::parse(payload)? };
-    let asked: Asked = json::decode(fields)?;
+    let asked: FindConsumer = json::decode(fields)?;
     let name = asked.consumer.as_deref().unwrap_or(DEFAULT);
     if !is_name(name) {
         return Err(ApiError::invalid("consumer", "invalid", "must be 1 to 32 of a-z, 0-9 and dashes"));
     }
     let durable = format!("{}{name}", prefix_of(publisher));
     let subject = format!("mail.v1.event.{}.{}.>", publisher.product, publisher.environment);
-    let events = bus.jetstream().get_stream(bus.prefixed(stream::EVENTS)).await.map_err(away)?;
+    let events = bus.jetstream().get_stream(bus.prefixed(stream::EVENTS)).await.map_err(unavailable)?;
     let known = events.consumer_info(&durable).await.ok();
     let info = match (known, asked.since) {
         (Some(info), None) => info,
         (known, since) => {
             if known.is_some() {
-                events.delete_consumer(&durable).await.map_err(away)?;
+                events.delete_consumer(&durable).await.map_err(unavailable)?;
             } else {
-                hold_few(&events, publisher).await?;
+                check_consumer_limit(&events, publisher).await?;
             }
             make(&events, &durable, &bus.prefixed(&subject), since).await?
         }
     };
-    Ok(json!({
-        "ok": true, "stream": events.cached_info().config.name, "consumer": durable, "subject": bus.prefixed(&subject),
-        "pending": info.num_pending, "ack_wait_seconds": ACK_WAIT.as_secs(), "in_hand_max": IN_HAND_MAX,
-    }))
+    Ok(ConsumerFound {
+        stream: events.cached_info().config.name.clone(),
+        consumer: durable,
+        subject: bus.prefixed(&subject),
+        pending: info.num_pending,
+        ack_wait_seconds: ACK_WAIT.as_secs(),
+        in_hand_max: IN_HAND_MAX,
+    })
 }
 
 async fn make(events: &Stream, durable: &str, subject: &str, since: Option<DateTime<Utc>>) -> Result<Info, ApiError> {
@@ -124,7 +108,7 @@ async fn make(events: &Stream, durable: &str, subject: &str, since: Option<DateT
         max_ack_pending: IN_HAND_MAX,
         ..pull::Config::default()
     };
-    let made = events.create_consumer(config).await.map_err(away)?;
+    let made = events.create_consumer(config).await.map_err(unavailable)?;
     Ok(made.cached_info().clone())
 }
 
@@ -135,9 +119,9 @@ fn moment(since: DateTime<Utc>) -> Result<async_nats::datetime::DateTime, ApiErr
 }
 
 /// Refuses one more than a product may have.
-async fn hold_few(events: &Stream, publisher: &Publisher) -> Result<(), ApiError> {
+async fn check_consumer_limit(events: &Stream, publisher: &Publisher) -> Result<(), ApiError> {
     let prefix = prefix_of(publisher);
-    let names: Vec<String> = events.consumer_names().try_collect().await.map_err(away)?;
+    let names: Vec<String> = events.consumer_names().try_collect().await.map_err(unavailable)?;
     if names.iter().filter(|name| name.starts_with(&prefix)).count() >= CONSUMERS_MAX {
         return Err(ApiError::conflict("consumer_limit_reached").detail(format!("there are {CONSUMERS_MAX} already")));
     }
@@ -154,7 +138,7 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-fn away(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ApiError {
+fn unavailable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ApiError {
     tracing::warn!(error = %BusError::refused(error), "a consumer of events could not be made");
     ApiError::unavailable()
 }

@@ -19,15 +19,18 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::StatusCode;
 use runtime::trace::{self, TraceContext};
+use schemars::JsonSchema;
 use schemas::DirectKind;
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
+use uuid::Uuid;
 
 use self::call::{Manner, Publisher};
 use crate::{
     Ingress,
-    act::{Access, Operation, TenantClaim, find_tenant, json},
+    act::{Access, Operation, Reply, TenantClaim, find_tenant, json},
     asyncapi,
     error::ApiError,
     openapi,
@@ -279,10 +282,7 @@ impl Door {
                 self.act(call::request(&operation, &publisher, &body, None, Manner::Dry)?).await
             }
             Call::ResolveTenant => self.resolve(&publisher, &message.payload).await,
-            Call::Consume => {
-                let body = feed::consumer(&self.ingress.bus, &publisher, &message.payload).await?;
-                Ok(Answer { status: StatusCode::OK, body: body.to_string().into(), error: None })
-            }
+            Call::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &message.payload).await?),
             Call::Contract => {
                 Ok(Answer { status: StatusCode::OK, body: asyncapi::document().to_string().into(), error: None })
             }
@@ -309,10 +309,18 @@ impl Door {
         }
         let caller = publisher.caller();
         let mut db = self.ingress.pool.acquire().await?;
-        let tenant = find_tenant(&mut db, &caller, &claim).await?;
-        let body = serde_json::json!({"ok": true, "engine_tenant_id": tenant});
-        Ok(Answer { status: StatusCode::OK, body: body.to_string().into(), error: None })
+        done(&TenantResolved { engine_tenant_id: find_tenant(&mut db, &caller, &claim).await? })
     }
+}
+
+/// The answer to `tenant.resolve`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TenantResolved {
+    engine_tenant_id: Uuid,
+}
+
+fn done(answer: &impl Serialize) -> Result<Answer, ApiError> {
+    Ok(Answer { status: StatusCode::OK, body: Reply::ok(answer)?.into_body().into(), error: None })
 }
 
 fn unknown_subject() -> ApiError {

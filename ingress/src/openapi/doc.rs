@@ -86,13 +86,6 @@ impl Doc {
         ])
     }
 
-    /// A path parameter that is not an id named `id`.
-    #[must_use]
-    pub fn path(mut self, field: Field) -> Self {
-        self.path.push(field);
-        self
-    }
-
     /// Path parameters other than an id named `id`: the fields of a type.
     #[must_use]
     pub fn path_parameters<T: JsonSchema>(mut self) -> Self {
@@ -121,6 +114,12 @@ impl Doc {
             example["ok"] = true.into();
         }
         self.answer_schema(status, description, types::answer::<T>(), example)
+    }
+
+    /// An answer in JSON that does not have this API's form: the type and the example are all of it.
+    #[must_use]
+    pub fn plain_answer<T: JsonSchema>(self, status: u16, description: &'static str, example: Value) -> Self {
+        self.answer_schema(status, description, types::part::<T>(), example)
     }
 
     /// An answer in JSON that is not an error, with an example.

@@ -34,7 +34,7 @@ impl Schema {
     }
 
     /// The schema, and the named ones it needs.
-    pub(super) fn into_parts(self) -> (Value, BTreeMap<String, Value>) {
+    pub(crate) fn into_parts(self) -> (Value, BTreeMap<String, Value>) {
         (self.value, self.components)
     }
 

@@ -7,17 +7,22 @@ use serde_json::{Map, Value, json};
 use super::schema::{Field, Schema, only, required};
 
 /// What a body of this type may be.
-pub(super) fn body<T: JsonSchema>() -> Schema {
+pub(crate) fn body<T: JsonSchema>() -> Schema {
     made::<T>(SchemaSettings::draft2020_12().for_deserialize())
 }
 
 /// What an answer of this type is. `ok: true` is added, as `Reply` does, unless the type has its own `ok`.
-pub(super) fn answer<T: JsonSchema>() -> Schema {
-    let mut schema = made::<T>(SchemaSettings::draft2020_12().for_serialize());
+pub(crate) fn answer<T: JsonSchema>() -> Schema {
+    let mut schema = part::<T>();
     if schema.components().get(&*T::schema_name()).is_none_or(|named| named["properties"].get("ok").is_none()) {
         schema.add_fields(&[required("ok", only(true))]);
     }
     schema
+}
+
+/// What a part of an answer is.
+pub(crate) fn part<T: JsonSchema>() -> Schema {
+    made::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
 
 /// The fields of a type that reads a query, where nothing is null.
@@ -63,7 +68,10 @@ fn shape(schema: &mut Value) {
             if object.get("default").is_some_and(Value::is_null) {
                 object.remove("default");
             }
-            if object.get("format").is_some_and(|format| format == "double" || format == "float") {
+            if object
+                .get("format")
+                .is_some_and(|format| ["double", "float", "uint"].iter().any(|width| format == width))
+            {
                 object.remove("format");
             }
             admit_null(object);
@@ -183,12 +191,12 @@ texts! {
     Words<MAX> = super::schema::words(MAX),
     /// One line that is not blank.
     Name<MAX> = super::schema::name(MAX),
+    /// One line, perhaps blank.
+    Line<MAX> = super::schema::line(MAX),
     /// A postal address: line breaks, but no other control characters.
     PostalAddress = super::schema::postal_address(crate::routes::input::POSTAL_ADDRESS_MAX),
     /// An address of a mailbox.
     Email = super::schema::email(),
-    /// One line, perhaps empty.
-    Line<MAX> = super::schema::line(MAX),
 }
 
 #[cfg(test)]

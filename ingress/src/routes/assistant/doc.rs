@@ -1,11 +1,8 @@
 //! How the assistant endpoint is documented.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use crate::openapi::{
-    Doc,
-    schema::{Schema, any_object, array, object, required, text, uri},
-};
+use crate::openapi::Doc;
 
 pub(super) fn answer() -> Doc {
     Doc::new(
@@ -15,23 +12,15 @@ pub(super) fn answer() -> Doc {
          configured issuer; API keys do not count here. 404 unless the installation has it switched on. The tools answer campaign \
          metadata and counts; counts under 5 are hidden. What the protocol itself refuses is a JSON-RPC error.",
     )
-  .body_schema(
-        any_object().about("A JSON-RPC 2.0 message."),
-        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_campaigns", "arguments": {}}}),
-    )
-    .answer_schema(
+    .plain_answer::<Map<String, Value>>(
         200,
         "The answer, or a JSON-RPC error",
-        any_object(),
         json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "{\"campaigns\":[]}"}], "isError": false}}),
     )
     .empty(202, "A notification was taken")
     .refuses(400, &["invalid_json", "invalid_message", "incomplete_body"])
     .refuses(401, &["missing_credentials", "invalid_token"])
-    .refuses(
-        403,
-        &["client_not_allowed", "not_approved", "origin_not_allowed", "missing_scope:mail:read"],
-    )
+    .refuses(403, &["client_not_allowed", "not_approved", "origin_not_allowed", "missing_scope:mail:read"])
     .refuses(404, &["not_found"])
     .refuses(406, &["not_acceptable"])
     .refuses(408, &["request_timeout"])
@@ -47,10 +36,9 @@ fn about(id: &'static str) -> Doc {
         "Whose tokens the assistant endpoint takes",
         "OAuth 2.0 protected resource metadata (RFC 9728). 404 unless the installation has the endpoint switched on.",
     )
-    .answer_schema(
+    .plain_answer::<mcp::ProtectedResource>(
         200,
         "The metadata",
-        schema(),
         json!({
             "resource": "https://mail.example.com/mcp",
             "authorization_servers": ["https://id.example.com"],
@@ -60,16 +48,6 @@ fn about(id: &'static str) -> Doc {
         }),
     )
     .refuses(404, &["not_found"])
-}
-
-fn schema() -> Schema {
-    object([
-        required("resource", uri()),
-        required("authorization_servers", array(uri())),
-        required("scopes_supported", array(text())),
-        required("bearer_methods_supported", array(text())),
-        required("resource_name", text()),
-    ])
 }
 
 pub(super) fn metadata() -> Doc {

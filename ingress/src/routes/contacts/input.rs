@@ -3,27 +3,32 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use schemas::{Address, parse_id};
+use schemars::JsonSchema;
+use schemas::parse_id;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use crate::{
     act::{Faults, Patch},
     error::ApiError,
+    openapi::types::{Email, Words},
     routes::{audiences, fields::FieldType},
 };
 
-pub(super) const NAME_MAX_CHARS: usize = 100;
-pub(super) const COMPANY_MAX_CHARS: usize = 200;
-pub(super) const PHONE_MAX_CHARS: usize = 50;
-pub(super) const WORD_MAX_CHARS: usize = 50;
-pub(super) const DESCRIPTION_MAX_CHARS: usize = 1_000;
-pub(super) const AUDIENCES_MAX: usize = 100;
+const NAME_MAX_CHARS: usize = 100;
+const COMPANY_MAX_CHARS: usize = 200;
+const PHONE_MAX_CHARS: usize = 50;
+const WORD_MAX_CHARS: usize = 50;
+const DESCRIPTION_MAX_CHARS: usize = 1_000;
+const AUDIENCES_MAX: usize = 100;
+/// What [`is_locale`] takes, without its length.
+const LOCALE_PATTERN: &str = "^[A-Za-z]{2,3}([_-][A-Za-z0-9]{2,8})*$";
 /// How far ahead of us a caller's clock may be.
 pub(crate) const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
 /// Whether a contact has agreed to marketing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MarketingStatus {
     Subscribed,
@@ -42,16 +47,16 @@ impl MarketingStatus {
 }
 
 /// Where the agreement comes from.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Consent {
-    #[serde(default)]
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub basis: Option<String>,
-    #[serde(default)]
+    /// Not in the future.
     pub at: Option<DateTime<Utc>>,
-    #[serde(default)]
+    #[schemars(length(max = COMPANY_MAX_CHARS))]
     pub source: Option<String>,
-    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
     pub description: Option<String>,
 }
 
@@ -65,67 +70,61 @@ impl Consent {
     }
 }
 
+/// A list or tag, as callers name it.
+#[derive(JsonSchema)]
+#[schemars(inline, untagged)]
+#[expect(dead_code, reason = "only described")]
+enum AudienceName {
+    Id(Uuid),
+    Name(Words<{ audiences::NAME_MAX_CHARS }>),
+}
+
 /// The body of a creation.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Create {
-    email: String,
-    #[serde(default)]
-    first_name: Option<String>,
-    #[serde(default)]
-    last_name: Option<String>,
-    #[serde(default)]
-    title: Option<String>,
-    #[serde(default)]
-    phone: Option<String>,
-    #[serde(default)]
-    company: Option<String>,
-    #[serde(default)]
-    dot_number: Option<i64>,
-    #[serde(default)]
-    fields: Map<String, Value>,
-    #[serde(default)]
-    tags: Vec<String>,
-    #[serde(default)]
-    lists: Vec<String>,
-    #[serde(default)]
-    timezone: Option<String>,
-    #[serde(default)]
-    locale: Option<String>,
-    #[serde(default)]
-    lifecycle_stage: Option<String>,
-    #[serde(default)]
-    marketing_status: Option<MarketingStatus>,
-    #[serde(default)]
-    source: Option<String>,
-    #[serde(default)]
-    consent: Option<Consent>,
-}
-
-/// A contact to be.
-#[derive(Debug)]
-pub(crate) struct NewContact {
-    pub address: Address,
+pub(crate) struct CreateContact {
+    #[schemars(with = "Email")]
+    pub email: String,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub first_name: Option<String>,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub last_name: Option<String>,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub title: Option<String>,
+    #[schemars(length(max = PHONE_MAX_CHARS))]
     pub phone: Option<String>,
+    #[schemars(length(max = COMPANY_MAX_CHARS))]
     pub company: Option<String>,
+    #[schemars(range(min = 1, max = i64::MAX))]
     pub dot_number: Option<i64>,
-    pub fields: Value,
+    /// Defined fields by key.
+    #[serde(default)]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub fields: Map<String, Value>,
+    /// Ids, or names; a name that is new makes a tag.
+    #[serde(default)]
+    #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
     pub tags: Vec<String>,
+    /// Ids, or names; a name that is new makes a list.
+    #[serde(default)]
+    #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
     pub lists: Vec<String>,
+    /// An IANA time zone, such as Europe/Paris.
     pub timezone: Option<String>,
+    /// A language tag, such as en or pt-BR.
+    #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
     pub locale: Option<String>,
+    #[schemars(length(max = WORD_MAX_CHARS))]
     pub lifecycle_stage: Option<String>,
-    /// As the caller says; a new contact of which nothing is said is subscribed.
     pub marketing_status: Option<MarketingStatus>,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub source: Option<String>,
-    pub consent: Consent,
+    pub consent: Option<Consent>,
 }
 
-impl Create {
-    pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<NewContact, ApiError> {
+impl CreateContact {
+    /// Checks it. The address is canonical then, and no field is null.
+    pub(crate) fn validate(mut self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
         let address = faults.address("email", &self.email);
         let texts = Texts {
@@ -144,71 +143,65 @@ impl Create {
         check_fields(&self.fields, defined, &mut faults);
         check_audiences("tags", &self.tags, &mut faults);
         check_audiences("lists", &self.lists, &mut faults);
-        let consent = self.consent.unwrap_or_default();
-        consent.check(&mut faults);
-        let Some(address) = address else { return Err(faults.finish().err().unwrap_or_else(ApiError::internal)) };
+        if let Some(consent) = &self.consent {
+            consent.check(&mut faults);
+        }
         faults.finish()?;
+        self.email = address.ok_or_else(ApiError::internal)?.into_string();
         // Null deletes a key; a new contact has none to delete.
-        let fields = self.fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
-        Ok(NewContact {
-            address,
-            first_name: self.first_name,
-            last_name: self.last_name,
-            title: self.title,
-            phone: self.phone,
-            company: self.company,
-            dot_number: self.dot_number,
-            fields: Value::Object(fields),
-            tags: self.tags,
-            lists: self.lists,
-            timezone: self.timezone,
-            locale: self.locale,
-            lifecycle_stage: self.lifecycle_stage,
-            marketing_status: self.marketing_status,
-            source: self.source,
-            consent,
-        })
+        self.fields.retain(|_, value| !value.is_null());
+        Ok(self)
     }
 }
 
 /// The body of a change. The address is not among it: what is known of an address (suppressions, sends on their way) would
 /// stay behind.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Change {
+#[schemars(description = "A change of a contact, without the address.")]
+pub(crate) struct ChangeContact {
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub first_name: Patch<String>,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub last_name: Patch<String>,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub title: Patch<String>,
+    #[schemars(length(max = PHONE_MAX_CHARS))]
     pub phone: Patch<String>,
+    #[schemars(length(max = COMPANY_MAX_CHARS))]
     pub company: Patch<String>,
+    #[schemars(range(min = 1, max = i64::MAX))]
     pub dot_number: Patch<i64>,
+    /// Defined fields by key; null deletes one.
+    #[schemars(with = "Option<Map<String, Value>>")]
     pub fields: Map<String, Value>,
+    /// An IANA time zone, such as Europe/Paris.
     pub timezone: Patch<String>,
+    /// A language tag, such as en or pt-BR.
+    #[schemars(length(max = WORD_MAX_CHARS), regex(pattern = LOCALE_PATTERN))]
     pub locale: Patch<String>,
+    #[schemars(length(max = WORD_MAX_CHARS))]
     pub lifecycle_stage: Patch<String>,
+    #[schemars(length(max = NAME_MAX_CHARS))]
     pub source: Patch<String>,
-    pub status: Option<super::ListedStatus>,
+    pub status: Option<super::ContactStatus>,
     pub marketing_status: Option<MarketingStatus>,
     pub consent: Option<Consent>,
 }
 
-impl Change {
+impl ChangeContact {
     pub(crate) fn validate(self, defined: &BTreeMap<String, FieldType>) -> Result<Self, ApiError> {
         let mut faults = Faults::default();
-        let text = |patch: &'_ Patch<String>| patch.value().cloned();
-        let (first_name, last_name, title) = (text(&self.first_name), text(&self.last_name), text(&self.title));
-        let (phone, company, timezone) = (text(&self.phone), text(&self.company), text(&self.timezone));
-        let (locale, stage, source) = (text(&self.locale), text(&self.lifecycle_stage), text(&self.source));
         Texts {
-            first_name: first_name.as_deref(),
-            last_name: last_name.as_deref(),
-            title: title.as_deref(),
-            phone: phone.as_deref(),
-            company: company.as_deref(),
-            timezone: timezone.as_deref(),
-            locale: locale.as_deref(),
-            lifecycle_stage: stage.as_deref(),
-            source: source.as_deref(),
+            first_name: line(&self.first_name),
+            last_name: line(&self.last_name),
+            title: line(&self.title),
+            phone: line(&self.phone),
+            company: line(&self.company),
+            timezone: line(&self.timezone),
+            locale: line(&self.locale),
+            lifecycle_stage: line(&self.lifecycle_stage),
+            source: line(&self.source),
             dot_number: self.dot_number.value().copied(),
         }
         .check(&mut faults);
@@ -224,6 +217,10 @@ impl Change {
     pub(crate) fn subscribes(&self) -> bool {
         self.marketing_status == Some(MarketingStatus::Subscribed)
     }
+}
+
+fn line(patch: &Patch<String>) -> Option<&str> {
+    patch.value().map(String::as_str)
 }
 
 /// The plain fields, wherever they come from.
@@ -323,9 +320,9 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    fn create(body: Value) -> Result<NewContact, ApiError> {
+    fn create(body: Value) -> Result<CreateContact, ApiError> {
         let defined = BTreeMap::from([("plan".to_owned(), FieldType::String), ("seats".to_owned(), FieldType::Number)]);
-        serde_json::from_value::<Create>(body).unwrap().validate(&defined)
+        serde_json::from_value::<CreateContact>(body).unwrap().validate(&defined)
     }
 
     #[test]
@@ -361,8 +358,8 @@ mod tests {
     #[test]
     fn a_new_contact_has_no_null_fields() {
         let contact = create(json!({"email": "Ann@Example.com", "fields": {"plan": "pro", "seats": null}})).unwrap();
-        assert_eq!(contact.address.as_str(), "ann@example.com");
-        assert_eq!(contact.fields, json!({"plan": "pro"}));
+        assert_eq!(contact.email, "ann@example.com");
+        assert_eq!(Value::Object(contact.fields), json!({"plan": "pro"}));
     }
 
     #[rstest]

@@ -8,18 +8,25 @@ mod record;
 mod store;
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::Address;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
 use self::{
     filter::Filter,
-    input::{Change, Create, MarketingStatus},
+    input::{ChangeContact, CreateContact, MarketingStatus},
+    record::Contact,
 };
 use crate::{
-    act::{Act, Faults, Id, NoParameters, Page, Reply, Routes, read, write},
+    act::{
+        Act, Faults, Id, NoParameters, Page, Reply, Routes,
+        page::{PageCursor, PageLimit},
+        read, write,
+    },
     error::ApiError,
+    openapi::types::Email,
     routes::{audiences::AudienceKind, fields},
 };
 
@@ -40,29 +47,36 @@ pub(crate) fn routes() -> Routes {
         .delete("/v1/contacts/{id}", write("contacts:write", remove), doc::remove)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListContacts {
+    /// The contact with this address.
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// Part of the address, the name or the company.
+    #[schemars(length(max = SEARCH_MAX_CHARS))]
     q: Option<String>,
     list_id: Option<Id>,
     tag_id: Option<Id>,
+    /// Contacts that are in this segment now.
     segment_id: Option<Id>,
-    status: Option<ListedStatus>,
+    status: Option<ContactStatus>,
     updated_since: Option<DateTime<Utc>>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
 /// The states a caller can see: an erased contact is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum ListedStatus {
+enum ContactStatus {
     Active,
     Archived,
 }
 
-impl ListedStatus {
+impl ContactStatus {
     fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -71,7 +85,14 @@ impl ListedStatus {
     }
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactPage {
+    contacts: Vec<Contact>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListContacts) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
@@ -92,24 +113,34 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
         search: query.q,
         audiences: [query.list_id, query.tag_id].into_iter().flatten().map(|id| id.0).collect(),
         segment,
-        status: query.status.map(ListedStatus::as_str),
+        status: query.status.map(ContactStatus::as_str),
         updated_since: query.updated_since,
     };
     let found = filter.page(act.db(), tenant, &page).await?;
     let mut contacts = record::records(act.db(), tenant, &found).await?;
     let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
-    Reply::untyped_ok(&json!({"ok": true, "contacts": contacts, "next_cursor": next_cursor}))
+    Reply::ok(&ContactPage { contacts, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactAnswer {
+    contact: Contact,
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
-    let contact = record::one(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "contact": contact}))
+    Reply::ok(&ContactAnswer { contact: record::one(act.db(), tenant, id).await? })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactCreated {
+    contact_id: Uuid,
+    already_existed: bool,
 }
 
 /// Finds or creates by address. One that is found keeps what it has; an archived one is active again, and one whose consent is
 /// pending is subscribed when the caller says so.
-async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
+async fn create(act: &mut Act, body: CreateContact) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let defined = fields::defined(act.db(), tenant).await?;
     let new = body.validate(&defined)?;
@@ -118,16 +149,16 @@ async fn create(act: &mut Act, body: Create) -> Result<Reply, ApiError> {
         store::join(act.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
         store::join(act.db(), tenant, id, AudienceKind::List, &new.lists).await?;
     } else if new.marketing_status == Some(MarketingStatus::Subscribed)
-        && store::subscribe_pending(act.db(), tenant, id, &new.consent).await?
+        && store::subscribe_pending(act.db(), tenant, id, &new.consent.unwrap_or_default()).await?
     {
         let detail = json!({"from": MarketingStatus::Pending.as_str(), "to": MarketingStatus::Subscribed.as_str()});
         act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
-    let body = json!({"ok": true, "contact_id": id, "already_existed": !created});
-    if created { Reply::untyped_created(&body) } else { Reply::untyped_ok(&body) }
+    let answer = ContactCreated { contact_id: id, already_existed: !created };
+    if created { Reply::created(&answer) } else { Reply::ok(&answer) }
 }
 
-async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
+async fn change(act: &mut Act, body: ChangeContact) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
     let defined = fields::defined(act.db(), tenant).await?;
     let change = body.validate(&defined)?;
@@ -143,18 +174,28 @@ async fn change(act: &mut Act, body: Change) -> Result<Reply, ApiError> {
         let detail = json!({"from": before.marketing_status, "to": status.as_str()});
         act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
-    let contact = record::one(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "contact": contact}))
+    Reply::ok(&ContactAnswer { contact: record::one(act.db(), tenant, id).await? })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Remove {
+struct RemoveContact {
     #[serde(default)]
     erase: bool,
 }
 
-async fn remove(act: &mut Act, body: Remove) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactRemoved {
+    contact_id: Uuid,
+    #[schemars(extend("enum" = ["archived", "erased"]))]
+    status: &'static str,
+    /// Of an erased contact: whether everything else that names the person is erased, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = ["running", "completed"]))]
+    erasure: Option<&'static str>,
+}
+
+async fn remove(act: &mut Act, body: RemoveContact) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("contact")?);
     // Asked again, it says how far the erasure is.
     if body.erase
@@ -170,11 +211,11 @@ async fn remove(act: &mut Act, body: Remove) -> Result<Reply, ApiError> {
         return erased(id, false);
     }
     store::archive(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "contact_id": id, "status": "archived"}))
+    Reply::ok(&ContactRemoved { contact_id: id, status: "archived", erasure: None })
 }
 
 /// The contact's own data is gone; `erasure` says whether the rest is, too.
 fn erased(id: Uuid, complete: bool) -> Result<Reply, ApiError> {
     let erasure = if complete { "completed" } else { "running" };
-    Reply::untyped_ok(&json!({"ok": true, "contact_id": id, "status": "erased", "erasure": erasure}))
+    Reply::ok(&ContactRemoved { contact_id: id, status: "erased", erasure: Some(erasure) })
 }

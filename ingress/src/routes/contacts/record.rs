@@ -1,59 +1,71 @@
 //! A contact as callers see it.
 
 use chrono::{DateTime, Utc};
+use ledger::suppressions::SuppressionReason;
+use schemars::JsonSchema;
+use schemas::action::SuppressionScope;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
+use super::{ContactStatus, input::MarketingStatus};
 use crate::{
     act::page::{as_optional_time, as_time},
     error::ApiError,
+    openapi::types::Email,
     routes::audiences::AudienceKind,
 };
 
 /// A contact as callers see it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Contact {
     pub contact_id: Uuid,
+    #[schemars(with = "Email")]
     email: String,
     first_name: Option<String>,
     last_name: Option<String>,
     title: Option<String>,
     phone: Option<String>,
     company: Option<String>,
+    #[schemars(range(min = 1, max = i64::MAX))]
     dot_number: Option<i64>,
+    /// The tenant's own fields, by key.
+    #[schemars(with = "Map<String, Value>")]
     fields: Value,
-    tags: Vec<Tag>,
-    lists: Vec<List>,
+    tags: Vec<ContactTag>,
+    lists: Vec<ContactList>,
     timezone: Option<String>,
     locale: Option<String>,
     lifecycle_stage: Option<String>,
+    #[schemars(with = "ContactStatus")]
     status: String,
+    #[schemars(with = "MarketingStatus")]
     marketing_status: String,
+    /// The gravest suppression in force.
     suppression: Option<Suppression>,
     source: Option<String>,
-    consent: Consent,
+    consent: ContactConsent,
     #[serde(serialize_with = "as_time")]
     pub created_at: DateTime<Utc>,
     #[serde(serialize_with = "as_time")]
     updated_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Serialize)]
-struct Tag {
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactTag {
     tag_id: Uuid,
     name: String,
 }
 
-#[derive(Debug, Serialize)]
-struct List {
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactList {
     list_id: Uuid,
     name: String,
 }
 
-#[derive(Debug, Serialize)]
-struct Consent {
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactConsent {
     basis: Option<String>,
     #[serde(serialize_with = "as_optional_time")]
     at: Option<DateTime<Utc>>,
@@ -61,9 +73,12 @@ struct Consent {
     description: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ContactSuppression")]
 struct Suppression {
+    #[schemars(with = "SuppressionReason")]
     reason: String,
+    #[schemars(with = "SuppressionScope")]
     scope: String,
     #[serde(serialize_with = "as_time")]
     since: DateTime<Utc>,
@@ -83,8 +98,8 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
         let (mut tags, mut lists) = (Vec::new(), Vec::new());
         for Json(Membership { id, kind, name }) in row.memberships {
             match kind {
-                AudienceKind::Tag => tags.push(Tag { tag_id: id, name }),
-                AudienceKind::List => lists.push(List { list_id: id, name }),
+                AudienceKind::Tag => tags.push(ContactTag { tag_id: id, name }),
+                AudienceKind::List => lists.push(ContactList { list_id: id, name }),
             }
         }
         Contact {
@@ -106,7 +121,7 @@ pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -
             marketing_status: row.marketing_status,
             suppression: row.suppression.map(|Json(suppression)| suppression),
             source: row.source,
-            consent: Consent {
+            consent: ContactConsent {
                 basis: row.consent_basis,
                 at: row.consent_at,
                 source: row.consent_source,

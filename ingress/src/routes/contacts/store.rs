@@ -5,7 +5,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::{Change, Consent, MarketingStatus, NewContact};
+use super::input::{ChangeContact, Consent, CreateContact, MarketingStatus};
 use crate::{error::ApiError, routes::audiences::AudienceKind};
 
 /// What a change needs to know of a contact before it.
@@ -40,9 +40,10 @@ pub(crate) async fn require_audience(
 pub(crate) async fn find_or_create(
     db: &mut PgConnection,
     tenant: Uuid,
-    new: &NewContact,
+    new: &CreateContact,
 ) -> sqlx::Result<(Uuid, bool)> {
     let id = new_id();
+    let consent = new.consent.clone().unwrap_or_default();
     let inserted = sqlx::query!(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, company, dot_number, timezone, locale,
                                lifecycle_stage, fields, marketing_status, source, consent_basis, consent_at, consent_source,
@@ -51,7 +52,7 @@ pub(crate) async fn find_or_create(
          on conflict (tenant_id, address) do nothing",
         tenant,
         id,
-        new.address.as_str(),
+        new.email,
         new.first_name,
         new.last_name,
         new.title,
@@ -61,13 +62,13 @@ pub(crate) async fn find_or_create(
         new.timezone,
         new.locale,
         new.lifecycle_stage,
-        new.fields,
+        Value::Object(new.fields.clone()),
         new.marketing_status.unwrap_or(MarketingStatus::Subscribed).as_str(),
         new.source,
-        new.consent.basis,
-        new.consent.at,
-        new.consent.source,
-        new.consent.description,
+        consent.basis,
+        consent.at,
+        consent.source,
+        consent.description,
     )
     .execute(&mut *db)
     .await?;
@@ -78,14 +79,13 @@ pub(crate) async fn find_or_create(
     sqlx::query!(
         "update contacts set status = 'active', updated_at = now() where tenant_id = $1 and address = $2 and status = 'archived'",
         tenant,
-        new.address.as_str(),
+        new.email,
     )
     .execute(&mut *db)
     .await?;
-    let found =
-        sqlx::query!("select id from contacts where tenant_id = $1 and address = $2", tenant, new.address.as_str(),)
-            .fetch_one(db)
-            .await?;
+    let found = sqlx::query!("select id from contacts where tenant_id = $1 and address = $2", tenant, new.email,)
+        .fetch_one(db)
+        .await?;
     Ok((found.id, false))
 }
 
@@ -209,7 +209,7 @@ pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
 }
 
 /// Changes what the caller names; `fields` are merged, null deletes a key.
-pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change: &Change) -> sqlx::Result<()> {
+pub(crate) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, change: &ChangeContact) -> sqlx::Result<()> {
     let consent = change.consent.clone();
     let marketing_status = change.marketing_status.map(|status| status.as_str());
     let status = change.status.map(|status| status.as_str());

@@ -9,7 +9,9 @@ use std::{
 use chrono::Utc;
 use domains::{CheckError, Checked, DnsRecord, Purpose, Validity};
 use http::StatusCode;
+use schemars::JsonSchema;
 use schemas::{DomainStatus, Environment};
+use serde::Serialize;
 use serde_json::json;
 use sqlx::PgConnection;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -39,6 +41,13 @@ pub(super) const STATUS_CHANGED: &str = "domain.status_changed";
 /// In the sandbox every domain verifies without DNS, except those that begin with this label.
 const SANDBOX_UNVERIFIED_LABEL: &str = "unverified";
 
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DomainChecked {
+    domain_id: Uuid,
+    status: DomainStatus,
+    dns_records: Vec<RecordView>,
+}
+
 pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("domain")?);
     let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
@@ -48,10 +57,8 @@ pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
     let results = match act.caller.environment {
         Environment::Sandbox => pretend(&row, wanted(&act.ingress, &row)),
         Environment::Production if is_fresh(&row, act.ingress.settings.rechecks.domain_check_fresh) => {
-            let records = records::view(&row, &act.ingress.settings.domain_targets.settings());
-            return Reply::untyped_ok(
-                &json!({"ok": true, "domain_id": id, "status": row.status, "dns_records": records}),
-            );
+            let dns_records = records::view(&row, &act.ingress.settings.domain_targets.settings());
+            return Reply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
         }
         Environment::Production => {
             let (ingress, asked) = (Arc::clone(&act.ingress), row.clone());
@@ -66,15 +73,15 @@ pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError
         Environment::Sandbox => None,
         Environment::Production => Some(act.ingress.settings.rechecks),
     };
-    match settle(act.db(), tenant, &row, &results, again).await? {
-        Settled::Recorded { from, to, records } => {
+    match apply_check(act.db(), tenant, &row, &results, again).await? {
+        CheckOutcome::Recorded { from, to, records } => {
             if from != to {
                 act.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
             }
-            Reply::untyped_ok(&json!({"ok": true, "domain_id": id, "status": to, "dns_records": records}))
+            Reply::ok(&DomainChecked { domain_id: id, status: to, dns_records: records })
         }
-        Settled::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
-        Settled::Gone => Err(ApiError::not_found("domain")),
+        CheckOutcome::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
+        CheckOutcome::Gone => Err(ApiError::not_found("domain")),
     }
 }
 
@@ -118,7 +125,7 @@ pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool
 }
 
 /// What became of a check.
-pub(super) enum Settled {
+pub(super) enum CheckOutcome {
     /// It stands in the ledger.
     Recorded {
         /// The status before.
@@ -135,19 +142,21 @@ pub(super) enum Settled {
 }
 
 /// Records a check: the status it makes of the domain, what it saw, and when to look again (`None`: never). After
-/// [`Settled::ProvenElsewhere`] the transaction can only be rolled back.
+/// [`CheckOutcome::ProvenElsewhere`] the transaction can only be rolled back.
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn settle(
+pub(super) async fn apply_check(
     db: &mut PgConnection,
     tenant: Uuid,
     row: &DomainRow,
     results: &[Checked],
     again: Option<Rechecks>,
-) -> sqlx::Result<Settled> {
+) -> sqlx::Result<CheckOutcome> {
     // A statement of its own after the lock: what other checks have committed meanwhile is seen.
-    let Some((from, degraded_since)) = store::lock(&mut *db, tenant, row.id).await? else { return Ok(Settled::Gone) };
+    let Some((from, degraded_since)) = store::lock(&mut *db, tenant, row.id).await? else {
+        return Ok(CheckOutcome::Gone);
+    };
     let now = Utc::now();
     let to = domains::status(from, results, degraded_since, now);
     // One that sends already keeps its name, also when another tenant proves a domain above it.
@@ -155,7 +164,7 @@ pub(super) async fn settle(
         && !from.may_send()
         && store::proven_elsewhere(&mut *db, tenant, &row.domain).await?
     {
-        return Ok(Settled::ProvenElsewhere);
+        return Ok(CheckOutcome::ProvenElsewhere);
     }
     let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
     let next =
@@ -167,9 +176,9 @@ pub(super) async fn settle(
         second_published: second_published(results),
     };
     if !store::record_check(db, tenant, row.id, &check).await? {
-        return Ok(Settled::ProvenElsewhere);
+        return Ok(CheckOutcome::ProvenElsewhere);
     }
-    Ok(Settled::Recorded { from, to, records })
+    Ok(CheckOutcome::Recorded { from, to, records })
 }
 
 /// Whether the advised DKIM record stands. A DNS without a definite answer changes nothing.

@@ -7,17 +7,27 @@ pub(crate) mod records;
 pub(crate) mod store;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use chrono::{DateTime, Utc};
 use clap::Args;
 use dkim::{DkimKey, GeneratedKey, KeyError};
 use domains::DomainSettings;
+use schemars::JsonSchema;
 use schemas::{DomainStatus, address::canonical_domain, freemail};
 use secrecy::ExposeSecret;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
 
-use self::store::{DomainRow, NewDomain};
+use self::{
+    records::RecordView,
+    store::{DomainRow, NewDomain},
+};
 use crate::{
-    act::{Act, Faults, NoFields, NoParameters, Page, Reply, Routes, read, time, write, write_with_work},
+    act::{
+        Act, Faults, NoFields, NoParameters, Reply, Routes,
+        page::{PageQuery, as_optional_time, as_time},
+        read, write, write_with_work,
+    },
     error::ApiError,
 };
 
@@ -65,10 +75,19 @@ pub(crate) fn routes() -> Routes {
         .post("/v1/domains/{id}/verify", write_with_work("domains:manage", check::verify), doc::verify)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CreateBody {
+struct CreateDomain {
+    #[schemars(required, length(min = 1, max = 253))]
     domain: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainCreated {
+    domain_id: Uuid,
+    status: DomainStatus,
+    dns_records: Vec<RecordView>,
+    already_existed: bool,
 }
 
 /// Reads the name in its canonical form, and refuses names no tenant can own.
@@ -101,7 +120,7 @@ fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String,
 }
 
 /// Idempotent on (tenant, domain): a domain that is there is answered with its records.
-async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+async fn create(act: &mut Act, body: CreateDomain) -> Result<Reply, ApiError> {
     let name = own_name(body.domain, &act.ingress.settings.outbound.platform_domains)?;
     let tenant = act.tenant;
     if let Some(row) = store::by_name(act.db(), tenant, &name).await? {
@@ -135,13 +154,8 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
 }
 
 fn created(act: &Act, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
-    Reply::untyped_ok(&json!({
-        "ok": true,
-        "domain_id": row.id,
-        "status": row.status,
-        "dns_records": records::view(row, &act.ingress.settings.domain_targets.settings()),
-        "already_existed": already_existed,
-    }))
+    let dns_records = records::view(row, &act.ingress.settings.domain_targets.settings());
+    Reply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
 }
 
 /// An RSA key takes tens of milliseconds of a core, sometimes far more: not on the reactor.
@@ -154,28 +168,70 @@ async fn generate_keys() -> Result<[GeneratedKey; 2], ApiError> {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListQuery {
-    limit: Option<i64>,
-    cursor: Option<String>,
+#[derive(Debug, Serialize, JsonSchema)]
+struct Domain {
+    domain_id: Uuid,
+    domain: String,
+    status: DomainStatus,
+    #[serde(serialize_with = "as_optional_time")]
+    verified_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    last_checked_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    degraded_since: Option<DateTime<Utc>>,
+    records: Vec<RecordView>,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
-    let page = Page::new(query.limit, query.cursor.as_deref())?;
+impl Domain {
+    fn of(row: DomainRow, settings: &DomainSettings) -> Self {
+        Self {
+            domain_id: row.id,
+            records: records::view(&row, settings),
+            domain: row.domain,
+            status: row.status,
+            verified_at: row.verified_at,
+            last_checked_at: row.last_checked_at,
+            degraded_since: row.degraded_since,
+            created_at: row.created_at,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainPage {
+    domains: Vec<Domain>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
     let tenant = act.tenant;
     let mut rows = store::list(act.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     let settings = act.ingress.settings.domain_targets.settings();
-    let domains: Vec<Value> = rows.iter().map(|row| record(row, &settings)).collect();
-    Reply::untyped_ok(&json!({"ok": true, "domains": domains, "next_cursor": next_cursor}))
+    let domains = rows.into_iter().map(|row| Domain::of(row, &settings)).collect();
+    Reply::ok(&DomainPage { domains, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainAnswer {
+    domain: Domain,
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("domain")?);
     let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
-    let settings = act.ingress.settings.domain_targets.settings();
-    Reply::untyped_ok(&json!({"ok": true, "domain": record(&row, &settings)}))
+    Reply::ok(&DomainAnswer { domain: Domain::of(row, &act.ingress.settings.domain_targets.settings()) })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainRemoved {
+    domain_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
 }
 
 /// A domain without senders is removed, with its keys; its name is free again.
@@ -191,20 +247,7 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
             .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
     }
     act.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
-    Reply::untyped_ok(&json!({"ok": true, "domain_id": id, "status": "deleted"}))
-}
-
-fn record(row: &DomainRow, settings: &DomainSettings) -> Value {
-    json!({
-        "domain_id": row.id,
-        "domain": row.domain,
-        "status": row.status,
-        "verified_at": row.verified_at.map(time),
-        "last_checked_at": row.last_checked_at.map(time),
-        "degraded_since": row.degraded_since.map(time),
-        "records": records::view(row, settings),
-        "created_at": time(row.created_at),
-    })
+    Reply::ok(&DomainRemoved { domain_id: id, status: "deleted" })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    check::{self, STATUS_CHANGED, Settled},
+    check::{self, CheckOutcome, STATUS_CHANGED},
     store,
 };
 use crate::Ingress;
@@ -112,8 +112,8 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
     }
     let results = check::ask(ingress, &row).await;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
-    match check::settle(&mut tx, tenant, &row, &results, Some(rechecks)).await? {
-        Settled::Recorded { from, to, .. } => {
+    match check::apply_check(&mut tx, tenant, &row, &results, Some(rechecks)).await? {
+        CheckOutcome::Recorded { from, to, .. } => {
             if from != to {
                 audit(&mut tx, tenant, id, from, to).await?;
                 tracing::info!(tenant_id = %tenant, domain_id = %id, %from, %to, "a domain's status changed");
@@ -122,12 +122,12 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
             ingress.facts.notify();
             Ok(())
         }
-        Settled::ProvenElsewhere => {
+        CheckOutcome::ProvenElsewhere => {
             tx.rollback().await?;
             let wait = rechecks.next(DomainStatus::Pending, Utc::now() - row.created_at, None);
             again_later(ingress, tenant, id, wait).await
         }
-        Settled::Gone => tx.rollback().await,
+        CheckOutcome::Gone => tx.rollback().await,
     }
 }
 

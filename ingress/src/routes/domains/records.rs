@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use domains::{Checked, DnsRecord, DomainSettings, PublishedKey, Validity, records};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -9,19 +10,25 @@ use super::store::DomainRow;
 use crate::act::time;
 
 /// One record with what the last check found. Also the form of `domains.records`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "DnsRecord", description = "A DNS record to publish, with what the last check found.")]
 pub(crate) struct RecordView {
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = ["TXT", "CNAME"]))]
     type_: String,
     host: String,
     value: String,
+    #[schemars(extend("enum" = ["ownership", "dkim", "return_path", "spf", "dmarc", "tracking"]))]
     purpose: String,
     required: bool,
-    /// `pending` (not checked yet), `valid`, `invalid`, `undetermined` (the DNS gave no definite answer).
+    /// `pending`: not checked yet. `undetermined`: the DNS gave no definite answer.
+    #[schemars(extend("enum" = ["pending", "valid", "invalid", "undetermined"]))]
     status: String,
     valid: bool,
+    /// The values that the check found in the DNS.
     observed: Vec<String>,
     error: Option<String>,
+    #[schemars(with = "Option<DateTime<Utc>>")]
     checked_at: Option<String>,
 }
 

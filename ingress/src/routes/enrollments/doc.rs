@@ -1,42 +1,14 @@
 //! How `/v1/enrollments` is documented.
 
-use schemas::{EnrollmentStatus, ExitReason, SkipReason, StepType};
 use serde_json::{Value, json};
 
-use super::input::FIELD_MAX;
-use crate::openapi::{
-    AT, Doc, ID,
-    schema::{
-        Field, Schema, any_object, array, boolean, count, email, id, integer, line, nullable, object, one_of, optional,
-        page_of, required, success, text, time,
-    },
+use super::{
+    EnrollmentAnswer, EnrollmentEnded, EnrollmentPage, ListEnrollments, enroll::Enrolled, input::EnrollContact,
 };
-
-fn statuses() -> Schema {
-    one_of(EnrollmentStatus::ALL.iter().map(|status| status.as_str()))
-}
-
-fn reasons() -> Schema {
-    one_of(ExitReason::ALL.iter().map(|reason| reason.as_str())).or_null()
-}
-
-fn common() -> Vec<Field> {
-    vec![
-        required("enrollment_id", id()),
-        required("sequence_id", id()),
-        required("contact_id", id()),
-        required("email", text().or_null().about("Null once the contact was erased.")),
-        required("status", statuses()),
-        required("exit_reason", reasons().about("Why it ended early: the step failed for `failed`.")),
-        required("next_step_order", integer(1, 50).or_null()),
-        required("next_action_at", time().or_null()),
-        required("attempt_count", count().about("Attempts at the next step so far.")),
-        required("last_error", text().or_null().about("Why the last attempt failed: a code.")),
-        required("ended_at", time().or_null()),
-        required("created_at", time()),
-        required("updated_at", time()),
-    ]
-}
+use crate::{
+    act::NoFields,
+    openapi::{AT, Doc, ID},
+};
 
 fn example() -> Value {
     json!({
@@ -48,18 +20,11 @@ fn example() -> Value {
 
 pub(super) fn list() -> Doc {
     Doc::new("listEnrollments", "List enrollments", "Newest first.")
-        .query_fields([
-            optional("sequence_id", id()),
-            optional("contact_id", id()),
-            optional("email", email().about("Instead of contact_id.")),
-            optional("status", statuses()),
-        ])
-        .paged()
-        .answer_schema(
+        .query::<ListEnrollments>()
+        .answer::<EnrollmentPage>(
             200,
             "A page of enrollments",
-            page_of("enrollments", object(common()).named("EnrollmentSummary")),
-            json!({"ok": true, "enrollments": [example()], "next_cursor": null}),
+            json!({"enrollments": [example()], "next_cursor": null}),
         )
 }
 
@@ -72,34 +37,12 @@ pub(super) fn create() -> Doc {
          unsubscribed, bounced or complained is never subscribed by this; it leaves the sequence again at once. `mailable` tells \
          whether the sequence's mail would pass the gate now, and `skip_reason` why not.",
     )
-  .body_schema(
-        object([
-            required("sequence_id", id()),
-            required("email", email()),
-            nullable("first_name", line(FIELD_MAX)),
-            nullable("last_name", line(FIELD_MAX)),
-            nullable("title", line(FIELD_MAX)),
-            nullable("phone", line(FIELD_MAX)),
-        ]),
-        json!({"sequence_id": ID, "email": "ann@example.com", "first_name": "Ann"}),
-    )
-    .answer_schema(
+    .body::<EnrollContact>(json!({"sequence_id": ID, "email": "ann@example.com", "first_name": "Ann"}))
+    .answer::<Enrolled>(
         201,
         "Enrolled",
-        success([
-            required("enrollment_id", id()),
-            required("contact_id", id()),
-            required("sequence_id", id()),
-            required("next_action_at", time().about("When its first step is due.")),
-            optional("mailable", boolean().about("Whether mail to the contact would pass the gate now.")),
-            optional(
-                "skip_reason",
-                one_of(SkipReason::ALL.iter().map(|reason| reason.as_str())).or_null().about("Why it would not."),
-            ),
-        ]),
         json!({
-            "ok": true, "enrollment_id": ID, "contact_id": ID, "sequence_id": ID, "next_action_at": AT, "mailable": true,
-            "skip_reason": null,
+            "enrollment_id": ID, "contact_id": ID, "sequence_id": ID, "next_action_at": AT, "mailable": true, "skip_reason": null,
         }),
     )
     .leads_to("enrollment_id", &["getEnrollment", "exitEnrollment"])
@@ -108,30 +51,13 @@ pub(super) fn create() -> Doc {
 }
 
 pub(super) fn show() -> Doc {
-    let step = object([
-        required("step_id", id()),
-        required("step_order", integer(1, 50)),
-        required("step_type", one_of(StepType::ALL.iter().map(|kind| kind.as_str()))),
-        required("outcome", one_of(["done", "unchanged", "withheld", "failed"])),
-        required("detail", any_object().about("Ids and codes of what it did.")),
-        required("send_id", id().or_null().about("Its mail: `GET /v1/sends/{send_id}`.")),
-        required("due_at", time()),
-        required("done_at", time()),
-    ]);
-    let mut fields = common();
-    fields.push(required("steps", array(step).about("Those that were taken, in order.")));
     let mut enrollment = example();
     enrollment["steps"] = json!([{
         "step_id": ID, "step_order": 1, "step_type": "send_email", "outcome": "done", "detail": {"template_id": ID}, "send_id": ID,
         "due_at": AT, "done_at": AT,
     }]);
-    Doc::new("getEnrollment", "Read an enrollment", "Where it is, and what its steps did.")
-        .answer_schema(
-            200,
-            "The enrollment",
-            success([required("enrollment", object(fields).named("Enrollment"))]),
-            json!({"ok": true, "enrollment": enrollment}),
-        )
+    Doc::new("getEnrollment", "Read an enrollment", "Its next step, and what its steps did.")
+        .answer::<EnrollmentAnswer>(200, "The enrollment", json!({"enrollment": enrollment}))
         .refuses(404, &["enrollment_not_found"])
 }
 
@@ -139,14 +65,9 @@ pub(super) fn remove() -> Doc {
     Doc::new(
         "exitEnrollment",
         "End an enrollment",
-        "Nothing of it happens any more. One that is over stays as it ended.",
+        "No further step is taken. An enrollment that has ended stays as it ended.",
     )
-    .body_schema(object([]), json!({}))
-    .answer_schema(
-        200,
-        "It is over",
-        success([required("enrollment_id", id()), required("status", statuses()), required("exit_reason", reasons())]),
-        json!({"ok": true, "enrollment_id": ID, "status": "exited", "exit_reason": "manual"}),
-    )
+    .body::<NoFields>(json!({}))
+    .answer::<EnrollmentEnded>(200, "Ended", json!({"enrollment_id": ID, "status": "exited", "exit_reason": "manual"}))
     .refuses(404, &["enrollment_not_found"])
 }

@@ -3,22 +3,29 @@
 
 use chrono::{DateTime, Utc};
 use ledger::gate;
+use schemars::JsonSchema;
 use schemas::delay;
 use schemas::{Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason};
+use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::input::NewEnrollment;
-use crate::{error::ApiError, routes::messages::store::standings};
+use crate::{act::page::as_time, error::ApiError, routes::messages::store::standings};
 
-/// What came of it.
-#[derive(Debug, Clone, Copy)]
+/// An enrollment that was made.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Enrolled {
-    pub(crate) enrollment_id: Uuid,
-    pub(crate) contact_id: Uuid,
-    pub(crate) next_action_at: DateTime<Utc>,
-    /// Why the gate withholds marketing mail from the contact now; `None`: it may be mailed.
-    pub(crate) withheld: Option<SkipReason>,
+    enrollment_id: Uuid,
+    contact_id: Uuid,
+    sequence_id: Uuid,
+    /// When its first step is due.
+    #[serde(serialize_with = "as_time")]
+    next_action_at: DateTime<Utc>,
+    /// Whether marketing mail to the contact would pass the gate now.
+    mailable: bool,
+    /// Why the gate would withhold it.
+    skip_reason: Option<SkipReason>,
 }
 
 /// Enrolls. `product` is told of tasks and opportunities.
@@ -65,10 +72,17 @@ pub(crate) async fn enroll(
         .await?;
     let standing = standings(db, tenant, &[contact.id]).await?;
     // The mail of sequences is marketing.
-    let withheld = standing
+    let skip_reason = standing
         .first()
         .and_then(|standing| gate::decide_recipient(standing, MessageKind::Sequence, Classification::Marketing));
-    Ok(Enrolled { enrollment_id: id, contact_id: contact.id, next_action_at, withheld })
+    Ok(Enrolled {
+        enrollment_id: id,
+        contact_id: contact.id,
+        sequence_id: new.sequence_id,
+        next_action_at,
+        mailable: skip_reason.is_none(),
+        skip_reason,
+    })
 }
 
 /// What the first step says.

@@ -1,5 +1,6 @@
 //! What callers say about an enrollment, checked. The same for HTTP and for the bus.
 
+use schemars::JsonSchema;
 use schemas::Address;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -7,20 +8,27 @@ use uuid::Uuid;
 use crate::{
     act::{Faults, Id},
     error::ApiError,
+    openapi::types::{Email, Line},
 };
 
 /// Longest contact field, in characters.
-pub(super) const FIELD_MAX: usize = 200;
+const FIELD_MAX: usize = 200;
 
 /// The body of an enrollment, without the tenant.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct EnrollBody {
+pub(crate) struct EnrollContact {
+    #[schemars(required)]
     sequence_id: Option<Id>,
+    #[schemars(with = "Email")]
     email: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     first_name: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     last_name: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     title: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     phone: Option<String>,
 }
 
@@ -35,7 +43,7 @@ pub(crate) struct NewEnrollment {
     pub(crate) phone: Option<String>,
 }
 
-impl EnrollBody {
+impl EnrollContact {
     /// Checks its form.
     ///
     /// # Errors

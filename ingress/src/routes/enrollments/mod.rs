@@ -7,18 +7,24 @@ pub(crate) mod store;
 
 use std::sync::Arc;
 
-use schemas::{Address, EnrollmentStatus};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use schemas::{Address, EnrollmentStatus, ExitReason};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use self::{
-    input::EnrollBody,
+    input::EnrollContact,
     store::{EnrollmentRow, Filter, StepRow},
 };
 use super::sends::store as sends;
 use crate::{
-    act::{Act, Faults, Id, NoFields, NoParameters, Page, Reply, Routes, read, time, write},
+    act::{
+        Act, Faults, Id, NoFields, NoParameters, Page, Reply, Routes,
+        page::{PageCursor, PageLimit},
+        read, write,
+    },
     error::ApiError,
+    openapi::types::Email,
 };
 
 /// The routes.
@@ -30,33 +36,29 @@ pub(crate) fn routes() -> Routes {
         .delete("/v1/enrollments/{id}", write("sequences:enroll", remove), doc::remove)
 }
 
-async fn create(act: &mut Act, body: EnrollBody) -> Result<Reply, ApiError> {
+async fn create(act: &mut Act, body: EnrollContact) -> Result<Reply, ApiError> {
     let new = body.validate()?;
     let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
-    let enrolled = enroll::enroll(act.db(), tenant, &caller.product, &new).await?;
-    Reply::untyped_created(&json!({
-        "ok": true,
-        "enrollment_id": enrolled.enrollment_id,
-        "contact_id": enrolled.contact_id,
-        "sequence_id": new.sequence_id,
-        "next_action_at": time(enrolled.next_action_at),
-        "mailable": enrolled.withheld.is_none(),
-        "skip_reason": enrolled.withheld,
-    }))
+    Reply::created(&enroll::enroll(act.db(), tenant, &caller.product, &new).await?)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListEnrollments {
     sequence_id: Option<Id>,
     contact_id: Option<Id>,
+    /// Instead of contact_id.
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    #[schemars(with = "Option<EnrollmentStatus>")]
     status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-impl ListQuery {
+impl ListEnrollments {
     fn validate(self) -> Result<(Filter, Option<Address>, Page), ApiError> {
         let page = Page::new(self.limit, self.cursor.as_deref())?;
         let mut faults = Faults::default();
@@ -77,61 +79,55 @@ impl ListQuery {
     }
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct EnrollmentPage {
+    enrollments: Vec<EnrollmentRow>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListEnrollments) -> Result<Reply, ApiError> {
     let (mut filter, address, page) = query.validate()?;
     let tenant = act.tenant;
     if let Some(address) = address {
         let contact = sends::contact_by_address(act.db(), tenant, address.as_str()).await?;
         // Nobody has this address, so nobody with it is enrolled.
         let Some(contact) = contact else {
-            return Reply::untyped_ok(&json!({"ok": true, "enrollments": [], "next_cursor": null}));
+            return Reply::ok(&EnrollmentPage { enrollments: Vec::new(), next_cursor: None });
         };
         filter.contact = Some(contact);
     }
-    let mut rows = store::list(act.db(), tenant, filter, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let enrollments: Vec<Value> = rows.iter().map(record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "enrollments": enrollments, "next_cursor": next_cursor}))
+    let mut enrollments = store::list(act.db(), tenant, filter, &page).await?;
+    let next_cursor = page.cut(&mut enrollments, |row| (row.created_at, row.id));
+    Reply::ok(&EnrollmentPage { enrollments, next_cursor })
+}
+
+/// An enrollment with its steps.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Enrollment {
+    #[serde(flatten)]
+    summary: EnrollmentRow,
+    /// The steps that were taken, in order.
+    steps: Vec<StepRow>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct EnrollmentAnswer {
+    enrollment: Enrollment,
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("enrollment")?);
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
+    let summary = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
     let steps = store::steps(act.db(), tenant, id).await?;
-    let mut enrollment = record(&row);
-    enrollment["steps"] = steps.iter().map(step_record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "enrollment": enrollment}))
+    Reply::ok(&EnrollmentAnswer { enrollment: Enrollment { summary, steps } })
 }
 
-fn record(row: &EnrollmentRow) -> Value {
-    json!({
-        "enrollment_id": row.id,
-        "sequence_id": row.sequence_id,
-        "contact_id": row.contact_id,
-        "email": row.email,
-        "status": row.status,
-        "exit_reason": row.exit_reason,
-        "next_step_order": row.next_step,
-        "next_action_at": row.next_action_at.map(time),
-        "attempt_count": row.attempts,
-        "last_error": row.last_error,
-        "ended_at": row.ended_at.map(time),
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-    })
-}
-
-fn step_record(row: &StepRow) -> Value {
-    json!({
-        "step_id": row.step_id,
-        "step_order": row.step_order,
-        "step_type": row.step_type,
-        "outcome": row.outcome,
-        "detail": row.detail,
-        "send_id": row.send_id,
-        "due_at": time(row.due_at),
-        "done_at": time(row.done_at),
-    })
+#[derive(Debug, Serialize, JsonSchema)]
+struct EnrollmentEnded {
+    enrollment_id: Uuid,
+    status: EnrollmentStatus,
+    exit_reason: Option<ExitReason>,
 }
 
 /// Ends an enrollment. Harmless to repeat; one that is over stays as it ended.
@@ -139,5 +135,5 @@ async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("enrollment")?);
     store::exit(act.db(), tenant, id).await?;
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
-    Reply::untyped_ok(&json!({"ok": true, "enrollment_id": id, "status": row.status, "exit_reason": row.exit_reason}))
+    Reply::ok(&EnrollmentEnded { enrollment_id: id, status: row.status, exit_reason: row.exit_reason })
 }

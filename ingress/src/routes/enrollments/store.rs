@@ -1,42 +1,69 @@
 //! Rows of `enrollments`, as callers see them: what is live is paused while its sequence is, and over once that is archived.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::{EnrollmentStatus, ExitReason, StepType};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::act::Page;
+use crate::{
+    act::page::{Page, as_optional_time, as_time},
+    routes::sequences::STEPS_MAX,
+};
 
 /// An enrollment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "EnrollmentSummary")]
 pub(crate) struct EnrollmentRow {
+    #[serde(rename = "enrollment_id")]
     pub(crate) id: Uuid,
     pub(crate) sequence_id: Uuid,
     pub(crate) contact_id: Uuid,
+    /// Null once the contact was erased.
     pub(crate) email: Option<String>,
     pub(crate) status: EnrollmentStatus,
+    /// Why it ended before its last step.
     pub(crate) exit_reason: Option<ExitReason>,
+    #[serde(rename = "next_step_order")]
+    #[schemars(range(min = 1, max = STEPS_MAX))]
     pub(crate) next_step: Option<i16>,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) next_action_at: Option<DateTime<Utc>>,
+    /// Attempts at the next step so far.
+    #[serde(rename = "attempt_count")]
+    #[schemars(with = "usize")]
     pub(crate) attempts: i16,
+    /// Why the last attempt failed: a code.
     pub(crate) last_error: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) ended_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
 
 /// What a step did.
-#[derive(Debug, Clone)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EnrollmentStep")]
 pub(super) struct StepRow {
-    pub(super) step_id: Uuid,
-    pub(super) step_order: i16,
-    pub(super) step_type: StepType,
-    pub(super) outcome: String,
-    pub(super) detail: Value,
-    pub(super) send_id: Option<Uuid>,
-    pub(super) due_at: DateTime<Utc>,
-    pub(super) done_at: DateTime<Utc>,
+    step_id: Uuid,
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+    #[schemars(extend("enum" = ["done", "unchanged", "withheld", "failed"]))]
+    outcome: String,
+    /// Ids and codes of what it did.
+    #[schemars(with = "Map<String, Value>")]
+    detail: Value,
+    /// Its mail: `GET /v1/sends/{send_id}`.
+    send_id: Option<Uuid>,
+    #[serde(serialize_with = "as_time")]
+    due_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    done_at: DateTime<Utc>,
 }
 
 /// Which enrollments are asked for.

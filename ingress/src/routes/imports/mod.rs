@@ -11,21 +11,29 @@ pub mod row;
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::new_id;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Semaphore;
+use uuid::Uuid;
 
-use self::{apply::Outcome, copy::EncodedRows, reader::Report, row::Row};
+use self::{
+    apply::Outcome,
+    copy::EncodedRows,
+    reader::{ERRORS_SHOWN, Report},
+    row::{Row, RowFault},
+};
 use super::fields;
 use crate::{
-    act::{Act, Before, Faults, NoParameters, Reply, Routes, read, time, write_large},
+    act::{Act, Before, Faults, NoParameters, Reply, Routes, page::as_time, read, write_large},
     error::ApiError,
 };
 use ledger::suppressions::SuppressionReason;
 
 const NAME_MAX_CHARS: usize = 200;
 const SLUG_MAX_CHARS: usize = 50;
+const SLUG_PATTERN: &str = "^[a-z0-9_-]{1,50}$";
 const TEXT_MAX_CHARS: usize = 1_000;
 /// Files read at one time, in this process.
 const READ_AT_ONCE: usize = 4;
@@ -43,8 +51,9 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// What an import does with its rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "ImportOperation")]
 pub enum Operation {
     /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
     Create,
@@ -84,12 +93,15 @@ impl Operation {
 }
 
 /// What the caller says about the right to mail these people.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "ImportCompliance")]
 struct Compliance {
+    #[schemars(length(max = TEXT_MAX_CHARS))]
     consent_basis: Option<String>,
     marketing_allowed: Option<bool>,
     require_verification: Option<bool>,
+    #[schemars(length(max = TEXT_MAX_CHARS))]
     source_description: Option<String>,
 }
 
@@ -108,21 +120,23 @@ impl Compliance {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Import {
+struct CreateImport {
+    /// CSV with a header row; `email` is required.
     csv: String,
-    #[serde(default)]
+    #[schemars(length(max = NAME_MAX_CHARS))]
     name: Option<String>,
     #[serde(default)]
     operation: Operation,
-    #[serde(default)]
+    /// Default: api_import.
+    #[schemars(regex(pattern = SLUG_PATTERN))]
     source_slug: Option<String>,
     #[serde(default)]
     compliance: Compliance,
 }
 
-impl Import {
+impl CreateImport {
     fn check(&self) -> Result<(), ApiError> {
         let mut faults = Faults::default();
         faults.one_line("name", self.name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
@@ -137,17 +151,48 @@ impl Import {
     }
 }
 
-#[derive(Debug, Default, Clone, Copy, Serialize)]
-struct Counts {
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportCounts {
     total_rows: usize,
     valid: usize,
+    #[schemars(with = "usize")]
     created: i64,
+    #[schemars(with = "usize")]
     updated: i64,
+    #[schemars(with = "usize")]
     unchanged: i64,
+    #[schemars(with = "usize")]
     skipped: i64,
     duplicates: usize,
     invalid: usize,
+    #[schemars(with = "usize")]
     suppressed: i64,
+}
+
+/// What an import did with its rows, as it is stored.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportDetails {
+    counts: ImportCounts,
+    ignored_columns: Vec<String>,
+    #[schemars(length(max = ERRORS_SHOWN))]
+    errors: Vec<RowFault>,
+}
+
+/// What is known of an import.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportSummary {
+    import_id: Uuid,
+    name: Option<String>,
+    #[schemars(with = "Operation")]
+    operation: String,
+    #[schemars(extend("enum" = ["completed", "completed_with_errors", "failed"]))]
+    status: String,
+    source_slug: String,
+    #[serde(flatten)]
+    #[schemars(with = "ImportDetails")]
+    summary: Value,
+    #[schemars(with = "usize")]
+    duration_ms: i32,
 }
 
 /// An import whose file was read.
@@ -162,7 +207,7 @@ struct Prepared {
 }
 
 /// Checks an import and reads its file.
-async fn prepare(before: Before, body: Import) -> Result<Prepared, ApiError> {
+async fn prepare(before: Before, body: CreateImport) -> Result<Prepared, ApiError> {
     let begun = Instant::now();
     body.check()?;
     let tenant = before.tenant().await?;
@@ -170,7 +215,7 @@ async fn prepare(before: Before, body: Import) -> Result<Prepared, ApiError> {
     let defined = fields::defined(&mut db, tenant).await?;
     drop(db);
     let rows_max = before.ingress.settings.import_max_rows;
-    let Import { csv, name, operation, source_slug, compliance } = body;
+    let CreateImport { csv, name, operation, source_slug, compliance } = body;
     let _permit = READINGS.acquire().await.map_err(|error| ApiError::unexpected(&error))?;
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
@@ -190,7 +235,7 @@ async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<R
     let valid = report.valid;
     let outcome = apply::apply(act.db(), terms, valid, &report.overridden).await?;
     let Outcome { created, updated, unchanged, skipped, suppressed } = outcome;
-    let counts = Counts {
+    let counts = ImportCounts {
         total_rows: report.total_rows,
         valid,
         created,
@@ -208,7 +253,8 @@ async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<R
     };
     let id = new_id();
     let duration_ms = i32::try_from(begun.elapsed().as_millis()).unwrap_or(i32::MAX);
-    let summary = json!({"counts": counts, "ignored_columns": report.ignored_columns, "errors": report.errors});
+    let details = ImportDetails { counts, ignored_columns: report.ignored_columns, errors: report.errors };
+    let summary = serde_json::to_value(details).map_err(|error| ApiError::unexpected(&error))?;
     sqlx::query!(
         "insert into imports (tenant_id, id, name, operation, status, source_slug, summary, duration_ms)
          values ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -223,34 +269,26 @@ async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<R
     )
     .execute(act.db())
     .await?;
-    Reply::untyped_ok(&json!({
-        "ok": true,
-        "import_id": id,
-        "name": name,
-        "operation": operation.as_str(),
-        "status": status,
-        "source_slug": source_slug,
-        "counts": counts,
-        "ignored_columns": report.ignored_columns,
-        "errors": report.errors,
-        "duration_ms": duration_ms,
-    }))
+    let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
+    Reply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
 }
 
-struct Stored {
-    name: Option<String>,
-    operation: String,
-    status: String,
-    source_slug: String,
-    summary: Value,
-    duration_ms: i32,
+#[derive(Debug, Serialize, JsonSchema)]
+struct Import {
+    #[serde(flatten)]
+    summary: ImportSummary,
+    #[serde(serialize_with = "as_time")]
     created_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportAnswer {
+    import: Import,
 }
 
 async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("import")?);
-    let stored = sqlx::query_as!(
-        Stored,
+    let stored = sqlx::query!(
         "select name, operation, status, source_slug, summary, duration_ms, created_at from imports
          where tenant_id = $1 and id = $2",
         tenant,
@@ -259,21 +297,16 @@ async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     .fetch_optional(act.db())
     .await?
     .ok_or_else(|| ApiError::not_found("import"))?;
-    Reply::untyped_ok(&json!({
-        "ok": true,
-        "import": {
-            "import_id": id,
-            "name": stored.name,
-            "operation": stored.operation,
-            "status": stored.status,
-            "source_slug": stored.source_slug,
-            "counts": stored.summary["counts"],
-            "ignored_columns": stored.summary["ignored_columns"],
-            "errors": stored.summary["errors"],
-            "duration_ms": stored.duration_ms,
-            "created_at": time(stored.created_at),
-        },
-    }))
+    let summary = ImportSummary {
+        import_id: id,
+        name: stored.name,
+        operation: stored.operation,
+        status: stored.status,
+        source_slug: stored.source_slug,
+        summary: stored.summary,
+        duration_ms: stored.duration_ms,
+    };
+    Reply::ok(&ImportAnswer { import: Import { summary, created_at: stored.created_at } })
 }
 
 #[cfg(test)]

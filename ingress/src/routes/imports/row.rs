@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use ledger::suppressions::SuppressionReason;
+use schemars::JsonSchema;
 use schemas::{Address, text::check_line};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -17,7 +18,8 @@ const TEXT_MAX_CHARS: usize = 200;
 const TAGS_MAX: usize = 100;
 
 /// What is wrong with a cell.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "ImportError")]
 pub struct RowFault {
     /// The row, as a spreadsheet counts.
     pub row: u64,

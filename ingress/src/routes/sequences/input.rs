@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use runtime::outbound::TargetRules;
+use schemars::JsonSchema;
 use schemas::action::{Action, CONTACT_FIELDS, Decode, UpdateField};
 use schemas::delay;
 use schemas::{Address, DelayUnit, StepType};
@@ -13,6 +14,7 @@ use uuid::Uuid;
 use crate::{
     act::{Faults, Id, json},
     error::{ApiError, FieldFault},
+    openapi::types::Name,
     routes::{
         fields::FieldType,
         input::{LINE_MAX, NAME_MAX},
@@ -20,41 +22,67 @@ use crate::{
 };
 
 /// Steps of one sequence (specification, Limits).
-pub(super) const STEPS_MAX: usize = 50;
+pub(crate) const STEPS_MAX: usize = 50;
 pub(super) const DESCRIPTION_MAX: usize = 1_000;
 /// The longest text of a notification, a note or a reason, in characters.
 const TEXT_MAX: usize = 10_000;
 const NOTE_MAX: usize = 1_000;
 /// The longest word: a lifecycle stage, a trigger.
-pub(super) const WORD_MAX: usize = 50;
+const WORD_MAX: usize = 50;
 /// The most that a webhook step may send along, in bytes of JSON.
 const PAYLOAD_MAX_BYTES: usize = 16 * 1024;
 const DUE_DAYS_MAX: u32 = 3_650;
 /// What a trigger is called when nobody says.
 const TRIGGER: &str = "manual_enrollment";
 
+/// What `action_config` is, for the document.
+pub(super) const CONFIG: &str = "\
+By `step_type`: apply_tag, remove_tag `{tag_id}`; update_field `{field, value}`; update_lifecycle_stage `{stage}`; notify_owner \
+`{subject, message, to?}` (`to`: the owner's address or one on a verified domain of the tenant; at most once an hour for an \
+enrollment); create_task `{title, due_in_days?, notes?}`; create_opportunity `{name, stage?, value_cents?}`; update_subscription \
+`{list_id?, status: subscribed|unsubscribed}`; add_suppression `{scope: all|marketing, note?}`; call_product_webhook `{url, \
+payload?}`; end_sequence `{reason?}`; others `{}`.";
+
 /// The body of a creation.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CreateBody {
+pub(super) struct CreateSequence {
+    #[schemars(with = "Name<NAME_MAX>")]
     name: Option<String>,
+    #[schemars(length(max = DESCRIPTION_MAX))]
     description: Option<String>,
+    /// Needed before a sequence that sends mail becomes active.
     sender_profile_id: Option<Id>,
+    /// What starts it, in the caller's words. Default: manual_enrollment.
+    #[schemars(length(max = WORD_MAX))]
     trigger_type: Option<String>,
+    /// Default: true.
     exit_on_unsubscribe: Option<bool>,
+    /// Default: true.
     exit_on_bounce: Option<bool>,
+    /// Default: true.
     exit_on_complaint: Option<bool>,
+    /// Default: false.
     activate: Option<bool>,
-    steps: Option<Vec<StepBody>>,
+    #[schemars(required, length(min = 1, max = STEPS_MAX))]
+    steps: Option<Vec<CreateStep>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A step of a new sequence.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct StepBody {
+struct CreateStep {
+    #[schemars(with = "StepType")]
     step_type: Option<String>,
+    /// Required for send_email, and for nothing else.
     template_id: Option<Id>,
+    /// Counts from the step before. 0: at once.
+    #[schemars(range(min = 0, max = 5_256_000))]
     delay_amount: Option<i64>,
+    /// Default: minutes. Days and business days in the contact's, else the tenant's time zone.
+    #[schemars(with = "Option<DelayUnit>")]
     delay_unit: Option<String>,
+    #[schemars(description = CONFIG)]
     action_config: Option<Map<String, Value>>,
 }
 
@@ -99,7 +127,7 @@ pub(super) struct Known<'a> {
     pub(super) rules: &'a TargetRules,
 }
 
-impl CreateBody {
+impl CreateSequence {
     /// Checks everything that needs no row of the tenant's.
     pub(super) fn validate(self, known: &Known<'_>) -> Result<NewSequence, ApiError> {
         let mut faults = Faults::default();
@@ -134,7 +162,7 @@ fn is_word(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-impl StepBody {
+impl CreateStep {
     /// `None` when something is wrong with it; what, stands in `faults`.
     fn validate(self, path: &str, known: &Known<'_>, faults: &mut Faults) -> Option<NewStep> {
         let at = |name: &str| format!("{path}.{name}");
@@ -321,7 +349,7 @@ mod tests {
         let rules = TargetRules::default();
         let fields = BTreeMap::from([("plan".to_owned(), FieldType::String), ("seats".to_owned(), FieldType::Number)]);
         let known = Known { fields, rules: &rules };
-        match json::decode::<CreateBody>(body).and_then(|body| body.validate(&known)) {
+        match json::decode::<CreateSequence>(body).and_then(|body| body.validate(&known)) {
             Ok(_) => Vec::new(),
             Err(error) => error.fields.into_iter().map(|fault| (fault.path, fault.code.into_owned())).collect(),
         }

@@ -6,20 +6,31 @@ pub(crate) mod store;
 
 use std::sync::Arc;
 
-use schemas::SequenceStatus;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use schemas::{SequenceStatus, StepType};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
+pub(crate) use self::input::STEPS_MAX;
 use self::{
-    input::{CreateBody, DESCRIPTION_MAX, Known, NewSequence},
+    input::{CreateSequence, DESCRIPTION_MAX, Known, NewSequence},
     store::{Changes, Locked, SequenceRow, StepRow},
 };
 use super::fields;
 use crate::{
-    act::{Act, Faults, Id, NoParameters, Page, Patch, Reply, Routes, read, time, write},
+    act::{
+        Act, Faults, Id, NoParameters, Page, Patch, Reply, Routes,
+        page::{PageCursor, PageLimit},
+        read, write,
+    },
     error::ApiError,
+    openapi::types::Name,
+    routes::input::NAME_MAX,
 };
+
+/// The states that a caller can choose.
+const STATUSES: [&str; 3] = ["active", "paused", "archived"];
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -30,7 +41,24 @@ pub(crate) fn routes() -> Routes {
         .patch("/v1/sequences/{id}", write("sequences:write", change), doc::change)
 }
 
-async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceCreated {
+    sequence_id: Uuid,
+    #[schemars(with = "String", extend("enum" = ["draft", "active"]))]
+    status: SequenceStatus,
+    steps: Vec<StepCreated>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct StepCreated {
+    step_id: Uuid,
+    /// The position, from 1.
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+}
+
+async fn create(act: &mut Act, body: CreateSequence) -> Result<Reply, ApiError> {
     let (tenant, caller, ingress) = (act.tenant, Arc::clone(&act.caller), Arc::clone(&act.ingress));
     let rules = ingress.settings.outbound.rules();
     let known = Known { fields: fields::defined(act.db(), tenant).await?, rules: &rules };
@@ -41,14 +69,12 @@ async fn create(act: &mut Act, body: CreateBody) -> Result<Reply, ApiError> {
     }
     let id = schemas::new_id();
     store::insert(act.db(), tenant, id, &caller.product, caller.environment, &new).await?;
-    let steps: Vec<Value> = new
-        .steps
-        .iter()
-        .zip(1..)
-        .map(|(step, order)| json!({"step_id": step.id, "step_order": order, "step_type": step.step_type}))
+    let steps = new.steps.iter().zip(1..);
+    let steps = steps
+        .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
         .collect();
     let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
-    Reply::untyped_created(&json!({"ok": true, "sequence_id": id, "status": status, "steps": steps}))
+    Reply::created(&SequenceCreated { sequence_id: id, status, steps })
 }
 
 fn sender_required() -> ApiError {
@@ -97,22 +123,31 @@ async fn require_sender(act: &mut Act, sender: Uuid) -> Result<(), ApiError> {
     if store::has_sender(act.db(), tenant, sender).await? { Ok(()) } else { Err(ApiError::not_found("sender_profile")) }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListSequences {
+    #[schemars(with = "Option<SequenceStatus>")]
     status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequencePage {
+    sequences: Vec<SequenceRow>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListSequences) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.as_deref().map(status_named).transpose()?;
     let tenant = act.tenant;
-    let mut rows = store::list(act.db(), tenant, status, &page).await?;
-    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let sequences: Vec<Value> = rows.iter().map(record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "sequences": sequences, "next_cursor": next_cursor}))
+    let mut sequences = store::list(act.db(), tenant, status, &page).await?;
+    let next_cursor = page.cut(&mut sequences, |row| (row.created_at, row.id));
+    Reply::ok(&SequencePage { sequences, next_cursor })
 }
 
 fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
@@ -122,61 +157,39 @@ fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
     })
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceAnswer {
+    sequence: SequenceRow,
+    steps: Vec<StepRow>,
+}
+
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("sequence")?);
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let sequence = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
     let steps = store::steps(act.db(), tenant, id).await?;
-    let steps: Vec<Value> = steps.iter().map(step_record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "sequence": record(&row), "steps": steps}))
+    Reply::ok(&SequenceAnswer { sequence, steps })
 }
 
-fn record(row: &SequenceRow) -> Value {
-    json!({
-        "sequence_id": row.id,
-        "name": row.name,
-        "description": row.description,
-        "sender_profile_id": row.sender_profile_id,
-        "trigger_type": row.trigger_type,
-        "exit_on_unsubscribe": row.exit_on_unsubscribe,
-        "exit_on_bounce": row.exit_on_bounce,
-        "exit_on_complaint": row.exit_on_complaint,
-        "status": row.status,
-        "activated_at": row.activated_at.map(time),
-        "archived_at": row.archived_at.map(time),
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-    })
-}
-
-fn step_record(row: &StepRow) -> Value {
-    json!({
-        "step_id": row.id,
-        "step_order": row.step_order,
-        "step_type": row.step_type,
-        "template_id": row.template_id,
-        "delay_amount": row.delay_amount,
-        "delay_unit": row.delay_unit,
-        "action_config": row.action_config,
-    })
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ChangeBody {
+struct ChangeSequence {
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
     name: Option<String>,
     #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX))]
     description: Patch<String>,
     sender_profile_id: Option<Id>,
+    #[schemars(extend("enum" = STATUSES))]
     status: Option<String>,
 }
 
-impl ChangeBody {
+impl ChangeSequence {
     fn validate(self) -> Result<Changes, ApiError> {
         let mut faults = Faults::default();
         let name = self.name.map(|name| faults.name("name", Some(name)));
         faults.optional("description", self.description.value().map(String::as_str), DESCRIPTION_MAX);
         if let Some(status) = &self.status {
-            faults.one_of("status", status, &["active", "paused", "archived"]);
+            faults.one_of("status", status, &STATUSES);
         }
         faults.finish()?;
         Ok(Changes {
@@ -194,7 +207,13 @@ fn may_follow(from: SequenceStatus, to: SequenceStatus) -> bool {
     matches!((from, to), (Draft | Paused, Active) | (Active, Paused) | (_, Archived))
 }
 
-async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceChanged {
+    sequence_id: Uuid,
+    status: SequenceStatus,
+}
+
+async fn change(act: &mut Act, body: ChangeSequence) -> Result<Reply, ApiError> {
     let changes = body.validate()?;
     let (tenant, id) = (act.tenant, act.id("sequence")?);
     let before = store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
@@ -209,7 +228,7 @@ async fn change(act: &mut Act, body: ChangeBody) -> Result<Reply, ApiError> {
         act.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;
     }
-    Reply::untyped_ok(&json!({"ok": true, "sequence_id": id, "status": changes.status.unwrap_or(before.status)}))
+    Reply::ok(&SequenceChanged { sequence_id: id, status: changes.status.unwrap_or(before.status) })
 }
 
 /// Whether the sequence may take this status.

@@ -1,17 +1,21 @@
 //! Rows of `sequences` and `sequence_steps`.
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::input::{NewSequence, NewStep};
-use crate::act::Page;
+use super::input::{CONFIG, NewSequence, NewStep, STEPS_MAX};
+use crate::act::page::{Page, as_optional_time, as_time};
 
 /// A sequence.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Sequence")]
 pub(crate) struct SequenceRow {
+    #[serde(rename = "sequence_id")]
     pub(crate) id: Uuid,
     pub(crate) name: String,
     pub(crate) description: Option<String>,
@@ -21,22 +25,32 @@ pub(crate) struct SequenceRow {
     pub(crate) exit_on_bounce: bool,
     pub(crate) exit_on_complaint: bool,
     pub(crate) status: SequenceStatus,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) activated_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
     pub(crate) archived_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
     pub(crate) updated_at: DateTime<Utc>,
 }
 
-/// One of its steps.
-#[derive(Debug, Clone)]
+/// A step of a sequence.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SequenceStep")]
 pub(crate) struct StepRow {
-    pub(crate) id: Uuid,
-    pub(crate) step_order: i16,
-    pub(crate) step_type: StepType,
-    pub(crate) template_id: Option<Uuid>,
-    pub(crate) delay_amount: i32,
-    pub(crate) delay_unit: DelayUnit,
-    pub(crate) action_config: Value,
+    #[serde(rename = "step_id")]
+    id: Uuid,
+    /// The position, from 1.
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+    template_id: Option<Uuid>,
+    #[schemars(range(min = 0, max = i32::MAX))]
+    delay_amount: i32,
+    delay_unit: DelayUnit,
+    #[schemars(with = "Map<String, Value>", description = CONFIG)]
+    action_config: Value,
 }
 
 /// Stores a sequence with its steps.

@@ -1,14 +1,20 @@
 //! How the tracking links are documented.
 
-use crate::openapi::{
-    Doc,
-    schema::{required, text},
-};
+use schemars::JsonSchema;
+
+use crate::openapi::Doc;
+
+/// The path of a link in mail.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only described")]
+pub(crate) struct LinkPath {
+    /// Issued by the engine, and valid for years. A forged or shortened token is a 404.
+    token: String,
+}
 
 fn about(id: &'static str, summary: &'static str) -> Doc {
-    let token = text().about("Made by us; forged, cut or foreign ones are a 404.");
     Doc::new(id, summary, "Called by mail programs. A HEAD is answered like a GET and noted as nothing.")
-        .path(required("token", token))
+        .path_parameters::<LinkPath>()
         .refuses(404, &["not_found"])
 }
 

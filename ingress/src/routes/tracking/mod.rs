@@ -18,6 +18,7 @@ use schemas::{
     token::{Purpose, TokenClaims},
 };
 
+pub(crate) use self::doc::LinkPath;
 use self::peer::Peer;
 use crate::{
     Ingress,

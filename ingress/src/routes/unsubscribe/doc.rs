@@ -1,15 +1,12 @@
 //! How the unsubscribe page is documented.
 
-use crate::openapi::{
-    Doc,
-    schema::{required, text},
-};
+use crate::{openapi::Doc, routes::tracking::LinkPath};
 
 /// What all of them answer with.
 const PAGE: &str = "text/html";
 
 fn about(id: &'static str, summary: &'static str, description: &'static str) -> Doc {
-    Doc::new(id, summary, description).path(required("token", text().about("Made by us, and valid for years.")))
+    Doc::new(id, summary, description).path_parameters::<LinkPath>()
 }
 
 /// What every page that asks the ledger may answer.
