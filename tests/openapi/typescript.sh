@@ -15,5 +15,6 @@ if ! cmp --silent package-lock.json node_modules/.installed; then
     npm ci --ignore-scripts --no-audit --no-fund > npm.log 2>&1 || { echo "skipped: npm could not fetch the packages"; exit 77; }
     cp package-lock.json node_modules/.installed
 fi
-node_modules/.bin/openapi-typescript "$OLDPWD/schemas/openapi.json" --output api.ts
+# A default means that a field may be left out, not that it must be given.
+node_modules/.bin/openapi-typescript "$OLDPWD/schemas/openapi.json" --default-non-nullable=false --output api.ts
 node_modules/.bin/tsc --project tsconfig.json
