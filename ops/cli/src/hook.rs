@@ -33,7 +33,7 @@ pub struct HookArgs {
 #[derive(Debug, Subcommand)]
 enum HookCommand {
     /// Sets how a connection's events are verified, and prints the URL to enter at the provider. Replaces the previous setting.
-    SetHook(SetHook),
+    Set(SetHook),
     /// Prints the URL of a connection, and whether its events can be verified.
     Show {
         /// The connection.
@@ -116,7 +116,7 @@ impl HookSecret {
 pub async fn run(args: HookArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     match &args.command {
-        HookCommand::SetHook(wanted) => {
+        HookCommand::Set(wanted) => {
             set_checks(&pool, &Vault::new(&args.master_key.keys()?)?, wanted).await?;
             show(&pool, &args, wanted.connection).await
         }

@@ -35,7 +35,7 @@ pub struct ProviderArgs {
 #[derive(Debug, Subcommand)]
 enum ProviderCommand {
     /// Adds a connection. Its secret is read from standard input, a file or an environment variable, never from the command line.
-    AddProvider(Box<AddProvider>),
+    Add(Box<AddProvider>),
     /// Lists connections, without their secrets.
     List {
         /// Those of one engine tenant only.
@@ -127,7 +127,7 @@ pub async fn run(args: ProviderArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let guard = HostPolicy::allowing(&args.provider_allow_hosts);
     match args.command {
-        ProviderCommand::AddProvider(wanted) => {
+        ProviderCommand::Add(wanted) => {
             let id = add(&pool, &Vault::new(&args.master_key.keys()?)?, &guard, &wanted).await?;
             operator::print(&[json!({"connection_id": id})], &["connection_id"]);
             Ok(())
