@@ -131,6 +131,7 @@ fn error() -> Value {
                 "type": "array", "items": {"$ref": "#/components/schemas/FieldFault"},
                 "description": "Every fault of a validation.",
             },
+            "message_id": {"type": "string", "format": "uuid", "description": "The one-off message that it is about."},
         },
     })
 }

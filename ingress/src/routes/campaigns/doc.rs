@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use super::{
     draft::{GOALS, MODES, REASON_MAX, TAGS_MAX, URGENCIES},
     rules::{DECIDE_AFTER, DECIDE_AFTER_MAX, PACE_MAX, TRIPWIRE, VARIANTS_MAX, VARIANTS_MIN, WEIGHT_MAX},
+    sends::{CampaignSendPage, ListCampaignSends},
 };
 use crate::{
     openapi::{
         AT, Doc, ID,
         schema::{
-            Field, Schema, any_of, array, array_max, boolean, count, email, id, integer, line, map_of, name, nullable,
-            number, object, one_of, only, optional, page_of, required, success, text, text_max, time, words,
+            Field, Schema, any_of, array, array_max, boolean, count, id, integer, line, map_of, name, nullable, number,
+            object, one_of, only, optional, page_of, required, success, text, text_max, time, words,
         },
     },
     routes::{
@@ -460,17 +461,11 @@ pub(super) fn retry_failed() -> Doc {
 
 pub(super) fn list_sends() -> Doc {
     Doc::new("listCampaignSends", "List what became of a campaign's sends", "One for each recipient, newest first.")
-        .query_fields([
-            optional("state", one_of(SendState::ALL.iter().map(|state| state.as_str()))),
-            optional("email", email().about("The one to this address.")),
-            optional("variant", letter()),
-        ])
-        .paged()
-        .answer_schema(
+        .query::<ListCampaignSends>()
+        .answer::<CampaignSendPage>(
             200,
             "A page of sends",
-            page_of("sends", sends::doc::summary()),
-            json!({"ok": true, "sends": [sends::doc::summary_example()], "next_cursor": null}),
+            json!({"sends": [sends::doc::summary_example()], "next_cursor": null}),
         )
         .refuses(404, &["campaign_not_found"])
 }

@@ -1,29 +1,47 @@
 //! `GET /v1/campaigns/{id}/sends`: the ledger of a campaign, recipient by recipient.
 
+use schemars::JsonSchema;
 use schemas::{Address, SendState};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    act::{Act, Faults, Page, Reply},
+    act::{
+        Act, Faults, Page, Reply,
+        page::{PageCursor, PageLimit},
+    },
     error::ApiError,
+    openapi::types::Email,
     routes::sends::{
-        list_record,
+        SendSummary,
         store::{self, SendRow, Slice},
     },
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ListQuery {
+pub(super) struct ListCampaignSends {
+    #[schemars(with = "Option<SendState>")]
     state: Option<String>,
+    /// The one to this address.
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
+    /// The variant of an A/B test.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
     variant: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CampaignSendPage {
+    sends: Vec<SendSummary>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+pub(super) async fn list(act: &mut Act, query: ListCampaignSends) -> Result<Reply, ApiError> {
     let (tenant, campaign) = (act.tenant, act.id("campaign")?);
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let state = query.state.as_deref().map(parse_state).transpose()?;
@@ -56,8 +74,7 @@ pub(super) async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiEr
         }
     };
     let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));
-    let sends: Vec<Value> = rows.iter().map(list_record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "sends": sends, "next_cursor": next_cursor}))
+    Reply::ok(&CampaignSendPage { sends: rows.into_iter().map(SendSummary::of).collect(), next_cursor })
 }
 
 fn parse_state(text: &str) -> Result<SendState, ApiError> {

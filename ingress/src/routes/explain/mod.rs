@@ -103,7 +103,7 @@ impl Asker<'_> {
     /// # Errors
     /// 404 for what is not the tenant's.
     pub async fn send(&mut self, id: Uuid) -> Result<Value, ApiError> {
-        sends::one_record(self.db, self.tenant, id).await
+        Ok(json!(sends::find_send(self.db, self.tenant, id).await?))
     }
 }
 
@@ -299,7 +299,7 @@ async fn finish(
     answer["explanation"]["send"] = match send {
         Some(send) => {
             let events = stored_sends::events(&mut *asker.db, tenant, send.id).await?;
-            sends::record(&send, &events)
+            json!(sends::SendRecord::of(send, events))
         }
         None => Value::Null,
     };

@@ -4,8 +4,9 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use http::StatusCode;
+use schemars::JsonSchema;
 use schemas::{SendState, SkipReason, month_of};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -47,9 +48,37 @@ struct Ledger {
     recipients: Vec<RecipientRow>,
 }
 
+/// The answer when at least one recipient was accepted.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MessageSent {
+    message_id: Uuid,
+    /// Of the first accepted mail.
+    #[schemars(with = "String")]
+    provider_message_id: Option<String>,
+    /// Recipients that may not be mailed, and why.
+    skipped: Vec<SkippedRecipient>,
+    recipients: Vec<RecipientOutcome>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SkippedRecipient {
+    email: Option<String>,
+    send_id: Uuid,
+    #[schemars(with = "String")]
+    reason: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct RecipientOutcome {
+    email: Option<String>,
+    send_id: Uuid,
+    #[schemars(with = "SendState")]
+    state: Option<SendState>,
+}
+
 /// What follows from the ledger.
 #[derive(Debug)]
-enum Standing {
+enum DispatchState {
     /// This is the answer.
     Decided(Result<Reply, ApiError>),
     /// Not yet; `quiet_until`: nothing will happen before.
@@ -76,9 +105,9 @@ async fn wait(ingress: &Ingress, awaited: Awaited) -> Result<Reply, ApiError> {
     }
     loop {
         let quiet_until = match read(ingress, tenant, message).await {
-            Ok(ledger) => match ledger.standing() {
-                Standing::Decided(answer) => return answer,
-                Standing::Open { quiet_until } => quiet_until,
+            Ok(ledger) => match ledger.state() {
+                DispatchState::Decided(answer) => return answer,
+                DispatchState::Open { quiet_until } => quiet_until,
             },
             // It is committed; Postgres may be back in time.
             Err(error) if runtime::db::is_transient(&error) => None,
@@ -131,14 +160,6 @@ impl RecipientRow {
         self.state.is_none_or(SendState::is_open)
     }
 
-    fn record(&self) -> Value {
-        json!({"email": self.email, "send_id": self.send_id, "state": self.state})
-    }
-
-    fn skipped(&self) -> Value {
-        json!({"email": self.email, "send_id": self.send_id, "reason": self.reason})
-    }
-
     /// Codes only: a server's words may quote the address.
     fn refusal(&self) -> Option<String> {
         let smtp_code = self.smtp_code.map(|code| code.to_string());
@@ -152,15 +173,15 @@ impl RecipientRow {
 }
 
 impl Ledger {
-    fn standing(&self) -> Standing {
+    fn state(&self) -> DispatchState {
         if self.rejected {
             tracing::error!(message_id = %self.message_id, "a message was rejected by the pipeline");
-            return Standing::Decided(Err(ApiError::internal()));
+            return DispatchState::Decided(Err(ApiError::internal()));
         }
         if self.recipients.iter().any(RecipientRow::is_open) {
-            return Standing::Open { quiet_until: self.quiet_until() };
+            return DispatchState::Open { quiet_until: self.quiet_until() };
         }
-        Standing::Decided(self.answer())
+        DispatchState::Decided(self.answer())
     }
 
     /// When all that is open waits for its next attempt: the first of these times.
@@ -221,13 +242,22 @@ impl Ledger {
             let ours = || format!("<{}@{}>", recipient.send_id, self.sending_domain);
             recipient.provider_message_id.clone().unwrap_or_else(ours)
         });
-        Reply::untyped_ok(&json!({
-            "ok": true,
-            "message_id": self.message_id,
-            "provider_message_id": provider_message_id,
-            "skipped": skipped.iter().map(|recipient| recipient.skipped()).collect::<Vec<_>>(),
-            "recipients": others.iter().map(|recipient| recipient.record()).collect::<Vec<_>>(),
-        }))
+        let skipped = skipped.into_iter().map(|recipient| SkippedRecipient {
+            email: recipient.email.clone(),
+            send_id: recipient.send_id,
+            reason: recipient.reason.clone(),
+        });
+        let recipients = others.into_iter().map(|recipient| RecipientOutcome {
+            email: recipient.email.clone(),
+            send_id: recipient.send_id,
+            state: recipient.state,
+        });
+        Reply::ok(&MessageSent {
+            message_id: self.message_id,
+            provider_message_id,
+            skipped: skipped.collect(),
+            recipients: recipients.collect(),
+        })
     }
 }
 
@@ -272,10 +302,10 @@ mod tests {
     #[case::doubtful(&[Some(Failed), Some(Unknown)], Some((504, "dispatch_pending")))]
     #[case::all_blocked(&[Some(Skipped)], Some((422, "all_recipients_suppressed")))]
     fn the_answer_follows_from_the_states(#[case] states: &[Option<SendState>], #[case] expected: Option<(u16, &str)>) {
-        let found = match ledger(states).standing() {
-            Standing::Open { .. } => None,
-            Standing::Decided(Ok(_)) => Some((200, String::new())),
-            Standing::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
+        let found = match ledger(states).state() {
+            DispatchState::Open { .. } => None,
+            DispatchState::Decided(Ok(_)) => Some((200, String::new())),
+            DispatchState::Decided(Err(error)) => Some((error.status.as_u16(), error.code.to_string())),
         };
         assert_eq!(found, expected.map(|(status, code)| (status, code.to_owned())));
     }
@@ -294,14 +324,14 @@ mod tests {
         for (recipient, reason) in ledger.recipients.iter_mut().zip(reasons) {
             recipient.reason = Some((*reason).to_owned());
         }
-        let Standing::Decided(Err(error)) = ledger.standing() else { panic!() };
+        let DispatchState::Decided(Err(error)) = ledger.state() else { panic!() };
         assert_eq!((error.status.as_u16(), error.code.to_string().as_str()), expected);
         assert_eq!(error.is_deterministic(), expected.0 == 422, "what may pass is not kept for the key");
     }
 
     #[test]
     fn a_refusal_says_its_codes_and_no_address() {
-        let Standing::Decided(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).standing() else { panic!() };
+        let DispatchState::Decided(Err(error)) = ledger(&[Some(Failed), Some(Failed)]).state() else { panic!() };
         assert_eq!((error.detail.as_deref(), error.message_id), (Some("550 5.1.1"), Some(Uuid::nil())));
     }
 

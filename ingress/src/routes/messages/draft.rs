@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use schemas::Address;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::attachment::{self, AttachmentBody, Upload};
+use super::attachment::{self, ATTACHMENTS_MAX, NewAttachment, Upload};
 use crate::{
     act::{Faults, Id},
     error::ApiError,
+    openapi::types::{Email, Line, Name, Words},
     routes::input::{LINE_MAX, NAME_MAX},
 };
 
@@ -21,24 +23,41 @@ pub(super) const BODY_MAX_BYTES: usize = 512 * 1024;
 pub(super) const CLASSES: [&str; 2] = ["business", "marketing"];
 
 /// The body of the request.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MessageBody {
+pub(super) struct SendMessage {
+    #[schemars(with = "Id")]
     sender_id: Option<Id>,
-    to: Option<Vec<RecipientBody>>,
+    /// An address that is given twice gets one mail.
+    #[schemars(with = "Vec<MessageRecipient>", length(min = 1, max = RECIPIENTS_MAX))]
+    to: Option<Vec<MessageRecipient>>,
+    #[schemars(with = "Name<LINE_MAX>")]
     subject: Option<String>,
+    #[schemars(with = "Words<BODY_MAX_BYTES>")]
     html: Option<String>,
+    /// Derived from the HTML when there is none.
+    #[schemars(length(max = BODY_MAX_BYTES))]
     text: Option<String>,
+    /// Default: the sender's.
+    #[schemars(with = "Option<Email>")]
     reply_to: Option<String>,
+    /// Filled into the contacts that have none.
+    #[schemars(range(min = 1))]
     dot_number: Option<i64>,
+    #[schemars(with = "String", extend("enum" = CLASSES))]
     message_class: Option<String>,
-    attachments: Option<Vec<AttachmentBody>>,
+    /// At most 15 MB together, decoded.
+    #[schemars(length(max = ATTACHMENTS_MAX))]
+    attachments: Option<Vec<NewAttachment>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RecipientBody {
+struct MessageRecipient {
+    #[schemars(with = "Email")]
     email: Option<String>,
+    /// For the To header.
+    #[schemars(with = "Option<Line<NAME_MAX>>")]
     name: Option<String>,
 }
 
@@ -66,7 +85,7 @@ pub(super) struct Draft {
 ///
 /// # Errors
 /// 400 with every fault, 413 `attachments_too_large`, 422 `use_campaigns_for_marketing`.
-pub(super) fn read(body: MessageBody) -> Result<(Draft, Vec<Upload>), ApiError> {
+pub(super) fn read(body: SendMessage) -> Result<(Draft, Vec<Upload>), ApiError> {
     let mut faults = Faults::default();
     let sender_id = faults.required("sender_id", body.sender_id);
     let recipients = recipients(&mut faults, body.to);
@@ -93,7 +112,7 @@ pub(super) fn read(body: MessageBody) -> Result<(Draft, Vec<Upload>), ApiError> 
     Ok((Draft { sender_id, recipients, subject, html, text, reply_to, dot_number: body.dot_number }, uploads))
 }
 
-fn recipients(faults: &mut Faults, to: Option<Vec<RecipientBody>>) -> Vec<Recipient> {
+fn recipients(faults: &mut Faults, to: Option<Vec<MessageRecipient>>) -> Vec<Recipient> {
     let to = faults.required("to", to).unwrap_or_default();
     if to.is_empty() {
         faults.require(!faults.is_empty(), "to", "empty", "must name at least one recipient");

@@ -18,7 +18,7 @@ use schemas::{Classification, MessageKind, RequestAnnounced, RequestKind, subjec
 
 use self::{
     attachment::{Attachment, Upload},
-    draft::{Draft, MessageBody},
+    draft::{Draft, SendMessage},
     store::NewMessage,
 };
 use super::{campaigns::quota, senders::store as senders};
@@ -49,7 +49,7 @@ pub(crate) fn routes() -> Routes {
 type Prepared = Result<(Draft, Result<Vec<Attachment>, ApiError>), ApiError>;
 
 /// Checks the words of a message and looks into its attachments.
-async fn prepare(before: Before, body: MessageBody) -> Prepared {
+async fn prepare(before: Before, body: SendMessage) -> Prepared {
     let (draft, uploads) = draft::read(body)?;
     let attachments = if uploads.is_empty() { Ok(Vec::new()) } else { look_into(&before, uploads).await };
     Ok((draft, attachments))

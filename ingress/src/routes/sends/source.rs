@@ -1,12 +1,26 @@
 //! `GET /v1/sends/{id}/source`: what the capture provider took instead of sending it.
 
-use serde_json::json;
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use uuid::Uuid;
 
 use super::store;
 use crate::{
-    act::{Act, NoParameters, Reply, time},
+    act::{Act, NoParameters, Reply, page::as_time},
     error::ApiError,
 };
+
+/// A mail that the sandbox kept.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CapturedSource {
+    send_id: Uuid,
+    /// RFC 5322, without our DKIM signature.
+    source: String,
+    truncated: bool,
+    #[serde(serialize_with = "as_time")]
+    captured_at: DateTime<Utc>,
+}
 
 pub(super) async fn read(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("send")?);
@@ -21,12 +35,11 @@ pub(super) async fn read(act: &mut Act, _: NoParameters) -> Result<Reply, ApiErr
         let object = if store::get(act.db(), tenant, id).await?.is_some() { "source" } else { "send" };
         return Err(ApiError::not_found(object));
     };
-    Reply::untyped_ok(&json!({
-        "ok": true,
-        "send_id": id,
+    Reply::ok(&CapturedSource {
+        send_id: id,
         // What we render is ASCII; a one-off message may hold what it likes.
-        "source": String::from_utf8_lossy(&captured.source),
-        "truncated": captured.is_cut,
-        "captured_at": time(captured.captured_at),
-    }))
+        source: String::from_utf8_lossy(&captured.source).into_owned(),
+        truncated: captured.is_cut,
+        captured_at: captured.captured_at,
+    })
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use runtime::{Publication, trace};
+use schemars::JsonSchema;
 use schemas::{Address, RequestAnnounced, RequestKind, messages::TransactionalPayload, subjects};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
@@ -20,6 +21,7 @@ use super::{
 use crate::{
     act::{Act, Faults, Id, Reply, Routes, write_by_key},
     error::ApiError,
+    openapi::types::{Email, Line},
 };
 
 /// The request's line, which its idempotency key is bound to.
@@ -35,17 +37,32 @@ pub(crate) fn routes() -> Routes {
     Routes::new().post(PATH, write_by_key("email:send_one:create", send), doc::send)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SendBody {
+struct SendTransactional {
+    #[schemars(with = "Id")]
     template_id: Option<Id>,
+    #[schemars(with = "Email")]
     email: Option<String>,
+    /// Default: the tenant's default sender.
     sender_profile_id: Option<Id>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     first_name: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     last_name: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     title: Option<String>,
+    #[schemars(with = "Option<Line<FIELD_MAX>>")]
     phone: Option<String>,
+    /// What the template reads as `data.…`. At most 256 KB, 10,000 values and 16 levels.
     data: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TransactionalAccepted {
+    send_id: Uuid,
+    #[schemars(extend("const" = "scheduled"))]
+    status: &'static str,
 }
 
 /// A request that is good by its own words.
@@ -79,7 +96,7 @@ impl Wanted {
     }
 }
 
-async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
+async fn send(act: &mut Act, body: SendTransactional) -> Result<Reply, ApiError> {
     let wanted = validate(body)?;
     let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
     let content_id = store::template_content(act.db(), tenant, wanted.template_id).await?;
@@ -93,11 +110,11 @@ async fn send(act: &mut Act, body: SendBody) -> Result<Reply, ApiError> {
     let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
     act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
-    Reply::untyped(ACCEPTED, &answer(payload.send_id))
+    accepted(payload.send_id)
 }
 
-fn answer(send: Uuid) -> Value {
-    json!({"ok": true, "send_id": send, "status": "scheduled"})
+fn accepted(send_id: Uuid) -> Result<Reply, ApiError> {
+    Reply::new(ACCEPTED, &TransactionalAccepted { send_id, status: "scheduled" })
 }
 
 fn template_not_found() -> ApiError {
@@ -117,7 +134,7 @@ fn ready(found: Option<Readiness>, named: Option<Uuid>) -> Result<Uuid, ApiError
     Ok(sender.id)
 }
 
-fn validate(body: SendBody) -> Result<Wanted, ApiError> {
+fn validate(body: SendTransactional) -> Result<Wanted, ApiError> {
     let mut faults = Faults::default();
     let template_id = faults.required("template_id", body.template_id);
     let address = faults.required("email", body.email.as_deref()).and_then(|text| faults.address("email", text));

@@ -27,19 +27,20 @@ use std::{
 use http::StatusCode;
 use moka::future::Cache;
 use runtime::Reader;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub(crate) use examine::JOB;
 use examine::{Fault, Finding, Unpacked};
-pub(super) use kind::EXTENSIONS;
-use kind::{Declared, Kind};
-pub(super) use name::NAME_MAX_CHARS;
+use kind::{Declared, EXTENSIONS, Kind};
+use name::NAME_MAX_CHARS;
 
 use crate::{
     act::Faults,
     error::{ApiError, FieldFault},
+    openapi::types::Name,
 };
 
 /// Most attachments of one message.
@@ -61,12 +62,19 @@ const TENANTS_REMEMBERED: u64 = 10_000;
 const LINE_CHARS: usize = 76;
 
 /// An attachment as the caller gives it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AttachmentBody {
+pub(super) struct NewAttachment {
+    #[schemars(with = "Name<NAME_MAX_CHARS>", extend("description" = about_extensions()))]
     filename: Option<String>,
+    #[schemars(with = "String", length(min = 1), extend("contentEncoding" = "base64"))]
     content_base64: Option<String>,
+    /// Must agree with extension and content. Default: by the extension.
     content_type: Option<String>,
+}
+
+fn about_extensions() -> String {
+    format!("With one of the extensions {}.", EXTENSIONS.join(", "))
 }
 
 /// An attachment whose name and declared type are good, and into which nobody has looked yet.
@@ -145,7 +153,7 @@ impl Refusal {
 ///
 /// # Errors
 /// 413 `attachments_too_large`.
-pub(super) fn uploads(faults: &mut Faults, bodies: Vec<AttachmentBody>) -> Result<Vec<Upload>, ApiError> {
+pub(super) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result<Vec<Upload>, ApiError> {
     if bodies.len() > ATTACHMENTS_MAX {
         faults.add("attachments", "too_many", format!("may have at most {ATTACHMENTS_MAX} files"));
         return Ok(Vec::new());
@@ -164,7 +172,7 @@ fn decoded_bytes(base64: &str) -> usize {
     (base64.len() / 4 * 3).saturating_sub(padding)
 }
 
-fn upload(faults: &mut Faults, place: usize, body: AttachmentBody) -> Option<Upload> {
+fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Upload> {
     let path = |field: &str| format!("attachments[{place}].{field}");
     let base64 = faults.required(&path("content_base64"), body.content_base64);
     let filename = faults.required(&path("filename"), body.filename)?;

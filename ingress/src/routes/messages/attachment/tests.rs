@@ -328,7 +328,7 @@ fn base64_has_one_form(#[case] base64: &str, #[case] good: bool) {
 }
 
 fn upload(declared: Option<&str>, content: &[u8]) -> Result<Vec<Upload>, ApiError> {
-    let body = AttachmentBody {
+    let body = NewAttachment {
         filename: Some("a.csv".into()),
         content_base64: Some(STANDARD.encode(content)),
         content_type: declared.map(str::to_owned),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
-    super::{METHOD, PATH, SendBody, Wanted, validate},
+    super::{METHOD, PATH, SendTransactional, Wanted, validate},
     MANY_MAX, Refused, Summary,
 };
 use crate::{
@@ -51,7 +51,7 @@ impl Item {
         let mut item = Self { index, key: None, claim: None, tenant: None, standing: Standing::Repeated };
         match item.take(body) {
             Ok(fields) => {
-                let read = json::decode::<SendBody>(fields).and_then(validate);
+                let read = json::decode::<SendTransactional>(fields).and_then(validate);
                 item.standing = Standing::Read(Box::new(read));
             }
             Err(error) => item.refuse(&error),

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    super::{ACCEPTED, answer},
+    super::{ACCEPTED, accepted},
     Items, Standing,
 };
 use crate::error::ApiError;
@@ -115,18 +115,18 @@ pub(super) async fn complete(db: &mut PgConnection, key_id: Uuid, items: &Items)
     for item in items.iter() {
         let Some(key) = &item.key else { continue };
         let (status, body) = match &item.standing {
-            Standing::Accepted(send) => (ACCEPTED.as_u16(), answer(*send).to_string()),
+            Standing::Accepted(send) => (ACCEPTED.as_u16(), accepted(*send)?.into_body()),
             Standing::Refused { refusal, kept: false } => {
                 let body = json!({
                     "ok": false, "error": refusal.code, "detail": refusal.detail, "fields": refusal.fields,
                 });
-                (refusal.status, body.to_string())
+                (refusal.status, body.to_string().into_bytes())
             }
             _ => continue,
         };
         keys.push(key.value.clone());
         statuses.push(i16::try_from(status).unwrap_or(i16::MAX));
-        bodies.push(body.into_bytes());
+        bodies.push(body);
     }
     if keys.is_empty() {
         return Ok(());
