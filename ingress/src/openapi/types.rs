@@ -139,6 +139,9 @@ fn leave_out_null(schema: &mut Value) {
     }
 }
 
+/// In a group of [`either`]: the fields that no group requires.
+pub(crate) const OTHERS: &[&str] = &["*"];
+
 /// For `#[schemars(transform = either(…))]` at a type of which a caller gives one of several groups of fields: of each group, those that
 /// must be there, and those that may.
 pub(crate) fn either(
@@ -146,14 +149,23 @@ pub(crate) fn either(
 ) -> impl FnMut(&mut schemars::Schema) {
     move |schema| {
         let fields = schema.remove("properties").unwrap_or_default();
+        let required = |name: &str| groups.iter().any(|(must, _)| must.contains(&name));
+        let others: Vec<&str> = fields
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.as_str())
+            .filter(|name| !required(name))
+            .collect();
         let group = |(must, may): &(&[&str], &[&str])| {
             let given = must.iter().map(|name| {
                 let mut field = fields[*name].clone();
                 leave_out_null(&mut field);
                 ((*name).to_owned(), field)
             });
-            let others = may.iter().map(|name| ((*name).to_owned(), fields[*name].clone()));
-            let properties: Map<String, Value> = given.chain(others).collect();
+            let may = if *may == OTHERS { others.as_slice() } else { *may };
+            let may = may.iter().map(|name| ((*name).to_owned(), fields[*name].clone()));
+            let properties: Map<String, Value> = given.chain(may).collect();
             json!({"type": "object", "additionalProperties": false, "properties": properties, "required": must})
         };
         let alternatives: Vec<Value> = groups.iter().map(group).collect();
@@ -161,6 +173,26 @@ pub(crate) fn either(
             schema.remove(keyword);
         }
         schema.insert("anyOf".to_owned(), alternatives.into());
+    }
+}
+
+/// For `#[schemars(transform = without(…))]`: leaves out fields that another use of the type has.
+pub(crate) fn without(names: &'static [&'static str]) -> impl FnMut(&mut schemars::Schema) {
+    move |schema| {
+        if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+            fields.retain(|name, _| !names.contains(&name.as_str()));
+        }
+    }
+}
+
+/// For `#[schemars(transform = counts)]` at a type whose numbers count something: none is below 0.
+pub(crate) fn counts(schema: &mut schemars::Schema) {
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for field in fields.into_iter().flat_map(|fields| fields.values_mut()).filter_map(Value::as_object_mut) {
+        let kind = field.get("type").map(|kind| kind.get(0).unwrap_or(kind));
+        if kind.is_some_and(|kind| kind == "integer" || kind == "number") {
+            field.insert("minimum".to_owned(), json!(0));
+        }
     }
 }
 
@@ -191,7 +223,7 @@ texts! {
     Words<MAX> = super::schema::words(MAX),
     /// One line that is not blank.
     Name<MAX> = super::schema::name(MAX),
-    /// One line, perhaps blank.
+    /// One line, perhaps empty.
     Line<MAX> = super::schema::line(MAX),
     /// A postal address: line breaks, but no other control characters.
     PostalAddress = super::schema::postal_address(crate::routes::input::POSTAL_ADDRESS_MAX),

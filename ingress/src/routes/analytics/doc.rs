@@ -1,65 +1,12 @@
 //! How `/v1/analytics` is documented.
 
-use schemas::{BounceClass, MessageKind, OutcomeType};
 use serde_json::{Value, json};
 
-use super::{overview::WEEKDAYS, store::TOP};
-use crate::openapi::{
-    AT, Doc, ID,
-    schema::{
-        Field, Schema, array, array_max, count, date, id, number, object, one_of, optional, required, success, text,
-        time,
-    },
+use super::{
+    campaign::CampaignAnalytics,
+    overview::{AnalyticsOverview, GetOverview},
 };
-
-fn numbers() -> Vec<Field> {
-    let number = |name, about: &str| required(name, count().about(about));
-    vec![
-        number("total", "Everybody who was meant to get one."),
-        number("sent", "Accepted by a receiving server or the relay."),
-        number(
-            "delivered",
-            "Confirmed by the provider where it can, otherwise accepted by the receiving server; not bounced since. As \
-             `email.delivered` events.",
-        ),
-        number("delivered_confirmed", "Of these, those that a provider has confirmed."),
-        number("failed", "Refused for good, not renderable, or out of time."),
-        number("unknown", "May have left; no answer came."),
-        number("skipped", "Withheld on purpose, or cancelled."),
-        number("bounced", "Refused because the mailbox is none."),
-        number("complained", "Reported as spam."),
-        number("opened", "Unique, by anybody or anything."),
-        number("opened_human", "Unique, by a person as far as can be told."),
-        number("clicked", "Unique, by anybody or anything."),
-        number("clicked_human", "Unique, by a person as far as can be told."),
-        number("unsubscribed", "Unique."),
-        number("replied", "Unique, answered by a person."),
-    ]
-}
-
-fn totals() -> Schema {
-    object(numbers()).named("MessageTotals")
-}
-
-fn rates() -> Schema {
-    let rate = |name, about: &str| required(name, number().with("minimum", 0).or_null().about(about));
-    object([
-        rate("delivery_rate", "Delivered, of sent and failed."),
-        rate("bounce_rate", "Of sent and failed."),
-        rate("complaint_rate", "Of delivered, as all that follow."),
-        rate("open_rate", ""),
-        rate("open_rate_human", ""),
-        rate("click_rate", ""),
-        rate("click_rate_human", ""),
-        rate("unsubscribe_rate", ""),
-        rate("reply_rate", ""),
-    ])
-    .named("MessageRates")
-}
-
-fn with(first: impl IntoIterator<Item = Field>) -> Schema {
-    object(first.into_iter().chain(numbers()))
-}
+use crate::openapi::{AT, Doc, ID};
 
 fn example_totals() -> Value {
     json!({
@@ -83,124 +30,22 @@ fn example_with(name: &str, value: &str) -> Value {
     example
 }
 
-/// What `delivered` rests on.
-fn delivered_basis() -> Schema {
-    one_of(["confirmed", "accepted", "mixed"])
-        .or_null()
-        .about("Whether providers have confirmed what counts as delivered, or receiving servers have accepted it; null while nothing was.")
-}
-
-fn outcome_type() -> Schema {
-    one_of(OutcomeType::ALL.iter().map(|outcome_type| outcome_type.as_str()))
-}
-
-fn kind() -> Schema {
-    one_of(MessageKind::ALL.iter().map(|kind| kind.as_str()))
-}
-
-/// Dollars, or parts of a whole.
-fn amount() -> Schema {
-    number().with("minimum", 0)
-}
-
-fn credited() -> Schema {
-    object([
-        required("outcome_type", outcome_type()),
-        required("outcomes", count().about("Credited to the campaign, in whole or in part.")),
-        required("credited", amount().about("The parts added up.")),
-        required("premium_amount", amount().about("The credited part, in dollars, exactly.")),
-        required("value_cents", count()),
-    ])
-}
-
 fn example_credited() -> Value {
     json!([{"outcome_type": "premium", "outcomes": 2, "credited": 1.5, "premium_amount": 1875.75, "value_cents": 0}])
 }
 
-fn report() -> Schema {
-    let top = object([
-        required("kind", one_of(["campaign", "sequence", "template"])),
-        required("campaign_id", id().or_null()),
-        required("template_id", id().or_null()),
-        required("sequence_id", id().or_null().about("Whose mail the template was.")),
-        required("name", text()),
-        required("launched_at", time().or_null()),
-        required("totals", totals()),
-        required("rates", rates()),
-    ]);
-    let bounces = object([
-        required("class", one_of(BounceClass::ALL.iter().map(|class| class.as_str()))),
-        required("count", count()),
-    ]);
-    let outcomes = object([
-        required("outcome_type", outcome_type()),
-        required("recorded", count()),
-        required("recorded_premium_amount", amount()),
-        required("recorded_value_cents", count()),
-        required("credited", amount().about("How many of them are credited to mails, parts added up.")),
-        required("credited_premium_amount", amount()),
-        required("credited_value_cents", count()),
-    ]);
-    let of_trigger = object([required("trigger", kind()), required("amount", amount())]);
-    let revenue = object([
-        required("recorded_amount", amount().about("The premium of outcomes of type `premium`.")),
-        required("credited_amount", amount().about("What of it is credited to mails.")),
-        required("by_trigger", array(of_trigger)),
-    ]);
-    let suppressions = object([
-        required("reason", text()),
-        required("total", count().about("How many there are now.")),
-        required("added", count().about("How many came within the window.")),
-    ]);
-    object([
-        required("totals", with([required("opened_total", count()), required("clicked_total", count())])),
-        optional("delivered_basis", delivered_basis()),
-        required("rates", rates()),
-        required("daily", array(with([required("date", date())])).about("Every day of the window, in the tenant's time zone.")),
-        required("day_of_week", array(with([required("day", one_of(WEEKDAYS))])).about("Monday first.")),
-        required("triggers", array(with([required("trigger", kind())]))),
-        required(
-            "top_messages",
-            array_max(top, TOP).about(
-                "By human clicks: campaigns launched within the window (of the newest 200), with all that became of them, and \
-                 templates of sequences and of transactional mail.",
-            ),
-        ),
-        required("suppressions", array(suppressions)),
-        required(
-            "sequence_triggers",
-            array(with([required("trigger_type", text())])).about("Of sequences, by what enrolls contacts in them."),
-        ),
-        required("bounces", array(bounces).about("Refusals, at once and later.")),
-        required("outcomes", array(outcomes)),
-        required("revenue", revenue),
-    ])
-    .named("AnalyticsReport")
-}
-
-fn window() -> Schema {
-    object([
-        required("from", time()),
-        required("to", time()),
-        required("timezone", text().about("The tenant's; its days are those of the report.")),
-    ])
-}
-
 pub(super) fn overview() -> Doc {
-    let moment = || time();
     Doc::new(
         "getAnalyticsOverview",
-        "What became of the tenant's mail",
+        "Report what became of the tenant's mail",
         "The trailing 30 days, or the time from `from` to `to` (at most 366 days). Totals stand by the hour: `from` is taken back \
          and `to` forward to a full one, and `window` says what the report is about.",
     )
-    .query_fields([optional("from", moment()), optional("to", moment())])
-    .answer_schema(
+    .query::<GetOverview>()
+    .answer::<AnalyticsOverview>(
         200,
         "The report",
-        success([required("window", window()), required("report", report()), required("notes", array(text()))]),
         json!({
-            "ok": true,
             "window": {"from": AT, "to": AT, "timezone": "UTC"},
             "report": {
                 "totals": {
@@ -235,39 +80,16 @@ pub(super) fn overview() -> Doc {
 }
 
 pub(super) fn campaign() -> Doc {
-    let variant = with([required("variant", text()), required("name", text()), required("rates", rates())]);
-    let winner = object([
-        required("variant", text()),
-        required("name", text().or_null()),
-        required("decided_at", time().or_null()),
-    ]);
     Doc::new(
         "getCampaignAnalytics",
-        "What became of a campaign",
+        "Report what became of a campaign",
         "`variants` and `winner` are there when an A/B test ran.",
     )
-    .answer_schema(
+    .answer::<CampaignAnalytics>(
         200,
         "The report",
-        success([
-            required("campaign_id", id()),
-            required("totals", totals()),
-            optional("delivered_basis", delivered_basis()),
-            required("rates", rates()),
-            required("outcomes", array(credited())),
-            required(
-                "revenue_amount",
-                amount().about("The premium of outcomes of type `premium`, as far as it is the campaign's."),
-            ),
-            optional("variants", array(variant)),
-            optional(
-                "winner",
-                winner.or_null().about("Null while undecided, or when no variant was better; `notes` says why."),
-            ),
-            required("notes", array(text())),
-        ]),
         json!({
-            "ok": true, "campaign_id": ID, "totals": example_totals(), "delivered_basis": "accepted", "rates": example_rates(),
+            "campaign_id": ID, "totals": example_totals(), "delivered_basis": "accepted", "rates": example_rates(),
             "outcomes": example_credited(), "revenue_amount": 1875.75,
             "notes": ["Clicks are the reliable signal."],
         }),

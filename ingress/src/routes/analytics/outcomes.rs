@@ -1,10 +1,12 @@
 //! What outcomes add to reports: how many, what they are worth, and how much of that is credited to mails.
 
-use ledger::outcomes::Premium;
-use ledger::outcomes::SHARE_WHOLE;
+use ledger::outcomes::{Premium, SHARE_WHOLE};
+use schemars::JsonSchema;
 use schemas::{MessageKind, OutcomeType};
 use serde::Serialize;
 use serde_json::Number;
+
+use crate::openapi::types::counts;
 
 /// The kind under which totals hold all outcomes, credited or not.
 const RECORDED: &str = "recorded";
@@ -28,24 +30,26 @@ pub(super) fn kind(word: &str) -> Option<MessageKind> {
 }
 
 /// Outcomes of a type that a campaign is credited with.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Credited {
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct CreditedOutcomes {
     outcome_type: OutcomeType,
-    /// In whole or in part.
+    /// Credited to the campaign, in whole or in part.
     outcomes: i64,
-    /// The parts together.
+    /// The parts added up.
     credited: f64,
+    /// The credited part, in dollars, exactly.
     premium_amount: Number,
     value_cents: i64,
 }
 
 /// A campaign's, every type in order.
-pub(super) fn of_campaign(sums: &[Sum]) -> Vec<Credited> {
+pub(super) fn of_campaign(sums: &[Sum]) -> Vec<CreditedOutcomes> {
     OutcomeType::ALL
         .iter()
         .map(|outcome_type| {
             let of = |pick: fn(&Sum) -> i64| total(sums.iter().filter(|sum| sum.outcome_type == *outcome_type), pick);
-            Credited {
+            CreditedOutcomes {
                 outcome_type: *outcome_type,
                 outcomes: of(|sum| sum.outcomes),
                 credited: share(of(|sum| sum.share)),
@@ -57,20 +61,21 @@ pub(super) fn of_campaign(sums: &[Sum]) -> Vec<Credited> {
 }
 
 /// Outcomes of a type within a window.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Recorded {
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct OutcomeTotals {
     outcome_type: OutcomeType,
     recorded: i64,
     recorded_premium_amount: Number,
     recorded_value_cents: i64,
-    /// How many of them, parts added up.
+    /// How many of them are credited to mails, parts added up.
     credited: f64,
     credited_premium_amount: Number,
     credited_value_cents: i64,
 }
 
 /// A window's, every type in order.
-pub(super) fn of_window(sums: &[Sum]) -> Vec<Recorded> {
+pub(super) fn of_window(sums: &[Sum]) -> Vec<OutcomeTotals> {
     OutcomeType::ALL
         .iter()
         .map(|outcome_type| {
@@ -78,7 +83,7 @@ pub(super) fn of_window(sums: &[Sum]) -> Vec<Recorded> {
                 let these = |sum: &&Sum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited;
                 total(sums.iter().filter(these), pick)
             };
-            Recorded {
+            OutcomeTotals {
                 outcome_type: *outcome_type,
                 recorded: of(false, |sum| sum.outcomes),
                 recorded_premium_amount: Premium(of(false, |sum| sum.premium)).dollars(),
@@ -92,16 +97,20 @@ pub(super) fn of_window(sums: &[Sum]) -> Vec<Recorded> {
 }
 
 /// Premiums that were paid.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
 pub(super) struct Revenue {
+    /// The premium of outcomes of type `premium`.
     recorded_amount: Number,
+    /// What of it is credited to mails.
     credited_amount: Number,
-    by_trigger: Vec<OfTrigger>,
+    by_trigger: Vec<TriggerRevenue>,
 }
 
 /// The part of one kind of mail.
-#[derive(Debug, PartialEq, Serialize)]
-struct OfTrigger {
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct TriggerRevenue {
     trigger: MessageKind,
     amount: Number,
 }
@@ -117,7 +126,7 @@ pub(super) fn revenue(sums: &[Sum]) -> Revenue {
         credited_amount: amount(&|sum| sum.kind.is_some()),
         by_trigger: MessageKind::ALL
             .iter()
-            .map(|kind| OfTrigger { trigger: *kind, amount: amount(&|sum| sum.kind == Some(*kind)) })
+            .map(|kind| TriggerRevenue { trigger: *kind, amount: amount(&|sum| sum.kind == Some(*kind)) })
             .collect(),
     }
 }
@@ -152,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_and_what_is_credited_stand_apart_and_revenue_is_what_was_paid() {
+    fn recorded_and_credited_are_counted_separately() {
         let sums = [
             sum(None, OutcomeType::Premium, 1_000_000, 12_505_000),
             sum(Some(MessageKind::Campaign), OutcomeType::Premium, 333_334, 4_168_334),

@@ -2,34 +2,41 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{Datelike, NaiveDate, Utc, Weekday};
+use chrono::{DateTime, Datelike, NaiveDate, Utc, Weekday};
 use chrono_tz::Tz;
+use schemars::JsonSchema;
 use schemas::{BounceClass, MessageKind};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{
-    outcomes::{self, OUTCOMES_NOTE, Recorded, Revenue, Sum},
-    store::{self, ByReason, DayTotal, Message},
+    outcomes::{self, OUTCOMES_NOTE, OutcomeTotals, Revenue, Sum},
+    store::{self, ByReason, DayTotal, Message, TOP},
     totals::{DELIVERED_NOTE, DeliveredBasis, OPENS_NOTE, RATES_NOTE, Rates, Totals, UNTRACKED_NOTE},
     window::Window,
 };
 use crate::{
-    act::{Act, Reply, time},
+    act::{
+        Act, Reply,
+        page::{as_optional_time, as_time},
+    },
     error::ApiError,
+    openapi::types::counts,
 };
 
 /// The days of the week, in order.
-pub(super) const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Query {
+pub(super) struct GetOverview {
+    #[schemars(extend("format" = "date-time"))]
     from: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
     to: Option<String>,
 }
 
-pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiError> {
+pub(super) async fn overview(act: &mut Act, query: GetOverview) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let zone = store::timezone(act.db(), tenant).await?;
     let known: Option<Tz> = zone.parse().ok();
@@ -40,13 +47,29 @@ pub(super) async fn overview(act: &mut Act, query: Query) -> Result<Reply, ApiEr
     let top = store::top_messages(act.db(), tenant, &window).await?;
     let sequences = store::sequence_triggers(act.db(), tenant, &window).await?;
     let outcomes = store::outcomes(act.db(), tenant, &window).await?;
-    let report = Report::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
-    Reply::untyped_ok(&json!({
-        "ok": true,
-        "window": {"from": time(window.from), "to": time(window.to), "timezone": window.timezone.name()},
-        "report": report,
-        "notes": notes(&window, known.is_none().then_some(zone.as_str())),
-    }))
+    let report = AnalyticsReport::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
+    Reply::ok(&AnalyticsOverview {
+        window: ReportWindow { from: window.from, to: window.to, timezone: window.timezone.name() },
+        report,
+        notes: notes(&window, known.is_none().then_some(zone.as_str())),
+    })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AnalyticsOverview {
+    window: ReportWindow,
+    report: AnalyticsReport,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ReportWindow {
+    #[serde(serialize_with = "as_time")]
+    from: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    to: DateTime<Utc>,
+    /// The tenant's; its days are those of the report.
+    timezone: &'static str,
 }
 
 fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
@@ -76,73 +99,101 @@ fn notes(window: &Window, unknown_zone: Option<&str>) -> Vec<String> {
     notes
 }
 
-#[derive(Debug, Serialize)]
-struct Report {
-    totals: Overall,
+#[derive(Debug, Serialize, JsonSchema)]
+struct AnalyticsReport {
+    totals: OverallTotals,
     delivered_basis: Option<DeliveredBasis>,
     rates: Rates,
-    daily: Vec<Day>,
-    day_of_week: Vec<DayOfWeek>,
-    triggers: Vec<Trigger>,
-    sequence_triggers: Vec<SequenceTrigger>,
-    top_messages: Vec<Value>,
-    suppressions: Vec<Suppressions>,
-    bounces: Vec<Bounces>,
-    outcomes: Vec<Recorded>,
+    /// Every day of the window, in the tenant's time zone.
+    daily: Vec<DayTotals>,
+    /// Monday first.
+    day_of_week: Vec<WeekdayTotals>,
+    triggers: Vec<TriggerTotals>,
+    /// Of sequences, by what enrolls contacts in them.
+    sequence_triggers: Vec<SequenceTriggerTotals>,
+    /// By human clicks: campaigns launched within the window (of the newest 200), with all that became of them, and templates of
+    /// sequences and of transactional mail.
+    #[schemars(length(max = TOP))]
+    top_messages: Vec<TopMessage>,
+    suppressions: Vec<SuppressionTotals>,
+    /// Refusals, at once and later.
+    bounces: Vec<BounceTotals>,
+    outcomes: Vec<OutcomeTotals>,
     revenue: Revenue,
 }
 
 /// Unique facts, and each single open and click.
-#[derive(Debug, Serialize)]
-struct Overall {
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct OverallTotals {
     #[serde(flatten)]
     totals: Totals,
     opened_total: i64,
     clicked_total: i64,
 }
 
-#[derive(Debug, Serialize)]
-struct Day {
+#[derive(Debug, Serialize, JsonSchema)]
+struct DayTotals {
     date: NaiveDate,
     #[serde(flatten)]
     totals: Totals,
 }
 
-#[derive(Debug, Serialize)]
-struct DayOfWeek {
+#[derive(Debug, Serialize, JsonSchema)]
+struct WeekdayTotals {
+    #[schemars(extend("enum" = WEEKDAYS))]
     day: &'static str,
     #[serde(flatten)]
     totals: Totals,
 }
 
-#[derive(Debug, Serialize)]
-struct Trigger {
-    trigger: &'static str,
+#[derive(Debug, Serialize, JsonSchema)]
+struct TriggerTotals {
+    trigger: MessageKind,
     #[serde(flatten)]
     totals: Totals,
 }
 
-#[derive(Debug, Serialize)]
-struct SequenceTrigger {
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceTriggerTotals {
     trigger_type: String,
     #[serde(flatten)]
     totals: Totals,
 }
 
-#[derive(Debug, Serialize)]
-struct Bounces {
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct BounceTotals {
     class: BounceClass,
     count: i64,
 }
 
-#[derive(Debug, Serialize)]
-struct Suppressions {
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct SuppressionTotals {
     reason: String,
+    /// How many there are now.
     total: i64,
+    /// How many came within the window.
     added: i64,
 }
 
-impl Report {
+#[derive(Debug, Serialize, JsonSchema)]
+struct TopMessage {
+    #[schemars(extend("enum" = ["campaign", "sequence", "template"]))]
+    kind: &'static str,
+    campaign_id: Option<Uuid>,
+    template_id: Option<Uuid>,
+    /// The sequence whose mail the template was.
+    sequence_id: Option<Uuid>,
+    name: String,
+    #[serde(serialize_with = "as_optional_time")]
+    launched_at: Option<DateTime<Utc>>,
+    totals: Totals,
+    rates: Rates,
+}
+
+impl AnalyticsReport {
     fn new(
         window: &Window,
         days: &[DayTotal],
@@ -152,7 +203,7 @@ impl Report {
         sequences: Vec<(String, Totals)>,
         outcomes: &[Sum],
     ) -> Self {
-        let mut overall = Overall { totals: Totals::default(), opened_total: 0, clicked_total: 0 };
+        let mut overall = OverallTotals { totals: Totals::default(), opened_total: 0, clicked_total: 0 };
         let mut daily: BTreeMap<NaiveDate, Totals> = window.days().map(|day| (day, Totals::default())).collect();
         let mut week = [Totals::default(); 7];
         let mut triggers = [Totals::default(); MessageKind::ALL.len()];
@@ -188,31 +239,31 @@ impl Report {
             delivered_basis: overall.totals.delivered_basis(),
             rates: Rates::from(&overall.totals),
             totals: overall,
-            daily: daily.into_iter().map(|(date, totals)| Day { date, totals }).collect(),
-            day_of_week: WEEKDAYS.into_iter().zip(week).map(|(day, totals)| DayOfWeek { day, totals }).collect(),
+            daily: daily.into_iter().map(|(date, totals)| DayTotals { date, totals }).collect(),
+            day_of_week: WEEKDAYS.into_iter().zip(week).map(|(day, totals)| WeekdayTotals { day, totals }).collect(),
             triggers: MessageKind::ALL
                 .iter()
                 .zip(triggers)
-                .map(|(kind, totals)| Trigger { trigger: kind.as_str(), totals })
+                .map(|(kind, totals)| TriggerTotals { trigger: *kind, totals })
                 .collect(),
-            top_messages: top.iter().map(top_message).collect(),
+            top_messages: top.into_iter().map(TopMessage::of).collect(),
             suppressions: reasons
                 .into_iter()
-                .map(|(reason, (total, added))| Suppressions { reason: reason.to_owned(), total, added })
+                .map(|(reason, (total, added))| SuppressionTotals { reason: reason.to_owned(), total, added })
                 .collect(),
             bounces: bounces(days),
             outcomes: outcomes::of_window(outcomes),
             revenue: outcomes::revenue(outcomes),
             sequence_triggers: sequences
                 .into_iter()
-                .map(|(trigger_type, totals)| SequenceTrigger { trigger_type, totals })
+                .map(|(trigger_type, totals)| SequenceTriggerTotals { trigger_type, totals })
                 .collect(),
         }
     }
 }
 
 /// Refusals by class: at once (`failure`) and by what came back later.
-fn bounces(days: &[DayTotal]) -> Vec<Bounces> {
+fn bounces(days: &[DayTotal]) -> Vec<BounceTotals> {
     let of = |class: BounceClass| {
         let later = format!("bounced_{class}");
         let counts = |total: &&DayTotal| {
@@ -220,32 +271,33 @@ fn bounces(days: &[DayTotal]) -> Vec<Bounces> {
         };
         days.iter().filter(counts).map(|total| total.count).sum()
     };
-    BounceClass::ALL.iter().map(|class| Bounces { class: *class, count: of(*class) }).collect()
+    BounceClass::ALL.iter().map(|class| BounceTotals { class: *class, count: of(*class) }).collect()
 }
 
 fn weekday(day: Weekday) -> usize {
     day.num_days_from_monday() as usize
 }
 
-fn top_message(message: &Message) -> Value {
-    let mut record = json!({
-        "kind": match (message.campaign_id, message.sequence_id) {
-            (Some(_), _) => "campaign",
-            (None, Some(_)) => "sequence",
-            (None, None) => "template",
-        },
-        "campaign_id": message.campaign_id,
-        "template_id": message.template_id,
-        "sequence_id": message.sequence_id,
-        "name": message.name,
-        "launched_at": message.launched_at.map(time),
-        "totals": message.totals,
-        "rates": Rates::from(&message.totals),
-    });
-    if message.template_id.is_some() {
-        // Of a template nobody counts what was not sent, so there is nothing to be a share of.
-        record["rates"]["delivery_rate"] = Value::Null;
-        record["rates"]["bounce_rate"] = Value::Null;
+impl TopMessage {
+    fn of(message: Message) -> Self {
+        let mut rates = Rates::from(&message.totals);
+        if message.template_id.is_some() {
+            // What was not sent of a template is not counted, so there is nothing to be a share of.
+            (rates.delivery_rate, rates.bounce_rate) = (None, None);
+        }
+        Self {
+            kind: match (message.campaign_id, message.sequence_id) {
+                (Some(_), _) => "campaign",
+                (None, Some(_)) => "sequence",
+                (None, None) => "template",
+            },
+            campaign_id: message.campaign_id,
+            template_id: message.template_id,
+            sequence_id: message.sequence_id,
+            name: message.name,
+            launched_at: message.launched_at,
+            totals: message.totals,
+            rates,
+        }
     }
-    record
 }

@@ -1,29 +1,44 @@
 //! The numbers every report is made of, and the rates that follow from them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::openapi::types::counts;
+
 /// What became of messages. Unique facts count a message once, however often it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "MessageTotals", transform = counts)]
 pub(super) struct Totals {
-    /// Everybody who was meant to get one.
+    /// Every recipient who was meant to get one.
     pub(super) total: i64,
     /// Accepted by a receiving server or the relay.
     pub(super) sent: i64,
-    /// Confirmed where the route can confirm, otherwise accepted by the receiving server; not bounced since.
+    /// Confirmed by the provider where it can, otherwise accepted by the receiving server; not bounced since. As
+    /// `email.delivered` events.
     pub(super) delivered: i64,
     /// Of these, those that a provider has confirmed.
     pub(super) delivered_confirmed: i64,
+    /// Refused for good, not renderable, or out of time.
     pub(super) failed: i64,
+    /// May have left; no answer came.
     pub(super) unknown: i64,
+    /// Withheld on purpose, or cancelled.
     pub(super) skipped: i64,
+    /// Refused because the mailbox does not exist.
     pub(super) bounced: i64,
+    /// Reported as spam.
     pub(super) complained: i64,
+    /// Unique, by people and machines.
     pub(super) opened: i64,
+    /// Unique, by a person as far as can be told.
     pub(super) opened_human: i64,
+    /// Unique, by people and machines.
     pub(super) clicked: i64,
+    /// Unique, by a person as far as can be told.
     pub(super) clicked_human: i64,
+    /// Unique.
     pub(super) unsubscribed: i64,
-    /// Answered by a person.
+    /// Unique, answered by a person.
     pub(super) replied: i64,
 }
 
@@ -88,7 +103,7 @@ impl Totals {
 }
 
 /// What the number of delivered messages rests on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum DeliveredBasis {
     /// Providers have confirmed all of them.
@@ -100,13 +115,14 @@ pub(super) enum DeliveredBasis {
 }
 
 /// Shares between 0 and 1; null where there is nothing to be a share of.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "MessageRates", transform = counts)]
 pub(super) struct Rates {
-    /// Of what was handed to a server: delivered.
+    /// Delivered, of sent and failed.
     pub(super) delivery_rate: Option<f64>,
-    /// Of what was handed to a server: refused for good, because the mailbox is none.
+    /// Of sent and failed.
     pub(super) bounce_rate: Option<f64>,
-    /// The others are of what was delivered.
+    /// Of delivered, as all that follow.
     pub(super) complaint_rate: Option<f64>,
     pub(super) open_rate: Option<f64>,
     pub(super) open_rate_human: Option<f64>,

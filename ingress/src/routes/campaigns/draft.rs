@@ -3,20 +3,28 @@
 use std::collections::HashSet;
 
 use chrono::Utc;
-use schemas::{Classification, MessagePurpose};
+use schemars::JsonSchema;
+use schemas::{Classification, MessagePurpose, OnMiss};
 use serde::Deserialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    rules::{RulesBody, RulesWish, TestBody, TripwireBody, Variant, VariantBody},
+    rules::{
+        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RulesBody, RulesWish, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
+        Variant,
+    },
     store::{CampaignRow, Draft},
-    words::{self, Words},
+    words,
 };
 use crate::{
     act::{Act, Faults, Id, Patch},
     error::ApiError,
-    routes::segments,
+    openapi::types::{Line, Name, OTHERS, Words, either, without},
+    routes::{
+        input::{LINE_MAX, NAME_MAX},
+        segments,
+    },
 };
 
 /// Most tags one campaign may name.
@@ -40,55 +48,99 @@ pub(super) const GOALS: [&str; 12] = [
     "other",
 ];
 
-/// The body of create and of PATCH. `status` and `paused` belong to PATCH only.
-#[derive(Debug, Default, Deserialize)]
+/// A campaign to create: a draft.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(
+    transform = without(&["status", "paused", "schedule_for"]),
+    transform = either(&[(&["name", "sender_profile_id", "audience_mode"], OTHERS)])
+)]
+pub(crate) struct CreateCampaign(pub(crate) CampaignBody);
+
+/// One change of a campaign: fields of a draft, or its status, or a pause, or its time.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transform = either(&[(&[], OTHERS), (&["status"], &[]), (&["paused"], &[]), (&["schedule_for"], &[])]))]
+pub(crate) struct ChangeCampaign(pub(crate) CampaignBody);
+
+/// The fields of create and of PATCH. `status`, `paused` and `schedule_for` belong to PATCH only.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(inline)]
 pub(crate) struct CampaignBody {
     #[serde(default)]
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
     name: Patch<String>,
     #[serde(default)]
     sender_profile_id: Patch<Id>,
+    /// A template, or subject and body_html; the campaign's own content replaces the template's.
     #[serde(default)]
     template_id: Patch<Id>,
     #[serde(default)]
+    #[schemars(with = "Option<Name<LINE_MAX>>")]
     subject: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Patch<String>,
     #[serde(default)]
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Patch<String>,
     #[serde(default)]
+    #[schemars(extend("enum" = GOALS))]
     campaign_goal: Patch<String>,
     #[serde(default)]
+    #[schemars(extend("enum" = MODES))]
     audience_mode: Patch<String>,
+    /// With audience_mode list.
     #[serde(default)]
     list_id: Patch<Id>,
+    /// With audience_mode segment.
     #[serde(default)]
     segment_id: Patch<Id>,
+    /// With audience_mode tags: any of them.
     #[serde(default)]
+    #[schemars(length(max = TAGS_MAX))]
     tag_ids: Patch<Vec<Id>>,
+    /// Default: marketing_campaign. The classification follows from it.
     #[serde(default)]
+    #[schemars(with = "Option<MessagePurpose>")]
     message_purpose: Patch<String>,
+    /// Default: normal.
     #[serde(default)]
+    #[schemars(extend("enum" = URGENCIES))]
     urgency: Patch<String>,
+    /// Required when message_purpose is not marketing.
     #[serde(default)]
+    #[schemars(length(max = REASON_MAX))]
     audience_reason: Patch<String>,
+    /// Which contact gets which is a stable hash of campaign and contact. What a variant leaves out, the campaign says.
     #[serde(default)]
-    variants: Patch<Vec<VariantBody>>,
+    #[schemars(length(min = VARIANTS_MIN, max = VARIANTS_MAX))]
+    variants: Patch<Vec<NewVariant>>,
     #[serde(default)]
-    ab_test: Patch<TestBody>,
+    ab_test: Patch<NewAbTest>,
+    /// What is not sent by then is missed.
     #[serde(default)]
+    #[schemars(extend("format" = "date-time"))]
     not_after: Patch<String>,
+    /// What is missed is skipped as `window_missed`, sent late, or held: the campaign is paused.
     #[serde(default)]
+    #[schemars(with = "Option<OnMiss>", extend("default" = "skip"))]
     on_miss: Patch<String>,
+    /// No minute sees more mails of this campaign.
     #[serde(default)]
+    #[schemars(range(min = 1, max = PACE_MAX))]
     max_per_minute: Patch<i64>,
     #[serde(default)]
-    tripwire: Patch<TripwireBody>,
+    tripwire: Patch<NewTripwire>,
     #[serde(default)]
+    #[schemars(extend("enum" = ["cancelled", "draft"]))]
     pub(crate) status: Patch<String>,
     #[serde(default)]
     pub(crate) paused: Patch<bool>,
+    /// Not more than 5 minutes past nor a year ahead.
     #[serde(default)]
+    #[schemars(extend("format" = "date-time"))]
     pub(crate) schedule_for: Patch<String>,
 }
 
@@ -211,7 +263,7 @@ impl Wish {
     ///
     /// # Errors
     /// 400 with every fault; 404 for what is named and not there.
-    pub(crate) async fn settle(self, act: &mut Act) -> Result<Draft, ApiError> {
+    pub(crate) async fn resolve(self, act: &mut Act) -> Result<Draft, ApiError> {
         let mut draft = self.validate()?;
         let tenant = act.tenant;
         check_audience(act.db(), tenant, &draft).await?;
@@ -304,8 +356,8 @@ impl Wish {
 
 impl Draft {
     /// What it says.
-    fn words(&self) -> Words<'_> {
-        Words {
+    fn words(&self) -> words::Words<'_> {
+        words::Words {
             template_id: self.template_id,
             subject: self.subject.as_deref(),
             preheader: self.preheader.as_deref(),
@@ -315,8 +367,8 @@ impl Draft {
 }
 
 impl Variant {
-    fn words<'a>(&'a self, campaign: &Words<'a>) -> Words<'a> {
-        let own = Words {
+    fn words<'a>(&'a self, campaign: &words::Words<'a>) -> words::Words<'a> {
+        let own = words::Words {
             template_id: self.template_id,
             subject: self.subject.as_deref(),
             preheader: self.preheader.as_deref(),

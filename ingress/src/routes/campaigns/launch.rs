@@ -1,29 +1,33 @@
 //! `POST /v1/campaigns/{id}/launch`: the draft is in preflight while the audience is counted; then it becomes scheduled or sending, and
 //! the audience stage is told. One of many launches at the same time wins; the others are answered 409.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use ledger::audience::AudienceCount;
-use ledger::audience::AudienceSelector;
+use ledger::audience::{AudienceCount, AudienceSelector};
 use runtime::{Publication, trace};
+use schemars::JsonSchema;
 use schemas::{
     CampaignStatus, Environment, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload,
     subjects,
 };
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{
     already, quota,
-    sample::{self, Sample},
+    sample::{self, RenderFault, Sample},
     store::{self, CampaignRow},
     words,
 };
 use crate::{
-    act::{Act, Reply, time},
+    act::{
+        Act, Reply,
+        page::{as_optional_time, as_time},
+    },
     error::ApiError,
+    openapi::types::counts,
     routes::senders::store as senders,
 };
 
@@ -32,12 +36,64 @@ const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
 /// How far ahead it may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::days(366);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LaunchBody {
+pub(super) struct LaunchCampaign {
+    /// Not more than 5 minutes past nor a year ahead.
+    #[schemars(extend("format" = "date-time"))]
     schedule_for: Option<String>,
     dry_run: Option<bool>,
     digest: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct CampaignLaunched {
+    campaign_id: Uuid,
+    /// Will be attempted.
+    queued: i64,
+    /// Suppressed, opted out or invalid at this moment.
+    skipped: i64,
+    #[serde(serialize_with = "as_optional_time")]
+    scheduled_for: Option<DateTime<Utc>>,
+    ab_variants: Vec<LaunchedVariant>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct LaunchedVariant {
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: String,
+    name: String,
+    /// Will be attempted in the test.
+    count: i64,
+}
+
+/// What a launch would do.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct LaunchPreview {
+    #[serde(flatten)]
+    launch: CampaignLaunched,
+    #[schemars(extend("const" = true))]
+    dry_run: bool,
+    #[schemars(with = "BTreeMap<String, u64>", extend("propertyNames" = json!({"enum": SkipReason::ALL})))]
+    skipped_by_reason: BTreeMap<SkipReason, i64>,
+    /// Give it to the launch, and it sends to exactly this audience or answers 409.
+    digest: String,
+    sampled: usize,
+    render_faults: Vec<RenderFault>,
+    send_quota: QuotaPreview,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct QuotaPreview {
+    /// Null: no limit.
+    remaining: Option<i64>,
+    #[serde(serialize_with = "as_time")]
+    resets_at: DateTime<Utc>,
+    /// The launch would be answered 429.
+    exceeded: bool,
 }
 
 /// A launch that nothing speaks against.
@@ -54,7 +110,7 @@ struct Launch {
     sample: Option<Sample>,
 }
 
-pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, ApiError> {
+pub(super) async fn launch(act: &mut Act, body: LaunchCampaign) -> Result<Reply, ApiError> {
     let id = act.id("campaign")?;
     let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
     let dry_run = body.dry_run.unwrap_or(false);
@@ -63,23 +119,25 @@ pub(super) async fn launch(act: &mut Act, body: LaunchBody) -> Result<Reply, Api
     }
     let launch = prepare(act, id, scheduled_for, body.digest, dry_run).await?;
     let left = quota::remaining(act).await?;
-    let mut answer = launch.answer();
-    if let Some(sample) = &launch.sample {
-        answer["dry_run"] = json!(true);
-        answer["skipped_by_reason"] = reasons(&launch.count.skipped);
-        answer["digest"] = json!(launch.count.digest);
-        answer["sampled"] = json!(sample.size);
-        answer["render_faults"] = json!(sample.faults);
-        answer["send_quota"] = json!({
-            "remaining": left.remaining,
-            "resets_at": time(left.resets_at),
-            "exceeded": !quota::fits(&left, launch.count.queued),
+    let answer = launch.answer();
+    if let Some(sample) = launch.sample {
+        return Reply::ok(&LaunchPreview {
+            launch: answer,
+            dry_run: true,
+            skipped_by_reason: launch.count.skipped.into_iter().collect(),
+            digest: launch.count.digest,
+            sampled: sample.size,
+            render_faults: sample.faults,
+            send_quota: QuotaPreview {
+                remaining: left.remaining,
+                resets_at: left.resets_at,
+                exceeded: !quota::fits(&left, launch.count.queued),
+            },
         });
-        return Reply::untyped_ok(&answer);
     }
     quota::check(&left, launch.count.queued)?;
     commit_to_it(act, launch).await?;
-    Reply::untyped_accepted(&answer)
+    Reply::accepted(&answer)
 }
 
 /// Checks everything a launch needs, and counts.
@@ -113,18 +171,20 @@ async fn prepare(
 }
 
 impl Launch {
-    fn answer(&self) -> Value {
+    fn answer(&self) -> CampaignLaunched {
         let variants = self.row.variants.iter().zip(&self.count.variants);
-        let variants: Vec<Value> =
-            variants.map(|(row, count)| json!({"variant": row.variant, "name": row.name, "count": count})).collect();
-        json!({
-            "ok": true,
-            "campaign_id": self.row.id,
-            "queued": self.count.queued,
-            "skipped": self.count.total - self.count.queued,
-            "scheduled_for": self.scheduled_for.map(time),
-            "ab_variants": variants,
-        })
+        let variants = variants.map(|(row, count)| LaunchedVariant {
+            variant: row.variant.clone(),
+            name: row.name.clone(),
+            count: *count,
+        });
+        CampaignLaunched {
+            campaign_id: self.row.id,
+            queued: self.count.queued,
+            skipped: self.count.total - self.count.queued,
+            scheduled_for: self.scheduled_for,
+            ab_variants: variants.collect(),
+        }
     }
 }
 
@@ -196,12 +256,6 @@ fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
 
 fn audience_changed() -> ApiError {
     ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for")
-}
-
-fn reasons(skipped: &[(SkipReason, i64)]) -> Value {
-    Value::Object(
-        skipped.iter().map(|(reason, count)| (reason.as_str().to_owned(), json!(count))).collect::<Map<_, _>>(),
-    )
 }
 
 /// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep. With a

@@ -15,18 +15,24 @@ mod words;
 
 use std::sync::Arc;
 
-use chrono::Utc;
-use schemas::CampaignStatus;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{CampaignStatus, Classification};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
 
 use self::{
-    draft::{CampaignBody, Wish},
-    record::{list_record, record},
-    store::Origin,
+    draft::{CampaignBody, ChangeCampaign, CreateCampaign, Wish},
+    record::{Campaign, CampaignSummary},
+    store::{Origin, SendCounts},
 };
 use crate::{
-    act::{Act, Faults, NoParameters, Page, Reply, Routes, read, time, write, write_with_work},
+    act::{
+        Act, Faults, NoParameters, Page, Reply, Routes,
+        page::{PageCursor, PageLimit, as_optional_time},
+        read, time, write, write_with_work,
+    },
     error::ApiError,
 };
 
@@ -44,7 +50,15 @@ pub(crate) fn routes() -> Routes {
         .get("/v1/campaigns/{id}/sends", read("campaigns:read", sends::list), doc::list_sends)
 }
 
-async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignCreated {
+    campaign_id: Uuid,
+    #[schemars(with = "String", extend("enum" = ["draft"]))]
+    status: CampaignStatus,
+    email_type: Classification,
+}
+
+async fn create(act: &mut Act, CreateCampaign(body): CreateCampaign) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     for (path, given) in [
         ("status", body.status.is_given()),
@@ -55,13 +69,15 @@ async fn create(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     }
     faults.finish()?;
     let tenant = act.tenant;
-    let draft = Wish::new(body).settle(act).await?;
+    let draft = Wish::new(body).resolve(act).await?;
     let (id, caller) = (schemas::new_id(), Arc::clone(&act.caller));
     let origin = Origin { product: &caller.product, environment: caller.environment };
     store::write(act.db(), tenant, id, origin, &draft).await?;
-    Reply::untyped_created(&json!({
-        "ok": true, "campaign_id": id, "status": CampaignStatus::Draft, "email_type": draft.classification,
-    }))
+    Reply::created(&CampaignCreated {
+        campaign_id: id,
+        status: CampaignStatus::Draft,
+        email_type: draft.classification,
+    })
 }
 
 /// Seconds until a launch that is being worked on has probably ended.
@@ -121,7 +137,17 @@ fn allows(status: CampaignStatus, change: &Change) -> bool {
     }
 }
 
-async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignChanged {
+    campaign_id: Uuid,
+    status: CampaignStatus,
+    paused: bool,
+    email_type: Classification,
+    #[serde(serialize_with = "as_optional_time")]
+    scheduled_for: Option<DateTime<Utc>>,
+}
+
+async fn change(act: &mut Act, ChangeCampaign(body): ChangeCampaign) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("campaign")?);
     let change = kind_of_change(&body)?;
     let not_found = || ApiError::not_found("campaign");
@@ -144,7 +170,7 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
     match change {
         Change::Nothing => {}
         Change::Fields => {
-            let draft = Wish::of(row, body).settle(act).await?;
+            let draft = Wish::of(row, body).resolve(act).await?;
             let caller = Arc::clone(&act.caller);
             let origin = Origin { product: &caller.product, environment: caller.environment };
             store::write(act.db(), tenant, id, origin, &draft).await?;
@@ -177,21 +203,34 @@ async fn change(act: &mut Act, body: CampaignBody) -> Result<Reply, ApiError> {
         }
     }
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
-    Reply::untyped_ok(&json!({
-        "ok": true, "campaign_id": id, "status": row.status, "paused": row.paused, "email_type": row.classification,
-        "scheduled_for": row.scheduled_for.map(time),
-    }))
+    Reply::ok(&CampaignChanged {
+        campaign_id: id,
+        status: row.status,
+        paused: row.paused,
+        email_type: row.classification,
+        scheduled_for: row.scheduled_for,
+    })
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListCampaigns {
+    #[schemars(with = "Option<CampaignStatus>")]
     status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
     limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
     cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignPage {
+    campaigns: Vec<CampaignSummary>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListCampaigns) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.map(|text| {
         let words = || CampaignStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
@@ -201,15 +240,20 @@ async fn list(act: &mut Act, query: ListQuery) -> Result<Reply, ApiError> {
     let tenant = act.tenant;
     let mut rows = store::list(act.db(), tenant, status.transpose()?, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let campaigns: Vec<Value> = rows.iter().map(list_record).collect();
-    Reply::untyped_ok(&json!({"ok": true, "campaigns": campaigns, "next_cursor": next_cursor}))
+    Reply::ok(&CampaignPage { campaigns: rows.into_iter().map(CampaignSummary::of).collect(), next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignAnswer {
+    campaign: Campaign,
+    send_counts: SendCounts,
 }
 
 async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("campaign")?);
     let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let counts = store::counts(act.db(), tenant, id).await?;
-    Reply::untyped_ok(&json!({"ok": true, "campaign": record(&row), "send_counts": counts}))
+    let send_counts = store::counts(act.db(), tenant, id).await?;
+    Reply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts })
 }
 
 #[cfg(test)]
@@ -217,6 +261,7 @@ async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::Value;
 
     #[rstest]
     #[case(json!({}), Ok(Change::Nothing))]

@@ -1,13 +1,16 @@
 //! `POST /v1/campaigns/{id}/retry_failed`: what was refused for a reason that may be mended goes back into the queue.
 
-use http::StatusCode;
+use schemars::JsonSchema;
 use schemas::CampaignStatus;
+use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use super::{already, quota, store};
 use crate::{
     act::{Act, NoFields, Reply},
     error::ApiError,
+    openapi::types::counts,
     routes::senders::store as senders,
 };
 
@@ -25,6 +28,16 @@ pub(super) const RETRYABLE: [&str; 10] = [
     "configuration",
     "render",
 ];
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct FailedSendsRetried {
+    campaign_id: Uuid,
+    /// Will be attempted again.
+    queued: i64,
+    /// Failed for good.
+    skipped: i64,
+}
 
 pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
     let (tenant, id) = (act.tenant, act.id("campaign")?);
@@ -51,6 +64,5 @@ pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, Ap
         store::reopen(act.db(), tenant, id).await?;
         act.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;
     }
-    let answer = json!({"ok": true, "campaign_id": id, "queued": retried.queued, "skipped": retried.skipped});
-    Reply::untyped(StatusCode::OK, &answer)
+    Reply::ok(&FailedSendsRetried { campaign_id: id, queued: retried.queued, skipped: retried.skipped })
 }

@@ -1,13 +1,20 @@
 //! How a campaign is sent, as its caller decides it: variants and their test, window, pace, tripwire.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use schemars::JsonSchema;
 use schemas::{OnMiss, WinnerMetric};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::store::{CampaignRow, VariantRow};
-use crate::act::{Faults, Id, Patch};
+use crate::{
+    act::{Faults, Id, Patch},
+    openapi::types::{Line, Name, Words},
+    routes::input::{LINE_MAX, NAME_MAX},
+};
 
+/// Longest source of a part, in bytes.
+pub(super) const SOURCE_MAX: usize = 512 * 1024;
 /// Fewest variants of a test.
 pub(super) const VARIANTS_MIN: usize = 2;
 /// Most variants of a test: one for each of [`ledger::audience::VARIANT_NAMES`].
@@ -25,35 +32,50 @@ const NOT_AFTER_MAX: TimeDelta = TimeDelta::days(2 * 366);
 /// How far in the past it may be said to have closed: clocks differ.
 const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
 
-/// A variant in a body. What it does not say, the campaign says.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// A variant in a body. What it leaves out, the campaign says.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct VariantBody {
+pub(crate) struct NewVariant {
+    #[schemars(with = "Name<NAME_MAX>")]
     name: Option<String>,
+    #[schemars(with = "i64", range(min = 1, max = WEIGHT_MAX))]
     weight: Option<i64>,
+    #[schemars(with = "Option<Name<LINE_MAX>>")]
     subject: Option<String>,
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
     preheader: Option<String>,
+    /// Then the campaign's own content does not apply to this variant.
     template_id: Option<Id>,
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
     body_html: Option<String>,
     /// What it said when it was stored; no caller gives it.
     #[serde(skip)]
     content_id: Option<Uuid>,
 }
 
-/// A test in a body.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// A test in a body. It needs variants; without it they divide the whole audience.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TestBody {
+pub(crate) struct NewAbTest {
+    /// How much of the audience the test takes; the rest waits for the winner.
+    #[schemars(with = "i64", range(min = 1, max = 100))]
     test_percent: Option<i64>,
+    /// Default: click_rate. People count, machines do not.
+    #[schemars(with = "Option<WinnerMetric>")]
     winner_metric: Option<String>,
+    /// After the test's mail is out.
+    #[schemars(range(min = 1, max = DECIDE_AFTER_MAX), extend("default" = DECIDE_AFTER))]
     decide_after_minutes: Option<i64>,
 }
 
-/// A tripwire in a body.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// Pauses the campaign when more than this much of its mail bounces or is complained about, counted of at least 100 mails for
+/// bounces and 1,000 for complaints. 100 never trips.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TripwireBody {
+pub(crate) struct NewTripwire {
+    #[schemars(range(min = 0, max = 100), extend("default" = TRIPWIRE.0))]
     bounce_percent: Option<f64>,
+    #[schemars(range(min = 0, max = 100), extend("default" = TRIPWIRE.1))]
     complaint_percent: Option<f64>,
 }
 
@@ -95,23 +117,23 @@ pub(super) const TRIPWIRE: (f64, f64) = (5.0, 0.3);
 /// The rules of a body: each absent, null or given.
 #[derive(Debug, Default)]
 pub(crate) struct RulesBody {
-    pub(crate) variants: Patch<Vec<VariantBody>>,
-    pub(crate) ab_test: Patch<TestBody>,
+    pub(crate) variants: Patch<Vec<NewVariant>>,
+    pub(crate) ab_test: Patch<NewAbTest>,
     pub(crate) not_after: Patch<String>,
     pub(crate) on_miss: Patch<String>,
     pub(crate) max_per_minute: Patch<i64>,
-    pub(crate) tripwire: Patch<TripwireBody>,
+    pub(crate) tripwire: Patch<NewTripwire>,
 }
 
 /// The rules as asked for, before anything is checked.
 #[derive(Debug, Default)]
 pub(crate) struct RulesWish {
-    variants: Option<Vec<VariantBody>>,
-    test: Option<TestBody>,
+    variants: Option<Vec<NewVariant>>,
+    test: Option<NewAbTest>,
     not_after: NotAfter,
     on_miss: Option<String>,
     max_per_minute: Option<i64>,
-    tripwire: TripwireBody,
+    tripwire: NewTripwire,
 }
 
 /// When the window closes: as it stood, or as this request says.
@@ -127,8 +149,8 @@ impl RulesWish {
     /// What stands.
     pub(crate) fn of(row: &CampaignRow) -> Self {
         Self {
-            variants: Some(row.variants.iter().map(VariantBody::of).collect()).filter(|all: &Vec<_>| !all.is_empty()),
-            test: row.test_percent.map(|percent| TestBody {
+            variants: Some(row.variants.iter().map(NewVariant::of).collect()).filter(|all: &Vec<_>| !all.is_empty()),
+            test: row.test_percent.map(|percent| NewAbTest {
                 test_percent: Some(percent.into()),
                 winner_metric: row.winner_metric.map(|metric| metric.as_str().to_owned()),
                 decide_after_minutes: row.decide_after_minutes.map(i64::from),
@@ -136,7 +158,7 @@ impl RulesWish {
             not_after: row.not_after.map_or(NotAfter::Never, NotAfter::Stands),
             on_miss: Some(row.on_miss.as_str().to_owned()),
             max_per_minute: row.max_per_minute.map(i64::from),
-            tripwire: TripwireBody {
+            tripwire: NewTripwire {
                 bounce_percent: Some(row.bounce_percent),
                 complaint_percent: Some(row.complaint_percent),
             },
@@ -147,8 +169,8 @@ impl RulesWish {
     pub(crate) fn changed(self, body: RulesBody) -> Self {
         let tripwire = match body.tripwire.into_option() {
             None => self.tripwire,
-            Some(None) => TripwireBody::default(),
-            Some(Some(given)) => TripwireBody {
+            Some(None) => NewTripwire::default(),
+            Some(Some(given)) => NewTripwire {
                 bounce_percent: given.bounce_percent.or(self.tripwire.bounce_percent),
                 complaint_percent: given.complaint_percent.or(self.tripwire.complaint_percent),
             },
@@ -193,7 +215,7 @@ impl RulesWish {
     }
 }
 
-impl VariantBody {
+impl NewVariant {
     fn of(row: &VariantRow) -> Self {
         Self {
             name: Some(row.name.clone()),
@@ -227,7 +249,7 @@ impl VariantBody {
     }
 }
 
-fn validate_variants(faults: &mut Faults, variants: Vec<VariantBody>) -> Vec<Variant> {
+fn validate_variants(faults: &mut Faults, variants: Vec<NewVariant>) -> Vec<Variant> {
     let enough = variants.len() >= VARIANTS_MIN;
     faults.require(enough, "variants", "too_few", "a test needs two variants at least");
     if variants.len() > VARIANTS_MAX {
@@ -243,7 +265,7 @@ fn validate_variants(faults: &mut Faults, variants: Vec<VariantBody>) -> Vec<Var
     variants
 }
 
-impl TestBody {
+impl NewAbTest {
     fn validate(self, faults: &mut Faults) -> Test {
         let test_percent = faults.required("ab_test.test_percent", self.test_percent).unwrap_or(1);
         let percent: i32 = number(faults, "ab_test.test_percent", test_percent, 100);

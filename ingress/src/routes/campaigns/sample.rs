@@ -2,6 +2,7 @@
 
 use chrono::Utc;
 use ledger::audience::AudienceSelector;
+use schemars::JsonSchema;
 use schemas::{Classification, new_id};
 use serde::Serialize;
 use serde_json::Value;
@@ -28,12 +29,12 @@ pub(super) struct Sample {
     /// How many recipients were rendered for.
     pub(super) size: usize,
     /// What failed.
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<RenderFault>,
 }
 
 /// One recipient whose message cannot be rendered; without a contact: nobody's can.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Fault {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(super) struct RenderFault {
     contact_id: Option<Uuid>,
     code: &'static str,
     detail: String,
@@ -56,7 +57,7 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     let compiled = match templates::compile(source, options) {
         Ok(compiled) => compiled,
         Err(faults) => {
-            let fault = |fault: &templates::TemplateFault| Fault {
+            let fault = |fault: &templates::TemplateFault| RenderFault {
                 contact_id: None,
                 code: fault.code.as_str(),
                 detail: fault.to_string(),
@@ -68,7 +69,7 @@ fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(
     let render = |(contact_id, contact)| {
         let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data: Value::Null };
         let fault = compiled.render(&data, &Nowhere).err()?;
-        Some(Fault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
+        Some(RenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
     };
     Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
 }

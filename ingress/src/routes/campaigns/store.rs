@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ledger::audience::Split;
+use schemars::JsonSchema;
 use schemas::{
     CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, WinnerMetric, WinnerReason,
     messages::CampaignLaunchPayload,
@@ -11,7 +12,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::rules::Rules;
-use crate::act::page::Page;
+use crate::{act::page::Page, openapi::types};
 
 /// A campaign.
 #[derive(Debug, Clone)]
@@ -104,7 +105,8 @@ pub(crate) struct Draft {
 }
 
 /// One number per send state, then the facts that came later. Equal to a recount of the campaign's sends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(transform = types::counts)]
 pub(crate) struct SendCounts {
     pub(crate) total: i64,
     pub(crate) queued: i64,

@@ -14,12 +14,13 @@ use crate::{
     Ingress,
     act::{Awaited, Reply},
     error::ApiError,
+    openapi::types::Email,
 };
 
 /// The ledger is looked at again after this long, whether somebody rang or not.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What the road needs to store the answer and send it, out of the time a request may take.
-const ROAD_MARGIN: Duration = Duration::from_secs(2);
+/// What it takes to store the answer and send it, out of the time a request may take.
+const ANSWER_MARGIN: Duration = Duration::from_secs(2);
 /// When a repeat of a dispatch that is not decided makes sense, in seconds.
 const RETRY_PENDING: u64 = 5;
 
@@ -62,6 +63,7 @@ pub(super) struct MessageSent {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SkippedRecipient {
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
     send_id: Uuid,
     #[schemars(with = "String")]
@@ -70,6 +72,7 @@ struct SkippedRecipient {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct RecipientOutcome {
+    #[schemars(with = "Option<Email>")]
     email: Option<String>,
     send_id: Uuid,
     #[schemars(with = "SendState")]
@@ -96,7 +99,7 @@ pub(super) fn outcome(
 async fn wait(ingress: &Ingress, awaited: Awaited) -> Result<Reply, ApiError> {
     let Awaited { tenant, reference: message, fresh } = awaited;
     let settings = &ingress.settings;
-    let patience = settings.message_timeout.min(settings.http_request_timeout.saturating_sub(ROAD_MARGIN));
+    let patience = settings.message_timeout.min(settings.http_request_timeout.saturating_sub(ANSWER_MARGIN));
     let deadline = Instant::now() + patience;
     // Before the first look: what is decided after it rings.
     let waiter = ingress.inbox.wait_for(message);

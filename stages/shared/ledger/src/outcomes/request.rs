@@ -1,7 +1,8 @@
 //! The outcome request of the specification: one validation for HTTP and for the bus.
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
-use schemas::{Address, OutcomeType};
+use schemars::JsonSchema;
+use schemas::{Address, OutcomeType, address::ADDRESS_MAX_BYTES};
 use serde::Deserialize;
 use serde_json::Number;
 
@@ -9,30 +10,43 @@ use super::{PREMIUM_MAX, PREMIUM_UNITS, Premium, VALUE_CENTS_MAX};
 
 /// Longest source event id, in characters.
 pub const EVENT_ID_MAX: usize = 255;
+/// One line that is not blank, in contracts.
+const EVENT_ID_PATTERN: &str =
+    r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$";
 /// How far ahead of our clock something may have happened (API.md §1).
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 /// The earliest year in which something may have happened.
 const FIRST_YEAR: i32 = 2000;
 
 /// An outcome as a product reports it.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "RecordOutcome")]
 pub struct OutcomeRequest {
-    /// The contact's address …
+    /// The contact's address. This or `dot_number` is required.
+    #[schemars(length(max = ADDRESS_MAX_BYTES), extend("format" = "email"))]
     pub contact_email: Option<String>,
-    /// … or its company's number.
+    /// The contact's number.
+    #[schemars(range(min = 1))]
     pub dot_number: Option<i64>,
-    /// A word of [`OutcomeType`].
+    /// What happened.
+    #[schemars(with = "OutcomeType")]
     pub outcome_type: Option<String>,
     /// The premium in cents.
+    #[schemars(range(min = 0, max = VALUE_CENTS_MAX))]
     pub premium_cents: Option<i64>,
-    /// The premium in dollars; goes before `premium_cents`.
+    /// In dollars, with at most four decimals, kept exactly. Goes before `premium_cents`.
+    #[schemars(range(min = 0, max = PREMIUM_MAX.0 / PREMIUM_UNITS))]
     pub premium_amount: Option<Number>,
     /// What it is worth, in cents.
+    #[schemars(range(min = 0, max = VALUE_CENTS_MAX))]
     pub value_cents: Option<i64>,
-    /// When it happened; left out: now.
+    /// Default: now; of an outcome that is reported again, the time it was first reported with.
+    #[schemars(extend("format" = "date-time"))]
     pub occurred_at: Option<String>,
-    /// The product's own id of the event.
+    /// The caller's own id of the event. Reporting it again changes the same outcome to what is said now. Without it every call is
+    /// another outcome, except repeats with the same `Idempotency-Key`.
+    #[schemars(length(min = 1, max = EVENT_ID_MAX), extend("pattern" = EVENT_ID_PATTERN))]
     pub source_event_id: Option<String>,
 }
 
