@@ -289,6 +289,17 @@ mod tests {
         assert_eq!(components["Word"], json!({"type": "string", "enum": ["one", "two"], "description": about}));
     }
 
+    #[derive(Serialize, JsonSchema)]
+    struct State {
+        ok: bool,
+    }
+
+    #[test]
+    fn an_answer_with_its_own_ok_keeps_it() {
+        let state = &answer::<State>().into_parts().1["State"];
+        assert_eq!((&state["properties"]["ok"], &state["required"]), (&json!({"type": "boolean"}), &json!(["ok"])));
+    }
+
     #[test]
     fn a_body_says_what_must_be_there_and_what_may_be_null() {
         let asked = &body::<Asked>().into_parts().1["Asked"];
