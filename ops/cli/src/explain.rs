@@ -40,7 +40,7 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
             let address = Address::parse(email).context("email")?;
             let (tenant, about) = find(&mut db, args.id).await?;
             let mut asker = Asker { db: &mut db, tenant, quota: args.defaults };
-            with_tenant(asker.explain(about, &address).await.map_err(refused)?, tenant)
+            with_tenant(explain(&mut asker, about, &address).await?, tenant)
         }
     };
     if invocation::wants_json() {
@@ -65,7 +65,7 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
         .or_else(|| named("message_id").map(About::Message));
     let address = send["email"].as_str().and_then(|email| Address::parse(email).ok());
     let mut explanation = match (about, address) {
-        (Some(about), Some(address)) => asker.explain(about, &address).await.map_err(refused)?,
+        (Some(about), Some(address)) => explain(&mut asker, about, &address).await?,
         // A transactional mail has no audience and no campaign: what became of it is all there is.
         _ => {
             json!({"ok": true, "explanation": {"about": {"kind": "send", "id": id}, "email": send["email"], "verdict": null,
@@ -74,6 +74,11 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
     };
     explanation["explanation"]["send"] = send;
     Ok(with_tenant(explanation, tenant))
+}
+
+/// What the API answers.
+async fn explain(asker: &mut Asker<'_>, about: About, address: &Address) -> anyhow::Result<Value> {
+    Ok(json!({"ok": true, "explanation": asker.explain(about, address).await.map_err(refused)?}))
 }
 
 fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {

@@ -4,6 +4,7 @@ use chrono::{DateTime, Days, NaiveTime, Utc};
 use ledger::gate::{RecipientEligibility, decide_recipient};
 use ledger::quota::QuotaRemaining;
 use ledger::warmup::WarmupState;
+use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus};
 use serde::Serialize;
 use uuid::Uuid;
@@ -17,10 +18,28 @@ use crate::{
     },
 };
 
-/// What a gate says now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The gates, in the order the engine passes them.
+pub(super) const GATES: [&str; 13] = [
+    "audience",
+    "contact",
+    "suppression",
+    "consent",
+    "tenant",
+    "sender",
+    "domain",
+    "quota",
+    "warmup",
+    "pace",
+    "window",
+    "campaign",
+    "sequence",
+];
+
+/// What a gate decides now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Verdict {
+#[schemars(rename = "GateDecision")]
+pub(super) enum Decision {
     /// Nothing here speaks against the mail.
     Pass,
     /// No mail.
@@ -29,31 +48,32 @@ pub(super) enum Verdict {
     Wait,
 }
 
-/// Every word for a verdict.
-pub(super) const VERDICTS: [&str; 3] = ["pass", "stop", "wait"];
-
-/// The row a gate goes by.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The row that decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "GateRow")]
 pub(super) struct Row {
     kind: &'static str,
     id: Uuid,
 }
 
 /// One gate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct Gate {
+    #[schemars(extend("enum" = GATES))]
     pub(super) gate: &'static str,
-    pub(super) verdict: Verdict,
-    /// A code: a state, a reason, a number.
+    #[serde(rename = "verdict")]
+    pub(super) decision: Decision,
+    /// A state, a reason, a number.
     detail: String,
     row: Option<Row>,
+    /// Since when; for the quota, until when.
     #[serde(serialize_with = "as_optional_time")]
     at: Option<DateTime<Utc>>,
 }
 
 impl Gate {
-    fn new(gate: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
-        Self { gate, verdict, detail: detail.into(), row: None, at: None }
+    fn new(gate: &'static str, decision: Decision, detail: impl Into<String>) -> Self {
+        Self { gate, decision, detail: detail.into(), row: None, at: None }
     }
 
     fn row(self, kind: &'static str, id: Uuid, at: Option<DateTime<Utc>>) -> Self {
@@ -61,13 +81,13 @@ impl Gate {
     }
 }
 
-fn stop_if(stops: bool) -> Verdict {
-    if stops { Verdict::Stop } else { Verdict::Pass }
+fn stop_if(stops: bool) -> Decision {
+    if stops { Decision::Stop } else { Decision::Pass }
 }
 
 /// Nobody has this address.
 pub(super) fn no_contact() -> Gate {
-    Gate::new("audience", Verdict::Stop, "no_contact")
+    Gate::new("audience", Decision::Stop, "no_contact")
 }
 
 /// Whether the contact is in the campaign's audience: as it was looked up, or as it would be now.
@@ -96,32 +116,32 @@ pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) ->
 
 /// Whether the contact is on its way through a sequence: its newest enrollment says so.
 pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
-    let Some(row) = row else { return Gate::new("audience", Verdict::Stop, "is_not_enrolled") };
-    let (verdict, detail) = match (row.status, row.exit_reason) {
-        (EnrollmentStatus::Active, _) => (Verdict::Pass, "is_enrolled".to_owned()),
-        (EnrollmentStatus::Paused, _) => (Verdict::Wait, "is_enrolled".to_owned()),
-        (EnrollmentStatus::Completed, _) => (Verdict::Stop, "completed".to_owned()),
+    let Some(row) = row else { return Gate::new("audience", Decision::Stop, "is_not_enrolled") };
+    let (decision, detail) = match (row.status, row.exit_reason) {
+        (EnrollmentStatus::Active, _) => (Decision::Pass, "is_enrolled".to_owned()),
+        (EnrollmentStatus::Paused, _) => (Decision::Wait, "is_enrolled".to_owned()),
+        (EnrollmentStatus::Completed, _) => (Decision::Stop, "completed".to_owned()),
         (EnrollmentStatus::Exited | EnrollmentStatus::Failed, reason) => {
-            (Verdict::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
+            (Decision::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
         }
     };
-    Gate::new("audience", verdict, detail).row("enrollment", row.id, row.ended_at.or(row.next_action_at))
+    Gate::new("audience", decision, detail).row("enrollment", row.id, row.ended_at.or(row.next_action_at))
 }
 
 /// Whether a sequence is active.
 pub(super) fn sequence(row: &SequenceRow) -> Gate {
-    let verdict = match row.status {
-        SequenceStatus::Active => Verdict::Pass,
-        SequenceStatus::Draft | SequenceStatus::Paused => Verdict::Wait,
-        SequenceStatus::Archived => Verdict::Stop,
+    let decision = match row.status {
+        SequenceStatus::Active => Decision::Pass,
+        SequenceStatus::Draft | SequenceStatus::Paused => Decision::Wait,
+        SequenceStatus::Archived => Decision::Stop,
     };
-    Gate::new("sequence", verdict, row.status.as_str()).row("sequence", row.id, Some(row.updated_at))
+    Gate::new("sequence", decision, row.status.as_str()).row("sequence", row.id, Some(row.updated_at))
 }
 
 /// Whether the contact is active, where that counts: one that is archived gets no marketing and no campaign.
 pub(super) fn contact(row: &ContactRow, kind: MessageKind, classification: Classification) -> Gate {
-    let standing = RecipientEligibility { contact_active: row.status == "active", ..RecipientEligibility::CLEAN };
-    let stops = decide_recipient(&standing, kind, classification).is_some();
+    let eligibility = RecipientEligibility { contact_active: row.status == "active", ..RecipientEligibility::CLEAN };
+    let stops = decide_recipient(&eligibility, kind, classification).is_some();
     Gate::new("contact", stop_if(stops), row.status.clone()).row("contact", row.id, Some(row.updated_at))
 }
 
@@ -133,10 +153,10 @@ pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classificatio
     };
     let mut gates: Vec<Gate> = rows.iter().map(gate).collect();
     if by_name {
-        gates.push(Gate::new("suppression", Verdict::Stop, "sandbox_recipient"));
+        gates.push(Gate::new("suppression", Decision::Stop, "sandbox_recipient"));
     }
     if gates.is_empty() {
-        gates.push(Gate::new("suppression", Verdict::Pass, "none"));
+        gates.push(Gate::new("suppression", Decision::Pass, "none"));
     }
     gates
 }
@@ -150,7 +170,7 @@ pub(super) fn consent(row: &ContactRow, classification: Classification) -> Gate 
 /// Whether the tenant may send.
 pub(super) fn tenant(id: Uuid, row: &SenderRow) -> Gate {
     let gate = match (row.tenant_status.as_str(), row.tenant_paused_at) {
-        ("active", Some(_)) => Gate::new("tenant", Verdict::Wait, "paused"),
+        ("active", Some(_)) => Gate::new("tenant", Decision::Wait, "paused"),
         (status, _) => Gate::new("tenant", stop_if(status != "active"), status),
     };
     gate.row("tenant", id, row.tenant_paused_at)
@@ -182,12 +202,12 @@ pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
     let tomorrow = |state: &WarmupState| {
         state.today.checked_add_days(Days::new(1)).map(|day| day.and_time(NaiveTime::MIN).and_utc())
     };
-    let (verdict, detail, at) = match state.map(|state| (state, state.remaining())) {
-        Some((state, Some(0))) => (Verdict::Wait, "day_is_full".to_owned(), tomorrow(state)),
-        Some((state, Some(left))) => (Verdict::Pass, left.to_string(), tomorrow(state)),
-        Some((_, None)) | None => (Verdict::Pass, "none".to_owned(), None),
+    let (decision, detail, at) = match state.map(|state| (state, state.remaining())) {
+        Some((state, Some(0))) => (Decision::Wait, "day_is_full".to_owned(), tomorrow(state)),
+        Some((state, Some(left))) => (Decision::Pass, left.to_string(), tomorrow(state)),
+        Some((_, None)) | None => (Decision::Pass, "none".to_owned(), None),
     };
-    Gate::new("warmup", verdict, detail).row("domain", domain, at)
+    Gate::new("warmup", decision, detail).row("domain", domain, at)
 }
 
 /// Whether the mail waits for its turn: because its receiver is slowed down, or because its domain is warmed up.
@@ -195,9 +215,9 @@ pub(super) fn pace(send: Option<&SendRow>, is_slowed: bool) -> Gate {
     let waiting = send.filter(|send| send.state == SendState::Deferred);
     match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
         Some((send, reason @ ("paced" | "warmup"))) => {
-            Gate { at: send.next_attempt_at, ..Gate::new("pace", Verdict::Wait, reason) }
+            Gate { at: send.next_attempt_at, ..Gate::new("pace", Decision::Wait, reason) }
         }
-        _ => Gate::new("pace", Verdict::Pass, if is_slowed { "slowed" } else { "free" }),
+        _ => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
     }
 }
 
@@ -206,28 +226,28 @@ pub(super) fn window(row: &CampaignRow) -> Gate {
     let is_over = row.not_after.is_some_and(|at| at <= Utc::now());
     // A draft has not decided yet; from the launch on `closes_at` counts, which a resumption may have lifted.
     let counts = row.status == CampaignStatus::Draft || row.closes_at.is_some();
-    let (verdict, detail) = match (is_over && counts, row.on_miss) {
-        (true, OnMiss::Skip) => (Verdict::Stop, "window_missed"),
-        (true, OnMiss::Hold) => (Verdict::Wait, "window_missed"),
-        (true, OnMiss::Send) => (Verdict::Pass, "late"),
-        (false, _) => (Verdict::Pass, "open"),
+    let (decision, detail) = match (is_over && counts, row.on_miss) {
+        (true, OnMiss::Skip) => (Decision::Stop, "window_missed"),
+        (true, OnMiss::Hold) => (Decision::Wait, "window_missed"),
+        (true, OnMiss::Send) => (Decision::Pass, "late"),
+        (false, _) => (Decision::Pass, "open"),
     };
-    Gate::new("window", verdict, detail).row("campaign", row.id, row.not_after)
+    Gate::new("window", decision, detail).row("campaign", row.id, row.not_after)
 }
 
 /// Whether the campaign is being sent.
 pub(super) fn campaign(row: &CampaignRow) -> Gate {
-    let (verdict, detail) = match row.status {
-        CampaignStatus::Cancelled => (Verdict::Stop, "cancelled".to_owned()),
+    let (decision, detail) = match row.status {
+        CampaignStatus::Cancelled => (Decision::Stop, "cancelled".to_owned()),
         _ if row.paused => {
-            (Verdict::Wait, row.pause_reason.map_or_else(|| "paused".to_owned(), |reason| format!("paused_{reason}")))
+            (Decision::Wait, row.pause_reason.map_or_else(|| "paused".to_owned(), |reason| format!("paused_{reason}")))
         }
         CampaignStatus::Draft | CampaignStatus::Preflight | CampaignStatus::Scheduled => {
-            (Verdict::Wait, row.status.to_string())
+            (Decision::Wait, row.status.to_string())
         }
-        CampaignStatus::Sending | CampaignStatus::Sent => (Verdict::Pass, row.status.to_string()),
+        CampaignStatus::Sending | CampaignStatus::Sent => (Decision::Pass, row.status.to_string()),
     };
-    Gate::new("campaign", verdict, detail).row("campaign", row.id, row.scheduled_for.or(row.launched_at))
+    Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(row.launched_at))
 }
 
 #[cfg(test)]
@@ -240,37 +260,37 @@ mod tests {
     }
 
     #[rstest]
-    #[case("hard_bounce", "all", Classification::Operational, Verdict::Stop)]
-    #[case("manual", "marketing", Classification::Marketing, Verdict::Stop)]
-    #[case("manual", "marketing", Classification::Transactional, Verdict::Pass)]
-    #[case("unsubscribe", "marketing", Classification::Operational, Verdict::Pass)]
+    #[case("hard_bounce", "all", Classification::Operational, Decision::Stop)]
+    #[case("manual", "marketing", Classification::Marketing, Decision::Stop)]
+    #[case("manual", "marketing", Classification::Transactional, Decision::Pass)]
+    #[case("unsubscribe", "marketing", Classification::Operational, Decision::Pass)]
     fn a_suppression_speaks_as_the_compliance_gate_does(
         #[case] reason: &str,
         #[case] scope: &str,
         #[case] classification: Classification,
-        #[case] verdict: Verdict,
+        #[case] decision: Decision,
     ) {
         let gates = suppressions(&[suppression(reason, scope)], false, classification);
-        assert_eq!((gates.len(), gates[0].verdict, gates[0].detail.as_str()), (1, verdict, reason));
+        assert_eq!((gates.len(), gates[0].decision, gates[0].detail.as_str()), (1, decision, reason));
     }
 
     #[test]
-    fn a_magic_recipient_is_suppressed_whatever_else_is_held_against_him() {
+    fn a_magic_recipient_is_suppressed_beside_other_rows() {
         for rows in [vec![], vec![suppression("manual", "marketing")]] {
             let gates = suppressions(&rows, true, Classification::Transactional);
-            assert!(gates.iter().any(|gate| gate.verdict == Verdict::Stop && gate.detail == "sandbox_recipient"));
+            assert!(gates.iter().any(|gate| gate.decision == Decision::Stop && gate.detail == "sandbox_recipient"));
         }
     }
 
     #[rstest]
-    #[case::cap_reached(10, Verdict::Wait, "day_is_full")]
-    #[case::some_left(7, Verdict::Pass, "3")]
+    #[case::cap_reached(10, Decision::Wait, "day_is_full")]
+    #[case::some_left(7, Decision::Pass, "3")]
     fn a_domain_that_is_warmed_up_waits_when_the_day_is_full(
         #[case] used: i64,
-        #[case] verdict: Verdict,
+        #[case] decision: Decision,
         #[case] detail: &str,
     ) {
-        let standing = WarmupState {
+        let state = WarmupState {
             tenant_id: Uuid::nil(),
             domain_id: Uuid::nil(),
             is_on: true,
@@ -279,15 +299,9 @@ mod tests {
             used,
             today: Utc::now().date_naive(),
         };
-        let gate = warmup(Uuid::nil(), Some(&standing));
-        assert_eq!((gate.verdict, gate.detail.as_str()), (verdict, detail));
+        let gate = warmup(Uuid::nil(), Some(&state));
+        assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
         assert!(gate.at.is_some_and(|at| at > Utc::now()));
-        assert_eq!(warmup(Uuid::nil(), None).verdict, Verdict::Pass);
-    }
-
-    #[test]
-    fn every_verdict_has_its_word_in_the_contract() {
-        let words = [Verdict::Pass, Verdict::Stop, Verdict::Wait].map(|verdict| serde_json::json!(verdict));
-        assert_eq!(words.to_vec(), VERDICTS.map(|word| serde_json::json!(word)).to_vec());
+        assert_eq!(warmup(Uuid::nil(), None).decision, Decision::Pass);
     }
 }

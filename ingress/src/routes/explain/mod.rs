@@ -1,25 +1,27 @@
-//! `GET /v1/explain`: why somebody was mailed, was not, or would not be. Each gate in the order the engine passes them, with the
-//! row that decides and since when; then what became of the send.
+//! `GET /v1/explain`: why a contact was mailed, was not, or would not be. Each gate in the order the engine passes them, with the
+//! row that decides and since when; then the outcome of the send.
 
 mod doc;
 mod gates;
 mod store;
 
 use ledger::quota::QuotaDefaults;
+use schemars::JsonSchema;
 use schemas::{Address, Classification, MessageKind, receiver::Receiver};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use self::gates::{Gate, Verdict};
+use self::gates::{Decision, GATES, Gate};
 use crate::{
     act::{Act, Faults, Id, Reply, Routes, read},
     error::ApiError,
+    openapi::types::Email,
     routes::{
         campaigns::store::{self as campaigns, CampaignRow},
         enrollments::store as enrollments,
-        sends::{self, store as stored_sends},
+        sends::{self, SendRecord, store as stored_sends},
         sequences::store as sequences,
     },
 };
@@ -29,12 +31,14 @@ pub(crate) fn routes() -> Routes {
     Routes::new().get("/v1/explain", read("sends:read", explain), doc::explain)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Query {
+struct ExplainQuery {
+    /// One of campaign_id, message_id and sequence_id.
     campaign_id: Option<Id>,
     message_id: Option<Id>,
     sequence_id: Option<Id>,
+    #[schemars(with = "Email")]
     email: Option<String>,
 }
 
@@ -49,7 +53,7 @@ pub enum About {
     Sequence(Uuid),
 }
 
-impl Query {
+impl ExplainQuery {
     fn validate(self) -> Result<(About, Address), ApiError> {
         let mut faults = Faults::default();
         let abouts = [
@@ -68,13 +72,46 @@ impl Query {
     }
 }
 
-async fn explain(act: &mut Act, query: Query) -> Result<Reply, ApiError> {
-    let (about, address) = query.validate()?;
-    let (tenant, quota) = (act.tenant, act.ingress.settings.quota);
-    Reply::untyped_ok(&Asker { db: act.db(), tenant, quota }.explain(about, &address).await?)
+/// Why a contact is mailed or not.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explanation {
+    about: ExplainedMail,
+    email: String,
+    contact_id: Option<Uuid>,
+    /// What would happen now: the first gate that stops, or else waits.
+    #[serde(rename = "verdict")]
+    decision: Decision,
+    #[schemars(extend("enum" = GATES))]
+    decided_by: Option<&'static str>,
+    /// Of an A/B test; null in the remainder.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: Option<String>,
+    gates: Vec<Gate>,
+    /// The send, if there is one. Its outcome is from before, and counts before what the gates decide now.
+    send: Option<SendRecord>,
 }
 
-/// Who asks: the API for its caller, the command line for an operator.
+/// The campaign, one-off message or sequence that is asked about.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ExplainedMail {
+    #[schemars(extend("enum" = ["campaign", "message", "sequence"]))]
+    kind: &'static str,
+    id: Uuid,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ExplainAnswer {
+    explanation: Explanation,
+}
+
+async fn explain(act: &mut Act, query: ExplainQuery) -> Result<Reply, ApiError> {
+    let (about, address) = query.validate()?;
+    let (tenant, quota) = (act.tenant, act.ingress.settings.quota);
+    let explanation = Asker { db: act.db(), tenant, quota }.explain(about, &address).await?;
+    Reply::ok(&ExplainAnswer { explanation })
+}
+
+/// Explains for the API's caller, or for an operator of the command line.
 #[derive(Debug)]
 pub struct Asker<'a> {
     /// Sees the tenant, at least.
@@ -90,7 +127,7 @@ impl Asker<'_> {
     ///
     /// # Errors
     /// 404 for what is not the tenant's.
-    pub async fn explain(&mut self, about: About, address: &Address) -> Result<Value, ApiError> {
+    pub async fn explain(&mut self, about: About, address: &Address) -> Result<Explanation, ApiError> {
         match about {
             About::Campaign(id) => campaign(self, id, address).await,
             About::Message(id) => message(self, id, address).await,
@@ -107,7 +144,7 @@ impl Asker<'_> {
     }
 }
 
-async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Value, ApiError> {
+async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = asker.tenant;
     let row = campaigns::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
@@ -148,12 +185,11 @@ async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         }
         _ => None,
     };
-    let mut answer = answer("campaign", id, address, contact.map(|contact| contact.id), gates);
-    answer["explanation"]["variant"] = json!(variant);
-    finish(asker, answer, send).await
+    let explanation = Explanation::new("campaign", id, address, contact.map(|contact| contact.id), gates);
+    with_send(asker, Explanation { variant, ..explanation }, send).await
 }
 
-async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Value, ApiError> {
+async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = asker.tenant;
     let message = store::message(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
     let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
@@ -175,11 +211,11 @@ async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<V
     let (from, domain) = sender(asker, message.sender_id, MessageKind::OneOff).await?;
     gates.extend(from);
     gates.push(pace(asker, &domain, address, send.as_ref()).await?);
-    finish(asker, answer("message", id, address, contact.map(|contact| contact.id), gates), send).await
+    with_send(asker, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
 /// The newest enrollment decides; what is shown as the send is its newest mail.
-async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Value, ApiError> {
+async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = asker.tenant;
     let row = sequences::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
     let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
@@ -211,10 +247,10 @@ async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<
         gates.push(pace(asker, &domain, address, send.as_ref()).await?);
     }
     gates.push(gates::sequence(&row));
-    finish(asker, answer("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
+    with_send(asker, Explanation::new("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
 }
 
-/// Whether somebody is in the audience of a campaign that was not looked up yet.
+/// Whether a contact is in the audience of a campaign that was not looked up yet.
 async fn is_member(asker: &mut Asker<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
     let tenant = asker.tenant;
     let selector =
@@ -266,42 +302,26 @@ async fn pace(
     Ok(gates::pace(send, is_slowed))
 }
 
-fn answer(kind: &str, id: Uuid, address: &Address, contact: Option<Uuid>, gates: Vec<Gate>) -> Value {
-    let first = |verdict| gates.iter().find(|gate| gate.verdict == verdict).map(|gate| gate.gate);
-    let stopped = first(Verdict::Stop);
-    let waits = first(Verdict::Wait);
-    let verdict = match (stopped, waits) {
-        (Some(_), _) => Verdict::Stop,
-        (None, Some(_)) => Verdict::Wait,
-        (None, None) => Verdict::Pass,
-    };
-    json!({
-        "ok": true,
-        "explanation": {
-            "about": {"kind": kind, "id": id},
-            "email": address.as_str(),
-            "contact_id": contact,
-            "verdict": verdict,
-            "decided_by": stopped.or(waits),
-            "variant": null,
-            "gates": gates,
-        },
-    })
+impl Explanation {
+    fn new(kind: &'static str, id: Uuid, address: &Address, contact_id: Option<Uuid>, gates: Vec<Gate>) -> Self {
+        let first = |decision| gates.iter().find(|gate| gate.decision == decision).map(|gate| gate.gate);
+        let (decision, decided_by) = match (first(Decision::Stop), first(Decision::Wait)) {
+            (Some(gate), _) => (Decision::Stop, Some(gate)),
+            (None, Some(gate)) => (Decision::Wait, Some(gate)),
+            (None, None) => (Decision::Pass, None),
+        };
+        let (about, email) = (ExplainedMail { kind, id }, address.as_str().to_owned());
+        Self { about, email, contact_id, decision, decided_by, variant: None, gates, send: None }
+    }
 }
 
-/// What became of it, where there is a send.
-async fn finish(
+/// Adds the send and its events, if there is one.
+async fn with_send(
     asker: &mut Asker<'_>,
-    mut answer: Value,
+    explanation: Explanation,
     send: Option<stored_sends::SendRow>,
-) -> Result<Value, ApiError> {
-    let tenant = asker.tenant;
-    answer["explanation"]["send"] = match send {
-        Some(send) => {
-            let events = stored_sends::events(&mut *asker.db, tenant, send.id).await?;
-            json!(sends::SendRecord::of(send, events))
-        }
-        None => Value::Null,
-    };
-    Ok(answer)
+) -> Result<Explanation, ApiError> {
+    let Some(send) = send else { return Ok(explanation) };
+    let events = stored_sends::events(&mut *asker.db, asker.tenant, send.id).await?;
+    Ok(Explanation { send: Some(SendRecord::of(send, events)), ..explanation })
 }
