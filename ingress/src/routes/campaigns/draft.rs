@@ -435,7 +435,7 @@ async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &Draft) -> R
         return Err(ApiError::not_found("list"));
     }
     if let Some(segment) = draft.segment_id {
-        segments::hold(db, tenant, segment).await?;
+        segments::lock_for_use(db, tenant, segment).await?;
     }
     if usize::try_from(found.tags).ok() != Some(draft.tag_ids.len()) {
         return Err(ApiError::not_found("tag"));

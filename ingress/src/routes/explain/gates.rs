@@ -85,7 +85,7 @@ fn stop_if(stops: bool) -> Decision {
     if stops { Decision::Stop } else { Decision::Pass }
 }
 
-/// Nobody has this address.
+/// No contact has this address.
 pub(super) fn no_contact() -> Gate {
     Gate::new("audience", Decision::Stop, "no_contact")
 }

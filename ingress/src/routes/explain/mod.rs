@@ -123,7 +123,7 @@ pub struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Every gate in order with its verdict now, and what became of the send, if there is one.
+    /// Every gate in order with its decision now, and the outcome of the send, if there is one.
     ///
     /// # Errors
     /// 404 for what is not the tenant's.
@@ -135,7 +135,7 @@ impl Asker<'_> {
         }
     }
 
-    /// What became of one send.
+    /// The outcome of one send.
     ///
     /// # Errors
     /// 404 for what is not the tenant's.

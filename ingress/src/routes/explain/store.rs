@@ -95,7 +95,7 @@ pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// Whether mail from this domain to this receiver is held to a pace, as processes have told within the hour.
+/// Whether mail from this domain to this receiver is paced, as processes have reported within the hour.
 pub(super) async fn is_slowed(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -48,7 +48,7 @@ use crate::{
     server,
 };
 
-/// Events stored within this time are one notification: whoever hears takes all there is.
+/// Events stored within this time are one notification: its subscriber reads all there are.
 const GATHER: Duration = Duration::from_millis(10);
 /// Requests checked and stored at once in each process: they share the pool with the API.
 const AT_ONCE: usize = 8;

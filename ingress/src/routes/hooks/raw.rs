@@ -1,6 +1,6 @@
 //! A request's body: its beginning, and what all of it hashes to.
 //!
-//! Mail that a provider took in comes with its attachments, and nobody here needs them: what it answers stands in its header. So such
+//! Mail that a provider took in comes with its attachments, and they are not needed: its header names the message it answers. So such
 //! a body may be long, and only its first megabyte is ever held.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Raw events into the ledger, before anybody is told that they came.
+//! Raw events into the ledger, before they are announced.
 
 use runtime::db::begin_for_tenant;
 use serde_json::json;

@@ -34,7 +34,7 @@ pub struct Facts {
     pub owed: Option<Vec<Owed>>,
     /// Receivers that slow us down.
     pub pacing: Option<Pacing>,
-    /// What operators hold back.
+    /// What operators have paused.
     pub pauses: Option<Pauses>,
     /// Sending domains.
     pub domains: Option<Domains>,
@@ -128,7 +128,7 @@ pub struct Backlog {
     pub bulk_waiting: i64,
 }
 
-/// What operators hold back.
+/// What operators have paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pauses {
     /// Stages that start nothing.
@@ -165,7 +165,7 @@ pub struct Webhooks {
     pub due: i64,
     /// How long the most overdue one waits.
     pub oldest: Option<f64>,
-    /// The age of the oldest fact that is not told yet.
+    /// The age of the oldest event that has no deliveries yet.
     pub untold: Option<f64>,
     /// Attempts that were answered 2xx.
     pub delivered: i64,

@@ -38,7 +38,7 @@ const ENOUGH_SENDS: i64 = 20;
 const FAILED_WARN_PERCENT: i64 = 10;
 const FAILED_CRIT_PERCENT: i64 = 50;
 const UNKNOWN_WARN_PERCENT: i64 = 1;
-/// Signals may wait a while: nobody's mail depends on them.
+/// Signals may wait a while: no mail depends on them.
 const SIGNALS_WARN_SECONDS: i64 = 300;
 /// Products may hear a little late: their mail does not depend on it.
 const WEBHOOKS_WARN_SECONDS: f64 = 300.0;

@@ -16,7 +16,7 @@ use self::{
     rule::{SegmentRule, limits},
     store::Segment,
 };
-pub(crate) use store::hold;
+pub(crate) use store::lock_for_use;
 
 use crate::{
     act::{

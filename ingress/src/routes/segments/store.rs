@@ -66,7 +66,7 @@ pub(super) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result
 }
 
 /// 404 unless there is one; it is not deleted before this transaction ends.
-pub(crate) async fn hold(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
+pub(crate) async fn lock_for_use(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
     sqlx::query_scalar!(
         "select id from segments where tenant_id = $1 and id = $2 and deleted_at is null for share",
         tenant,

@@ -44,7 +44,7 @@ pub(crate) struct Merged {
     pub(crate) contact: Contact,
 }
 
-/// These contacts, by their ids; those who were erased are nobody any more.
+/// These contacts, by their ids; without the erased ones.
 pub(crate) async fn contacts(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<Merged>> {
     let rows = sqlx::query!(
         r#"select id, status = 'active' as "is_active!", address, first_name, last_name, title, phone, company, timezone, locale,

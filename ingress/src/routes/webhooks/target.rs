@@ -17,8 +17,8 @@ pub(super) struct Wanted<'a> {
 impl Faults {
     /// An address that deliveries may go to, in its canonical form. Where a name leads is judged at each dial.
     pub(super) fn target(&mut self, path: &str, text: &str, rules: &TargetRules) -> Option<String> {
-        // A parser of URLs passes over white space and line breaks; whoever wrote them meant something else.
-        if text.chars().any(|letter| letter.is_whitespace() || letter.is_control()) {
+        // A parser of URLs passes over white space and line breaks, which a caller does not mean.
+        if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             self.add(path, "invalid", "must not contain white space or control characters");
             return None;
         }
