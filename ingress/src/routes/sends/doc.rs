@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{SendAnswer, SendRecord, source::CapturedSource};
-use crate::openapi::{AT, Doc, ID, schema::Schema, types};
+use super::{SendAnswer, source::CapturedSource};
+use crate::openapi::{AT, Doc, ID};
 
 /// An example of a send in a list.
 pub(crate) fn summary_example() -> Value {
@@ -20,11 +20,6 @@ pub(crate) fn summary_example() -> Value {
         },
         "created_at": AT,
     })
-}
-
-/// A send with all there is to know of it.
-pub(crate) fn send() -> Schema {
-    types::part::<SendRecord>()
 }
 
 pub(super) fn show() -> Doc {
