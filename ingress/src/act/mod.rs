@@ -205,30 +205,6 @@ impl Reply {
         Ok(Self { status, body, later: None, has_secret: false })
     }
 
-    /// 200, as [`Reply::untyped`].
-    ///
-    /// # Errors
-    /// As [`Reply::untyped`].
-    pub fn untyped_ok(body: &impl Serialize) -> Result<Self, ApiError> {
-        Self::untyped(StatusCode::OK, body)
-    }
-
-    /// 201, as [`Reply::untyped`].
-    ///
-    /// # Errors
-    /// As [`Reply::untyped`].
-    pub fn untyped_created(body: &impl Serialize) -> Result<Self, ApiError> {
-        Self::untyped(StatusCode::CREATED, body)
-    }
-
-    /// 202, as [`Reply::untyped`].
-    ///
-    /// # Errors
-    /// As [`Reply::untyped`].
-    pub fn untyped_accepted(body: &impl Serialize) -> Result<Self, ApiError> {
-        Self::untyped(StatusCode::ACCEPTED, body)
-    }
-
     /// "Committed; now wait": what is answered is the outcome of `reference`. For routes made with [`write_and_wait`].
     #[must_use]
     pub fn later(reference: Uuid) -> Self {

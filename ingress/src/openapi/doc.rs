@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde_json::Value;
 
 use super::{
-    schema::{Field, Schema, integer, optional, text},
+    schema::{Field, Schema},
     types,
 };
 
@@ -66,24 +66,9 @@ impl Doc {
 
     /// Query parameters: the fields of the type that reads them, without the tenant's.
     #[must_use]
-    pub fn query<T: JsonSchema>(self) -> Self {
-        self.query_fields(types::query::<T>())
-    }
-
-    /// Query parameters, without the tenant's.
-    #[must_use]
-    pub fn query_fields(mut self, fields: impl IntoIterator<Item = Field>) -> Self {
-        self.query.extend(fields);
+    pub fn query<T: JsonSchema>(mut self) -> Self {
+        self.query.extend(types::query::<T>());
         self
-    }
-
-    /// The query parameters of lists: `limit` and `cursor`.
-    #[must_use]
-    pub fn paged(self) -> Self {
-        self.query_fields([
-            optional("limit", integer(1, 200).default(50).about("How many to answer at most.")),
-            optional("cursor", text().about("`next_cursor` of the page before.")),
-        ])
     }
 
     /// Path parameters other than an id named `id`: the fields of a type.
@@ -95,14 +80,8 @@ impl Doc {
 
     /// The type that reads the body of a write, and an example, both without the tenant's fields.
     #[must_use]
-    pub fn body<T: JsonSchema>(self, example: Value) -> Self {
-        self.body_schema(types::body::<T>(), example)
-    }
-
-    /// The body of a write, without the tenant's fields, and an example of it.
-    #[must_use]
-    pub fn body_schema(mut self, schema: Schema, example: Value) -> Self {
-        self.body = Some(Body { schema, example });
+    pub fn body<T: JsonSchema>(mut self, example: Value) -> Self {
+        self.body = Some(Body { schema: types::body::<T>(), example });
         self
     }
 
@@ -113,18 +92,16 @@ impl Doc {
         if example.get("ok").is_none() {
             example["ok"] = true.into();
         }
-        self.answer_schema(status, description, types::answer::<T>(), example)
+        self.json_answer(status, description, types::answer::<T>(), example)
     }
 
     /// An answer in JSON that does not have this API's form: the type and the example are all of it.
     #[must_use]
     pub fn plain_answer<T: JsonSchema>(self, status: u16, description: &'static str, example: Value) -> Self {
-        self.answer_schema(status, description, types::part::<T>(), example)
+        self.json_answer(status, description, types::part::<T>(), example)
     }
 
-    /// An answer in JSON that is not an error, with an example.
-    #[must_use]
-    pub fn answer_schema(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
+    fn json_answer(mut self, status: u16, description: &'static str, schema: Schema, example: Value) -> Self {
         self.answers.push(Answer {
             status,
             description,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{
     VERSION,
     doc::{Answer, Content, Doc},
-    schema::{Field, Schema, id, nullable, optional, required, text_max},
+    schema::{Field, Schema},
     tags,
 };
 use crate::act::{Access, Operation, Verb};
@@ -271,14 +271,26 @@ fn security_schemes() -> Value {
 
 /// The fields that name the tenant: in a body, and in a query, where nothing is null.
 fn tenant_fields(verb: Verb) -> [Field; 2] {
-    let product = text_max(255).with("minLength", 1).with("pattern", r"^[^\u0000-\u001f\u007f-\u009f]+$");
-    let product = product.about("The caller's own id for the tenant.");
-    let engine = id().about("The engine's id for it: only a check against impersonation.");
-    if !verb.is_write() {
-        return [required("product_tenant_id", product), optional("engine_tenant_id", engine)];
+    let is_body = verb.is_write();
+    let field = |name: &str, component: &str, required: bool, schema: Value| {
+        let schema = Schema::raw(schema);
+        Field { name: name.to_owned(), schema: if is_body { schema.named(component) } else { schema }, required }
+    };
+    let product = json!({
+        "type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
+        "description": "The caller's own id for the tenant.",
+    });
+    let mut engine = json!({
+        "type": "string", "format": "uuid",
+        "description": "The engine's id for it: only a check against impersonation.",
+    });
+    if is_body {
+        engine["type"] = json!(["string", "null"]);
     }
-    let engine = nullable("engine_tenant_id", engine).schema.named("EngineTenantId");
-    [required("product_tenant_id", product.named("ProductTenantId")), optional("engine_tenant_id", engine)]
+    [
+        field("product_tenant_id", "ProductTenantId", true, product),
+        field("engine_tenant_id", "EngineTenantId", false, engine),
+    ]
 }
 
 /// One operation, being written down.
@@ -332,7 +344,8 @@ impl Written<'_> {
         let mut parameters = Vec::new();
         for name in self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
             let own = self.doc.path.iter().find(|field| field.name == name).map(|field| field.schema.clone());
-            let schema = components.schema(&own.unwrap_or_else(id));
+            let schema =
+                components.schema(&own.unwrap_or_else(|| Schema::raw(json!({"type": "string", "format": "uuid"}))));
             let parameter = json!({"name": name, "in": "path", "required": true, "schema": schema});
             parameters.push(components.parameter(parameter));
         }
@@ -360,7 +373,11 @@ impl Written<'_> {
         }
         let (mut schema, mut example) = match &self.doc.body {
             Some(body) => (body.schema.clone(), body.example.clone()),
-            None => (super::schema::object([]), json!({})),
+            None => {
+                let nothing =
+                    json!({"type": "object", "additionalProperties": false, "properties": {}, "required": []});
+                (Schema::raw(nothing), json!({}))
+            }
         };
         if in_tenant {
             schema.add_fields(&tenant_fields(self.operation.verb));

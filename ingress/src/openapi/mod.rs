@@ -24,7 +24,6 @@
 //!   `#[serde(default)]` may be left out. Limits come from the constants the checks use: `#[schemars(length(max = NOTE_MAX))]`,
 //!   `#[schemars(extend("enum" = STATUSES))]`, and `#[schemars(with = "Name<NAME_MAX>")]` with the kinds of text in `types`, which also
 //!   makes an `Option` that the handler requires a field that must be there.
-//! - The functions of [`schema`] describe what is not yet a type (`body_schema`, `answer_schema`, `query_fields`).
 //! - Say only what is the route's own: its parameters, body, answers with an example, and the codes its act refuses with
 //!   (`.refuses(404, &["field_not_found"])`). Credentials, `product_tenant_id`, `engine_tenant_id`, `Idempotency-Key`, headers and
 //!   the refusals of the road (400, 401, 403, 404 `tenant_not_found`, 408, 409, 413, 415, 422, 429, 500, 503) are added here.

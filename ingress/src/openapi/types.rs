@@ -4,7 +4,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use schemas::catalog::normalized;
 use serde_json::{Map, Value, json};
 
-use super::schema::{Field, Schema, only, required};
+use super::schema::{Field, Schema};
 
 /// What a body of this type may be.
 pub(crate) fn body<T: JsonSchema>() -> Schema {
@@ -15,7 +15,8 @@ pub(crate) fn body<T: JsonSchema>() -> Schema {
 pub(crate) fn answer<T: JsonSchema>() -> Schema {
     let mut schema = part::<T>();
     if schema.components().get(&*T::schema_name()).is_none_or(|named| named["properties"].get("ok").is_none()) {
-        schema.add_fields(&[required("ok", only(true))]);
+        let ok = Schema::raw(json!({"type": "boolean", "const": true}));
+        schema.add_fields(&[Field { name: "ok".to_owned(), schema: ok, required: true }]);
     }
     schema
 }
@@ -212,7 +213,7 @@ macro_rules! texts {
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                $schema.into_parts().0.try_into().unwrap_or_default()
+                $schema.try_into().unwrap_or_default()
             }
         }
     )+};
@@ -220,15 +221,21 @@ macro_rules! texts {
 
 texts! {
     /// A text of at most so many characters that is not blank.
-    Words<MAX> = super::schema::words(MAX),
+    Words<MAX> = json!({"type": "string", "minLength": 1, "maxLength": MAX, "pattern": r"\S"}),
     /// One line that is not blank.
-    Name<MAX> = super::schema::name(MAX),
+    Name<MAX> = json!({
+        "type": "string", "minLength": 1, "maxLength": MAX,
+        "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$",
+    }),
     /// One line, perhaps empty.
-    Line<MAX> = super::schema::line(MAX),
+    Line<MAX> = json!({"type": "string", "maxLength": MAX, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"}),
     /// A postal address: line breaks, but no other control characters.
-    PostalAddress = super::schema::postal_address(crate::routes::input::POSTAL_ADDRESS_MAX),
+    PostalAddress = json!({
+        "type": "string", "maxLength": crate::routes::input::POSTAL_ADDRESS_MAX,
+        "pattern": r"^[^\u0000-\u0009\u000b\u000c\u000e-\u001f\u007f-\u009f]*$",
+    }),
     /// An address of a mailbox.
-    Email = super::schema::email(),
+    Email = json!({"type": "string", "maxLength": schemas::address::ADDRESS_MAX_BYTES, "format": "email"}),
 }
 
 #[cfg(test)]
