@@ -441,7 +441,7 @@ async def operators(cluster):
     answer = await ask(operator, "$JS.API.STREAM.MSG.DELETE.MAIL_DEAD", {"seq": 1})
     check("an operator drops it", answer.get("success") is True)
     check("an operator replays to where it came from", await may_publish(operator, "mail.v1.rendered.bulk"))
-    check("an operator moves levers", await may_publish(operator, "mail.v1.control"))
+    check("an operator moves pause switches", await may_publish(operator, "mail.v1.control"))
     check("an operator does not play a product's events", not await may_publish(operator, "mail.v1.event.acme.production.email.sent"))
     await operator.close()
 

@@ -105,7 +105,7 @@ async fn what_a_provider_was_answered_200_for_is_a_fact_whoever_is_killed_meanwh
         listed.iter().all(|event| event["state"] == "handled").then_some(())
     })
     .await;
-    assert!(process::run(&["hook", "--json", "parked"], &env).is_empty());
+    assert!(process::run(&["hook", "--json", "pending"], &env).is_empty());
     process::run(&["recount", "--tenant", &tenant], &env);
     rig.books_balance().await;
 }

@@ -80,7 +80,7 @@ pub(super) fn accounts() -> String {
     text.push_str("            # engine_all: `postrider all`, or several stages in one process\n");
     text.push_str(&user(&variable("engine_all"), &rights::engine_all()));
     text.push_str(
-        "            # operators: `postrider streams`, `postrider dead`, the levers, the nats tool. People, with a seed each; revoke by\n\
+        "            # operators: `postrider streams`, `postrider dead`, the pause switches, the nats tool. People, with a seed each; revoke by\n\
          \x20           # leaving it out.\n",
     );
     text.push_str(&user(&variable("operator"), &rights::operator()));
