@@ -126,7 +126,7 @@ fn identifiers(line: &str) -> impl Iterator<Item = &str> {
 
 /// The name that a line of Rust defines: an item, a field or a variant.
 fn definition(line: &str) -> Option<&str> {
-    let mut words = line.trim_start().split_whitespace().map(|word| word.trim_end_matches(','));
+    let mut words = line.split_whitespace().map(|word| word.trim_end_matches(','));
     while let Some(word) = words.next() {
         match word {
             "struct" | "enum" | "trait" | "fn" | "const" | "mod" | "type" | "static" => {

@@ -82,7 +82,7 @@ mod tests {
     fn every_operation_belongs_to_a_section_of_the_document() {
         let known: Vec<&str> = GROUPS.iter().flat_map(|(_, sections)| *sections).map(|(name, _)| *name).collect();
         for operation in crate::openapi::operations() {
-            assert!(known.contains(&tag(&operation.path)), "{}", operation.path);
+            assert!(known.contains(&tag(operation.path)), "{}", operation.path);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Cargo runs them one after another. Here the tests of the whole pipeline, which wait more than they work, run beside all
 //! others. Of a program that passes only the result is printed, of one that fails everything. Arguments go to each program.
 
+#![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
+
 use std::{
     collections::VecDeque,
     ffi::OsString,

@@ -3,6 +3,8 @@
 //! Servers, mail sink and engine are processes of their own, tied to this one: they end with it, however it ends. The engine
 //! is the same program with the same settings as in production, and what an operator does by command is done by command here.
 
+#![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
+
 mod child;
 mod guide;
 
