@@ -91,10 +91,11 @@ async fn live(rig: &Rig) {
         (rig.sink.messages_to("reader@example.com").await.len() == 1).then_some(())
     })
     .await;
+    // An outcome is credited to what was sent before it.
+    receiver.wait_for_about("email.sent", "email", "reader@example.com", WITHIN).await;
     click(rig, "reader@example.com").await;
     let outcome = json!({"contact_email": "reader@example.com", "outcome_type": "premium", "premium_amount": 9.5, "source_event_id": "o-1"});
     rig.client.post("/v1/outcomes", outcome).await.expect(200);
-    receiver.wait_for("email.sent", WITHIN).await;
 
     // A provider that does not prove who it is, a message that cannot be read, a request that is none.
     let hook = format!("{}/hooks/postmark/{}", rig.base_url, Uuid::now_v7());
