@@ -179,8 +179,11 @@ async fn an_unsubscribe_link_works_longer_than_the_ledger_keeps_its_send() {
     let token =
         edge.ingress.tokens.seal(Purpose::Unsubscribe, mailed.ready.client.tenant, mailed.send, contact.as_bytes());
     sqlx::query("delete from sends").execute(&edge.pool).await.unwrap();
-    let left = mailed.ask(Method::POST, &format!("/u/{token}"), "List-Unsubscribe=One-Click").await;
-    assert_eq!((left.status.as_u16(), mailed.opted_out().await), (200, 1));
+    for _ in 0..2 {
+        let left = mailed.ask(Method::POST, &format!("/u/{token}"), "List-Unsubscribe=One-Click").await;
+        assert_eq!((left.status.as_u16(), mailed.opted_out().await), (200, 1));
+    }
+    assert_eq!(edge.count("select count(*) from notices where type = 'email.unsubscribed'").await, 1);
     // A token of before names its send alone.
     let path = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
     assert_eq!(mailed.ask(Method::POST, &path, "List-Unsubscribe=One-Click").await.status, 404);

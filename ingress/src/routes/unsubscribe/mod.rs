@@ -15,12 +15,13 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
+use chrono::Utc;
 use http::HeaderMap;
-use ledger::OptOut;
 use ledger::preferences::ConsentEvidence;
+use ledger::{OptOut, PastRecipient};
 use runtime::Counter;
 use schemas::{
-    SendId,
+    SendId, SignalKind,
     token::{Purpose, TokenClaims},
 };
 use sqlx::PgConnection;
@@ -115,7 +116,11 @@ async fn opt_out(
     let found = ledger::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
     // The ledger may not keep the send any more; the token names the contact.
     match (found, claims.contact()) {
-        (OptOut::UnknownSend, Some(contact)) => ledger::opt_out_contact(db, claims.tenant_id, contact).await,
+        (OptOut::UnknownSend, Some(contact)) => {
+            let left = SignalKind::Unsubscribed { method: method.to_owned() };
+            let recipient = PastRecipient::Contact(contact);
+            ledger::apply_to_past_recipient(db, claims.tenant_id, &recipient, &left, Utc::now()).await
+        }
         _ => Ok(found),
     }
 }

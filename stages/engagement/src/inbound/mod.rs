@@ -6,6 +6,7 @@
 //! event, and is set aside after some starts. The message on the bus only notifies; a sweep finds the same events.
 
 mod absorb;
+mod past_mail;
 mod pending;
 mod sweeps;
 
@@ -15,7 +16,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Stage, StageError};
 use runtime::{Counter, Publication, plans::PreparedPool};
-use schemas::{InboundAnnounced, SendId, Signal, SignalKind};
+use schemas::{Address, InboundAnnounced, SendId, Signal, SignalKind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -60,6 +61,8 @@ pub(crate) struct IncomingFact {
     pub at: DateTime<Utc>,
     /// The fact, with the send still open where it is not named; `None`: says only that the mail has left.
     pub signal: Option<Signal>,
+    /// The recipients, if the provider named them: for mail that the ledger does not keep any more.
+    pub recipients: Vec<Address>,
 }
 
 impl IncomingFact {
@@ -140,6 +143,7 @@ impl Inbound {
             return Ok(());
         }
         let items: Vec<IncomingFact> = read.iter().flat_map(|read| read.items.iter().cloned()).collect();
+        let items = past_mail::apply(&self.by_key, items).await?;
         let mut tx = self.by_key.begin().await?;
         let outcomes = absorb::absorb(&mut tx, &items, self.shard).await?;
         let waiting: Vec<PendingFact<'_>> = items.iter().zip(&outcomes.each).filter_map(PendingFact::of).collect();
@@ -268,6 +272,7 @@ fn item(event: &RawEvent, told: ProviderEvent) -> Option<IncomingFact> {
         message_id: told.message_id,
         at,
         signal,
+        recipients: told.recipients,
     })
 }
 

@@ -86,6 +86,7 @@ pub(crate) async fn add_pending_signals(
             message_id: None,
             at: signal.occurred_at,
             signal: Some(signal.clone()),
+            recipients: Vec::new(),
         })
         .collect();
     let waiting: Vec<PendingFact<'_>> = items.iter().map(|item| PendingFact { item, reason: UNKNOWN }).collect();

@@ -109,6 +109,7 @@ async fn due(db: &mut PgConnection) -> sqlx::Result<Vec<PendingRow>> {
                 message_id: row.provider_message_id,
                 at: row.occurred_at,
                 signal: row.signal.and_then(|signal| serde_json::from_value::<Signal>(signal).ok()),
+                recipients: Vec::new(),
             },
             reason: row.reason,
             pending_since: row.pending_since,

@@ -2,26 +2,28 @@
 
 use std::sync::Arc;
 
+use chrono::Utc;
+use ledger::PastRecipient;
 use runner::Deps;
 use runtime::{Counter, Reader};
-use schemas::{SendId, SignalKind, token::TokenKeys};
+use schemas::{SendId, token::TokenKeys};
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::reading;
 use feedback::report::{Arrival, ReportFinding};
-use ledger::facts;
 
 /// What a recipient address names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MailTarget {
     /// The return path of an existing send.
     Send { tenant_id: Uuid, send_id: Uuid },
-    /// The address of feedback loops: the mail itself must name its send, and prove it.
-    Feedback,
+    /// The address of feedback loops, or the return path of a send that the ledger does not keep any more: the mail itself must name
+    /// its send or contact, and prove it.
+    Unnamed(Arrival),
 }
 
-/// The subject of a report to the address of feedback loops.
+/// The subject of a report that names and proves it.
 enum Reported {
     /// An existing send.
     Send { tenant_id: Uuid, send_id: Uuid },
@@ -62,12 +64,15 @@ impl Store {
     /// What a recipient address names. The domain does not matter: the local part is signed.
     pub(super) async fn target(&self, address: &str) -> Result<MailTarget, StoreFault> {
         if self.feedback.as_deref().is_some_and(|feedback| address.eq_ignore_ascii_case(feedback)) {
-            return Ok(MailTarget::Feedback);
+            return Ok(MailTarget::Unnamed(Arrival::Feedback));
         }
         let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
         let send_id = self.tokens.returned_send(local).ok_or(StoreFault::Unknown("bad_address"))?;
-        let tenant_id = self.tenant_of(send_id).await?.ok_or(StoreFault::Unknown("unknown_send"))?;
-        Ok(MailTarget::Send { tenant_id, send_id })
+        match self.tenant_of(send_id).await? {
+            Some(tenant_id) => Ok(MailTarget::Send { tenant_id, send_id }),
+            None if self.is_dropped(send_id).await? => Ok(MailTarget::Unnamed(Arrival::ReturnPath)),
+            None => Err(StoreFault::Unknown("unknown_send")),
+        }
     }
 
     /// Commits a mail for each of its recipients. A repetition changes nothing.
@@ -76,8 +81,8 @@ impl Store {
         for target in targets {
             match target {
                 MailTarget::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Arrival::ReturnPath)),
-                MailTarget::Feedback => match self.reported(&mail).await? {
-                    Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, Arrival::Feedback)),
+                MailTarget::Unnamed(arrival) => match self.reported(&mail, *arrival).await? {
+                    Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, *arrival)),
                     Some(Reported::Contact { tenant_id, contact_id, reading }) => {
                         self.apply_to_contact(tenant_id, contact_id, &reading).await.map_err(|error| away(&error))?;
                         Counter::InboundMailsTotal.add(1, [("outcome", reading.label())]);
@@ -113,9 +118,9 @@ impl Store {
         .map_err(|error| away(&error))
     }
 
-    /// The send or contact that a complaint report proves to be about.
-    async fn reported(&self, mail: &ReceivedMail) -> Result<Option<Reported>, StoreFault> {
-        let report = match reading::mail(&self.reader, &mail.head, Arrival::Feedback, mail.null_sender).await {
+    /// The send or contact that a report proves to be about.
+    async fn reported(&self, mail: &ReceivedMail, arrival: Arrival) -> Result<Option<Reported>, StoreFault> {
+        let report = match reading::mail(&self.reader, &mail.head, arrival, mail.null_sender).await {
             Ok(report) => report,
             // The sender tries again.
             Err(error) if error.is_transient() => return Err(StoreFault::Away),
@@ -134,17 +139,17 @@ impl Store {
 
     /// Applies a report to its contact, if the send is not kept any more; before the mail is accepted.
     async fn apply_to_contact(&self, tenant: Uuid, contact: Uuid, reading: &ReportFinding) -> sqlx::Result<()> {
+        let ReportFinding::Fact(kind) = reading else { return Ok(()) };
         let mut tx = self.pool.begin().await?;
-        match reading {
-            ReportFinding::Fact(SignalKind::Unsubscribed { .. }) => {
-                ledger::opt_out_contact(&mut tx, tenant, contact).await?;
-            }
-            ReportFinding::Fact(kind) if facts::is_complaint(kind) => {
-                ledger::complaint_of_contact(&mut tx, tenant, contact).await?;
-            }
-            ReportFinding::Fact(_) | ReportFinding::NoFact(_) => {}
-        }
+        ledger::apply_to_past_recipient(&mut tx, tenant, &PastRecipient::Contact(contact), kind, Utc::now()).await?;
         tx.commit().await
+    }
+
+    /// True if the ledger does not keep the month of a send any more.
+    async fn is_dropped(&self, send_id: Uuid) -> Result<bool, StoreFault> {
+        let dropped =
+            async { ledger::dropped_months(&mut *self.pool.acquire().await?, &[SendId(send_id).month()]).await };
+        dropped.await.map(|dropped| !dropped.is_empty()).map_err(|error| away(&error))
     }
 
     /// The tenant of a send, if the send exists.

@@ -570,3 +570,84 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
     );
     mailed.assert_books().await;
 }
+
+/// Drops all months of the ledger up to now, as the retention sweep does when they are old.
+pub(crate) async fn drop_months(rig: &Rig) {
+    let drop = "select drop_ledger_month((date_trunc('month', now()) + interval '1 month')::date)";
+    while sqlx::query_scalar::<_, Option<chrono::NaiveDate>>(drop).fetch_one(&rig.pool).await.unwrap().is_some() {}
+}
+
+/// A record of Postmark about a mail to this address.
+fn record(kind: &str, send: Uuid, address: &str, detail: &Value) -> Value {
+    let mut record = json!({
+        "RecordType": kind, "ID": send.as_u128() % 1_000_000_007, "MessageID": format!("pm-{send}"), "Email": address,
+        "Metadata": {"postrider-send": send}, "BouncedAt": Utc::now().to_rfc3339(), "ChangedAt": Utc::now().to_rfc3339(),
+    });
+    record.as_object_mut().unwrap().extend(detail.as_object().unwrap().clone());
+    record
+}
+
+fn unsubscribed(send: Uuid, address: &str) -> Value {
+    let detail = json!({"SuppressSending": true, "Origin": "Recipient", "SuppressionReason": "ManualSuppression"});
+    record("SubscriptionChange", send, address, &detail)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
+    let mailed = Mailed::new(6).await;
+    mailed.in_state("sent").await;
+    drop_months(&mailed.rig).await;
+    let address = |n: usize| mailed.people[n].address.clone();
+    // This recipient has opted in again since.
+    sqlx::query("update contacts set opted_in_at = now() + interval '1 minute' where address = $1")
+        .bind(address(4))
+        .execute(&mailed.rig.pool)
+        .await
+        .unwrap();
+    // A version 7 id of five years ago: that month was never in the ledger.
+    let five_years_ago = (Utc::now() - TimeDelta::days(1_800)).timestamp_millis();
+    let no_month = Uuid::from_u128(u128::try_from(five_years_ago).unwrap() << 80 | 7 << 76 | 2 << 62);
+    let bounced = |n: u16, details: &str| {
+        record("Bounce", mailed.send(n), &address(n.into()), &json!({"Type": "HardBounce", "Details": details}))
+    };
+    for raw in [
+        unsubscribed(mailed.send(0), &address(0).to_ascii_uppercase()),
+        record("SpamComplaint", mailed.send(1), &address(1), &json!({})),
+        bounced(2, GONE),
+        bounced(3, FULL),
+        unsubscribed(mailed.send(4), &address(4)),
+        // Not the engine's mail, or none that it has forgotten.
+        unsubscribed(no_month, &address(5)),
+        record("SpamComplaint", Uuid::new_v4(), &address(5), &json!({})),
+        // The contact is gone.
+        record("SpamComplaint", SendId::of(mailed.batch, 9).0, "gone@example.org", &json!({})),
+    ] {
+        mailed.told(&raw).await;
+        mailed.told(&raw).await;
+    }
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let mut suppressed: Vec<(String, String)> =
+        sqlx::query_as("select address, reason || ' ' || scope || ' ' || source from suppressions")
+            .fetch_all(&mailed.rig.pool)
+            .await
+            .unwrap();
+    suppressed.sort();
+    let mut expected = [
+        (address(0), "unsubscribe marketing recipient".to_owned()),
+        (address(1), "complaint all recipient".to_owned()),
+        (address(2), "hard_bounce all provider".to_owned()),
+        ("gone@example.org".to_owned(), "complaint all recipient".to_owned()),
+    ];
+    expected.sort();
+    assert_eq!(suppressed, expected);
+    let left: Vec<String> = sqlx::query_scalar("select address from contacts where marketing_status = 'unsubscribed'")
+        .fetch_all(&mailed.rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(left, [address(0)]);
+    let notices = "select count(*) from notices where type = 'email.unsubscribed' and contact_id is not null
+        and data = '{\"unsubscribe\": {\"method\": \"provider\", \"scope\": \"marketing\"}}'";
+    assert_eq!(mailed.number(notices).await, 1, "products are told once");
+    assert_eq!(mailed.number("select count(*) from notices").await, 1);
+}

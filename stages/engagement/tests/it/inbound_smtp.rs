@@ -388,6 +388,41 @@ async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
     assert_eq!(left, expected, "before it is answered, once, and not for a link that names nobody");
 }
 
+/// A bounce that carries the header of the mail it is about.
+fn bounce_of(header: &str) -> String {
+    let carried = format!("--b\r\nContent-Type: text/rfc822-headers\r\n\r\n{header}\r\n\r\n--b--\r\n");
+    bounce("5.1.1", "550 5.1.1 user unknown").replace("--b--\r\n", &carried)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_return_path_of_a_dropped_month_needs_proof_in_the_mail() {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, 2).await;
+    let (contact, address): (Uuid, String) = sqlx::query_as(
+        "select c.id, c.address from sends s join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id order by s.id limit 1",
+    )
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap();
+    crate::inbound::drop_months(&rig).await;
+    let mut client = Client::connect(start(&rig, &[]).await).await;
+    let of = |tokens: &TokenKeys| {
+        let token = tokens.seal(Purpose::Unsubscribe, tenant.id, SendId::of(batch, 0).0, contact.as_bytes());
+        bounce_of(&format!("List-Unsubscribe: <https://link.acme.example/u/{token}>"))
+    };
+    // Who writes a report may name anybody in it.
+    let claimed = bounce("5.1.1", "550 5.1.1 user unknown").replace("a@example.org", &address);
+    for mail in [&claimed, &of(&TokenKeys::derive(&[[8; 32]]))] {
+        assert!(client.hand_over("", &path(SendId::of(batch, 1)), mail).await.starts_with("250 "));
+    }
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+    assert!(client.hand_over("", &path(SendId::of(batch, 0)), &of(&tokens())).await.starts_with("250 "));
+    let suppressed: Vec<(String, String)> =
+        sqlx::query_as("select address, reason from suppressions").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(suppressed, [(address, "hard_bounce".to_owned())], "before it is answered");
+    assert_eq!(rig.number("select count(*) from inbound_mails").await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_gives_a_mail_back_had_it() {
     let rig = Rig::new().await;

@@ -19,6 +19,7 @@ pub mod machine;
 mod opt_out;
 pub mod outbox;
 pub mod outcomes;
+mod past_mail;
 pub mod preferences;
 pub mod quota;
 pub mod render_failures;
@@ -34,4 +35,5 @@ pub mod variants;
 pub mod warmup;
 pub mod withhold;
 
-pub use opt_out::{OptOut, complaint_of_contact, opt_out, opt_out_contact};
+pub use opt_out::{OptOut, opt_out};
+pub use past_mail::{PastRecipient, apply_to_past_recipient, dropped_months, suppresses};

@@ -1,4 +1,4 @@
-//! Opt-outs and complaints of recipients, also about mail so old that only the contact is known.
+//! Opt-outs of recipients by the links of their mail.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ pub async fn opt_out(
     let Some(recipient) = lock_recipient(&mut *db, tenant, contact_id).await? else {
         return Ok(OptOut::UnknownSend);
     };
-    let outcome = leave(&mut *db, tenant, contact_id, &recipient, Some(send_id)).await?;
+    let outcome = leave(&mut *db, tenant, &recipient, Some(send_id)).await?;
     // One fact for repeated requests; a new one if the recipient has opted in again meanwhile.
     let since = recipient.opted_in_at.map_or(0, |at| at.timestamp_micros());
     let fact = Signal {
@@ -72,43 +72,26 @@ pub async fn opt_out(
     Ok(outcome)
 }
 
-/// Opts a contact out of marketing whose mail is so old that the ledger does not keep its month any more: there is no send for
-/// a fact. Harmless to repeat. Takes effect when the caller commits.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn opt_out_contact(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<OptOut> {
-    match lock_recipient(&mut *db, tenant, contact).await? {
-        Some(recipient) if !recipient.is_erased => leave(db, tenant, contact, &recipient, None).await,
-        _ => Ok(OptOut::UnknownSend),
-    }
-}
-
-/// Suppresses a contact entirely that has reported a mail as spam whose month the ledger does not keep any more. Harmless to repeat. Takes
-/// effect when the caller commits.
-///
-/// # Errors
-/// When Postgres is away.
-pub async fn complaint_of_contact(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
-    let recipient = lock_recipient(&mut *db, tenant, contact).await?;
-    let Some(recipient) = recipient.filter(|recipient| !recipient.is_erased) else { return Ok(()) };
-    let new = NewSuppression::new(tenant, recipient.address, SuppressionReason::Complaint, "recipient");
-    suppressions::suppress(db, vec![new]).await.map(drop)
-}
-
-struct Recipient {
-    address: String,
-    opted_in_at: Option<DateTime<Utc>>,
-    is_erased: bool,
+/// A contact whose row is locked.
+pub(crate) struct LockedContact {
+    pub(crate) id: Uuid,
+    pub(crate) address: String,
+    /// When the recipient last opted in.
+    pub(crate) opted_in_at: Option<DateTime<Utc>>,
+    pub(crate) is_erased: bool,
     /// True if the recipient has opted out before, for good.
     has_left: bool,
 }
 
 /// Locks a contact, as a fence and every writer of suppressions do.
-async fn lock_recipient(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Option<Recipient>> {
+pub(crate) async fn lock_recipient(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<LockedContact>> {
     sqlx::query_as!(
-        Recipient,
-        r#"select c.address, c.opted_in_at, c.status = 'erased' as "is_erased!", exists (
+        LockedContact,
+        r#"select c.id, c.address, c.opted_in_at, c.status = 'erased' as "is_erased!", exists (
                select from suppressions s
                where s.tenant_id = c.tenant_id and s.address = c.address and s.reason = 'unsubscribe'
                  and s.source = 'recipient' and s.expires_at is null) as "has_left!"
@@ -122,18 +105,17 @@ async fn lock_recipient(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> s
 
 /// Opts the contact out, with a suppression that outlives it. An opt-out from another source, or one that expires, becomes the recipient's
 /// own: only the recipient can lift it.
-async fn leave(
+pub(crate) async fn leave(
     db: &mut PgConnection,
     tenant: Uuid,
-    contact: Uuid,
-    recipient: &Recipient,
+    recipient: &LockedContact,
     send_id: Option<Uuid>,
 ) -> sqlx::Result<OptOut> {
     let changed = sqlx::query!(
         "update contacts set marketing_status = 'unsubscribed', updated_at = now()
          where tenant_id = $1 and id = $2 and marketing_status <> 'unsubscribed'",
         tenant,
-        contact,
+        recipient.id,
     )
     .execute(&mut *db)
     .await?

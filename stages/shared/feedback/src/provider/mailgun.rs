@@ -31,7 +31,8 @@ pub(super) fn read(request: &Value) -> Result<ProviderEvent, Malformed> {
     let event = &request["event-data"];
     let kind = text(&event["event"]).ok_or(Malformed("no_type"))?;
     let id = text(&event["id"]).ok_or(Malformed("no_id"))?;
-    let named = MailRef::of(&event["user-variables"][SEND], text(&event["message"]["headers"]["message-id"]));
+    let named = MailRef::of(&event["user-variables"][SEND], text(&event["message"]["headers"]["message-id"]))
+        .to([&event["recipient"]]);
     let meaning = match kind {
         "accepted" => EventMeaning::Accepted,
         "delivered" => EventMeaning::Fact(SignalKind::Delivered),

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use runtime::{Budget, Limits, Spent};
-use schemas::{BounceClass, SignalKind};
+use schemas::{Address, BounceClass, SignalKind};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -40,6 +40,8 @@ const DIAGNOSTIC_MAX: usize = 500;
 const USER_AGENT_MAX: usize = 512;
 const URL_MAX: usize = 2_048;
 const ID_MAX: usize = 255;
+/// The most recipients of an event that are read. Mail of the engine has one.
+const RECIPIENTS_MAX: usize = 50;
 /// The rule's name if the provider did not try: the address is on its own suppression list.
 const SUPPRESSED: &str = "provider_suppressed";
 /// The rule's name if the provider accepted the mail and then refused to send it.
@@ -70,6 +72,8 @@ pub struct ProviderEvent {
     pub at: Option<DateTime<Utc>>,
     /// What the event means.
     pub meaning: EventMeaning,
+    /// The recipients the event names: for mail that the ledger does not keep any more.
+    pub recipients: Vec<Address>,
     /// The client's address, for opens and clicks.
     pub ip: Option<String>,
     /// The client's name.
@@ -146,6 +150,7 @@ pub fn read(provider: &str, raw: &[u8], budget: &Budget) -> Result<Vec<ProviderE
 struct MailRef {
     send_id: Option<Uuid>,
     message_id: Option<String>,
+    recipients: Vec<Address>,
 }
 
 impl MailRef {
@@ -156,7 +161,14 @@ impl MailRef {
             message_id: message_id
                 .map(|text| clean(text.trim_matches(['<', '>']), ID_MAX))
                 .filter(|text| !text.is_empty()),
+            recipients: Vec::new(),
         }
+    }
+
+    /// Adds the recipients. What is no address is left out.
+    fn to<'a>(self, addresses: impl IntoIterator<Item = &'a Value>) -> Self {
+        let parsed = addresses.into_iter().take(RECIPIENTS_MAX).filter_map(|address| address.as_str());
+        Self { recipients: parsed.filter_map(|address| Address::parse(address).ok()).collect(), ..self }
     }
 
     /// An event about this mail. `event` and the mail's id make it unique.
@@ -175,6 +187,7 @@ impl MailRef {
             message_id: self.message_id,
             at,
             meaning,
+            recipients: self.recipients,
             ip: None,
             user_agent: None,
         })

@@ -71,7 +71,7 @@ impl<'de> Visitor<'de> for RecordVisitor<'_> {
 pub(super) fn read(record: &Value) -> Result<ProviderEvent, Malformed> {
     let kind = text(&record["RecordType"]).ok_or(Malformed("no_type"))?;
     let id = text(&record["MessageID"]);
-    let named = MailRef::of(&record["Metadata"][SEND], id);
+    let named = MailRef::of(&record["Metadata"][SEND], id).to([&record["Email"], &record["Recipient"]]);
     let id = id.unwrap_or_default();
     match kind {
         "Delivery" => named.event(

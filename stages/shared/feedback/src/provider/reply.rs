@@ -52,7 +52,7 @@ impl InboundMail {
     fn answered_mail(&self) -> Option<MailRef> {
         let returned = self.recipients.iter().find_map(|address| returned_send(address));
         if let Some(send) = returned {
-            return Some(MailRef { send_id: Some(send), message_id: None });
+            return Some(MailRef { send_id: Some(send), ..MailRef::default() });
         }
         let ids = |name: &str| self.header(name).map(message_ids).unwrap_or_default();
         let referred = ids("References").into_iter().rev();
@@ -71,11 +71,11 @@ fn own_mail_ref(id: &str) -> Option<MailRef> {
     if let Ok(send) = schemas::parse_id(local)
         && send.get_version_num() == 7
     {
-        return Some(MailRef { send_id: Some(send), message_id: None });
+        return Some(MailRef { send_id: Some(send), ..MailRef::default() });
     }
     let domain = domain.to_ascii_lowercase();
     let is_a_providers = domain.ends_with("amazonses.com") || domain == "mtasv.net";
-    is_a_providers.then(|| MailRef { send_id: None, message_id: Some(clean(local, ID_MAX)) })
+    is_a_providers.then(|| MailRef { message_id: Some(clean(local, ID_MAX)), ..MailRef::default() })
 }
 
 /// The send of one of our return paths. Its tag is not checked here, see the module.

@@ -20,7 +20,7 @@ pub(super) fn read(event: &Value, budget: &Budget) -> Result<ProviderEvent, Malf
     if kind == "email.received" {
         return received(event, budget);
     }
-    let named = MailRef::of(tag(&data["tags"]), id);
+    let named = MailRef::of(tag(&data["tags"]), id).to(data["to"].as_array().into_iter().flatten());
     let at = &event["created_at"];
     let unique = format!("{kind} {} {}", id.unwrap_or_default(), text(at).unwrap_or_default());
     let meaning = match kind {

@@ -33,7 +33,7 @@ pub(super) fn read(events: &Value) -> Result<Vec<ProviderEvent>, Malformed> {
 
 fn read_event(event: &Value) -> Result<ProviderEvent, Malformed> {
     let kind = text(&event["event"]).ok_or(Malformed("no_type"))?;
-    let named = MailRef::of(&event[SEND], text(&event["sg_message_id"]).map(accepted_id));
+    let named = MailRef::of(&event[SEND], text(&event["sg_message_id"]).map(accepted_id)).to([&event["email"]]);
     let at = &event["timestamp"];
     let meaning = match kind {
         "processed" | "deferred" => EventMeaning::Accepted,

@@ -22,7 +22,7 @@ pub(super) fn read(envelope: &Value, budget: &Budget) -> Result<ProviderEvent, M
     let kind = text(&event["eventType"]).or_else(|| text(&event["notificationType"])).ok_or(Malformed("no_type"))?;
     let mail = &event["mail"];
     let id = text(&mail["messageId"]);
-    let named = MailRef::of(&mail["tags"][SEND][0], id);
+    let named = MailRef::of(&mail["tags"][SEND][0], id).to(recipients(&event));
     let id = id.unwrap_or_default();
     let part = |name: &str| &event[name];
     match kind {
@@ -59,6 +59,15 @@ pub(super) fn read(envelope: &Value, budget: &Budget) -> Result<ProviderEvent, M
             named.event(format!("subscription {id}"), at, unsubscribed())
         }
         _ => named.event(String::new(), None, EventMeaning::Ignored),
+    }
+}
+
+/// The recipients a bounce or complaint is about, or else those of the mail.
+fn recipients(event: &Value) -> Vec<&Value> {
+    let listed = [&event["bounce"]["bouncedRecipients"], &event["complaint"]["complainedRecipients"]];
+    match listed.into_iter().find_map(Value::as_array) {
+        Some(listed) => listed.iter().map(|recipient| &recipient["emailAddress"]).collect(),
+        None => event["mail"]["destination"].as_array().into_iter().flatten().collect(),
     }
 }
 

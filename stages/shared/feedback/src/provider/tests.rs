@@ -364,6 +364,32 @@ fn resend_events_are_parsed(#[case] event: Value, #[case] expected: &str) {
     assert!(provider_event.at.is_some());
 }
 
+#[rstest]
+#[case::ses_bounce("ses", ses(ses_bounce("Permanent", "General", "5.1.1", "")), "recipient@example.com")]
+#[case::ses_complaint(
+    "ses",
+    ses(ses_event("Complaint", "complaint", json!({"complainedRecipients": [{"emailAddress": "Left@Example.com"}]}))),
+    "left@example.com"
+)]
+#[case::ses_unsubscribe(
+    "ses",
+    ses(ses_event("Subscription", "subscription", json!({"newTopicPreferences": {"unsubscribeAll": true}}))),
+    "recipient@example.com"
+)]
+#[case::postmark("postmark", postmark_bounce("HardBounce", "gone"), "john@example.com")]
+#[case::postmark_subscription("postmark", postmark("SubscriptionChange", json!({})), "john@example.com")]
+#[case::sendgrid("sendgrid", json!([sendgrid("spamreport", json!({}))]), "example@test.com")]
+#[case::mailgun("mailgun", mailgun("unsubscribed", json!({})), "alice@example.com")]
+#[case::resend("resend", resend("email.complained", json!({})), "delivered@example.com")]
+fn an_event_names_its_recipient_for_every_provider(
+    #[case] provider: &str,
+    #[case] event: Value,
+    #[case] expected: &str,
+) {
+    let recipients = read_event(provider, &event).recipients;
+    assert!(!recipients.is_empty() && recipients.iter().all(|recipient| recipient.as_str() == expected));
+}
+
 #[test]
 fn the_hint_is_the_last_word_and_the_servers_the_first() {
     let class = |event: &Value| match read_event("ses", &ses(event.clone())).meaning {

@@ -92,8 +92,7 @@ pub(super) fn total(kind: &SignalKind) -> Option<&'static str> {
 }
 
 /// True for a report of spam. A `not-spam` report says that the message was moved back into the inbox (RFC 6430).
-#[must_use]
-pub fn is_complaint(kind: &SignalKind) -> bool {
+pub(super) fn is_complaint(kind: &SignalKind) -> bool {
     matches!(kind, SignalKind::Complained { feedback_type } if feedback_type != NOT_SPAM)
 }
 

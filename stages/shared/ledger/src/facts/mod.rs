@@ -14,7 +14,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::each::{Each, Fact};
-pub use self::{each::is_complaint, evidence::ProviderEvidence};
+pub use self::evidence::ProviderEvidence;
+pub(crate) use self::suppress::suppression_of;
 use crate::{
     hours::{BatchKey, Hours, hour_of, moves},
     machine::{self, Click},
