@@ -2,15 +2,13 @@
 //!
 //! **Invariant:** a 2xx means committed. What an act announces on the bus is a doorbell only; NATS may be away.
 
-pub mod act;
-pub mod asyncapi;
-pub mod auth;
+pub mod api;
 mod bus;
-mod connection;
-pub mod error;
+pub mod documents;
 mod inbox;
-pub mod openapi;
-pub mod routes;
+pub mod pipeline;
+pub mod public;
+mod routes;
 pub mod server;
 pub mod settings;
 
@@ -28,10 +26,10 @@ use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::routes::hooks::Hooks;
+use self::{pipeline::auth, public::hooks::Hooks};
 
-pub use error::{ApiError, FieldFault};
 pub use inbox::Inbox;
+pub use pipeline::error::{ApiError, FieldFault};
 pub use server::{Serving, serve};
 pub use settings::Settings;
 
@@ -70,7 +68,7 @@ pub enum StartError {
 }
 
 /// What the ingress has read by [`Reader`].
-pub const READER_JOBS: &[Job] = &[routes::messages::READER_JOB];
+pub const READER_JOBS: &[Job] = &[api::messages::READER_JOB];
 
 /// How long plans are kept. Making them for a second only costs a read a tenth more of Postgres' time; a month that was empty when a plan
 /// was made has few rows after so long.
@@ -131,7 +129,7 @@ impl Ingress {
             ..DnsSettings::default()
         })?;
         let connections = deps.pool.options().get_max_connections() as usize;
-        let settings_by_key = [("statement_timeout", act::READ_STATEMENT_MAX)];
+        let settings_by_key = [("statement_timeout", pipeline::READ_STATEMENT_MAX)];
         let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key, PLANS_KEPT);
         let tasks = TaskTracker::new();
         let admissions = Arc::new(auth::Admissions::start(by_key.priority("admission")));

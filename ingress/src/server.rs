@@ -21,11 +21,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use crate::{
-    Ingress, auth, bus,
-    connection::converse,
-    error::ApiError,
-    inbox,
-    routes::{domains, hooks},
+    Ingress,
+    api::domains,
+    bus, inbox,
+    pipeline::{auth, connection::converse, error::ApiError},
+    public::hooks,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use ledger::quota::QuotaDefaults;
 use runtime::OutboundSettings;
 
-use crate::routes::{
-    domains::{DomainTargets, recheck::Rechecks},
-    hooks::HookSettings,
+use crate::{
+    api::domains::{DomainTargets, recheck::Rechecks},
+    public::hooks::HookSettings,
 };
 
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.

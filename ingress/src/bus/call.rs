@@ -8,10 +8,11 @@ use schemas::Environment;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::{
-    act::{IdempotencyKey, Operation, Verb, json},
+use crate::pipeline::{
+    IdempotencyKey, Operation, Verb,
     auth::{Caller, Trusted},
     error::ApiError,
+    json,
 };
 
 /// Who published: the subject says, and the server's permissions make sure of it.

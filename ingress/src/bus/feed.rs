@@ -18,7 +18,7 @@ use schemas::subjects::stream;
 use serde::{Deserialize, Serialize};
 
 use super::call::Publisher;
-use crate::{act::json, error::ApiError};
+use crate::pipeline::{error::ApiError, json};
 
 /// The consumer if the caller names none.
 const DEFAULT: &str = "events";

@@ -30,10 +30,8 @@ use uuid::Uuid;
 use self::call::{Manner, Publisher};
 use crate::{
     Ingress,
-    act::{Access, Operation, Reply, TenantClaim, find_tenant, json},
-    asyncapi,
-    error::ApiError,
-    openapi,
+    documents::{asyncapi, openapi},
+    pipeline::{Access, Operation, Reply, TenantClaim, error::ApiError, find_tenant, json},
 };
 
 /// The service's name, for `nats micro info postrider`.

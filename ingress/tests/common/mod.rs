@@ -11,7 +11,7 @@ use clap::Parser;
 use devtools::servers::TestDatabase;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use ingress::{Deps, Ingress, Settings, auth::signature::SignedParts};
+use ingress::{Deps, Ingress, Settings, pipeline::auth::signature::SignedParts};
 use runner::Runner;
 use runtime::{Bus, CommitNotifier, Database, MasterKeys, Reader, Role, plans::PreparedPool};
 use schemas::Environment;

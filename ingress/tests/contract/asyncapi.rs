@@ -7,7 +7,7 @@ use std::{
     sync::LazyLock,
 };
 
-use ingress::asyncapi;
+use ingress::documents::asyncapi;
 use schemas::{DirectKind, EventType, catalog::Described};
 use serde_json::Value;
 

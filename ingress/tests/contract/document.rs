@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use ingress::{act::Access, openapi};
+use ingress::{documents::openapi, pipeline::Access};
 use serde_json::Value;
 
 use crate::common::contract::CONTRACT;

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use axum::body::Body;
 use http::{Method, Request};
 use ingress::{
-    act::{Access, Operation, Verb},
-    openapi,
+    documents::openapi,
+    pipeline::{Access, Operation, Verb},
 };
 use schemas::Environment;
 use serde_json::{Value, json};

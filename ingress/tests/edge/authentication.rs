@@ -239,14 +239,14 @@ async fn what_is_kept_for_a_while_is_swept_and_no_sooner() {
     let client = edge.client().await;
     client.get("/v1/contacts").await;
     client.post_once("k", "/v1/contacts", serde_json::json!({"email": "a@example.com"})).await;
-    ingress::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
+    ingress::pipeline::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
     assert_eq!(edge.count("select count(*) from nonces").await, 2);
     sqlx::query("update nonces set seen_at = now() - interval '16 minutes'").execute(&edge.pool).await.unwrap();
     sqlx::query("update idempotency_keys set created_at = now() - interval '25 hours'")
         .execute(&edge.pool)
         .await
         .unwrap();
-    ingress::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
+    ingress::pipeline::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
     assert_eq!(edge.count("select count(*) from nonces").await, 0);
     assert_eq!(edge.count("select count(*) from idempotency_keys").await, 0);
 }
@@ -274,7 +274,7 @@ async fn what_is_swept_goes_in_slices() {
         );
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&edge.pool).await.unwrap();
     }
-    ingress::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
+    ingress::pipeline::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
     for (table, _) in tables {
         let slices: Vec<i64> = sqlx::query_scalar("select rows from slices where name = $1 order by rows")
             .bind(table)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use ingress::act::IdempotencyKey;
+use ingress::pipeline::IdempotencyKey;
 use serde_json::json;
 use stage_rig::until;
 

@@ -1,4 +1,4 @@
-use ingress::routes::domains::recheck;
+use ingress::api::domains::recheck;
 use schemas::Environment;
 use serde_json::{Value, json};
 

@@ -18,12 +18,12 @@ pub struct AsyncapiArgs {
 /// Prints or writes it.
 pub fn run(args: &AsyncapiArgs) -> anyhow::Result<()> {
     let text = match &args.schema {
-        None => ingress::asyncapi::text(),
+        None => ingress::documents::asyncapi::text(),
         Some(name) => {
-            let message = ingress::asyncapi::messages().iter().find(|message| message.name == *name);
+            let message = ingress::documents::asyncapi::messages().iter().find(|message| message.name == *name);
             let message =
                 message.with_context(|| format!("there is no message {name}; `postrider asyncapi` lists them"))?;
-            schemas::catalog::printed(&ingress::asyncapi::standing(message))
+            schemas::catalog::printed(&ingress::documents::asyncapi::standing(message))
         }
     };
     match &args.output {

@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, bail};
 use ingress::{
     ApiError,
-    routes::explain::{About, Asker},
+    api::explain::{About, Asker},
 };
 use ledger::quota::QuotaDefaults;
 use schemas::Address;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ingress::routes::platform::{Report, Status};
+use ingress::api::platform::{Report, Status};
 use serde_json::{Value, json};
 
 use crate::{

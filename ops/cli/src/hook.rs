@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use ingress::routes::hooks::{HOOK_PURPOSE, fault};
+use ingress::public::hooks::{HOOK_PURPOSE, fault};
 use runtime::Vault;
 use serde_json::{Value, json};
 use sqlx::PgPool;

@@ -7,7 +7,7 @@ use schemas::{DirectKind, Lane};
 
 use crate::{
     bus::call::{self, Publisher},
-    error::ApiError,
+    pipeline::error::ApiError,
 };
 
 /// Where requests come in: product, environment and kind follow.

@@ -2,7 +2,7 @@
 
 use schemas::{DirectKind, Lane};
 
-use crate::{act::Operation, openapi};
+use crate::{documents::openapi, pipeline::Operation};
 
 /// Kinds that wait for each other: one durable consumer, shared by all ingress processes.
 pub(super) struct Sort {

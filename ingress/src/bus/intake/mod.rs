@@ -30,9 +30,8 @@ use super::{
 };
 use crate::{
     Ingress,
-    act::{IdempotencyKey, json},
-    error::ApiError,
-    routes::transactional::{self, many},
+    api::transactional::{self, many},
+    pipeline::{IdempotencyKey, error::ApiError, json},
 };
 
 /// The stage's name: in durables, dead letters and metrics.

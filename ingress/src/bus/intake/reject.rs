@@ -14,7 +14,10 @@ use schemas::{
 use uuid::Uuid;
 
 use super::{NAME, direct::Direct, letters::Letters};
-use crate::{act::is_product_tenant_id, error::ApiError, routes::transactional::many::Refused};
+use crate::{
+    api::transactional::many::Refused,
+    pipeline::{error::ApiError, is_product_tenant_id},
+};
 
 /// Longest piece of a publisher's text that is repeated to him.
 const ECHO_MAX_CHARS: usize = 255;

@@ -1,7 +1,7 @@
 //! Pauses campaigns as the API does, and notifies the owner.
 
 use anyhow::{Context, bail};
-use ingress::routes::campaigns::{self, HoldRefused};
+use ingress::api::campaigns::{self, HoldRefused};
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;

@@ -3,8 +3,8 @@
 use anyhow::{anyhow, bail};
 use ingress::{
     ApiError,
-    act::{Id, Patch},
-    routes::tenants::{self, ProfileChange},
+    api::tenants::{self, ProfileChange},
+    pipeline::{Id, Patch},
 };
 use serde_json::json;
 use sqlx::PgPool;

@@ -1,0 +1,127 @@
+//! `GET /v1/analytics/campaigns/{id}`: what became of one campaign, and of its A/B test.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{WinnerMetric, WinnerReason};
+use serde::Serialize;
+use serde_json::Number;
+use uuid::Uuid;
+
+use super::{
+    outcomes::{self, CreditedOutcomes, OUTCOMES_NOTE},
+    store::{self, Campaign},
+    totals::{DELIVERED_NOTE, DeliveredBasis, OPENS_NOTE, RATES_NOTE, Rates, Totals},
+};
+use crate::pipeline::{Act, NoParameters, Reply, error::ApiError, page::as_optional_time, types::counts};
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct CampaignAnalytics {
+    campaign_id: Uuid,
+    totals: Totals,
+    delivered_basis: Option<DeliveredBasis>,
+    rates: Rates,
+    outcomes: Vec<CreditedOutcomes>,
+    /// The premium of outcomes of type `premium`, as far as it is the campaign's.
+    revenue_amount: Number,
+    #[serde(flatten)]
+    ab_test: Option<AbTestReport>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AbTestReport {
+    variants: Vec<VariantReport>,
+    /// Null while undecided, or when no variant was better; `notes` says why.
+    winner: Option<AbTestWinner>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct VariantReport {
+    variant: String,
+    name: String,
+    #[serde(flatten)]
+    totals: Totals,
+    rates: Rates,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AbTestWinner {
+    variant: String,
+    name: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
+    decided_at: Option<DateTime<Utc>>,
+}
+
+pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let campaign = store::campaign(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let names = store::variant_names(act.db(), tenant, id).await?;
+    let by_variant = store::by_variant(act.db(), tenant, id).await?;
+    let totals = by_variant.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(totals));
+    let credited = store::campaign_outcomes(act.db(), tenant, id).await?;
+    let mut answer = CampaignAnalytics {
+        campaign_id: id,
+        totals,
+        delivered_basis: totals.delivered_basis(),
+        rates: Rates::from(&totals),
+        outcomes: outcomes::of_campaign(&credited),
+        revenue_amount: outcomes::campaign_revenue(&credited),
+        ab_test: None,
+        notes: notes(&campaign),
+    };
+    // "variants appear when an A/B test ran" (specification, Analytics): also of a split that nobody asked to decide.
+    if campaign.launched && !names.is_empty() {
+        let of = |variant: &str| {
+            by_variant
+                .iter()
+                .find(|(of, _)| of.as_deref() == Some(variant))
+                .map_or_else(Totals::default, |(_, totals)| *totals)
+        };
+        let variants = names.iter().map(|(variant, name)| {
+            let totals = of(variant);
+            VariantReport { variant: variant.clone(), name: name.clone(), totals, rates: Rates::from(&totals) }
+        });
+        answer.ab_test = Some(AbTestReport { variants: variants.collect(), winner: winner(&campaign, &names) });
+    }
+    Reply::ok(&answer)
+}
+
+/// "Winner by human click rate with a minimum sample, else `winner: null` and the reason in `notes`" (API.md §7). What the rest of the
+/// audience was sent then stands in the campaign.
+fn winner(campaign: &Campaign, names: &[(String, String)]) -> Option<AbTestWinner> {
+    let letter = campaign.winner.as_ref().filter(|_| campaign.winner_reason == Some(WinnerReason::HighestRate))?;
+    let name = names.iter().find(|(variant, _)| variant == letter).map(|(_, name)| name.clone());
+    Some(AbTestWinner { variant: letter.clone(), name, decided_at: campaign.decided_at })
+}
+
+fn notes(campaign: &Campaign) -> Vec<String> {
+    let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
+    if campaign.tested && campaign.launched {
+        notes.push(test_note(campaign));
+    }
+    notes
+}
+
+/// What came of the A/B test, in words.
+fn test_note(campaign: &Campaign) -> String {
+    let rate = match campaign.metric {
+        Some(WinnerMetric::OpenRate) => "opens by people per message sent",
+        _ => "clicks by people per message sent",
+    };
+    let letter = campaign.winner.as_deref().unwrap_or_default();
+    match campaign.winner_reason {
+        None => format!("The A/B test is not decided yet; it is by {rate}."),
+        Some(WinnerReason::HighestRate) => format!("The A/B test was decided by {rate}: variant {letter} had most."),
+        Some(WinnerReason::Tie) => format!(
+            "The A/B test has no winner: several variants had as many {rate}. The rest of the audience was sent variant {letter}, the \
+             first of them."
+        ),
+        Some(WinnerReason::TooLittleData) => format!(
+            "The A/B test has no winner: it needs {} messages sent of each variant and {} responses in all. It goes by {rate}. The rest \
+             of the audience was sent variant {letter}, the first.",
+            ledger::variants::SENT_MIN,
+            ledger::variants::RESPONSES_MIN
+        ),
+    }
+}

@@ -1,0 +1,221 @@
+//! The numbers every report is made of, and the rates that follow from them.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::pipeline::types::counts;
+
+/// What became of messages. Unique facts count a message once, however often it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "MessageTotals", transform = counts)]
+pub(super) struct Totals {
+    /// Every recipient who was meant to get one.
+    pub(super) total: i64,
+    /// Accepted by a receiving server or the relay.
+    pub(super) sent: i64,
+    /// Confirmed by the provider where it can, otherwise accepted by the receiving server; not bounced since. As
+    /// `email.delivered` events.
+    pub(super) delivered: i64,
+    /// Of these, those that a provider has confirmed.
+    pub(super) delivered_confirmed: i64,
+    /// Refused for good, not renderable, or out of time.
+    pub(super) failed: i64,
+    /// May have left; no answer came.
+    pub(super) unknown: i64,
+    /// Withheld on purpose, or cancelled.
+    pub(super) skipped: i64,
+    /// Refused because the mailbox does not exist.
+    pub(super) bounced: i64,
+    /// Reported as spam.
+    pub(super) complained: i64,
+    /// Unique, by people and machines.
+    pub(super) opened: i64,
+    /// Unique, by a person as far as can be told.
+    pub(super) opened_human: i64,
+    /// Unique, by people and machines.
+    pub(super) clicked: i64,
+    /// Unique, by a person as far as can be told.
+    pub(super) clicked_human: i64,
+    /// Unique.
+    pub(super) unsubscribed: i64,
+    /// Unique, answered by a person.
+    pub(super) replied: i64,
+}
+
+impl Totals {
+    /// Both together.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        Self {
+            total: self.total + other.total,
+            sent: self.sent + other.sent,
+            delivered: self.delivered + other.delivered,
+            delivered_confirmed: self.delivered_confirmed + other.delivered_confirmed,
+            failed: self.failed + other.failed,
+            unknown: self.unknown + other.unknown,
+            skipped: self.skipped + other.skipped,
+            bounced: self.bounced + other.bounced,
+            complained: self.complained + other.complained,
+            opened: self.opened + other.opened,
+            opened_human: self.opened_human + other.opened_human,
+            clicked: self.clicked + other.clicked,
+            clicked_human: self.clicked_human + other.clicked_human,
+            unsubscribed: self.unsubscribed + other.unsubscribed,
+            replied: self.replied + other.replied,
+        }
+    }
+
+    /// What `delivered` rests on; `None` while nothing was delivered.
+    pub(super) fn delivered_basis(&self) -> Option<DeliveredBasis> {
+        match (self.delivered - self.delivered_confirmed, self.delivered_confirmed) {
+            (..=0, ..=0) => None,
+            (..=0, _) => Some(DeliveredBasis::Confirmed),
+            (_, ..=0) => Some(DeliveredBasis::Accepted),
+            _ => Some(DeliveredBasis::Mixed),
+        }
+    }
+
+    /// Adds a total of an hour. `false`: the event is none of these.
+    pub(super) fn add(&mut self, event: &str, count: i64) -> bool {
+        let decided = matches!(event, "sent" | "failed" | "unknown" | "skipped");
+        let slot = match event {
+            "sent" => &mut self.sent,
+            "delivered" => &mut self.delivered,
+            "confirmed" => &mut self.delivered_confirmed,
+            "failed" => &mut self.failed,
+            "unknown" => &mut self.unknown,
+            "skipped" => &mut self.skipped,
+            "bounced" => &mut self.bounced,
+            "complained" => &mut self.complained,
+            "opened" => &mut self.opened,
+            "opened_human" => &mut self.opened_human,
+            "clicked" => &mut self.clicked,
+            "clicked_human" => &mut self.clicked_human,
+            "unsubscribed" => &mut self.unsubscribed,
+            "replied" => &mut self.replied,
+            _ => return false,
+        };
+        *slot += count;
+        if decided {
+            self.total += count;
+        }
+        true
+    }
+}
+
+/// What the number of delivered messages rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum DeliveredBasis {
+    /// Providers have confirmed all of them.
+    Confirmed,
+    /// Receiving servers have accepted all of them, and nobody confirms more than that.
+    Accepted,
+    /// Some are confirmed, some accepted.
+    Mixed,
+}
+
+/// Shares between 0 and 1; null where there is nothing to be a share of.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "MessageRates", transform = counts)]
+pub(super) struct Rates {
+    /// Delivered, of sent and failed.
+    pub(super) delivery_rate: Option<f64>,
+    /// Of sent and failed.
+    pub(super) bounce_rate: Option<f64>,
+    /// Of delivered, as all that follow.
+    pub(super) complaint_rate: Option<f64>,
+    pub(super) open_rate: Option<f64>,
+    pub(super) open_rate_human: Option<f64>,
+    pub(super) click_rate: Option<f64>,
+    pub(super) click_rate_human: Option<f64>,
+    pub(super) unsubscribe_rate: Option<f64>,
+    pub(super) reply_rate: Option<f64>,
+}
+
+impl From<&Totals> for Rates {
+    fn from(totals: &Totals) -> Self {
+        let handed = totals.sent + totals.failed;
+        let delivered = |count| share(count, totals.delivered);
+        Self {
+            delivery_rate: share(totals.delivered, handed),
+            bounce_rate: share(totals.bounced, handed),
+            complaint_rate: delivered(totals.complained),
+            open_rate: delivered(totals.opened),
+            open_rate_human: delivered(totals.opened_human),
+            click_rate: delivered(totals.clicked),
+            click_rate_human: delivered(totals.clicked_human),
+            unsubscribe_rate: delivered(totals.unsubscribed),
+            reply_rate: delivered(totals.replied),
+        }
+    }
+}
+
+/// To four places: more would claim to know more than there is.
+fn share(part: i64, whole: i64) -> Option<f64> {
+    (whole > 0).then(|| (part as f64 / whole as f64 * 10_000.0).round() / 10_000.0)
+}
+
+/// What the numbers mean, for every report.
+pub(super) const OPENS_NOTE: &str = "Opens are inflated by mail programs that fetch pictures by themselves; opened_human leaves \
+     out what is known to be a machine's, and with it most opens in Gmail and Apple Mail. Clicks are the reliable signal.";
+pub(super) const DELIVERED_NOTE: &str = "delivered counts messages as email.delivered events do: of an HTTP provider, those whose \
+     delivery it has confirmed; over SMTP, those that the receiving server or the relay accepted. A message that bounces later is \
+     taken off again. delivered_confirmed counts the confirmed ones, and delivered_basis says which kind there is.";
+pub(super) const UNTRACKED_NOTE: &str = "One-off messages carry no pixel and no tracked links: their opens and clicks are not \
+     counted.";
+pub(super) const RATES_NOTE: &str = "delivery_rate and bounce_rate are shares of the messages handed to a server (sent and \
+     failed); all other rates are shares of delivered.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_shares_of_what_they_say_and_null_of_nothing() {
+        let none = Rates::from(&Totals::default());
+        assert_eq!((none.delivery_rate, none.open_rate), (None, None));
+        let totals =
+            Totals { sent: 3, delivered: 3, failed: 1, bounced: 1, opened: 2, clicked_human: 1, ..Totals::default() };
+        let rates = Rates::from(&totals);
+        assert_eq!((rates.delivery_rate, rates.bounce_rate), (Some(0.75), Some(0.25)));
+        assert_eq!(
+            (rates.open_rate, rates.click_rate_human, rates.click_rate),
+            (Some(0.6667), Some(0.3333), Some(0.0))
+        );
+    }
+
+    #[test]
+    fn what_is_decided_is_the_total_and_what_is_sent_is_not_yet_delivered() {
+        let mut totals = Totals::default();
+        for (event, count) in
+            [("sent", 5), ("skipped", 2), ("failed", 1), ("opened", 4), ("delivered", 4), ("confirmed", 3)]
+        {
+            assert!(totals.add(event, count));
+        }
+        assert!(!totals.add("opened_total", 9));
+        let expected = Totals {
+            total: 8,
+            sent: 5,
+            delivered: 4,
+            delivered_confirmed: 3,
+            skipped: 2,
+            failed: 1,
+            opened: 4,
+            ..Totals::default()
+        };
+        assert_eq!(totals, expected);
+    }
+
+    #[rstest::rstest]
+    #[case(0, 0, None)]
+    #[case(4, 0, Some(DeliveredBasis::Accepted))]
+    #[case(4, 3, Some(DeliveredBasis::Mixed))]
+    #[case(4, 4, Some(DeliveredBasis::Confirmed))]
+    fn delivered_says_what_it_rests_on(
+        #[case] delivered: i64,
+        #[case] delivered_confirmed: i64,
+        #[case] expected: Option<DeliveredBasis>,
+    ) {
+        assert_eq!(Totals { delivered, delivered_confirmed, ..Totals::default() }.delivered_basis(), expected);
+    }
+}

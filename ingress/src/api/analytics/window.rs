@@ -1,0 +1,129 @@
+//! The time a report is about: full hours, shown in days of the tenant's time zone.
+
+use chrono::{DateTime, DurationRound, NaiveDate, TimeDelta, Utc};
+use chrono_tz::Tz;
+
+use crate::pipeline::{Faults, error::ApiError};
+
+/// Length of the window, where the caller does not say.
+const DEFAULT_DAYS: i64 = 30;
+/// The longest window.
+pub(super) const DAYS_MAX: i64 = 366;
+/// The earliest time that is taken for one.
+const FIRST_YEAR: i32 = 2000;
+
+/// From the start of an hour to the start of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) from: DateTime<Utc>,
+    pub(super) to: DateTime<Utc>,
+    pub(super) timezone: Tz,
+}
+
+impl Window {
+    /// From the query's `from` and `to`; totals stand by the hour, so `from` is taken back and `to` forward to a full one.
+    ///
+    /// # Errors
+    /// 400 for a time that is none, a window that ends before it begins, and one over [`DAYS_MAX`].
+    pub(super) fn new(
+        from: Option<&str>,
+        to: Option<&str>,
+        timezone: Tz,
+        now: DateTime<Utc>,
+    ) -> Result<Self, ApiError> {
+        let mut faults = Faults::default();
+        let to = moment("to", to, &mut faults).unwrap_or(now);
+        let from = moment("from", from, &mut faults).unwrap_or(to - TimeDelta::days(DEFAULT_DAYS));
+        faults.require(from < to, "from", "out_of_range", "must be before `to`");
+        faults.require(
+            to - from <= TimeDelta::days(DAYS_MAX),
+            "from",
+            "out_of_range",
+            "may be at most 366 days before `to`",
+        );
+        faults.finish()?;
+        let floor = |at: DateTime<Utc>| at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at);
+        let end = floor(to);
+        let to = if end < to { end + TimeDelta::hours(1) } else { end };
+        Ok(Self { from: floor(from), to, timezone })
+    }
+
+    /// The days of the window in its time zone, the first and last perhaps in part.
+    pub(super) fn days(&self) -> impl Iterator<Item = NaiveDate> {
+        let first = self.from.with_timezone(&self.timezone).date_naive();
+        let last = (self.to - TimeDelta::nanoseconds(1)).with_timezone(&self.timezone).date_naive();
+        first.iter_days().take_while(move |day| *day <= last)
+    }
+
+    /// Whether days of the time zone begin within an hour of UTC, which the totals cannot tell apart.
+    pub(super) fn splits_hours(&self) -> bool {
+        use chrono::{Offset, TimeZone};
+        let offset =
+            |at: DateTime<Utc>| self.timezone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc();
+        [self.from, self.to].into_iter().any(|at| offset(at) % 3_600 != 0)
+    }
+}
+
+fn moment(name: &'static str, text: Option<&str>, faults: &mut Faults) -> Option<DateTime<Utc>> {
+    use chrono::Datelike;
+    let at = text.map(|text| DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()))?;
+    match at {
+        Ok(at) if (FIRST_YEAR..=9999).contains(&at.year()) => Some(at),
+        Ok(_) => {
+            faults.add(name, "out_of_range", "must not be before the year 2000");
+            None
+        }
+        Err(_) => {
+            faults.add(name, "invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn now() -> DateTime<Utc> {
+        "2026-03-31T10:20:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn the_default_is_the_trailing_30_days() {
+        let window = Window::new(None, None, Tz::UTC, now()).unwrap();
+        assert_eq!(
+            (window.from.to_rfc3339(), window.to.to_rfc3339()),
+            ("2026-03-01T10:00:00+00:00".to_owned(), "2026-03-31T11:00:00+00:00".to_owned())
+        );
+        assert_eq!(window.days().count(), 31, "30 days and a part touch 31");
+    }
+
+    #[test]
+    fn days_are_those_of_the_time_zone() {
+        let zone = Tz::America__New_York;
+        let window = Window::new(Some("2026-03-08T05:00:00Z"), Some("2026-03-10T04:00:00Z"), zone, now()).unwrap();
+        // The 8th has 23 hours: clocks go forward.
+        let days: Vec<String> = window.days().map(|day| day.to_string()).collect();
+        assert_eq!(days, ["2026-03-08", "2026-03-09"]);
+        assert!(!window.splits_hours() && Window { timezone: Tz::Asia__Kolkata, ..window }.splits_hours());
+    }
+
+    #[rstest]
+    #[case(Some("yesterday"), None, "from", "invalid")]
+    #[case(Some("2026-03-01"), None, "from", "invalid")]
+    #[case(None, Some("2026-03-01T00:00:00"), "to", "invalid")]
+    #[case(Some("1999-03-01T00:00:00Z"), Some("1999-03-02T00:00:00Z"), "to", "out_of_range")]
+    #[case(Some("2026-03-02T00:00:00Z"), Some("2026-03-01T00:00:00Z"), "from", "out_of_range")]
+    #[case(Some("2024-03-02T00:00:00Z"), Some("2026-03-01T00:00:00Z"), "from", "out_of_range")]
+    fn a_window_that_is_none_is_refused(
+        #[case] from: Option<&str>,
+        #[case] to: Option<&str>,
+        #[case] path: &str,
+        #[case] code: &str,
+    ) {
+        let error = Window::new(from, to, Tz::UTC, now()).unwrap_err();
+        assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
+    }
+}

@@ -1,0 +1,39 @@
+//! `POST /mcp` and its metadata: the door to crate `mcp`. Without an issuer in the settings there is nothing behind it.
+
+mod doc;
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    Ingress,
+    pipeline::{Routes, open},
+    server,
+};
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new().post(mcp::PATH, open(answer), doc::answer).get(mcp::METADATA_PATH, open(metadata), doc::metadata).get(
+        mcp::METADATA_PATH_OF_ENDPOINT,
+        open(metadata),
+        doc::metadata_of_endpoint,
+    )
+}
+
+async fn answer(State(ingress): State<Arc<Ingress>>, request: Request) -> Response {
+    match &ingress.assistant {
+        Some(assistant) => mcp::answer(assistant, request).await,
+        None => server::no_such_path().await.into_response(),
+    }
+}
+
+async fn metadata(State(ingress): State<Arc<Ingress>>) -> Response {
+    match &ingress.assistant {
+        Some(assistant) => mcp::metadata(assistant),
+        None => server::no_such_path().await.into_response(),
+    }
+}

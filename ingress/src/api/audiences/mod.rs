@@ -1,0 +1,410 @@
+//! `/v1/audiences`: static lists and tags, and their members. A list with a public name is a topic: its members see it on their
+//! preferences page, and a contact that leaves it there is not added again by others.
+
+mod doc;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{Address, new_id, parse_id};
+use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::{
+    Act, Faults, NoParameters, Page, Patch, Reply, Routes,
+    error::ApiError,
+    page::{PageCursor, PageLimit, as_time},
+    read,
+    types::{Email, Words},
+    write,
+};
+
+/// The longest name of a list or tag.
+pub const NAME_MAX_CHARS: usize = 100;
+const DESCRIPTION_MAX_CHARS: usize = 1_000;
+const MEMBERS_MAX: usize = 1_000;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/audiences", read("audiences:read", list), doc::list)
+        .post("/v1/audiences", write("audiences:write", create), doc::create)
+        .get("/v1/audiences/{id}", read("audiences:read", show), doc::show)
+        .patch("/v1/audiences/{id}", write("audiences:write", change), doc::change)
+        .post("/v1/audiences/{id}/members", write("audiences:write", change_members), doc::change_members)
+}
+
+/// A list or a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AudienceKind {
+    /// Named in `list_id`.
+    List,
+    /// Named in `tag_ids`.
+    Tag,
+}
+
+impl AudienceKind {
+    /// The word, everywhere.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Tag => "tag",
+        }
+    }
+}
+
+/// A list or a tag of contacts.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Audience {
+    audience_id: Uuid,
+    #[schemars(with = "AudienceKind")]
+    kind: String,
+    name: String,
+    description: Option<String>,
+    /// What its members see on their preferences page; a list with one is a topic.
+    public_name: Option<String>,
+    public_description: Option<String>,
+    #[schemars(range(min = 0))]
+    member_count: i64,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListAudiences {
+    kind: Option<AudienceKind>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudiencePage {
+    audiences: Vec<Audience>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListAudiences) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let tenant = act.tenant;
+    let mut audiences = sqlx::query_as!(
+        Audience,
+        r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
+                  (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
+           from audiences a
+           where tenant_id = $1 and ($2::text is null or kind = $2)
+             and ($3::timestamptz is null or (created_at, id) < ($3, $4))
+           order by created_at desc, id desc limit $5"#,
+        tenant,
+        query.kind.map(AudienceKind::as_str),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
+    Reply::ok(&AudiencePage { audiences, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudienceAnswer {
+    audience: Audience,
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let audience = find(act).await?;
+    Reply::ok(&AudienceAnswer { audience })
+}
+
+async fn find(act: &mut Act) -> Result<Audience, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("audience")?);
+    sqlx::query_as!(
+        Audience,
+        r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
+                  (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
+           from audiences a where tenant_id = $1 and id = $2"#,
+        tenant,
+        id,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("audience"))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateAudience {
+    kind: AudienceKind,
+    /// Must not look like an id.
+    #[schemars(with = "Words<NAME_MAX_CHARS>")]
+    name: String,
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
+    description: Option<String>,
+    /// Of a list only: makes it a topic on preferences pages.
+    #[serde(default)]
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    public_name: Option<String>,
+    /// Only with a public name.
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
+    public_description: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AudienceCreated<'a> {
+    audience_id: Uuid,
+    kind: AudienceKind,
+    name: &'a str,
+}
+
+/// What people see of a topic, checked: only a list is one, and only what has a public name is described.
+fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, description: Option<&str>) {
+    if let Some(name) = name {
+        faults.title("public_name", name, NAME_MAX_CHARS);
+        faults.require(is_list, "public_name", "invalid", "only a list may have a public name");
+    }
+    faults.optional("public_description", description, DESCRIPTION_MAX_CHARS);
+    faults.require(
+        description.is_none() || name.is_some(),
+        "public_description",
+        "invalid",
+        "only a list with a public name may have a public description",
+    );
+}
+
+async fn create(act: &mut Act, body: CreateAudience) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.title("name", &body.name, NAME_MAX_CHARS);
+    faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
+    faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
+    let is_list = body.kind == AudienceKind::List;
+    check_topic(&mut faults, is_list, body.public_name.as_deref(), body.public_description.as_deref());
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, new_id());
+    let created = sqlx::query!(
+        "insert into audiences (tenant_id, id, kind, name, description, public_name, public_description)
+         values ($1, $2, $3, $4, $5, $6, $7)
+         on conflict (tenant_id, kind, name) do nothing",
+        tenant,
+        id,
+        body.kind.as_str(),
+        body.name.trim(),
+        body.description,
+        body.public_name.as_deref().map(str::trim),
+        body.public_description,
+    )
+    .execute(act.db())
+    .await?;
+    if created.rows_affected() == 0 {
+        return Err(already_exists());
+    }
+    Reply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeAudience {
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    name: Option<String>,
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
+    description: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    public_name: Patch<String>,
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
+    public_description: Patch<String>,
+}
+
+/// Changes names and descriptions. A topic without its public name is a plain list again; contacts that left it stay away.
+async fn change(act: &mut Act, body: ChangeAudience) -> Result<Reply, ApiError> {
+    let before = find(act).await?;
+    let text =
+        |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
+    let name = body.name.unwrap_or(before.name);
+    let description = text(&body.description, &before.description);
+    let public_name = text(&body.public_name, &before.public_name);
+    let public_description = text(&body.public_description, &before.public_description);
+    // Without a public name there is nothing to describe.
+    let public_description =
+        public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
+    let mut faults = Faults::default();
+    faults.title("name", &name, NAME_MAX_CHARS);
+    faults.require(parse_id(name.trim()).is_err(), "name", "invalid", "must not look like an id");
+    faults.optional("description", description.as_deref(), DESCRIPTION_MAX_CHARS);
+    let is_list = before.kind == AudienceKind::List.as_str();
+    check_topic(&mut faults, is_list, public_name.as_deref(), public_description.as_deref());
+    faults.finish()?;
+    let changed = sqlx::query!(
+        "update audiences a
+         set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()
+         where tenant_id = $1 and id = $2
+           and not exists (select from audiences o where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2)",
+        act.tenant,
+        before.audience_id,
+        name.trim(),
+        description,
+        public_name.as_deref().map(str::trim),
+        public_description,
+    )
+    .execute(act.db())
+    .await
+    .map_err(|error| match error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) {
+        true => already_exists(),
+        false => error.into(),
+    })?;
+    if changed.rows_affected() == 0 {
+        return Err(already_exists());
+    }
+    let audience = find(act).await?;
+    Reply::ok(&AudienceAnswer { audience })
+}
+
+fn already_exists() -> ApiError {
+    ApiError::conflict("audience_already_exists").detail("a list or tag of this name exists")
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeMembers {
+    /// Contact ids or addresses.
+    #[serde(default)]
+    #[schemars(with = "Vec<ContactName>", length(max = MEMBERS_MAX))]
+    add: Vec<String>,
+    /// Contact ids or addresses.
+    #[serde(default)]
+    #[schemars(with = "Vec<ContactName>", length(max = MEMBERS_MAX))]
+    remove: Vec<String>,
+}
+
+/// How a body names a contact.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+#[expect(dead_code, reason = "only described")]
+enum ContactName {
+    Id(Uuid),
+    Email(Email),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct MembersChanged {
+    audience_id: Uuid,
+    added: u64,
+    removed: u64,
+    /// Of the contacts to add: those that left this topic themselves and are not added again.
+    #[schemars(range(min = 0))]
+    departed: i64,
+    /// Ids and addresses of no contact.
+    not_found: Vec<String>,
+}
+
+/// Adds and removes contacts, named by id or address. Unknown ones are answered, not refused: the rest is done.
+async fn change_members(act: &mut Act, body: ChangeMembers) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.require(
+        body.add.len() + body.remove.len() <= MEMBERS_MAX,
+        "add",
+        "too_many",
+        "add and remove together may name at most 1000 contacts",
+    );
+    let add = Named::read("add", &body.add, &mut faults);
+    let remove = Named::read("remove", &body.remove, &mut faults);
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, act.id("audience")?);
+    let known = sqlx::query_scalar!("select id from audiences where tenant_id = $1 and id = $2", tenant, id);
+    known.fetch_optional(act.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
+
+    let leaving = remove.resolve(act.db(), tenant).await?;
+    let removed = sqlx::query!(
+        "delete from audience_members where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)",
+        tenant,
+        id,
+        &leaving.ids,
+    )
+    .execute(act.db())
+    .await?
+    .rows_affected();
+    let joining = add.resolve(act.db(), tenant).await?;
+    let added = sqlx::query!(
+        "insert into audience_members (tenant_id, audience_id, contact_id)
+         select $1, $2, w.contact_id from unnest($3::uuid[]) as w (contact_id)
+         where not exists (select from topic_opt_outs d
+                           where d.tenant_id = $1 and d.contact_id = w.contact_id and d.audience_id = $2)
+         order by w.contact_id
+         on conflict do nothing",
+        tenant,
+        id,
+        &joining.ids,
+    )
+    .execute(act.db())
+    .await?
+    .rows_affected();
+    let departed = sqlx::query_scalar!(
+        r#"select count(*) as "departed!" from topic_opt_outs
+           where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)"#,
+        tenant,
+        id,
+        &joining.ids,
+    )
+    .fetch_one(act.db())
+    .await?;
+    let not_found = joining.unknown.into_iter().chain(leaving.unknown).collect();
+    Reply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })
+}
+
+/// Contacts as a caller names them.
+#[derive(Debug, Default)]
+struct Named {
+    ids: Vec<Uuid>,
+    addresses: Vec<String>,
+}
+
+/// Which of them there are.
+#[derive(Debug, Default)]
+struct Resolved {
+    ids: Vec<Uuid>,
+    unknown: Vec<String>,
+}
+
+impl Named {
+    fn read(path: &str, texts: &[String], faults: &mut Faults) -> Self {
+        let mut named = Self::default();
+        for (position, text) in texts.iter().enumerate() {
+            match (parse_id(text), Address::parse(text)) {
+                (Ok(id), _) => named.ids.push(id),
+                (_, Ok(address)) => named.addresses.push(address.into_string()),
+                (Err(_), Err(_)) => {
+                    faults.add(format!("{path}[{position}]"), "invalid", "is neither a contact id nor an address");
+                }
+            }
+        }
+        named
+    }
+
+    async fn resolve(self, db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Resolved> {
+        let rows = sqlx::query!(
+            "select id, address from contacts
+             where tenant_id = $1 and (id = any ($2) or address = any ($3)) and status <> 'erased'",
+            tenant,
+            &self.ids,
+            &self.addresses,
+        )
+        .fetch_all(db)
+        .await?;
+        let unknown_ids = self.ids.iter().filter(|id| !rows.iter().any(|row| row.id == **id)).map(Uuid::to_string);
+        let unknown_addresses =
+            self.addresses.iter().filter(|address| !rows.iter().any(|row| row.address == **address)).cloned();
+        let unknown = unknown_ids.chain(unknown_addresses).collect();
+        Ok(Resolved { unknown, ids: rows.iter().map(|row| row.id).collect() })
+    }
+}

@@ -1,0 +1,518 @@
+//! What a caller decides about a campaign: read, checked against the specification's rules, then against what is there.
+
+use std::collections::HashSet;
+
+use chrono::Utc;
+use schemars::JsonSchema;
+use schemas::{Classification, MessagePurpose, OnMiss};
+use serde::Deserialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{
+    rules::{
+        NewAbTest, NewTripwire, NewVariant, PACE_MAX, RulesBody, RulesWish, SOURCE_MAX, VARIANTS_MAX, VARIANTS_MIN,
+        Variant,
+    },
+    store::{CampaignRow, Draft},
+    words,
+};
+use crate::{
+    api::{
+        input::{LINE_MAX, NAME_MAX},
+        segments,
+    },
+    pipeline::{
+        Act, Faults, Id, Patch,
+        error::ApiError,
+        types::{Line, Name, OTHERS, Words, either, without},
+    },
+};
+
+/// Most tags one campaign may name.
+pub(super) const TAGS_MAX: usize = 100;
+/// Longest audience reason, in characters.
+pub(super) const REASON_MAX: usize = 1_000;
+pub(super) const MODES: [&str; 3] = ["list", "segment", "tags"];
+pub(super) const URGENCIES: [&str; 5] = ["low", "normal", "important", "urgent", "emergency"];
+pub(super) const GOALS: [&str; 12] = [
+    "newsletter",
+    "announcement",
+    "product_launch",
+    "webinar_invite",
+    "trade_show_followup",
+    "demo_request",
+    "appointment_request",
+    "reengagement",
+    "cross_sell",
+    "renewal_reminder",
+    "partner_activation",
+    "other",
+];
+
+/// A campaign to create: a draft.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(
+    transform = without(&["status", "paused", "schedule_for"]),
+    transform = either(&[(&["name", "sender_profile_id", "audience_mode"], OTHERS)])
+)]
+pub(crate) struct CreateCampaign(pub(crate) CampaignBody);
+
+/// One change of a campaign: fields of a draft, or its status, or a pause, or its time.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transform = either(&[(&[], OTHERS), (&["status"], &[]), (&["paused"], &[]), (&["schedule_for"], &[])]))]
+pub(crate) struct ChangeCampaign(pub(crate) CampaignBody);
+
+/// The fields of create and of PATCH. `status`, `paused` and `schedule_for` belong to PATCH only.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub(crate) struct CampaignBody {
+    #[serde(default)]
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
+    name: Patch<String>,
+    #[serde(default)]
+    sender_profile_id: Patch<Id>,
+    /// A template, or subject and body_html; the campaign's own content replaces the template's.
+    #[serde(default)]
+    template_id: Patch<Id>,
+    #[serde(default)]
+    #[schemars(with = "Option<Name<LINE_MAX>>")]
+    subject: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
+    preheader: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<Words<SOURCE_MAX>>")]
+    body_html: Patch<String>,
+    #[serde(default)]
+    #[schemars(extend("enum" = GOALS))]
+    campaign_goal: Patch<String>,
+    #[serde(default)]
+    #[schemars(extend("enum" = MODES))]
+    audience_mode: Patch<String>,
+    /// With audience_mode list.
+    #[serde(default)]
+    list_id: Patch<Id>,
+    /// With audience_mode segment.
+    #[serde(default)]
+    segment_id: Patch<Id>,
+    /// With audience_mode tags: any of them.
+    #[serde(default)]
+    #[schemars(length(max = TAGS_MAX))]
+    tag_ids: Patch<Vec<Id>>,
+    /// Default: marketing_campaign. The classification follows from it.
+    #[serde(default)]
+    #[schemars(with = "Option<MessagePurpose>")]
+    message_purpose: Patch<String>,
+    /// Default: normal.
+    #[serde(default)]
+    #[schemars(extend("enum" = URGENCIES))]
+    urgency: Patch<String>,
+    /// Required when message_purpose is not marketing.
+    #[serde(default)]
+    #[schemars(length(max = REASON_MAX))]
+    audience_reason: Patch<String>,
+    /// Which contact gets which is a stable hash of campaign and contact. What a variant leaves out, the campaign says.
+    #[serde(default)]
+    #[schemars(length(min = VARIANTS_MIN, max = VARIANTS_MAX))]
+    variants: Patch<Vec<NewVariant>>,
+    #[serde(default)]
+    ab_test: Patch<NewAbTest>,
+    /// What is not sent by then is missed.
+    #[serde(default)]
+    #[schemars(extend("format" = "date-time"))]
+    not_after: Patch<String>,
+    /// What is missed is skipped as `window_missed`, sent late, or held: the campaign is paused.
+    #[serde(default)]
+    #[schemars(with = "Option<OnMiss>", extend("default" = "skip"))]
+    on_miss: Patch<String>,
+    /// No minute sees more mails of this campaign.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = PACE_MAX))]
+    max_per_minute: Patch<i64>,
+    #[serde(default)]
+    tripwire: Patch<NewTripwire>,
+    #[serde(default)]
+    #[schemars(extend("enum" = ["cancelled", "draft"]))]
+    pub(crate) status: Patch<String>,
+    #[serde(default)]
+    pub(crate) paused: Patch<bool>,
+    /// Not more than 5 minutes past nor a year ahead.
+    #[serde(default)]
+    #[schemars(extend("format" = "date-time"))]
+    pub(crate) schedule_for: Patch<String>,
+}
+
+impl CampaignBody {
+    /// Whether any create field is there, null or not.
+    pub(crate) fn has_fields(&self) -> bool {
+        self.has_content()
+            || self.name.is_given()
+            || self.sender_profile_id.is_given()
+            || self.campaign_goal.is_given()
+            || self.audience_mode.is_given()
+            || self.list_id.is_given()
+            || self.segment_id.is_given()
+            || self.tag_ids.is_given()
+            || self.message_purpose.is_given()
+            || self.urgency.is_given()
+            || self.audience_reason.is_given()
+            || self.variants.is_given()
+            || self.ab_test.is_given()
+            || self.not_after.is_given()
+            || self.on_miss.is_given()
+            || self.max_per_minute.is_given()
+            || self.tripwire.is_given()
+    }
+
+    /// Whether a field is there that decides what the mail says.
+    fn has_content(&self) -> bool {
+        self.template_id.is_given() || self.subject.is_given() || self.preheader.is_given() || self.body_html.is_given()
+    }
+}
+
+/// A campaign as asked for, before anything is checked.
+#[derive(Debug, Default)]
+pub(crate) struct Wish {
+    name: Option<String>,
+    sender_profile_id: Option<Uuid>,
+    template_id: Option<Uuid>,
+    subject: Option<String>,
+    preheader: Option<String>,
+    body_html: Option<String>,
+    campaign_goal: Option<String>,
+    audience_mode: Option<String>,
+    list_id: Option<Uuid>,
+    segment_id: Option<Uuid>,
+    tag_ids: Vec<Uuid>,
+    message_purpose: Option<String>,
+    urgency: Option<String>,
+    audience_reason: Option<String>,
+    rules: RulesWish,
+    /// What it says already, when the change does not touch that.
+    content_id: Option<Uuid>,
+}
+
+impl Wish {
+    /// What a create body asks for.
+    pub(crate) fn new(body: CampaignBody) -> Self {
+        Self::default().changed(body)
+    }
+
+    /// What a PATCH body makes of a campaign.
+    pub(crate) fn of(row: CampaignRow, body: CampaignBody) -> Self {
+        let rules = RulesWish::of(&row);
+        Self {
+            rules,
+            name: Some(row.name),
+            sender_profile_id: Some(row.sender_profile_id),
+            template_id: row.template_id,
+            subject: row.subject,
+            preheader: row.preheader,
+            body_html: row.body_html,
+            campaign_goal: row.campaign_goal,
+            audience_mode: Some(row.audience_mode),
+            list_id: row.list_id,
+            segment_id: row.segment_id,
+            tag_ids: row.tag_ids,
+            message_purpose: Some(row.message_purpose),
+            urgency: Some(row.urgency),
+            audience_reason: row.audience_reason,
+            content_id: Some(row.content_id),
+        }
+        .changed(body)
+    }
+
+    fn changed(self, body: CampaignBody) -> Self {
+        let content_id = if body.has_content() { None } else { self.content_id };
+        let rules = RulesBody {
+            variants: body.variants,
+            ab_test: body.ab_test,
+            not_after: body.not_after,
+            on_miss: body.on_miss,
+            max_per_minute: body.max_per_minute,
+            tripwire: body.tripwire,
+        };
+        let id = |patch: Patch<Id>, old| patch.into_option().map_or(old, |id| id.map(|id| id.0));
+        let tag_ids = body.tag_ids.into_option();
+        let mut tag_ids =
+            tag_ids.map_or(self.tag_ids, |ids| ids.unwrap_or_default().into_iter().map(|id| id.0).collect());
+        tag_ids.sort_unstable();
+        Self {
+            name: body.name.into_option().unwrap_or(self.name),
+            sender_profile_id: id(body.sender_profile_id, self.sender_profile_id),
+            template_id: id(body.template_id, self.template_id),
+            subject: body.subject.into_option().unwrap_or(self.subject),
+            preheader: body.preheader.into_option().unwrap_or(self.preheader),
+            body_html: body.body_html.into_option().unwrap_or(self.body_html),
+            campaign_goal: body.campaign_goal.into_option().unwrap_or(self.campaign_goal),
+            audience_mode: body.audience_mode.into_option().unwrap_or(self.audience_mode),
+            list_id: id(body.list_id, self.list_id),
+            segment_id: id(body.segment_id, self.segment_id),
+            tag_ids,
+            message_purpose: body.message_purpose.into_option().unwrap_or(self.message_purpose),
+            urgency: body.urgency.into_option().unwrap_or(self.urgency),
+            audience_reason: body.audience_reason.into_option().unwrap_or(self.audience_reason),
+            rules: self.rules.changed(rules),
+            content_id,
+        }
+    }
+
+    /// Checks the wish by its own words, then against the tenant's senders, audiences and templates, and stores what it says.
+    ///
+    /// # Errors
+    /// 400 with every fault; 404 for what is named and not there.
+    pub(crate) async fn resolve(self, act: &mut Act) -> Result<Draft, ApiError> {
+        let mut draft = self.validate()?;
+        let tenant = act.tenant;
+        check_audience(act.db(), tenant, &draft).await?;
+        let sender = sqlx::query_scalar!(
+            "select id from senders where tenant_id = $1 and id = $2",
+            tenant,
+            draft.sender_profile_id
+        );
+        if sender.fetch_optional(act.db()).await?.is_none() {
+            return Err(ApiError::not_found("sender_profile"));
+        }
+        let says_anew = draft.content_id.is_nil();
+        if says_anew {
+            draft.content_id = words::compose(act, &draft.words()).await?;
+            check_one_source(draft.template_id, draft.body_html.as_deref())?;
+        }
+        for at in 0..draft.rules.variants.len() {
+            let variant = &draft.rules.variants[at];
+            let words = variant.words(&draft.words());
+            let is_new = says_anew || variant.content_id.is_nil();
+            let one_source = check_one_source(variant.template_id, variant.body_html.as_deref());
+            let content_id = if words.is_same_as(&draft.words()) {
+                draft.content_id
+            } else if is_new {
+                let composed = words::compose(act, &words).await;
+                composed.and_then(|id| one_source.map(|()| id)).map_err(|error| within_variant(error, at))?
+            } else {
+                // Stored before, and not asked about: its template may be archived meanwhile.
+                variant.content_id
+            };
+            draft.rules.variants[at].content_id = content_id;
+        }
+        Ok(draft)
+    }
+
+    fn validate(self) -> Result<Draft, ApiError> {
+        let mut faults = Faults::default();
+        let name = faults.name("name", self.name);
+        let sender = faults.required("sender_profile_id", self.sender_profile_id);
+        // A template has both; the campaign's own words replace it where there are any.
+        for (path, text) in [("subject", &self.subject), ("body_html", &self.body_html)] {
+            if self.template_id.is_none() || text.is_some() {
+                faults.not_blank(path, text.clone());
+            }
+        }
+        let mode = faults.required("audience_mode", self.audience_mode).unwrap_or_default();
+        match mode.as_str() {
+            "list" => drop(faults.required("list_id", self.list_id)),
+            "segment" => drop(faults.required("segment_id", self.segment_id)),
+            "tags" if self.tag_ids.is_empty() => faults.add("tag_ids", "required", "names no tag"),
+            "" | "tags" => {}
+            other => faults.one_of("audience_mode", other, &MODES),
+        }
+        if self.tag_ids.len() > TAGS_MAX {
+            faults.add("tag_ids", "too_many", format!("names more than {TAGS_MAX} tags"));
+        }
+        let mut seen = HashSet::with_capacity(self.tag_ids.len());
+        faults.require(self.tag_ids.iter().all(|id| seen.insert(*id)), "tag_ids", "duplicate", "names a tag twice");
+        if let Some(goal) = &self.campaign_goal {
+            faults.one_of("campaign_goal", goal, &GOALS);
+        }
+        let urgency = self.urgency.unwrap_or_else(|| "normal".to_owned());
+        faults.one_of("urgency", &urgency, &URGENCIES);
+        let purpose = purpose(&mut faults, self.message_purpose.as_deref());
+        let classification = purpose.classification();
+        check_reason(&mut faults, classification, self.audience_reason.as_deref());
+        let rules = self.rules.validate(&mut faults, Utc::now());
+        faults.finish()?;
+        Ok(Draft {
+            name,
+            sender_profile_id: sender.unwrap_or_default(),
+            template_id: self.template_id,
+            subject: self.subject,
+            preheader: self.preheader,
+            body_html: self.body_html,
+            content_id: self.content_id.unwrap_or_default(),
+            campaign_goal: self.campaign_goal,
+            audience_mode: mode,
+            list_id: self.list_id,
+            segment_id: self.segment_id,
+            tag_ids: self.tag_ids,
+            message_purpose: purpose.as_str().to_owned(),
+            classification,
+            urgency,
+            audience_reason: self.audience_reason,
+            rules,
+        })
+    }
+}
+
+impl Draft {
+    /// What it says.
+    fn words(&self) -> words::Words<'_> {
+        words::Words {
+            template_id: self.template_id,
+            subject: self.subject.as_deref(),
+            preheader: self.preheader.as_deref(),
+            body_html: self.body_html.as_deref(),
+        }
+    }
+}
+
+impl Variant {
+    fn words<'a>(&'a self, campaign: &words::Words<'a>) -> words::Words<'a> {
+        let own = words::Words {
+            template_id: self.template_id,
+            subject: self.subject.as_deref(),
+            preheader: self.preheader.as_deref(),
+            body_html: self.body_html.as_deref(),
+        };
+        own.or(campaign)
+    }
+}
+
+/// The body comes from a template or from the caller. Subject and preheader of a template may be replaced.
+fn check_one_source(template: Option<Uuid>, body_html: Option<&str>) -> Result<(), ApiError> {
+    match (template, body_html) {
+        (Some(_), Some(_)) => Err(ApiError::invalid(
+            "body_html",
+            "conflict",
+            "must not be given together with template_id; one of them is null",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A fault in a variant's words stands at the variant.
+fn within_variant(mut error: ApiError, at: usize) -> ApiError {
+    if error.fields.is_empty() {
+        return error;
+    }
+    for fault in &mut error.fields {
+        fault.path = format!("variants[{at}].{}", fault.path);
+    }
+    ApiError::validation(error.fields)
+}
+
+fn purpose(faults: &mut Faults, text: Option<&str>) -> MessagePurpose {
+    let Some(text) = text else { return MessagePurpose::MarketingCampaign };
+    MessagePurpose::parse(text).unwrap_or_else(|| {
+        let words: Vec<&str> = MessagePurpose::ALL.iter().map(|purpose| purpose.as_str()).collect();
+        faults.one_of("message_purpose", text, &words);
+        MessagePurpose::MarketingCampaign
+    })
+}
+
+/// Whoever passes over marketing opt-outs says why these people may be written to.
+fn check_reason(faults: &mut Faults, classification: Classification, reason: Option<&str>) {
+    let blank = reason.is_none_or(|reason| reason.trim().is_empty());
+    if classification != Classification::Marketing && blank {
+        faults.add("audience_reason", "required", "is required when message_purpose is not marketing");
+    }
+    if reason.is_some_and(|reason| reason.chars().count() > REASON_MAX) {
+        faults.add("audience_reason", "too_long", format!("is longer than {REASON_MAX} characters"));
+    }
+}
+
+async fn check_audience(db: &mut PgConnection, tenant: Uuid, draft: &Draft) -> Result<(), ApiError> {
+    let found = sqlx::query!(
+        r#"select exists (select from audiences where tenant_id = $1 and id = $2 and kind = 'list') as "list!",
+                  (select count(*) from audiences where tenant_id = $1 and id = any ($3) and kind = 'tag') as "tags!""#,
+        tenant,
+        draft.list_id,
+        &draft.tag_ids,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    if draft.list_id.is_some() && !found.list {
+        return Err(ApiError::not_found("list"));
+    }
+    if let Some(segment) = draft.segment_id {
+        segments::lock_for_use(db, tenant, segment).await?;
+    }
+    if usize::try_from(found.tags).ok() != Some(draft.tag_ids.len()) {
+        return Err(ApiError::not_found("tag"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn body(change: Value) -> CampaignBody {
+        let mut body = json!({
+            "name": "Spring", "sender_profile_id": Uuid::max().to_string(), "subject": "Hello", "body_html": "<p>Hello</p>",
+            "audience_mode": "list", "list_id": Uuid::max().to_string(),
+        });
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(body).unwrap()
+    }
+
+    fn faults(change: Value) -> Vec<(String, String)> {
+        match Wish::new(body(change)).validate() {
+            Ok(_) => Vec::new(),
+            Err(error) => error.fields.into_iter().map(|fault| (fault.path, fault.code.into_owned())).collect(),
+        }
+    }
+
+    #[rstest]
+    #[case::complete(json!({}), None)]
+    #[case::no_name(json!({"name": null}), Some(("name", "required")))]
+    #[case::two_lines(json!({"name": "a\nb"}), Some(("name", "control_character")))]
+    #[case::no_sender(json!({"sender_profile_id": null}), Some(("sender_profile_id", "required")))]
+    #[case::no_subject(json!({"subject": null}), Some(("subject", "required")))]
+    #[case::blank_body(json!({"body_html": " "}), Some(("body_html", "empty")))]
+    #[case::template_alone(json!({"subject": null, "body_html": null, "template_id": Uuid::max().to_string()}), None)]
+    #[case::no_mode(json!({"audience_mode": null}), Some(("audience_mode", "required")))]
+    #[case::unknown_mode(json!({"audience_mode": "all"}), Some(("audience_mode", "not_allowed")))]
+    #[case::no_list(json!({"list_id": null}), Some(("list_id", "required")))]
+    #[case::no_segment(json!({"audience_mode": "segment"}), Some(("segment_id", "required")))]
+    #[case::no_tags(json!({"audience_mode": "tags", "tag_ids": []}), Some(("tag_ids", "required")))]
+    #[case::a_tag(json!({"audience_mode": "tags", "tag_ids": [Uuid::max().to_string()]}), None)]
+    #[case::goal(json!({"campaign_goal": "fun"}), Some(("campaign_goal", "not_allowed")))]
+    #[case::known_goal(json!({"campaign_goal": "cross_sell"}), None)]
+    #[case::urgency(json!({"urgency": "asap"}), Some(("urgency", "not_allowed")))]
+    #[case::purpose(json!({"message_purpose": "spam"}), Some(("message_purpose", "not_allowed")))]
+    #[case::operational_without_reason(json!({"message_purpose": "service_notice"}), Some(("audience_reason", "required")))]
+    #[case::blank_reason(json!({"message_purpose": "receipt", "audience_reason": " "}), Some(("audience_reason", "required")))]
+    #[case::with_reason(json!({"message_purpose": "receipt", "audience_reason": "They bought it"}), None)]
+    #[case::marketing_needs_no_reason(json!({"message_purpose": "newsletter"}), None)]
+    fn a_campaign_is_checked_by_the_rules_of_the_specification(
+        #[case] change: Value,
+        #[case] fault: Option<(&str, &str)>,
+    ) {
+        let expected: Vec<_> = fault.into_iter().map(|(path, code)| (path.to_owned(), code.to_owned())).collect();
+        assert_eq!(faults(change), expected);
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let found = faults(json!({"name": null, "urgency": "asap", "audience_mode": "all"}));
+        assert_eq!(
+            found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(),
+            ["name", "audience_mode", "urgency"]
+        );
+    }
+
+    #[test]
+    fn a_tag_is_named_once_and_not_too_many_are() {
+        let tags = |ids: Vec<String>| faults(json!({"audience_mode": "tags", "tag_ids": ids}));
+        let tag = Uuid::max().to_string();
+        assert_eq!(tags(vec![tag.clone(), tag]), [("tag_ids".to_owned(), "duplicate".to_owned())]);
+        let many = (0..=TAGS_MAX as u128).map(|id| Uuid::from_u128(id).to_string()).collect();
+        assert_eq!(tags(many), [("tag_ids".to_owned(), "too_many".to_owned())]);
+    }
+}

@@ -1,0 +1,352 @@
+//! `POST /v1/campaigns/{id}/launch`: the draft is in preflight while the audience is counted; then it becomes scheduled or sending, and
+//! the audience stage is told. One of many launches at the same time wins; the others are answered 409.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use ledger::audience::{AudienceCount, AudienceSelector};
+use runtime::{Publication, trace};
+use schemars::JsonSchema;
+use schemas::{
+    CampaignStatus, Environment, OnMiss, RequestAnnounced, RequestKind, SkipReason, messages::CampaignLaunchPayload,
+    subjects,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{
+    already, quota,
+    sample::{self, RenderFault, Sample},
+    store::{self, CampaignRow},
+    words,
+};
+use crate::{
+    api::senders::store as senders,
+    pipeline::{
+        Act, Reply,
+        error::ApiError,
+        page::{as_optional_time, as_time},
+        types::counts,
+    },
+};
+
+/// How far `schedule_for` may be in the past: clocks differ, and requests are repeated.
+const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
+/// How far ahead it may be.
+const AHEAD_MAX: TimeDelta = TimeDelta::days(366);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LaunchCampaign {
+    /// Not more than 5 minutes past nor a year ahead.
+    #[schemars(extend("format" = "date-time"))]
+    schedule_for: Option<String>,
+    dry_run: Option<bool>,
+    digest: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct CampaignLaunched {
+    campaign_id: Uuid,
+    /// Will be attempted.
+    queued: i64,
+    /// Suppressed, opted out or invalid at this moment.
+    skipped: i64,
+    #[serde(serialize_with = "as_optional_time")]
+    scheduled_for: Option<DateTime<Utc>>,
+    ab_variants: Vec<LaunchedVariant>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct LaunchedVariant {
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: String,
+    name: String,
+    /// Will be attempted in the test.
+    count: i64,
+}
+
+/// What a launch would do.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct LaunchPreview {
+    #[serde(flatten)]
+    launch: CampaignLaunched,
+    #[schemars(extend("const" = true))]
+    dry_run: bool,
+    #[schemars(with = "BTreeMap<String, u64>", extend("propertyNames" = json!({"enum": SkipReason::ALL})))]
+    skipped_by_reason: BTreeMap<SkipReason, i64>,
+    /// Give it to the launch, and it sends to exactly this audience or answers 409.
+    digest: String,
+    sampled: usize,
+    render_faults: Vec<RenderFault>,
+    send_quota: QuotaPreview,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+struct QuotaPreview {
+    /// Null: no limit.
+    remaining: Option<i64>,
+    #[serde(serialize_with = "as_time")]
+    resets_at: DateTime<Utc>,
+    /// The launch would be answered 429.
+    exceeded: bool,
+}
+
+/// A launch that nothing speaks against.
+struct Launch {
+    row: CampaignRow,
+    selector: AudienceSelector,
+    scheduled_for: Option<DateTime<Utc>>,
+    digest: Option<String>,
+    count: AudienceCount,
+    content_id: Uuid,
+    /// What each variant says, in their order.
+    variant_contents: Vec<Uuid>,
+    /// What a dry run rendered.
+    sample: Option<Sample>,
+}
+
+pub(super) async fn launch(act: &mut Act, body: LaunchCampaign) -> Result<Reply, ApiError> {
+    let id = act.id("campaign")?;
+    let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
+    let dry_run = body.dry_run.unwrap_or(false);
+    if !dry_run {
+        begin(act, id).await?;
+    }
+    let launch = prepare(act, id, scheduled_for, body.digest, dry_run).await?;
+    let left = quota::remaining(act).await?;
+    let answer = launch.answer();
+    if let Some(sample) = launch.sample {
+        return Reply::ok(&LaunchPreview {
+            launch: answer,
+            dry_run: true,
+            skipped_by_reason: launch.count.skipped.into_iter().collect(),
+            digest: launch.count.digest,
+            sampled: sample.size,
+            render_faults: sample.faults,
+            send_quota: QuotaPreview {
+                remaining: left.remaining,
+                resets_at: left.resets_at,
+                exceeded: !quota::fits(&left, launch.count.queued),
+            },
+        });
+    }
+    quota::check(&left, launch.count.queued)?;
+    commit_to_it(act, launch).await?;
+    Reply::accepted(&answer)
+}
+
+/// Checks everything a launch needs, and counts.
+async fn prepare(
+    act: &mut Act,
+    id: Uuid,
+    scheduled_for: Option<DateTime<Utc>>,
+    digest: Option<String>,
+    dry_run: bool,
+) -> Result<Launch, ApiError> {
+    let tenant = act.tenant;
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    if row.status != CampaignStatus::Draft {
+        return Err(already(row.status));
+    }
+    check_window(&row, scheduled_for.unwrap_or_else(Utc::now))?;
+    let sender = senders::readiness(act.db(), tenant, Some(row.sender_profile_id)).await?;
+    if !sender.is_some_and(|sender| sender.may_send()) {
+        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
+    }
+    // No draft names what cannot be looked up; should one do so, it names nobody.
+    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
+        .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
+    // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
+    let (content_id, variant_contents) = refresh(act, &row).await?;
+    let sample = if dry_run { Some(sample::render(act, &row, content_id).await?) } else { None };
+    let count =
+        ledger::audience::count_split(act.db(), tenant, &selector, row.classification, id, &row.split()).await?;
+    check(&count, digest.as_deref())?;
+    Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents, sample })
+}
+
+impl Launch {
+    fn answer(&self) -> CampaignLaunched {
+        let variants = self.row.variants.iter().zip(&self.count.variants);
+        let variants = variants.map(|(row, count)| LaunchedVariant {
+            variant: row.variant.clone(),
+            name: row.name.clone(),
+            count: *count,
+        });
+        CampaignLaunched {
+            campaign_id: self.row.id,
+            queued: self.count.queued,
+            skipped: self.count.total - self.count.queued,
+            scheduled_for: self.scheduled_for,
+            ab_variants: variants.collect(),
+        }
+    }
+}
+
+/// Nobody launches what could only be skipped or held.
+pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
+    let closed = row.on_miss != OnMiss::Send && row.not_after.is_some_and(|closes_at| closes_at <= starts_at);
+    if closed {
+        return Err(ApiError::unprocessable("window_missed").detail("not_after is not after the time of the launch"));
+    }
+    Ok(())
+}
+
+/// What campaign and variants say with the current versions of their templates.
+async fn refresh(act: &mut Act, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
+    let campaign = row.words();
+    let content_id = words::refresh(act, &campaign, row.content_id).await?;
+    let mut variant_contents = Vec::with_capacity(row.variants.len());
+    for variant in row.variants.iter() {
+        let words = variant.words().or(&campaign);
+        variant_contents.push(match words.is_same_as(&campaign) {
+            true => content_id,
+            false => words::refresh(act, &words, variant.content_id).await?,
+        });
+    }
+    Ok((content_id, variant_contents))
+}
+
+/// Puts the campaign into preflight, then waits for its row: a change of the draft takes a moment, and this launch is the only one
+/// that waits.
+async fn begin(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
+    let tenant = act.tenant;
+    let not_found = || ApiError::not_found("campaign");
+    if !store::begin_preflight(act.db(), tenant, id).await? {
+        let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+        // A draft by now: the other launch has just ended.
+        return Err(already(if row.status == CampaignStatus::Draft { CampaignStatus::Preflight } else { row.status }));
+    }
+    if store::lock(act.db(), tenant, id).await? { Ok(()) } else { Err(not_found()) }
+}
+
+/// When to send: `None` is now. A time that has just passed is now, too.
+pub(super) fn due_at(text: Option<&str>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
+    let fault = |code, detail: &str| Err(ApiError::invalid("schedule_for", code, detail));
+    let Ok(at) = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()) else {
+        return fault("invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
+    };
+    if at < now - PAST_MAX {
+        return fault("in_the_past", "is more than five minutes past");
+    }
+    if at > now + AHEAD_MAX {
+        return fault("too_far_ahead", "is more than a year ahead");
+    }
+    Ok(Some(at).filter(|at| *at > now))
+}
+
+fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
+    if count.total == 0 {
+        return Err(ApiError::unprocessable("audience_resolved_to_zero_contacts"));
+    }
+    if count.queued == 0 {
+        return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced"));
+    }
+    if digest.is_some_and(|digest| digest != count.digest) {
+        return Err(audience_changed());
+    }
+    Ok(())
+}
+
+fn audience_changed() -> ApiError {
+    ApiError::conflict("audience_changed").detail("the audience is not the one the digest was made for")
+}
+
+/// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep. With a
+/// digest the audience is written down: what was answered for is mailed, whatever joins or leaves until it is looked up.
+async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
+    let (tenant, id, caller) = (act.tenant, launch.row.id, Arc::clone(&act.caller));
+    if launch.digest.is_some() {
+        let pinned = ledger::audience::pin(act.db(), tenant, &launch.selector, id).await?;
+        // Counted and pinned in two statements: somebody may have come or gone in between.
+        if pinned != launch.count.members {
+            return Err(audience_changed());
+        }
+    }
+    if !store::launch(act.db(), tenant, id, launch.content_id, launch.scheduled_for).await? {
+        let status = store::get(act.db(), tenant, id).await?.map_or(CampaignStatus::Sending, |row| row.status);
+        return Err(already(status));
+    }
+    for (variant, content_id) in launch.row.variants.iter().zip(&launch.variant_contents) {
+        store::set_variant_content(act.db(), tenant, id, &variant.variant, *content_id).await?;
+    }
+    let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
+    let request_id =
+        store::request_launch(act.db(), tenant, &caller.product, caller.environment, &payload, launch.scheduled_for)
+            .await?;
+    trace::keep(act.db(), tenant, request_id).await?;
+    act.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
+    if launch.scheduled_for.is_none() {
+        announce(act, &caller.product, caller.environment, request_id)?;
+    }
+    Ok(())
+}
+
+/// Tells the audience stage of a launch that is due, after the commit.
+pub(super) fn announce(
+    act: &mut Act,
+    product: &str,
+    environment: Environment,
+    request_id: Uuid,
+) -> Result<(), ApiError> {
+    let kind = RequestKind::CampaignLaunch;
+    let notice = RequestAnnounced::of(act.tenant, request_id, kind);
+    let subject = subjects::accepted(product, environment, kind);
+    let notice = Publication::json(subject, format!("request-{}", request_id.simple()), &notice);
+    act.announce(notice.map_err(|error| ApiError::unexpected(&error))?);
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use ledger::audience::AudienceMembers;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::omitted(None, Ok(None))]
+    #[case::ahead(Some("2026-03-01T12:00:01Z"), Ok(Some("2026-03-01T12:00:01Z")))]
+    #[case::in_a_zone(Some("2026-03-01T14:30:00+02:00"), Ok(Some("2026-03-01T12:30:00Z")))]
+    #[case::just_past(Some("2026-03-01T11:55:00Z"), Ok(None))]
+    #[case::past(Some("2026-03-01T11:54:59Z"), Err("in_the_past"))]
+    #[case::a_year(Some("2027-03-01T12:00:00Z"), Ok(Some("2027-03-01T12:00:00Z")))]
+    #[case::too_far(Some("2027-03-03T12:00:00Z"), Err("too_far_ahead"))]
+    #[case::no_zone(Some("2026-03-01T12:30:00"), Err("invalid"))]
+    #[case::words(Some("tomorrow"), Err("invalid"))]
+    fn a_launch_is_scheduled_within_a_year(#[case] text: Option<&str>, #[case] expected: Result<Option<&str>, &str>) {
+        let now = "2026-03-01T12:00:00Z".parse().unwrap();
+        let found = due_at(text, now);
+        let expected = expected.map(|at| at.map(|at| at.parse::<DateTime<Utc>>().unwrap()));
+        assert_eq!(found.map_err(|error| error.fields[0].code.to_string()), expected.map_err(str::to_owned));
+    }
+
+    #[rstest]
+    #[case(0, 0, None, Some("audience_resolved_to_zero_contacts"))]
+    #[case(3, 0, None, Some("all_contacts_suppressed_or_bounced"))]
+    #[case(3, 1, None, None)]
+    #[case(3, 1, Some("d"), None)]
+    #[case(3, 1, Some("other"), Some("audience_changed"))]
+    fn an_audience_must_be_there_and_be_the_one_that_was_seen(
+        #[case] total: i64,
+        #[case] queued: i64,
+        #[case] digest: Option<&str>,
+        #[case] code: Option<&str>,
+    ) {
+        let count = AudienceCount {
+            total,
+            queued,
+            skipped: Vec::new(),
+            digest: "d".to_owned(),
+            members: AudienceMembers::default(),
+            variants: Vec::new(),
+        };
+        assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
+    }
+}

@@ -1,0 +1,307 @@
+//! `/v1/campaigns`: drafts, launches, and what became of them.
+
+mod doc;
+mod draft;
+mod hold;
+mod launch;
+pub(crate) mod quota;
+mod record;
+mod retry;
+mod rules;
+mod sample;
+mod sends;
+pub(crate) mod store;
+mod words;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{CampaignStatus, Classification};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::{
+    draft::{CampaignBody, ChangeCampaign, CreateCampaign, Wish},
+    record::{Campaign, CampaignSummary},
+    store::{Origin, SendCounts},
+};
+use crate::pipeline::{
+    Act, Faults, NoParameters, Page, Reply, Routes,
+    error::ApiError,
+    page::{PageCursor, PageLimit, as_optional_time},
+    read, time, write, write_with_work,
+};
+
+pub use hold::{HoldRefused, hold};
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/campaigns", read("campaigns:read", list), doc::list)
+        .post("/v1/campaigns", write_with_work("campaigns:write", create), doc::create)
+        .get("/v1/campaigns/{id}", read("campaigns:read", one), doc::show)
+        .patch("/v1/campaigns/{id}", write_with_work("campaigns:write", change), doc::change)
+        .post("/v1/campaigns/{id}/launch", write_with_work("campaigns:launch", launch::launch), doc::launch)
+        .post("/v1/campaigns/{id}/retry_failed", write("campaigns:launch", retry::retry_failed), doc::retry_failed)
+        .get("/v1/campaigns/{id}/sends", read("campaigns:read", sends::list), doc::list_sends)
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignCreated {
+    campaign_id: Uuid,
+    #[schemars(with = "String", extend("enum" = ["draft"]))]
+    status: CampaignStatus,
+    email_type: Classification,
+}
+
+async fn create(act: &mut Act, CreateCampaign(body): CreateCampaign) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    for (path, given) in [
+        ("status", body.status.is_given()),
+        ("paused", body.paused.is_given()),
+        ("schedule_for", body.schedule_for.is_given()),
+    ] {
+        faults.require(!given, path, "unknown_field", "is not a field of this request");
+    }
+    faults.finish()?;
+    let tenant = act.tenant;
+    let draft = Wish::new(body).resolve(act).await?;
+    let (id, caller) = (schemas::new_id(), Arc::clone(&act.caller));
+    let origin = Origin { product: &caller.product, environment: caller.environment };
+    store::write(act.db(), tenant, id, origin, &draft).await?;
+    Reply::created(&CampaignCreated {
+        campaign_id: id,
+        status: CampaignStatus::Draft,
+        email_type: draft.classification,
+    })
+}
+
+/// Seconds until a launch that is being worked on has probably ended.
+const RETRY_PREFLIGHT: u64 = 2;
+
+/// 409: the campaign's status does not allow it. In preflight it is in for a moment only.
+fn already(status: CampaignStatus) -> ApiError {
+    let conflict = ApiError::conflict(format!("campaign_already_{status}"));
+    if status == CampaignStatus::Preflight { conflict.retry_after(RETRY_PREFLIGHT) } else { conflict }
+}
+
+/// What a PATCH asks for; one thing at a time, so that no answer has to say which half was done.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    Fields,
+    Cancel,
+    Pause(bool),
+    Reschedule(String),
+    BackToDraft,
+}
+
+fn kind_of_change(body: &CampaignBody) -> Result<Change, ApiError> {
+    let mut faults = Faults::default();
+    let status = body.status.clone().into_option();
+    let paused = body.paused.into_option();
+    let schedule = body.schedule_for.clone().into_option();
+    let given = [status.is_some(), paused.is_some(), schedule.is_some(), body.has_fields()];
+    let given = given.into_iter().filter(|given| *given).count();
+    faults.require(given <= 1, "", "ambiguous", "change fields, status, paused or schedule_for: one at a time");
+    if let Some(status) = &status {
+        faults.one_of("status", status.as_deref().unwrap_or_default(), &["cancelled", "draft"]);
+    }
+    faults.require(paused != Some(None), "paused", "wrong_type", "must be true or false");
+    faults.require(schedule != Some(None), "schedule_for", "wrong_type", "must be a time");
+    faults.finish()?;
+    Ok(match (status.flatten().as_deref(), paused.flatten(), schedule.flatten()) {
+        (Some("draft"), ..) => Change::BackToDraft,
+        (Some(_), ..) => Change::Cancel,
+        (None, Some(paused), _) => Change::Pause(paused),
+        (None, None, Some(at)) => Change::Reschedule(at),
+        (None, None, None) if body.has_fields() => Change::Fields,
+        (None, None, None) => Change::Nothing,
+    })
+}
+
+/// Whether a campaign may be changed like this (API.md §4).
+fn allows(status: CampaignStatus, change: &Change) -> bool {
+    use CampaignStatus::{Draft, Preflight, Scheduled, Sending};
+    match change {
+        Change::Nothing => true,
+        Change::Fields => status == Draft,
+        Change::Cancel => matches!(status, Draft | Preflight | Scheduled | Sending),
+        Change::Pause(_) => matches!(status, Scheduled | Sending),
+        Change::Reschedule(_) => status == Scheduled,
+        Change::BackToDraft => matches!(status, Draft | Scheduled),
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignChanged {
+    campaign_id: Uuid,
+    status: CampaignStatus,
+    paused: bool,
+    email_type: Classification,
+    #[serde(serialize_with = "as_optional_time")]
+    scheduled_for: Option<DateTime<Utc>>,
+}
+
+async fn change(act: &mut Act, ChangeCampaign(body): ChangeCampaign) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let change = kind_of_change(&body)?;
+    let not_found = || ApiError::not_found("campaign");
+    // A launch holds the row for as long as it counts; only a cancel or a pause is worth waiting for its end.
+    let before = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    if before.status == CampaignStatus::Preflight && !matches!(change, Change::Cancel | Change::Pause(_)) {
+        return Err(already(before.status));
+    }
+    let waiting = match change {
+        Change::Reschedule(_) | Change::BackToDraft => store::lock_waiting_launch(act.db(), tenant, id).await?,
+        _ => None,
+    };
+    if !store::lock(act.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    if !allows(row.status, &change) {
+        return Err(already(row.status));
+    }
+    match change {
+        Change::Nothing => {}
+        Change::Fields => {
+            let draft = Wish::of(row, body).resolve(act).await?;
+            let caller = Arc::clone(&act.caller);
+            let origin = Origin { product: &caller.product, environment: caller.environment };
+            store::write(act.db(), tenant, id, origin, &draft).await?;
+        }
+        Change::Cancel => {
+            store::cancel(act.db(), tenant, id).await?;
+            act.audit("campaign.cancel", &id.to_string(), json!({"from": row.status})).await?;
+        }
+        Change::Pause(paused) => {
+            store::pause(act.db(), tenant, id, paused).await?;
+            act.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
+        }
+        Change::Reschedule(at) => {
+            let now = Utc::now();
+            // `None`: a time that has just passed, which is now.
+            let due = launch::due_at(Some(&at), now)?;
+            launch::check_window(&row, due.unwrap_or(now))?;
+            let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
+            store::reschedule(act.db(), tenant, id, waiting.request_id, due.unwrap_or(now)).await?;
+            if due.is_none() {
+                launch::announce(act, &waiting.product, waiting.environment, waiting.request_id)?;
+            }
+            act.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
+        }
+        Change::BackToDraft if row.status == CampaignStatus::Draft => {}
+        Change::BackToDraft => {
+            let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
+            store::back_to_draft(act.db(), tenant, id, waiting.request_id).await?;
+            act.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
+        }
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    Reply::ok(&CampaignChanged {
+        campaign_id: id,
+        status: row.status,
+        paused: row.paused,
+        email_type: row.classification,
+        scheduled_for: row.scheduled_for,
+    })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListCampaigns {
+    #[schemars(with = "Option<CampaignStatus>")]
+    status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignPage {
+    campaigns: Vec<CampaignSummary>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListCampaigns) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let status = query.status.map(|text| {
+        let words = || CampaignStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
+        CampaignStatus::parse(&text)
+            .ok_or_else(|| ApiError::invalid("status", "not_allowed", format!("must be one of {}", words())))
+    });
+    let tenant = act.tenant;
+    let mut rows = store::list(act.db(), tenant, status.transpose()?, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    Reply::ok(&CampaignPage { campaigns: rows.into_iter().map(CampaignSummary::of).collect(), next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CampaignAnswer {
+    campaign: Campaign,
+    send_counts: SendCounts,
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let send_counts = store::counts(act.db(), tenant, id).await?;
+    Reply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::Value;
+
+    #[rstest]
+    #[case(json!({}), Ok(Change::Nothing))]
+    #[case(json!({"name": "x"}), Ok(Change::Fields))]
+    #[case(json!({"preheader": null}), Ok(Change::Fields))]
+    #[case(json!({"status": "cancelled"}), Ok(Change::Cancel))]
+    #[case(json!({"paused": true}), Ok(Change::Pause(true)))]
+    #[case(json!({"paused": false}), Ok(Change::Pause(false)))]
+    #[case(json!({"paused": null}), Err("wrong_type"))]
+    #[case(json!({"status": "draft"}), Ok(Change::BackToDraft))]
+    #[case(json!({"schedule_for": "x"}), Ok(Change::Reschedule("x".to_owned())))]
+    #[case(json!({"schedule_for": null}), Err("wrong_type"))]
+    #[case(json!({"schedule_for": "x", "name": "x"}), Err("ambiguous"))]
+    #[case(json!({"status": "sending"}), Err("not_allowed"))]
+    #[case(json!({"status": null}), Err("not_allowed"))]
+    #[case(json!({"status": "cancelled", "paused": true}), Err("ambiguous"))]
+    #[case(json!({"status": "cancelled", "name": "x"}), Err("ambiguous"))]
+    fn a_patch_asks_for_one_thing(#[case] body: Value, #[case] expected: Result<Change, &str>) {
+        let found = kind_of_change(&serde_json::from_value(body).unwrap());
+        assert_eq!(
+            found.as_ref().map_err(|error| error.fields[0].code.as_ref()),
+            expected.as_ref().map_err(|code| *code)
+        );
+    }
+
+    /// Which statuses allow what: fields, cancel, pause, another time, back to draft.
+    #[rstest]
+    #[case(CampaignStatus::Draft, [true, true, false, false, true])]
+    #[case(CampaignStatus::Preflight, [false, true, false, false, false])]
+    #[case(CampaignStatus::Scheduled, [false, true, true, true, true])]
+    #[case(CampaignStatus::Sending, [false, true, true, false, false])]
+    #[case(CampaignStatus::Sent, [false, false, false, false, false])]
+    #[case(CampaignStatus::Cancelled, [false, false, false, false, false])]
+    fn the_status_decides_what_may_change(#[case] status: CampaignStatus, #[case] expected: [bool; 5]) {
+        let changes = [
+            Change::Fields,
+            Change::Cancel,
+            Change::Pause(true),
+            Change::Reschedule(String::new()),
+            Change::BackToDraft,
+        ];
+        let found = changes.map(|change| allows(status, &change));
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,30 @@
+//! The send quota at launch: a caller cannot queue what cannot be sent. The fence enforces it.
+
+use chrono::Utc;
+use http::StatusCode;
+use ledger::quota::{QuotaRemaining, remaining_quota};
+
+use crate::pipeline::{Act, error::ApiError};
+
+/// How many mails the tenant may still send.
+pub(crate) async fn remaining(act: &mut Act) -> Result<QuotaRemaining, ApiError> {
+    let (tenant, defaults) = (act.tenant, act.ingress.settings.quota);
+    Ok(remaining_quota(act.db(), tenant, &defaults).await?)
+}
+
+/// True if so many mails fit.
+pub(super) fn fits(left: &QuotaRemaining, sends: i64) -> bool {
+    left.remaining.is_none_or(|remaining| sends <= remaining)
+}
+
+/// 429 `send_quota_exceeded` with the time of the next reset, unless so many mails fit.
+pub(crate) fn check(left: &QuotaRemaining, sends: i64) -> Result<(), ApiError> {
+    if fits(left, sends) {
+        return Ok(());
+    }
+    let wait = (left.resets_at - Utc::now()).num_seconds().max(1);
+    let mails = left.remaining.unwrap_or(0);
+    Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded")
+        .detail(format!("{sends} mails are to be sent, and the quota has room for {mails}"))
+        .retry_after(u64::try_from(wait).unwrap_or(1)))
+}

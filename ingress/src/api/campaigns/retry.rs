@@ -1,0 +1,66 @@
+//! `POST /v1/campaigns/{id}/retry_failed`: what was refused for a reason that may be mended goes back into the queue.
+
+use schemars::JsonSchema;
+use schemas::CampaignStatus;
+use serde::Serialize;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{already, quota, store};
+use crate::{
+    api::senders::store as senders,
+    pipeline::{Act, NoFields, Reply, error::ApiError, types::counts},
+};
+
+/// Reasons of a failure that another attempt may not meet again. Not among them: `hard`, the address does not exist, and
+/// `inactive`, it is switched off. What is `unknown` may have arrived, and is never sent again.
+pub(super) const RETRYABLE: [&str; 10] = [
+    "mailbox_full",
+    "block",
+    "content",
+    "policy",
+    "throttled",
+    "temporary",
+    "routing",
+    "unreachable",
+    "configuration",
+    "render",
+];
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
+pub(super) struct FailedSendsRetried {
+    campaign_id: Uuid,
+    /// Will be attempted again.
+    queued: i64,
+    /// Failed for good.
+    skipped: i64,
+}
+
+pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("campaign")?);
+    let not_found = || ApiError::not_found("campaign");
+    if !store::lock(act.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    if !matches!(row.status, CampaignStatus::Sent | CampaignStatus::Sending) {
+        return Err(already(row.status));
+    }
+    let sender = senders::readiness(act.db(), tenant, Some(row.sender_profile_id)).await?;
+    if !sender.is_some_and(|sender| sender.may_send()) {
+        return Err(ApiError::unprocessable("sender_missing_verified_domain"));
+    }
+    if store::is_closed(act.db(), tenant, id).await? {
+        return Err(ApiError::unprocessable("window_missed").detail("not_after has passed"));
+    }
+    let retried = ledger::retry::retry_failed(act.db(), tenant, id, &RETRYABLE).await?;
+    // Counted by what was put back, which is undone when there is no quota left for it. What counts already needs none.
+    let left = quota::remaining(act).await?;
+    quota::check(&left, retried.unmetered)?;
+    if retried.queued > 0 {
+        store::reopen(act.db(), tenant, id).await?;
+        act.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;
+    }
+    Reply::ok(&FailedSendsRetried { campaign_id: id, queued: retried.queued, skipped: retried.skipped })
+}

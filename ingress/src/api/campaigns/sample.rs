@@ -1,0 +1,112 @@
+//! Rendering for a few recipients before a launch: faults that only real data shows.
+
+use chrono::Utc;
+use ledger::audience::AudienceSelector;
+use schemars::JsonSchema;
+use schemas::{Classification, new_id};
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::PgConnection;
+use templates::{Contact, Limits, MergeData, MessageOptions, Named, Sender, TemplateKind, TemplateSource};
+use uuid::Uuid;
+
+use super::store::CampaignRow;
+use crate::{
+    api::templates::{
+        merge::{self, Nowhere},
+        store as stored,
+    },
+    pipeline::{Act, error::ApiError},
+};
+
+/// Recipients rendered for a dry run.
+const SAMPLE_MAX: i64 = 20;
+
+/// What a sample showed.
+#[derive(Debug, Clone)]
+pub(super) struct Sample {
+    /// How many recipients were rendered for.
+    pub(super) size: usize,
+    /// What failed.
+    pub(super) faults: Vec<RenderFault>,
+}
+
+/// One recipient whose message cannot be rendered; without a contact: nobody's can.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(super) struct RenderFault {
+    contact_id: Option<Uuid>,
+    code: &'static str,
+    detail: String,
+}
+
+/// Renders the content for some of the campaign's audience.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
+    let tenant = act.tenant;
+    let parts = stored::parts_of(act.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
+    let options = options(act.db(), tenant, row).await?;
+    let contacts = contacts(act.db(), tenant, row).await?;
+    let source = parts.source(TemplateKind::Marketing);
+    act.outside("sample".to_owned(), move || render_all(&source, &options, contacts))
+}
+
+fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {
+    let compiled = match templates::compile(source, options) {
+        Ok(compiled) => compiled,
+        Err(faults) => {
+            let fault = |fault: &templates::TemplateFault| RenderFault {
+                contact_id: None,
+                code: fault.code.as_str(),
+                detail: fault.to_string(),
+            };
+            return Sample { size: 0, faults: faults.iter().map(fault).collect() };
+        }
+    };
+    let size = contacts.len();
+    let render = |(contact_id, contact)| {
+        let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data: Value::Null };
+        let fault = compiled.render(&data, &Nowhere).err()?;
+        Some(RenderFault { contact_id: Some(contact_id), code: fault.code(), detail: fault.to_string() })
+    };
+    Sample { size, faults: contacts.into_iter().filter_map(render).collect() }
+}
+
+async fn options(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<MessageOptions, ApiError> {
+    let from = sqlx::query!(
+        r#"select s.name, s.email, s.reply_to, d.domain, coalesce(s.physical_address, t.physical_address) as physical_address,
+                  coalesce(t.org_name, '') as "org_name!"
+           from senders s
+           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           join tenants t on t.id = s.tenant_id
+           where s.tenant_id = $1 and s.id = $2"#,
+        tenant,
+        row.sender_profile_id,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    Ok(MessageOptions {
+        tenant: Named { id: tenant.to_string(), name: from.org_name },
+        campaign: Some(Named { id: row.id.to_string(), name: row.name.clone() }),
+        sender: Sender { name: from.name, email: from.email, reply_to: from.reply_to },
+        sending_domain: from.domain,
+        physical_address: from.physical_address,
+        fallbacks: merge::fallbacks(db, tenant).await?,
+        opt_out: row.classification == Classification::Marketing,
+        track_links: true,
+        track_opens: true,
+        limits: Limits::default(),
+    })
+}
+
+/// Some active contacts of the audience.
+async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Result<Vec<(Uuid, Contact)>, ApiError> {
+    let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
+    let some = match &selector {
+        Some(selector) => ledger::audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
+        None => Vec::new(),
+    };
+    let found = merge::contacts(db, tenant, &some).await?;
+    Ok(found.into_iter().filter(|found| found.is_active).map(|found| (found.id, found.contact)).collect())
+}

@@ -1,0 +1,88 @@
+//! `GET /v1/campaigns/{id}/sends`: the ledger of a campaign, recipient by recipient.
+
+use schemars::JsonSchema;
+use schemas::{Address, SendState};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::sends::{
+        SendSummary,
+        store::{self, SendRow, Slice},
+    },
+    pipeline::{
+        Act, Faults, Page, Reply,
+        error::ApiError,
+        page::{PageCursor, PageLimit},
+        types::Email,
+    },
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListCampaignSends {
+    #[schemars(with = "Option<SendState>")]
+    state: Option<String>,
+    /// The one to this address.
+    #[schemars(with = "Option<Email>")]
+    email: Option<String>,
+    /// The variant of an A/B test.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CampaignSendPage {
+    sends: Vec<SendSummary>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+pub(super) async fn list(act: &mut Act, query: ListCampaignSends) -> Result<Reply, ApiError> {
+    let (tenant, campaign) = (act.tenant, act.id("campaign")?);
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let state = query.state.as_deref().map(parse_state).transpose()?;
+    let address = query.email.as_deref().map(parse_address).transpose()?;
+    let variant = query.variant.as_deref();
+    if let Some(variant) = variant {
+        let mut faults = Faults::default();
+        faults.one_of("variant", variant, &ledger::audience::VARIANT_NAMES);
+        faults.finish()?;
+    }
+    let month =
+        store::campaign_month(act.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let mut rows = match (month, address) {
+        (None, _) => Vec::new(),
+        (Some(month), Some(address)) => {
+            let contact = store::contact_by_address(act.db(), tenant, address.as_str()).await?;
+            let send = match contact {
+                Some(contact) => store::to_contact(act.db(), tenant, month, campaign, contact).await?,
+                None => None,
+            };
+            let is_asked = |send: &SendRow| {
+                state.is_none_or(|state| state == send.state)
+                    && variant.is_none_or(|variant| send.variant.as_deref() == Some(variant))
+            };
+            send.into_iter().filter(is_asked).collect()
+        }
+        (Some(month), None) => {
+            let slice = Slice { campaign, state, variant, before_id: page.before_id, fetch: page.fetch() };
+            store::of_campaign(act.db(), tenant, month, &slice).await?
+        }
+    };
+    let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));
+    Reply::ok(&CampaignSendPage { sends: rows.into_iter().map(SendSummary::of).collect(), next_cursor })
+}
+
+fn parse_state(text: &str) -> Result<SendState, ApiError> {
+    let words = || SendState::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
+    SendState::parse(text)
+        .ok_or_else(|| ApiError::invalid("state", "not_allowed", format!("must be one of {}", words())))
+}
+
+fn parse_address(text: &str) -> Result<Address, ApiError> {
+    Address::parse(text).map_err(|error| ApiError::invalid("email", error.code(), error.to_string()))
+}

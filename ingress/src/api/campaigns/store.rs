@@ -1,0 +1,497 @@
+//! Rows of `campaigns`, and the sums over their batches.
+
+use chrono::{DateTime, Utc};
+use ledger::audience::Split;
+use schemars::JsonSchema;
+use schemas::{
+    CampaignStatus, Classification, Environment, OnMiss, PauseReason, RequestKind, WinnerMetric, WinnerReason,
+    messages::CampaignLaunchPayload,
+};
+use serde::{Deserialize, Serialize};
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use super::rules::Rules;
+use crate::pipeline::{page::Page, types};
+
+/// A campaign.
+#[derive(Debug, Clone)]
+pub(crate) struct CampaignRow {
+    pub(crate) id: Uuid,
+    pub(crate) name: String,
+    pub(crate) sender_profile_id: Uuid,
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) subject: Option<String>,
+    pub(crate) preheader: Option<String>,
+    pub(crate) body_html: Option<String>,
+    pub(crate) content_id: Uuid,
+    pub(crate) campaign_goal: Option<String>,
+    pub(crate) audience_mode: String,
+    pub(crate) list_id: Option<Uuid>,
+    pub(crate) segment_id: Option<Uuid>,
+    pub(crate) tag_ids: Vec<Uuid>,
+    pub(crate) message_purpose: String,
+    pub(crate) classification: Classification,
+    pub(crate) urgency: String,
+    pub(crate) audience_reason: Option<String>,
+    pub(crate) status: CampaignStatus,
+    pub(crate) paused: bool,
+    pub(crate) pause_reason: Option<PauseReason>,
+    pub(crate) variants: Json<Vec<VariantRow>>,
+    pub(crate) test_percent: Option<i16>,
+    pub(crate) winner_metric: Option<WinnerMetric>,
+    pub(crate) decide_after_minutes: Option<i32>,
+    pub(crate) tested_at: Option<DateTime<Utc>>,
+    pub(crate) winner: Option<String>,
+    pub(crate) winner_reason: Option<WinnerReason>,
+    pub(crate) decided_at: Option<DateTime<Utc>>,
+    pub(crate) not_after: Option<DateTime<Utc>>,
+    pub(crate) on_miss: OnMiss,
+    pub(crate) closes_at: Option<DateTime<Utc>>,
+    pub(crate) max_per_minute: Option<i32>,
+    pub(crate) bounce_percent: f64,
+    pub(crate) complaint_percent: f64,
+    pub(crate) tripwire: String,
+    pub(crate) scheduled_for: Option<DateTime<Utc>>,
+    pub(crate) launched_at: Option<DateTime<Utc>>,
+    pub(crate) completed_at: Option<DateTime<Utc>>,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+impl CampaignRow {
+    /// Who gets which variant. Variants without a test divide the whole audience.
+    pub(crate) fn split(&self) -> Split {
+        let percent = self.test_percent.and_then(|percent| u8::try_from(percent).ok()).unwrap_or(100);
+        let weights: Vec<u32> = self.variants.iter().filter_map(|variant| u32::try_from(variant.weight).ok()).collect();
+        Split::new(percent, &weights)
+    }
+}
+
+/// A variant of a campaign.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct VariantRow {
+    /// Its letter.
+    pub(crate) variant: String,
+    pub(crate) name: String,
+    pub(crate) weight: i32,
+    pub(crate) subject: Option<String>,
+    pub(crate) preheader: Option<String>,
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) body_html: Option<String>,
+    pub(crate) content_id: Uuid,
+}
+
+/// Everything a caller decides about a campaign, checked; `content_id` is what it would say now.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub(crate) name: String,
+    pub(crate) sender_profile_id: Uuid,
+    pub(crate) template_id: Option<Uuid>,
+    pub(crate) subject: Option<String>,
+    pub(crate) preheader: Option<String>,
+    pub(crate) body_html: Option<String>,
+    pub(crate) content_id: Uuid,
+    pub(crate) campaign_goal: Option<String>,
+    pub(crate) audience_mode: String,
+    pub(crate) list_id: Option<Uuid>,
+    pub(crate) segment_id: Option<Uuid>,
+    pub(crate) tag_ids: Vec<Uuid>,
+    pub(crate) message_purpose: String,
+    pub(crate) classification: Classification,
+    pub(crate) urgency: String,
+    pub(crate) audience_reason: Option<String>,
+    pub(crate) rules: Rules,
+}
+
+/// One number per send state, then the facts that came later. Equal to a recount of the campaign's sends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(transform = types::counts)]
+pub(crate) struct SendCounts {
+    pub(crate) total: i64,
+    pub(crate) queued: i64,
+    pub(crate) claimed: i64,
+    pub(crate) fenced: i64,
+    pub(crate) deferred: i64,
+    pub(crate) sent: i64,
+    pub(crate) failed: i64,
+    pub(crate) unknown: i64,
+    pub(crate) skipped: i64,
+    pub(crate) cancelled: i64,
+    pub(crate) expired: i64,
+    /// Confirmed where the route can confirm, otherwise accepted by the receiving server, and not bounced since: as in reports.
+    pub(crate) delivered: i64,
+    /// Of these, those that a provider has confirmed.
+    pub(crate) delivered_confirmed: i64,
+    pub(crate) bounced: i64,
+    pub(crate) complained: i64,
+    pub(crate) opened: i64,
+    pub(crate) clicked: i64,
+    pub(crate) unsubscribed: i64,
+}
+
+/// Where a campaign comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) product: &'a str,
+    pub(crate) environment: Environment,
+}
+
+/// Writes everything a caller decides about a draft: a new one, or one that stands. Where it came from stays as it was.
+pub(crate) async fn write(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    origin: Origin<'_>,
+    draft: &Draft,
+) -> sqlx::Result<()> {
+    let rules = &draft.rules;
+    sqlx::query_file!(
+        "queries/write_campaign.sql",
+        tenant,
+        id,
+        origin.product,
+        origin.environment.as_str(),
+        draft.name,
+        draft.sender_profile_id,
+        draft.template_id,
+        draft.subject,
+        draft.preheader,
+        draft.body_html,
+        draft.content_id,
+        draft.campaign_goal,
+        draft.audience_mode,
+        draft.list_id,
+        draft.segment_id,
+        &draft.tag_ids,
+        draft.message_purpose,
+        draft.classification.as_str(),
+        draft.urgency,
+        draft.audience_reason,
+        rules.test.map(|test| test.percent),
+        rules.test.map(|test| test.metric.as_str()),
+        rules.test.map(|test| test.decide_after_minutes),
+        rules.not_after,
+        rules.on_miss.as_str(),
+        rules.max_per_minute,
+        rules.bounce_percent,
+        rules.complaint_percent,
+    )
+    .execute(&mut *db)
+    .await?;
+    write_variants(db, tenant, id, rules).await
+}
+
+/// Puts these variants in the place of those that stand.
+async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rules: &Rules) -> sqlx::Result<()> {
+    sqlx::query!("delete from campaign_variants where tenant_id = $1 and campaign_id = $2", tenant, campaign)
+        .execute(&mut *db)
+        .await?;
+    for (variant, letter) in rules.variants.iter().zip(ledger::audience::VARIANT_NAMES) {
+        sqlx::query!(
+            "insert into campaign_variants (tenant_id, campaign_id, variant, name, weight, subject, preheader, template_id,
+                                            body_html, content_id)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            tenant,
+            campaign,
+            letter,
+            variant.name,
+            variant.weight,
+            variant.subject,
+            variant.preheader,
+            variant.template_id,
+            variant.body_html,
+            variant.content_id,
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Sets what a variant says: its template may have a new version.
+pub(crate) async fn set_variant_content(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    variant: &str,
+    content_id: Uuid,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaign_variants set content_id = $4 where tenant_id = $1 and campaign_id = $2 and variant = $3",
+        tenant,
+        campaign,
+        variant,
+        content_id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// One campaign.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
+    let none: Option<&str> = None;
+    sqlx::query_file_as!(
+        CampaignRow,
+        "queries/campaigns.sql",
+        tenant,
+        Some(id),
+        none,
+        None::<DateTime<Utc>>,
+        None::<Uuid>,
+        1_i64
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Campaigns, newest first, one page; without their bodies, which may be half a megabyte each.
+pub(crate) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    status: Option<CampaignStatus>,
+    page: &Page,
+) -> sqlx::Result<Vec<CampaignRow>> {
+    sqlx::query_file_as!(
+        CampaignRow,
+        "queries/campaigns.sql",
+        tenant,
+        None::<Uuid>,
+        status.map(CampaignStatus::as_str),
+        page.before,
+        page.before_id,
+        page.fetch()
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// The sums over a campaign's batches: some 2,000 rows for a million recipients. Served by `batches_by_campaign`.
+pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<SendCounts> {
+    sqlx::query_as!(
+        SendCounts,
+        r#"select coalesce(sum(size), 0) as "total!", coalesce(sum(queued), 0) as "queued!",
+                  coalesce(sum(claimed), 0) as "claimed!", coalesce(sum(fenced), 0) as "fenced!",
+                  coalesce(sum(deferred), 0) as "deferred!", coalesce(sum(sent), 0) as "sent!",
+                  coalesce(sum(failed), 0) as "failed!", coalesce(sum(unknown), 0) as "unknown!",
+                  coalesce(sum(skipped), 0) as "skipped!", coalesce(sum(cancelled), 0) as "cancelled!",
+                  coalesce(sum(expired), 0) as "expired!", coalesce(sum(delivered), 0) as "delivered!",
+                  coalesce(sum(confirmed), 0) as "delivered_confirmed!", coalesce(sum(bounced), 0) as "bounced!", coalesce(sum(complained), 0) as "complained!",
+                  coalesce(sum(opened), 0) as "opened!", coalesce(sum(clicked), 0) as "clicked!",
+                  coalesce(sum(unsubscribed), 0) as "unsubscribed!"
+           from batches where tenant_id = $1 and campaign_id = $2"#,
+        tenant,
+        id,
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// Holds the campaign until the transaction ends, waiting for whoever holds it. `false`: there is none.
+pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!("select id from campaigns where tenant_id = $1 and id = $2 for no key update", tenant, id)
+        .fetch_optional(db)
+        .await
+        .map(|row| row.is_some())
+}
+
+/// Puts the campaign into preflight until the transaction ends. `false`: another transaction works on a launch of it. A launch counts
+/// its audience for seconds: those that lose the race to it do not wait.
+pub(crate) async fn begin_preflight(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(r#"select begin_preflight($1, $2) as "taken!""#, tenant, id).fetch_one(db).await
+}
+
+/// A launch that was accepted and has not begun.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) request_id: Uuid,
+    pub(crate) product: String,
+    pub(crate) environment: Environment,
+}
+
+/// Holds the launch request of a campaign that waits for its time. To be called before the campaign is locked: the audience stage locks
+/// them in this order. Served by `requests_due`.
+pub(crate) async fn lock_waiting_launch(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<Waiting>> {
+    sqlx::query_as!(
+        Waiting,
+        r#"select id as request_id, product, environment as "environment: Environment"
+           from requests
+           where announce_after is not null and tenant_id = $1 and kind = 'campaign-launch' and state = 'accepted'
+             and payload ->> 'campaign_id' = $2
+           for update"#,
+        tenant,
+        id.to_string(),
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Gives a scheduled campaign another time. Campaign and request are held.
+pub(crate) async fn reschedule(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    request: Uuid,
+    scheduled_for: DateTime<Utc>,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaigns set scheduled_for = $3, updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        scheduled_for,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update requests set announce_after = $3 where tenant_id = $1 and id = $2",
+        tenant,
+        request,
+        scheduled_for
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Puts a scheduled campaign back to draft: its launch is withdrawn, and the audience that was written down for it is forgotten.
+/// Campaign and request are held.
+pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid, request: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update requests set state = 'handled', outcome = 'withdrawn', announce_after = null, handled_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        request,
+    )
+    .execute(&mut *db)
+    .await?;
+    ledger::audience::unpin(&mut *db, tenant, id).await?;
+    sqlx::query!(
+        "update campaigns
+         set status = 'draft', scheduled_for = null, closes_at = null, paused = false, pause_reason = null, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Moves a draft to scheduled or sending. `false`: it is no draft any more.
+pub(crate) async fn launch(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    content_id: Uuid,
+    scheduled_for: Option<DateTime<Utc>>,
+) -> sqlx::Result<bool> {
+    sqlx::query!(
+        "update campaigns
+         set status = case when $4::timestamptz is null then 'sending' else 'scheduled' end,
+             scheduled_for = $4, content_id = $3, closes_at = case when on_miss <> 'send' then not_after end,
+             updated_at = now()
+         where tenant_id = $1 and id = $2 and status = 'draft'",
+        tenant,
+        id,
+        content_id,
+        scheduled_for,
+    )
+    .execute(db)
+    .await
+    .map(|done| done.rows_affected() == 1)
+}
+
+/// Stores the accepted launch: the row the audience stage works from, rung again when it is due.
+pub(crate) async fn request_launch(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    product: &str,
+    environment: Environment,
+    payload: &CampaignLaunchPayload,
+    scheduled_for: Option<DateTime<Utc>>,
+) -> sqlx::Result<Uuid> {
+    let id = schemas::new_id();
+    sqlx::query!(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+         values ($1, $2, $3, $4, $5, $6, coalesce($7, now() + interval '5 seconds'))",
+        tenant,
+        id,
+        product,
+        environment.as_str(),
+        RequestKind::CampaignLaunch.as_str(),
+        Json(payload) as _,
+        scheduled_for,
+    )
+    .execute(db)
+    .await?;
+    Ok(id)
+}
+
+/// Stops a campaign. Its sends follow in the audience stage's sweep, and no claim or fence passes from now on.
+pub(crate) async fn cancel(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaigns set status = 'cancelled', updated_at = now() where tenant_id = $1 and id = $2",
+        tenant,
+        id
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Holds a campaign back or lets it go on. Who resumes what the engine has paused takes it on himself: the tripwire is disarmed,
+/// and what missed the window is sent late.
+pub(crate) async fn pause(db: &mut PgConnection, tenant: Uuid, id: Uuid, paused: bool) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaigns
+         set paused = $3, pause_reason = case when $3 then 'requested' end,
+             tripwire = case when tripwire = 'tripped' and not $3 then 'disarmed' else tripwire end,
+             closes_at = case when pause_reason = 'window_missed' and not $3 then null else closes_at end,
+             updated_at = now()
+         where tenant_id = $1 and id = $2 and paused <> $3",
+        tenant,
+        id,
+        paused
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// A campaign of which something is owed again is not sent any more.
+pub(crate) async fn reopen(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update campaigns set status = 'sending', completed_at = null, counts = null, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "insert into campaign_paces (tenant_id, campaign_id)
+         select tenant_id, id from campaigns where tenant_id = $1 and id = $2 and max_per_minute is not null
+         on conflict do nothing",
+        tenant,
+        id
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Whether the campaign's window is closed, by the database's clock, and what is left is not to be sent late.
+pub(crate) async fn is_closed(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
+        r#"select coalesce(closes_at <= now(), false) as "closed!" from campaigns where tenant_id = $1 and id = $2"#,
+        tenant,
+        id
+    )
+    .fetch_one(db)
+    .await
+}

@@ -1,0 +1,142 @@
+//! A contact as callers see it.
+
+use chrono::{DateTime, Utc};
+use ledger::suppressions::SuppressionReason;
+use schemars::JsonSchema;
+use schemas::action::SuppressionScope;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use super::{ContactStatus, input::MarketingStatus};
+use crate::{
+    api::audiences::AudienceKind,
+    pipeline::{
+        error::ApiError,
+        page::{as_optional_time, as_time},
+        types::Email,
+    },
+};
+
+/// A contact as callers see it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Contact {
+    pub contact_id: Uuid,
+    #[schemars(with = "Email")]
+    email: String,
+    first_name: Option<String>,
+    last_name: Option<String>,
+    title: Option<String>,
+    phone: Option<String>,
+    company: Option<String>,
+    #[schemars(range(min = 1, max = i64::MAX))]
+    dot_number: Option<i64>,
+    /// The tenant's own fields, by key.
+    #[schemars(with = "Map<String, Value>")]
+    fields: Value,
+    tags: Vec<ContactTag>,
+    lists: Vec<ContactList>,
+    timezone: Option<String>,
+    locale: Option<String>,
+    lifecycle_stage: Option<String>,
+    #[schemars(with = "ContactStatus")]
+    status: String,
+    #[schemars(with = "MarketingStatus")]
+    marketing_status: String,
+    /// The gravest suppression in force.
+    suppression: Option<Suppression>,
+    source: Option<String>,
+    consent: ContactConsent,
+    #[serde(serialize_with = "as_time")]
+    pub created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactTag {
+    tag_id: Uuid,
+    name: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactList {
+    list_id: Uuid,
+    name: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContactConsent {
+    basis: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
+    at: Option<DateTime<Utc>>,
+    source: Option<String>,
+    description: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ContactSuppression")]
+struct Suppression {
+    #[schemars(with = "SuppressionReason")]
+    reason: String,
+    #[schemars(with = "SuppressionScope")]
+    scope: String,
+    #[serde(serialize_with = "as_time")]
+    since: DateTime<Utc>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Membership {
+    id: Uuid,
+    kind: AudienceKind,
+    name: String,
+}
+
+/// The contacts with these ids, newest first.
+pub(super) async fn records(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<Contact>> {
+    let rows = sqlx::query_file!("queries/contacts.sql", tenant, ids).fetch_all(db).await?;
+    let contacts = rows.into_iter().map(|row| {
+        let (mut tags, mut lists) = (Vec::new(), Vec::new());
+        for Json(Membership { id, kind, name }) in row.memberships {
+            match kind {
+                AudienceKind::Tag => tags.push(ContactTag { tag_id: id, name }),
+                AudienceKind::List => lists.push(ContactList { list_id: id, name }),
+            }
+        }
+        Contact {
+            contact_id: row.id,
+            email: row.address,
+            first_name: row.first_name,
+            last_name: row.last_name,
+            title: row.title,
+            phone: row.phone,
+            company: row.company,
+            dot_number: row.dot_number,
+            fields: row.fields,
+            tags,
+            lists,
+            timezone: row.timezone,
+            locale: row.locale,
+            lifecycle_stage: row.lifecycle_stage,
+            status: row.status,
+            marketing_status: row.marketing_status,
+            suppression: row.suppression.map(|Json(suppression)| suppression),
+            source: row.source,
+            consent: ContactConsent {
+                basis: row.consent_basis,
+                at: row.consent_at,
+                source: row.consent_source,
+                description: row.consent_description,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    });
+    Ok(contacts.collect())
+}
+
+/// One contact.
+pub(super) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Contact, ApiError> {
+    records(db, tenant, &[id]).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
+}

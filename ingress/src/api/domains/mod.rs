@@ -1,0 +1,273 @@
+//! `/v1/domains`: a tenant sends from domains it owns and has proven, and from nothing else.
+
+mod check;
+mod doc;
+pub mod recheck;
+pub(crate) mod records;
+pub(crate) mod store;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use chrono::{DateTime, Utc};
+use clap::Args;
+use dkim::{DkimKey, GeneratedKey, KeyError};
+use domains::DomainSettings;
+use schemars::JsonSchema;
+use schemas::{DomainStatus, address::canonical_domain, freemail};
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::{
+    records::RecordView,
+    store::{DomainRow, NewDomain},
+};
+use crate::pipeline::{
+    Act, Faults, NoFields, NoParameters, Reply, Routes,
+    error::ApiError,
+    page::{PageQuery, as_optional_time, as_time},
+    read, write, write_with_work,
+};
+
+/// The vault's purpose for private DKIM keys.
+const DKIM_PURPOSE: &str = "dkim";
+/// The selector of a domain's first key. Another key gets another selector, so that old mail still verifies.
+const FIRST_SELECTOR: &str = "pr1";
+/// The selector of its Ed25519 key.
+const SECOND_SELECTOR: &str = "pr1e";
+/// Randomness in an ownership token, in bytes.
+const TOKEN_BYTES: usize = 24;
+
+/// Where the names of this installation are that tenants' DNS records point to.
+#[derive(Debug, Clone, Args)]
+pub struct DomainTargets {
+    /// What tenants' `send.<domain>` points to: a name with an MX for bounces and an SPF record. Changing it makes domains fail
+    /// their next check.
+    #[arg(long, env = "POSTRIDER_RETURN_PATH_TARGET", default_value = "return.postrider.dev")]
+    pub return_path_target: String,
+    /// What tenants' SPF records include.
+    #[arg(long, env = "POSTRIDER_SPF_INCLUDE", default_value = "spf.postrider.dev")]
+    pub spf_include: String,
+    /// What tenants' `link.<domain>` points to: this ingress, as recipients reach it.
+    #[arg(long, env = "POSTRIDER_TRACKING_TARGET", default_value = "link.postrider.dev")]
+    pub tracking_target: String,
+}
+
+impl DomainTargets {
+    fn settings(&self) -> DomainSettings {
+        DomainSettings {
+            return_path_target: self.return_path_target.clone(),
+            spf_include: self.spf_include.clone(),
+            tracking_target: self.tracking_target.clone(),
+        }
+    }
+}
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/domains", read("domains:manage", list), doc::list)
+        .post("/v1/domains", write("domains:manage", create), doc::create)
+        .get("/v1/domains/{id}", read("domains:manage", one), doc::show)
+        .delete("/v1/domains/{id}", write("domains:manage", remove), doc::remove)
+        .post("/v1/domains/{id}/verify", write_with_work("domains:manage", check::verify), doc::verify)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateDomain {
+    #[schemars(required, length(min = 1, max = 253))]
+    domain: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainCreated {
+    domain_id: Uuid,
+    status: DomainStatus,
+    dns_records: Vec<RecordView>,
+    already_existed: bool,
+}
+
+/// Reads the name in its canonical form, and refuses names no tenant can own.
+fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String, ApiError> {
+    let mut faults = Faults::default();
+    let text = faults.required("domain", text);
+    let name = text.as_deref().and_then(canonical_domain);
+    faults.require(
+        text.is_none() || name.is_some(),
+        "domain",
+        "invalid",
+        "must be a domain name with a dot, not an address",
+    );
+    let public_suffix = name.as_deref().is_some_and(|name| freemail::registrable(name).is_none());
+    faults.require(
+        !public_suffix,
+        "domain",
+        "public_suffix",
+        "is a public suffix, under which others register domains",
+    );
+    faults.finish()?;
+    let name = name.ok_or_else(ApiError::internal)?;
+    if freemail::is_platform(&name, platform_domains) {
+        return Err(ApiError::unprocessable("platform_domain_not_allowed"));
+    }
+    if freemail::is_freemail(&name) {
+        return Err(ApiError::unprocessable("freemail_domain_not_allowed"));
+    }
+    Ok(name)
+}
+
+/// Idempotent on (tenant, domain): a domain that is there is answered with its records.
+async fn create(act: &mut Act, body: CreateDomain) -> Result<Reply, ApiError> {
+    let name = own_name(body.domain, &act.ingress.settings.outbound.platform_domains)?;
+    let tenant = act.tenant;
+    if let Some(row) = store::by_name(act.db(), tenant, &name).await? {
+        return created(act, &row, true);
+    }
+    if store::proven_elsewhere(act.db(), tenant, &name).await? {
+        return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
+    }
+    let [key, second] = generate_keys().await?;
+    let seal = |key: &GeneratedKey| {
+        let sealed = act.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
+        sealed.map_err(|error| ApiError::unexpected(&error))
+    };
+    let (private, second_private) = (seal(&key)?, seal(&second)?);
+    let new = NewDomain {
+        domain: &name,
+        selector: FIRST_SELECTOR,
+        dkim_private: &private,
+        dkim_public: &key.public,
+        second_selector: SECOND_SELECTOR,
+        second_private: &second_private,
+        second_public: &second.public,
+        ownership_token: &URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
+    };
+    let already_existed = !store::insert(act.db(), tenant, &new).await?;
+    let row = store::by_name(act.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
+    if act.ingress.settings.warmup_new_domains && !already_existed {
+        ledger::warmup::begin(act.db(), tenant, row.id).await?;
+    }
+    created(act, &row, already_existed)
+}
+
+fn created(act: &Act, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
+    let dns_records = records::view(row, &act.ingress.settings.domain_targets.settings());
+    Reply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
+}
+
+/// An RSA key takes tens of milliseconds of a core, sometimes far more: not on the reactor.
+async fn generate_keys() -> Result<[GeneratedKey; 2], ApiError> {
+    let generate = || Ok::<_, KeyError>([DkimKey::generate_rsa()?, DkimKey::generate_ed25519()?]);
+    match tokio::task::spawn_blocking(generate).await {
+        Ok(Ok(keys)) => Ok(keys),
+        Ok(Err(error)) => Err(ApiError::unexpected(&error)),
+        Err(panicked) => Err(panicked.into()),
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Domain {
+    domain_id: Uuid,
+    domain: String,
+    status: DomainStatus,
+    #[serde(serialize_with = "as_optional_time")]
+    verified_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    last_checked_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    degraded_since: Option<DateTime<Utc>>,
+    records: Vec<RecordView>,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+impl Domain {
+    fn of(row: DomainRow, settings: &DomainSettings) -> Self {
+        Self {
+            domain_id: row.id,
+            records: records::view(&row, settings),
+            domain: row.domain,
+            status: row.status,
+            verified_at: row.verified_at,
+            last_checked_at: row.last_checked_at,
+            degraded_since: row.degraded_since,
+            created_at: row.created_at,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainPage {
+    domains: Vec<Domain>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
+    let tenant = act.tenant;
+    let mut rows = store::list(act.db(), tenant, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    let settings = act.ingress.settings.domain_targets.settings();
+    let domains = rows.into_iter().map(|row| Domain::of(row, &settings)).collect();
+    Reply::ok(&DomainPage { domains, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainAnswer {
+    domain: Domain,
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("domain")?);
+    let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    Reply::ok(&DomainAnswer { domain: Domain::of(row, &act.ingress.settings.domain_targets.settings()) })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DomainRemoved {
+    domain_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+}
+
+/// A domain without senders is removed, with its keys; its name is free again.
+async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("domain")?);
+    let (status, _) = store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    // Removed and claimed anew it would be free of the suspension.
+    if status == DomainStatus::Suspended {
+        return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));
+    }
+    if !store::delete(act.db(), tenant, id).await? {
+        return Err(ApiError::conflict("domain_in_use")
+            .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
+    }
+    act.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
+    Reply::ok(&DomainRemoved { domain_id: id, status: "deleted" })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("Mail.Acme.com.", Ok("mail.acme.com"))]
+    #[case("bücher.de", Ok("xn--bcher-kva.de"))]
+    #[case("acme", Err("validation_failed"))]
+    #[case("127.0.0.1", Err("validation_failed"))]
+    #[case("ann@acme.com", Err("validation_failed"))]
+    #[case("https://acme.com", Err("validation_failed"))]
+    #[case("co.uk", Err("validation_failed"))]
+    #[case("gmail.com", Err("freemail_domain_not_allowed"))]
+    #[case("mail.gmail.com", Err("freemail_domain_not_allowed"))]
+    #[case("postrider.dev", Err("platform_domain_not_allowed"))]
+    #[case("a.b.POSTRIDER.dev", Err("platform_domain_not_allowed"))]
+    fn a_tenant_names_a_domain_it_could_own(#[case] text: &str, #[case] expected: Result<&str, &str>) {
+        let found = own_name(Some(text.to_owned()), &["postrider.dev".to_owned()]);
+        assert_eq!(found.as_deref().map_err(|error| error.code.as_ref()), expected);
+    }
+}

@@ -1,0 +1,184 @@
+//! Enrolling: the contact is found or made, and its first step has a time. Needs a transaction confined to the tenant, and nothing
+//! of HTTP.
+
+use chrono::{DateTime, Utc};
+use ledger::gate;
+use schemars::JsonSchema;
+use schemas::delay;
+use schemas::{Classification, DelayUnit, MessageKind, SequenceStatus, SkipReason};
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::input::NewEnrollment;
+use crate::{
+    api::messages::store::standings,
+    pipeline::{error::ApiError, page::as_time},
+};
+
+/// An enrollment that was made.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Enrolled {
+    enrollment_id: Uuid,
+    contact_id: Uuid,
+    sequence_id: Uuid,
+    /// When its first step is due.
+    #[serde(serialize_with = "as_time")]
+    next_action_at: DateTime<Utc>,
+    /// Whether marketing mail to the contact would pass the gate now.
+    mailable: bool,
+    /// Why the gate would withhold it.
+    skip_reason: Option<SkipReason>,
+}
+
+/// Enrolls. `product` is told of tasks and opportunities.
+///
+/// # Errors
+/// 404 `sequence_not_found`; 409 `sequence_not_active`, `sequence_has_no_steps`, `already_enrolled`.
+pub(crate) async fn enroll(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    product: &str,
+    new: &NewEnrollment,
+) -> Result<Enrolled, ApiError> {
+    let first = first_step(&mut *db, tenant, new.sequence_id).await?;
+    let contact = find_or_create(&mut *db, tenant, new).await?;
+    let zone = delay::zone(contact.timezone.as_deref(), &first.tenant_timezone);
+    let due = delay::after(first.now, u32::try_from(first.delay_amount).unwrap_or(0), first.delay_unit, zone);
+    let id = schemas::new_id();
+    let inserted = sqlx::query_scalar!(
+        "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_step, next_action_at, steps_today, steps_day)
+         select $1, $2, $3, $4, $5, $6, $7, coalesce(before.steps_today, 0), before.steps_day
+         from (select 1) as one
+         left join lateral (
+             select e.steps_today, e.steps_day from enrollments e
+             where e.tenant_id = $1 and e.contact_id = $4 and e.sequence_id = $3
+             order by e.created_at desc, e.id desc limit 1
+         ) before on true
+         on conflict (tenant_id, sequence_id, contact_id) where status in ('active', 'paused') do nothing
+         returning next_action_at",
+        tenant,
+        id,
+        new.sequence_id,
+        contact.id,
+        product,
+        first.step_order,
+        due,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    .flatten();
+    let Some(next_action_at) = inserted else { return Err(ApiError::conflict("already_enrolled")) };
+    // Who may not be mailed any more leaves at once, and not only when the first step is due.
+    sqlx::query!("insert into enrollment_checks (tenant_id, contact_id) values ($1, $2)", tenant, contact.id)
+        .execute(&mut *db)
+        .await?;
+    let standing = standings(db, tenant, &[contact.id]).await?;
+    // The mail of sequences is marketing.
+    let skip_reason = standing
+        .first()
+        .and_then(|standing| gate::decide_recipient(standing, MessageKind::Sequence, Classification::Marketing));
+    Ok(Enrolled {
+        enrollment_id: id,
+        contact_id: contact.id,
+        sequence_id: new.sequence_id,
+        next_action_at,
+        mailable: skip_reason.is_none(),
+        skip_reason,
+    })
+}
+
+/// What the first step says.
+struct FirstStep {
+    now: DateTime<Utc>,
+    tenant_timezone: String,
+    step_order: i16,
+    delay_amount: i32,
+    delay_unit: DelayUnit,
+}
+
+/// Holds the sequence as it is: one that is being paused or archived waits for this enrollment, which then follows it.
+async fn first_step(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> Result<FirstStep, ApiError> {
+    let status = sqlx::query_scalar!(
+        r#"select status as "status: SequenceStatus" from sequences where tenant_id = $1 and id = $2 for share"#,
+        tenant,
+        sequence,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    .ok_or_else(|| ApiError::not_found("sequence"))?;
+    if status != SequenceStatus::Active {
+        return Err(ApiError::conflict("sequence_not_active").detail(format!("the sequence is {status}")));
+    }
+    sqlx::query_as!(
+        FirstStep,
+        r#"select now() as "now!", t.timezone as tenant_timezone, p.step_order, p.delay_amount,
+                  p.delay_unit as "delay_unit: DelayUnit"
+           from sequence_steps p
+           join tenants t on t.id = p.tenant_id
+           where p.tenant_id = $1 and p.sequence_id = $2
+           order by p.step_order limit 1"#,
+        tenant,
+        sequence,
+    )
+    .fetch_optional(db)
+    .await?
+    .ok_or_else(|| ApiError::conflict("sequence_has_no_steps"))
+}
+
+struct Contact {
+    id: Uuid,
+    timezone: Option<String>,
+}
+
+/// Finds or makes the contact by address, and fills what it has nothing in yet. A new one is subscribed, as one that is created
+/// through `/v1/contacts` is: the product that enrolls a contact says that it may be written to. The same holds for a contact that
+/// the engine itself made for transactional or one-off mail, and of which nothing else is known. What the product or the recipient
+/// said of a contact (unsubscribed, pending, suppressed) stays and counts. An archived contact is active again.
+async fn find_or_create(db: &mut PgConnection, tenant: Uuid, new: &NewEnrollment) -> Result<Contact, ApiError> {
+    sqlx::query!(
+        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, source)
+         select $1, $2, $3, $4, $5, $6, $7, 'enrollment'
+         where not exists (select from contacts c where c.tenant_id = $1 and c.address = $3)
+         on conflict (tenant_id, address) do nothing",
+        tenant,
+        schemas::new_id(),
+        new.address.as_str(),
+        new.first_name,
+        new.last_name,
+        new.title,
+        new.phone,
+    )
+    .execute(&mut *db)
+    .await?;
+    // Statements of their own: somebody else may have made it at the same moment.
+    sqlx::query!(
+        "update contacts
+         set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
+             phone = coalesce(phone, $6), status = 'active', updated_at = now(),
+             marketing_status = case when marketing_status = 'pending' and source in ('transactional', 'message')
+                                     then 'subscribed' else marketing_status end
+         where tenant_id = $1 and address = $2
+           and (status = 'archived' or marketing_status = 'pending' and source in ('transactional', 'message')
+                or first_name is null and $3::text is not null or last_name is null and $4::text is not null
+                or title is null and $5::text is not null or phone is null and $6::text is not null)",
+        tenant,
+        new.address.as_str(),
+        new.first_name,
+        new.last_name,
+        new.title,
+        new.phone,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query_as!(
+        Contact,
+        "select id, timezone from contacts where tenant_id = $1 and address = $2",
+        tenant,
+        new.address.as_str(),
+    )
+    .fetch_optional(db)
+    .await?
+    // One that was erased at this very moment is made anew by a repeat.
+    .ok_or_else(ApiError::unavailable)
+}

@@ -1,0 +1,161 @@
+//! Rows of `enrollments`, as callers see them: what is live is paused while its sequence is, and over once that is archived.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{EnrollmentStatus, ExitReason, StepType};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    api::sequences::STEPS_MAX,
+    pipeline::page::{Page, as_optional_time, as_time},
+};
+
+/// An enrollment.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "EnrollmentSummary")]
+pub(crate) struct EnrollmentRow {
+    #[serde(rename = "enrollment_id")]
+    pub(crate) id: Uuid,
+    pub(crate) sequence_id: Uuid,
+    pub(crate) contact_id: Uuid,
+    /// Null once the contact was erased.
+    pub(crate) email: Option<String>,
+    pub(crate) status: EnrollmentStatus,
+    /// Why it ended before its last step.
+    pub(crate) exit_reason: Option<ExitReason>,
+    #[serde(rename = "next_step_order")]
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    pub(crate) next_step: Option<i16>,
+    #[serde(serialize_with = "as_optional_time")]
+    pub(crate) next_action_at: Option<DateTime<Utc>>,
+    /// Attempts at the next step so far.
+    #[serde(rename = "attempt_count")]
+    #[schemars(with = "usize")]
+    pub(crate) attempts: i16,
+    /// Why the last attempt failed: a code.
+    pub(crate) last_error: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
+    pub(crate) ended_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+/// What a step did.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EnrollmentStep")]
+pub(super) struct StepRow {
+    step_id: Uuid,
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+    #[schemars(extend("enum" = ["done", "unchanged", "withheld", "failed"]))]
+    outcome: String,
+    /// Ids and codes of what it did.
+    #[schemars(with = "Map<String, Value>")]
+    detail: Value,
+    /// Its mail: `GET /v1/sends/{send_id}`.
+    send_id: Option<Uuid>,
+    #[serde(serialize_with = "as_time")]
+    due_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    done_at: DateTime<Utc>,
+}
+
+/// Which enrollments are asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Filter {
+    pub(super) sequence: Option<Uuid>,
+    pub(super) contact: Option<Uuid>,
+    pub(super) status: Option<EnrollmentStatus>,
+}
+
+/// One enrollment.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<EnrollmentRow>> {
+    sqlx::query_file_as!(EnrollmentRow, "queries/enrollment.sql", tenant, id).fetch_optional(db).await
+}
+
+/// What its steps did, in order.
+pub(super) async fn steps(db: &mut PgConnection, tenant: Uuid, enrollment: Uuid) -> sqlx::Result<Vec<StepRow>> {
+    sqlx::query_as!(
+        StepRow,
+        r#"select step_id, step_order, step_type as "step_type: StepType", outcome, detail, send_id, due_at, done_at
+           from enrollment_steps where tenant_id = $1 and enrollment_id = $2
+           order by step_order"#,
+        tenant,
+        enrollment,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Enrollments, newest first, one page.
+pub(super) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    filter: Filter,
+    page: &Page,
+) -> sqlx::Result<Vec<EnrollmentRow>> {
+    sqlx::query_file_as!(
+        EnrollmentRow,
+        "queries/enrollments.sql",
+        tenant,
+        filter.sequence,
+        filter.contact,
+        filter.status.map(EnrollmentStatus::as_str),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// The contact's newest enrollment in a sequence. Served by `enrollments_by_contact`.
+pub(crate) async fn newest(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sequence: Uuid,
+    contact: Uuid,
+) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!(
+        "select id from enrollments where tenant_id = $1 and contact_id = $3 and sequence_id = $2
+         order by created_at desc, id desc limit 1",
+        tenant,
+        sequence,
+        contact,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// The enrollment's newest mail.
+pub(crate) async fn newest_send(db: &mut PgConnection, tenant: Uuid, enrollment: Uuid) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!(
+        "select p.send_id as \"send_id!\" from enrollment_steps p
+         where p.tenant_id = $1 and p.enrollment_id = $2 and p.step_type = 'send_email' and p.send_id is not null
+         order by p.step_order desc limit 1",
+        tenant,
+        enrollment,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Ends an enrollment at the caller's word. One that is over stays as it is. A step that is being taken is waited for.
+pub(super) async fn exit(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update enrollments
+         set status = 'exited', exit_reason = 'manual', next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
+         where tenant_id = $1 and id = $2 and status in ('active', 'paused')",
+        tenant,
+        id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,307 @@
+//! The gates, each as one pure decision over a row.
+
+use chrono::{DateTime, Days, NaiveTime, Utc};
+use ledger::gate::{RecipientEligibility, decide_recipient};
+use ledger::quota::QuotaRemaining;
+use ledger::warmup::WarmupState;
+use schemars::JsonSchema;
+use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnMiss, SendState, SequenceStatus};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::store::{ContactRow, SenderRow, SuppressionRow};
+use crate::{
+    api::{
+        campaigns::store::CampaignRow, enrollments::store::EnrollmentRow, sends::store::SendRow,
+        sequences::store::SequenceRow,
+    },
+    pipeline::page::as_optional_time,
+};
+
+/// The gates, in the order the engine passes them.
+pub(super) const GATES: [&str; 13] = [
+    "audience",
+    "contact",
+    "suppression",
+    "consent",
+    "tenant",
+    "sender",
+    "domain",
+    "quota",
+    "warmup",
+    "pace",
+    "window",
+    "campaign",
+    "sequence",
+];
+
+/// What a gate decides now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "GateDecision")]
+pub(super) enum Decision {
+    /// Nothing here speaks against the mail.
+    Pass,
+    /// No mail.
+    Stop,
+    /// Not now.
+    Wait,
+}
+
+/// The row that decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "GateRow")]
+pub(super) struct Row {
+    kind: &'static str,
+    id: Uuid,
+}
+
+/// One gate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(super) struct Gate {
+    #[schemars(extend("enum" = GATES))]
+    pub(super) gate: &'static str,
+    #[serde(rename = "verdict")]
+    pub(super) decision: Decision,
+    /// A state, a reason, a number.
+    detail: String,
+    row: Option<Row>,
+    /// Since when; for the quota, until when.
+    #[serde(serialize_with = "as_optional_time")]
+    at: Option<DateTime<Utc>>,
+}
+
+impl Gate {
+    fn new(gate: &'static str, decision: Decision, detail: impl Into<String>) -> Self {
+        Self { gate, decision, detail: detail.into(), row: None, at: None }
+    }
+
+    fn row(self, kind: &'static str, id: Uuid, at: Option<DateTime<Utc>>) -> Self {
+        Self { row: Some(Row { kind, id }), at, ..self }
+    }
+}
+
+fn stop_if(stops: bool) -> Decision {
+    if stops { Decision::Stop } else { Decision::Pass }
+}
+
+/// No contact has this address.
+pub(super) fn no_contact() -> Gate {
+    Gate::new("audience", Decision::Stop, "no_contact")
+}
+
+/// Whether the contact is in the campaign's audience: as it was looked up, or as it would be now.
+pub(super) fn audience(row: &CampaignRow, is_member: bool, is_looked_up: bool) -> Gate {
+    let detail = match (is_member, is_looked_up) {
+        (true, true) => "was_in_the_audience",
+        (true, false) => "is_in_the_audience",
+        (false, true) => "was_not_in_the_audience",
+        (false, false) => "is_not_in_the_audience",
+    };
+    let gate = Gate::new("audience", stop_if(!is_member), detail);
+    let at = row.launched_at.filter(|_| is_looked_up);
+    match (row.audience_mode.as_str(), row.list_id, row.segment_id, row.tag_ids.first()) {
+        ("list", Some(list), _, _) => gate.row("list", list, at),
+        ("segment", _, Some(segment), _) => gate.row("segment", segment, at),
+        ("tags", _, _, Some(tag)) => gate.row("tag", *tag, at),
+        _ => gate,
+    }
+}
+
+/// Whether a one-off message was for the contact, and it was not blocked then.
+pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) -> Gate {
+    let detail = if is_recipient { "is_recipient" } else { "is_not_recipient_or_was_blocked" };
+    Gate::new("audience", stop_if(!is_recipient), detail).row("message", message, Some(at))
+}
+
+/// Whether the contact is on its way through a sequence: its newest enrollment says so.
+pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
+    let Some(row) = row else { return Gate::new("audience", Decision::Stop, "is_not_enrolled") };
+    let (decision, detail) = match (row.status, row.exit_reason) {
+        (EnrollmentStatus::Active, _) => (Decision::Pass, "is_enrolled".to_owned()),
+        (EnrollmentStatus::Paused, _) => (Decision::Wait, "is_enrolled".to_owned()),
+        (EnrollmentStatus::Completed, _) => (Decision::Stop, "completed".to_owned()),
+        (EnrollmentStatus::Exited | EnrollmentStatus::Failed, reason) => {
+            (Decision::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
+        }
+    };
+    Gate::new("audience", decision, detail).row("enrollment", row.id, row.ended_at.or(row.next_action_at))
+}
+
+/// Whether a sequence is active.
+pub(super) fn sequence(row: &SequenceRow) -> Gate {
+    let decision = match row.status {
+        SequenceStatus::Active => Decision::Pass,
+        SequenceStatus::Draft | SequenceStatus::Paused => Decision::Wait,
+        SequenceStatus::Archived => Decision::Stop,
+    };
+    Gate::new("sequence", decision, row.status.as_str()).row("sequence", row.id, Some(row.updated_at))
+}
+
+/// Whether the contact is active, where that counts: one that is archived gets no marketing and no campaign.
+pub(super) fn contact(row: &ContactRow, kind: MessageKind, classification: Classification) -> Gate {
+    let eligibility = RecipientEligibility { contact_active: row.status == "active", ..RecipientEligibility::CLEAN };
+    let stops = decide_recipient(&eligibility, kind, classification).is_some();
+    Gate::new("contact", stop_if(stops), row.status.clone()).row("contact", row.id, Some(row.updated_at))
+}
+
+/// One gate for each live suppression, or one that says that there is none. A magic recipient of the sandbox has no row.
+pub(super) fn suppressions(rows: &[SuppressionRow], by_name: bool, classification: Classification) -> Vec<Gate> {
+    let gate = |row: &SuppressionRow| {
+        let binds = row.scope == "all" || classification == Classification::Marketing;
+        Gate::new("suppression", stop_if(binds), row.reason.clone()).row("suppression", row.id, Some(row.created_at))
+    };
+    let mut gates: Vec<Gate> = rows.iter().map(gate).collect();
+    if by_name {
+        gates.push(Gate::new("suppression", Decision::Stop, "sandbox_recipient"));
+    }
+    if gates.is_empty() {
+        gates.push(Gate::new("suppression", Decision::Pass, "none"));
+    }
+    gates
+}
+
+/// Whether the contact agreed to marketing, where that counts.
+pub(super) fn consent(row: &ContactRow, classification: Classification) -> Gate {
+    let stops = classification == Classification::Marketing && row.marketing_status != "subscribed";
+    Gate::new("consent", stop_if(stops), row.marketing_status.clone()).row("contact", row.id, row.consent_at)
+}
+
+/// Whether the tenant may send.
+pub(super) fn tenant(id: Uuid, row: &SenderRow) -> Gate {
+    let gate = match (row.tenant_status.as_str(), row.tenant_paused_at) {
+        ("active", Some(_)) => Gate::new("tenant", Decision::Wait, "paused"),
+        (status, _) => Gate::new("tenant", stop_if(status != "active"), status),
+    };
+    gate.row("tenant", id, row.tenant_paused_at)
+}
+
+/// Whether the sender may.
+pub(super) fn sender(id: Uuid, row: &SenderRow) -> Gate {
+    Gate::new("sender", stop_if(row.status != "active"), row.status.clone()).row("sender", id, Some(row.updated_at))
+}
+
+/// Whether its domain may.
+pub(super) fn domain(row: &SenderRow) -> Gate {
+    Gate::new("domain", stop_if(!row.domain_status.may_send()), row.domain_status.as_str()).row(
+        "domain",
+        row.domain_id,
+        row.verified_at,
+    )
+}
+
+/// The send quota: stops mail of this kind when nothing is left.
+pub(super) fn quota(left: &QuotaRemaining, kind: MessageKind) -> Gate {
+    let detail = left.remaining.map_or_else(|| "unlimited".to_owned(), |remaining| remaining.to_string());
+    let stops = left.remaining == Some(0) && ledger::quota::stops(kind);
+    Gate { at: Some(left.resets_at), ..Gate::new("quota", stop_if(stops), detail) }
+}
+
+/// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail then waits for the next day.
+pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
+    let tomorrow = |state: &WarmupState| {
+        state.today.checked_add_days(Days::new(1)).map(|day| day.and_time(NaiveTime::MIN).and_utc())
+    };
+    let (decision, detail, at) = match state.map(|state| (state, state.remaining())) {
+        Some((state, Some(0))) => (Decision::Wait, "day_is_full".to_owned(), tomorrow(state)),
+        Some((state, Some(left))) => (Decision::Pass, left.to_string(), tomorrow(state)),
+        Some((_, None)) | None => (Decision::Pass, "none".to_owned(), None),
+    };
+    Gate::new("warmup", decision, detail).row("domain", domain, at)
+}
+
+/// Whether the mail waits for its turn: because its receiver is slowed down, or because its domain is warmed up.
+pub(super) fn pace(send: Option<&SendRow>, is_slowed: bool) -> Gate {
+    let waiting = send.filter(|send| send.state == SendState::Deferred);
+    match waiting.and_then(|send| Some((send, send.reason.as_deref()?))) {
+        Some((send, reason @ ("paced" | "warmup"))) => {
+            Gate { at: send.next_attempt_at, ..Gate::new("pace", Decision::Wait, reason) }
+        }
+        _ => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
+    }
+}
+
+/// Whether the campaign's window is open.
+pub(super) fn window(row: &CampaignRow) -> Gate {
+    let is_over = row.not_after.is_some_and(|at| at <= Utc::now());
+    // A draft has not decided yet; from the launch on `closes_at` counts, which a resumption may have lifted.
+    let counts = row.status == CampaignStatus::Draft || row.closes_at.is_some();
+    let (decision, detail) = match (is_over && counts, row.on_miss) {
+        (true, OnMiss::Skip) => (Decision::Stop, "window_missed"),
+        (true, OnMiss::Hold) => (Decision::Wait, "window_missed"),
+        (true, OnMiss::Send) => (Decision::Pass, "late"),
+        (false, _) => (Decision::Pass, "open"),
+    };
+    Gate::new("window", decision, detail).row("campaign", row.id, row.not_after)
+}
+
+/// Whether the campaign is being sent.
+pub(super) fn campaign(row: &CampaignRow) -> Gate {
+    let (decision, detail) = match row.status {
+        CampaignStatus::Cancelled => (Decision::Stop, "cancelled".to_owned()),
+        _ if row.paused => {
+            (Decision::Wait, row.pause_reason.map_or_else(|| "paused".to_owned(), |reason| format!("paused_{reason}")))
+        }
+        CampaignStatus::Draft | CampaignStatus::Preflight | CampaignStatus::Scheduled => {
+            (Decision::Wait, row.status.to_string())
+        }
+        CampaignStatus::Sending | CampaignStatus::Sent => (Decision::Pass, row.status.to_string()),
+    };
+    Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(row.launched_at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn suppression(reason: &str, scope: &str) -> SuppressionRow {
+        SuppressionRow { id: Uuid::nil(), reason: reason.to_owned(), scope: scope.to_owned(), created_at: Utc::now() }
+    }
+
+    #[rstest]
+    #[case("hard_bounce", "all", Classification::Operational, Decision::Stop)]
+    #[case("manual", "marketing", Classification::Marketing, Decision::Stop)]
+    #[case("manual", "marketing", Classification::Transactional, Decision::Pass)]
+    #[case("unsubscribe", "marketing", Classification::Operational, Decision::Pass)]
+    fn a_suppression_speaks_as_the_compliance_gate_does(
+        #[case] reason: &str,
+        #[case] scope: &str,
+        #[case] classification: Classification,
+        #[case] decision: Decision,
+    ) {
+        let gates = suppressions(&[suppression(reason, scope)], false, classification);
+        assert_eq!((gates.len(), gates[0].decision, gates[0].detail.as_str()), (1, decision, reason));
+    }
+
+    #[test]
+    fn a_magic_recipient_is_suppressed_beside_other_rows() {
+        for rows in [vec![], vec![suppression("manual", "marketing")]] {
+            let gates = suppressions(&rows, true, Classification::Transactional);
+            assert!(gates.iter().any(|gate| gate.decision == Decision::Stop && gate.detail == "sandbox_recipient"));
+        }
+    }
+
+    #[rstest]
+    #[case::cap_reached(10, Decision::Wait, "day_is_full")]
+    #[case::some_left(7, Decision::Pass, "3")]
+    fn a_domain_that_is_warmed_up_waits_when_the_day_is_full(
+        #[case] used: i64,
+        #[case] decision: Decision,
+        #[case] detail: &str,
+    ) {
+        let state = WarmupState {
+            tenant_id: Uuid::nil(),
+            domain_id: Uuid::nil(),
+            is_on: true,
+            caps: Some(vec![10]),
+            days_before: 0,
+            used,
+            today: Utc::now().date_naive(),
+        };
+        let gate = warmup(Uuid::nil(), Some(&state));
+        assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
+        assert!(gate.at.is_some_and(|at| at > Utc::now()));
+        assert_eq!(warmup(Uuid::nil(), None).decision, Decision::Pass);
+    }
+}

@@ -1,0 +1,325 @@
+//! `GET /v1/explain`: why a contact was mailed, was not, or would not be. Each gate in the order the engine passes them, with the
+//! row that decides and since when; then the outcome of the send.
+
+mod doc;
+mod gates;
+mod store;
+
+use ledger::quota::QuotaDefaults;
+use schemars::JsonSchema;
+use schemas::{Address, Classification, MessageKind, receiver::Receiver};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use self::gates::{Decision, GATES, Gate};
+use crate::{
+    api::{
+        campaigns::store::{self as campaigns, CampaignRow},
+        enrollments::store as enrollments,
+        sends::{self, SendRecord, store as stored_sends},
+        sequences::store as sequences,
+    },
+    pipeline::{Act, Faults, Id, Reply, Routes, error::ApiError, read, types::Email},
+};
+
+/// The route.
+pub(crate) fn routes() -> Routes {
+    Routes::new().get("/v1/explain", read("sends:read", explain), doc::explain)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    /// One of campaign_id, message_id and sequence_id.
+    campaign_id: Option<Id>,
+    message_id: Option<Id>,
+    sequence_id: Option<Id>,
+    #[schemars(with = "Email")]
+    email: Option<String>,
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy)]
+pub enum About {
+    /// A campaign.
+    Campaign(Uuid),
+    /// A one-off message.
+    Message(Uuid),
+    /// A sequence.
+    Sequence(Uuid),
+}
+
+impl ExplainQuery {
+    fn validate(self) -> Result<(About, Address), ApiError> {
+        let mut faults = Faults::default();
+        let abouts = [
+            self.campaign_id.map(|id| About::Campaign(id.0)),
+            self.message_id.map(|id| About::Message(id.0)),
+            self.sequence_id.map(|id| About::Sequence(id.0)),
+        ];
+        let mut given = abouts.into_iter().flatten();
+        let about = given.next();
+        let one = about.is_some() && given.next().is_none();
+        faults.require(one, "campaign_id", "required", "name one of campaign_id, message_id and sequence_id");
+        let email = faults.required("email", self.email);
+        let address = email.and_then(|email| faults.address("email", &email));
+        faults.finish()?;
+        about.zip(address).ok_or_else(ApiError::internal)
+    }
+}
+
+/// Why a contact is mailed or not.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explanation {
+    about: ExplainedMail,
+    email: String,
+    contact_id: Option<Uuid>,
+    /// What would happen now: the first gate that stops, or else waits.
+    #[serde(rename = "verdict")]
+    decision: Decision,
+    #[schemars(extend("enum" = GATES))]
+    decided_by: Option<&'static str>,
+    /// Of an A/B test; null in the remainder.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: Option<String>,
+    gates: Vec<Gate>,
+    /// The send, if there is one. Its outcome is from before, and counts before what the gates decide now.
+    send: Option<SendRecord>,
+}
+
+/// The campaign, one-off message or sequence that is asked about.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ExplainedMail {
+    #[schemars(extend("enum" = ["campaign", "message", "sequence"]))]
+    kind: &'static str,
+    id: Uuid,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ExplainAnswer {
+    explanation: Explanation,
+}
+
+async fn explain(act: &mut Act, query: ExplainQuery) -> Result<Reply, ApiError> {
+    let (about, address) = query.validate()?;
+    let (tenant, quota) = (act.tenant, act.ingress.settings.quota);
+    let explanation = Asker { db: act.db(), tenant, quota }.explain(about, &address).await?;
+    Reply::ok(&ExplainAnswer { explanation })
+}
+
+/// Explains for the API's caller, or for an operator of the command line.
+#[derive(Debug)]
+pub struct Asker<'a> {
+    /// Sees the tenant, at least.
+    pub db: &'a mut PgConnection,
+    /// Whose mail it is about.
+    pub tenant: Uuid,
+    /// The limits of tenants for which none is set.
+    pub quota: QuotaDefaults,
+}
+
+impl Asker<'_> {
+    /// Every gate in order with its decision now, and the outcome of the send, if there is one.
+    ///
+    /// # Errors
+    /// 404 for what is not the tenant's.
+    pub async fn explain(&mut self, about: About, address: &Address) -> Result<Explanation, ApiError> {
+        match about {
+            About::Campaign(id) => campaign(self, id, address).await,
+            About::Message(id) => message(self, id, address).await,
+            About::Sequence(id) => sequence(self, id, address).await,
+        }
+    }
+
+    /// The outcome of one send.
+    ///
+    /// # Errors
+    /// 404 for what is not the tenant's.
+    pub async fn send(&mut self, id: Uuid) -> Result<Value, ApiError> {
+        Ok(json!(sends::find_send(self.db, self.tenant, id).await?))
+    }
+}
+
+async fn campaign(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = asker.tenant;
+    let row = campaigns::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
+    let month = stored_sends::campaign_month(&mut *asker.db, tenant, id).await?.flatten();
+    if let Some(month) = month
+        && stored_sends::is_dropped(&mut *asker.db, month).await?
+    {
+        return Err(ApiError::not_found("send").detail("the month of this campaign's mail is not kept any more"));
+    }
+    let send = match (&contact, month) {
+        (Some(contact), Some(month)) => stored_sends::to_contact(&mut *asker.db, tenant, month, id, contact.id).await?,
+        _ => None,
+    };
+    let mut gates = vec![match &contact {
+        None => gates::no_contact(),
+        Some(contact) => {
+            let is_member = match month {
+                Some(_) => send.is_some(),
+                None => is_member(asker, &row, contact.id).await?,
+            };
+            gates::audience(&row, is_member, month.is_some())
+        }
+    }];
+    if let Some(contact) = &contact {
+        gates.extend(person(asker, contact, address, (MessageKind::Campaign, row.classification)).await?);
+    }
+    let (from, domain) = sender(asker, row.sender_profile_id, MessageKind::Campaign).await?;
+    gates.extend(from);
+    let warmup = ledger::warmup::load_state(&mut *asker.db, tenant, domain.domain_id).await?;
+    gates.push(gates::warmup(domain.domain_id, warmup.as_ref()));
+    gates.push(pace(asker, &domain, address, send.as_ref()).await?);
+    gates.push(gates::window(&row));
+    gates.push(gates::campaign(&row));
+    let variant = match &contact {
+        Some(contact) if !row.variants.is_empty() => {
+            let part = store::part(&mut *asker.db, id, contact.id, row.split().thresholds()).await?;
+            send.as_ref().and_then(|send| send.variant.clone()).or(row.split().variant_name(part).map(str::to_owned))
+        }
+        _ => None,
+    };
+    let explanation = Explanation::new("campaign", id, address, contact.map(|contact| contact.id), gates);
+    with_send(asker, Explanation { variant, ..explanation }, send).await
+}
+
+async fn message(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = asker.tenant;
+    let message = store::message(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
+    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
+    let send_id = match &contact {
+        Some(contact) => store::recipient(&mut *asker.db, tenant, id, contact.id).await?,
+        None => None,
+    };
+    let send = match send_id {
+        Some(send) => stored_sends::get(&mut *asker.db, tenant, send).await?,
+        None => None,
+    };
+    let mut gates = vec![match &contact {
+        None => gates::no_contact(),
+        Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
+    }];
+    if let Some(contact) = &contact {
+        gates.extend(person(asker, contact, address, (MessageKind::OneOff, Classification::Operational)).await?);
+    }
+    let (from, domain) = sender(asker, message.sender_id, MessageKind::OneOff).await?;
+    gates.extend(from);
+    gates.push(pace(asker, &domain, address, send.as_ref()).await?);
+    with_send(asker, Explanation::new("message", id, address, contact.map(|contact| contact.id), gates), send).await
+}
+
+/// The newest enrollment decides; what is shown as the send is its newest mail.
+async fn sequence(asker: &mut Asker<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = asker.tenant;
+    let row = sequences::get(&mut *asker.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let contact = store::contact(&mut *asker.db, tenant, address.as_str()).await?;
+    let newest = match &contact {
+        Some(contact) => enrollments::newest(&mut *asker.db, tenant, id, contact.id).await?,
+        None => None,
+    };
+    let (enrollment, send) = match newest {
+        Some(newest) => {
+            let mail = enrollments::newest_send(&mut *asker.db, tenant, newest).await?;
+            let send = match mail {
+                Some(mail) => stored_sends::get(&mut *asker.db, tenant, mail).await?,
+                None => None,
+            };
+            (enrollments::get(&mut *asker.db, tenant, newest).await?, send)
+        }
+        None => (None, None),
+    };
+    let mut gates = vec![match &contact {
+        None => gates::no_contact(),
+        Some(_) => gates::enrollment(enrollment.as_ref()),
+    }];
+    if let Some(contact) = &contact {
+        gates.extend(person(asker, contact, address, (MessageKind::Sequence, Classification::Marketing)).await?);
+    }
+    if let Some(profile) = row.sender_profile_id {
+        let (from, domain) = sender(asker, profile, MessageKind::Sequence).await?;
+        gates.extend(from);
+        gates.push(pace(asker, &domain, address, send.as_ref()).await?);
+    }
+    gates.push(gates::sequence(&row));
+    with_send(asker, Explanation::new("sequence", id, address, contact.map(|contact| contact.id), gates), send).await
+}
+
+/// Whether a contact is in the audience of a campaign that was not looked up yet.
+async fn is_member(asker: &mut Asker<'_>, row: &CampaignRow, contact: Uuid) -> Result<bool, ApiError> {
+    let tenant = asker.tenant;
+    let selector =
+        ledger::audience::AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
+    let Some(selector) = selector else { return Ok(false) };
+    let found = ledger::audience::includes(&mut *asker.db, tenant, &selector, contact).await;
+    Ok(found.map_err(sqlx::Error::from)?)
+}
+
+/// What stands for and against a person as a recipient of such mail.
+async fn person(
+    asker: &mut Asker<'_>,
+    contact: &store::ContactRow,
+    address: &Address,
+    (kind, classification): (MessageKind, Classification),
+) -> Result<Vec<Gate>, ApiError> {
+    let tenant = asker.tenant;
+    let suppressions = store::suppressions(&mut *asker.db, tenant, address.as_str()).await?;
+    let mut gates = vec![gates::contact(contact, kind, classification)];
+    gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
+    gates.push(gates::consent(contact, classification));
+    Ok(gates)
+}
+
+/// What stands for and against the sender of mail of this kind.
+async fn sender(
+    asker: &mut Asker<'_>,
+    sender: Uuid,
+    kind: MessageKind,
+) -> Result<(Vec<Gate>, store::SenderRow), ApiError> {
+    let (tenant, defaults) = (asker.tenant, asker.quota);
+    let row = store::sender(&mut *asker.db, tenant, sender).await?;
+    let left = ledger::quota::remaining_quota(&mut *asker.db, tenant, &defaults).await?;
+    let gates =
+        vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&left, kind)];
+    Ok((gates, row))
+}
+
+/// Whether a mail waits for its turn.
+async fn pace(
+    asker: &mut Asker<'_>,
+    sender: &store::SenderRow,
+    address: &Address,
+    send: Option<&stored_sends::SendRow>,
+) -> Result<Gate, ApiError> {
+    let tenant = asker.tenant;
+    let receiver = Receiver::of(address.domain());
+    let is_slowed = store::is_slowed(&mut *asker.db, tenant, &sender.domain, &receiver.name).await?;
+    Ok(gates::pace(send, is_slowed))
+}
+
+impl Explanation {
+    fn new(kind: &'static str, id: Uuid, address: &Address, contact_id: Option<Uuid>, gates: Vec<Gate>) -> Self {
+        let first = |decision| gates.iter().find(|gate| gate.decision == decision).map(|gate| gate.gate);
+        let (decision, decided_by) = match (first(Decision::Stop), first(Decision::Wait)) {
+            (Some(gate), _) => (Decision::Stop, Some(gate)),
+            (None, Some(gate)) => (Decision::Wait, Some(gate)),
+            (None, None) => (Decision::Pass, None),
+        };
+        let (about, email) = (ExplainedMail { kind, id }, address.as_str().to_owned());
+        Self { about, email, contact_id, decision, decided_by, variant: None, gates, send: None }
+    }
+}
+
+/// Adds the send and its events, if there is one.
+async fn with_send(
+    asker: &mut Asker<'_>,
+    explanation: Explanation,
+    send: Option<stored_sends::SendRow>,
+) -> Result<Explanation, ApiError> {
+    let Some(send) = send else { return Ok(explanation) };
+    let events = stored_sends::events(&mut *asker.db, asker.tenant, send.id).await?;
+    Ok(Explanation { send: Some(SendRecord::of(send, events)), ..explanation })
+}

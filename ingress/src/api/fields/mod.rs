@@ -1,0 +1,397 @@
+//! `/v1/fields`: a tenant's own contact fields, and the check of their values.
+
+mod doc;
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use schemars::JsonSchema;
+use schemas::new_id;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::{
+    Act, Faults, NoParameters, Patch, Reply, Routes,
+    error::ApiError,
+    page::{PageQuery, as_time},
+    read,
+    types::Words,
+    write,
+};
+
+const LABEL_MAX_CHARS: usize = 100;
+const FALLBACK_MAX_CHARS: usize = 500;
+const TEXT_MAX_CHARS: usize = 2_000;
+const LIST_MAX_ITEMS: usize = 100;
+/// Fields one tenant may define.
+const FIELDS_MAX: i64 = 200;
+/// Names that contacts and imports use themselves.
+const RESERVED: &[&str] = &[
+    "email",
+    "email_address",
+    "e_mail",
+    "mail",
+    "first_name",
+    "last_name",
+    "title",
+    "phone",
+    "company",
+    "dot_number",
+    "timezone",
+    "locale",
+    "lifecycle_stage",
+    "tags",
+    "list",
+    "unsubscribed",
+    "suppression_reason",
+    "consent_basis",
+    "consent_at",
+];
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/fields", read("fields:read", list), doc::list)
+        .post("/v1/fields", write("fields:write", create), doc::create)
+        .get("/v1/fields/{id}", read("fields:read", show), doc::show)
+        .patch("/v1/fields/{id}", write("fields:write", change), doc::change)
+}
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FieldType {
+    /// Text.
+    String,
+    /// A number.
+    Number,
+    /// True or false.
+    Boolean,
+    /// `YYYY-MM-DD`
+    Date,
+    /// RFC 3339 with a zone.
+    Datetime,
+    /// Texts.
+    StringList,
+}
+
+impl FieldType {
+    /// The word in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+            Self::Date => "date",
+            Self::Datetime => "datetime",
+            Self::StringList => "string_list",
+        }
+    }
+
+    fn from_column(text: &str) -> Self {
+        match text {
+            "number" => Self::Number,
+            "boolean" => Self::Boolean,
+            "date" => Self::Date,
+            "datetime" => Self::Datetime,
+            "string_list" => Self::StringList,
+            _ => Self::String,
+        }
+    }
+
+    /// Whether a JSON value is one of this type; `Err` says what it must be.
+    ///
+    /// # Errors
+    /// What the value must be, in words.
+    pub fn check(self, value: &Value) -> Result<(), &'static str> {
+        let short = |text: &str| text.chars().nth(TEXT_MAX_CHARS).is_none();
+        let good = match (self, value) {
+            (Self::String, Value::String(text)) => short(text),
+            (Self::Number, Value::Number(_)) | (Self::Boolean, Value::Bool(_)) => true,
+            (Self::Date, Value::String(text)) => is_date(text),
+            (Self::Datetime, Value::String(text)) => DateTime::parse_from_rfc3339(text).is_ok(),
+            (Self::StringList, Value::Array(items)) => {
+                items.len() <= LIST_MAX_ITEMS && items.iter().all(|item| item.as_str().is_some_and(short))
+            }
+            _ => false,
+        };
+        if good { Ok(()) } else { Err(self.wanted()) }
+    }
+
+    /// Reads a cell of a CSV file.
+    ///
+    /// # Errors
+    /// What the cell must be, in words.
+    pub fn parse(self, cell: &str) -> Result<Value, &'static str> {
+        let value = match self {
+            Self::String | Self::Date | Self::Datetime => Some(Value::String(cell.to_owned())),
+            Self::Number => cell
+                .parse::<i64>()
+                .map(Value::from)
+                .ok()
+                .or_else(|| cell.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number)),
+            Self::Boolean => parse_boolean(cell).map(Value::Bool),
+            Self::StringList => {
+                let items = cell.split([';', '|']).map(str::trim).filter(|item| !item.is_empty());
+                Some(items.map(|item| Value::String(item.to_owned())).collect())
+            }
+        };
+        let value = value.ok_or(self.wanted())?;
+        self.check(&value).map(|()| value)
+    }
+
+    fn wanted(self) -> &'static str {
+        match self {
+            Self::String => "must be a string of at most 2000 characters",
+            Self::Number => "must be a number",
+            Self::Boolean => "must be true or false",
+            Self::Date => "must be a date as YYYY-MM-DD",
+            Self::Datetime => "must be an RFC 3339 time with a zone",
+            Self::StringList => "must be a list of at most 100 strings",
+        }
+    }
+}
+
+/// A truth value as people write it in files.
+#[must_use]
+pub fn parse_boolean(cell: &str) -> Option<bool> {
+    match cell.to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "1" => Some(true),
+        "false" | "f" | "no" | "n" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn is_date(text: &str) -> bool {
+    // chrono also takes "2026-1-2".
+    text.len() == 10 && NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok()
+}
+
+/// The defined fields of a tenant, by key.
+///
+/// # Errors
+/// When Postgres is away.
+pub async fn defined(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<BTreeMap<String, FieldType>> {
+    let rows = sqlx::query!("select key, type from fields where tenant_id = $1", tenant).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.key, FieldType::from_column(&row.r#type))).collect())
+}
+
+/// A field of contacts that the tenant defined.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Field {
+    field_id: Uuid,
+    key: String,
+    label: String,
+    #[serde(rename = "type")]
+    #[schemars(with = "FieldType")]
+    kind: String,
+    fallback: Option<String>,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldPage {
+    fields: Vec<Field>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
+    let tenant = act.tenant;
+    let mut fields = sqlx::query_as!(
+        Field,
+        "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
+         where tenant_id = $1 and ($2::timestamptz is null or (created_at, id) < ($2, $3))
+         order by created_at desc, id desc limit $4",
+        tenant,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut fields, |field| (field.created_at, field.field_id));
+    Reply::ok(&FieldPage { fields, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldAnswer {
+    field: Field,
+}
+
+async fn find(act: &mut Act) -> Result<Field, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("field")?);
+    sqlx::query_as!(
+        Field,
+        "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("field"))
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let field = find(act).await?;
+    Reply::ok(&FieldAnswer { field })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateField {
+    /// Not a name that contacts have already.
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,49}$"))]
+    key: String,
+    #[schemars(with = "Words<LABEL_MAX_CHARS>")]
+    label: String,
+    #[serde(rename = "type")]
+    kind: FieldType,
+    /// What templates show where a contact has no value.
+    #[serde(default)]
+    #[schemars(length(max = FALLBACK_MAX_CHARS))]
+    fallback: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct FieldCreated {
+    field_id: Uuid,
+    key: String,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+async fn create(act: &mut Act, body: CreateField) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.require(is_key(&body.key), "key", "invalid", "must match [a-z][a-z0-9_]{0,49}");
+    faults.require(!is_reserved(&body.key), "key", "reserved", "is a name that contacts have already");
+    faults.title("label", &body.label, LABEL_MAX_CHARS);
+    faults.optional("fallback", body.fallback.as_deref(), FALLBACK_MAX_CHARS);
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, new_id());
+    let count = sqlx::query_scalar!(r#"select count(*) as "count!" from fields where tenant_id = $1"#, tenant);
+    if count.fetch_one(act.db()).await? >= FIELDS_MAX {
+        return Err(
+            ApiError::conflict("field_limit_reached").detail(format!("a tenant may define {FIELDS_MAX} fields"))
+        );
+    }
+    let created_at = sqlx::query_scalar!(
+        "insert into fields (tenant_id, id, key, label, type, fallback) values ($1, $2, $3, $4, $5, $6)
+         on conflict (tenant_id, key) do nothing returning created_at",
+        tenant,
+        id,
+        body.key,
+        body.label.trim(),
+        body.kind.as_str(),
+        body.fallback,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::conflict("field_already_exists"))?;
+    Reply::created(&FieldCreated { field_id: id, key: body.key, created_at })
+}
+
+fn is_key(key: &str) -> bool {
+    (1..=50).contains(&key.len())
+        && key.starts_with(|first: char| first.is_ascii_lowercase())
+        && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// Import headers ignore underscores, so a key that differs by them only would shadow a column.
+fn is_reserved(key: &str) -> bool {
+    let plain = |text: &str| text.replace('_', "");
+    RESERVED.iter().any(|name| plain(name) == plain(key))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeField {
+    #[serde(default)]
+    #[schemars(with = "Option<Words<LABEL_MAX_CHARS>>")]
+    label: Option<String>,
+    #[serde(default)]
+    #[schemars(length(max = FALLBACK_MAX_CHARS))]
+    fallback: Patch<String>,
+}
+
+/// Label and fallback only: stored values and templates depend on key and type.
+async fn change(act: &mut Act, body: ChangeField) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    if let Some(label) = &body.label {
+        faults.title("label", label, LABEL_MAX_CHARS);
+    }
+    faults.optional("fallback", body.fallback.value().map(String::as_str), FALLBACK_MAX_CHARS);
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, act.id("field")?);
+    let changed = sqlx::query!(
+        "update fields set label = coalesce($3, label), fallback = case when $4 then $5 else fallback end, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        body.label.as_deref().map(str::trim),
+        body.fallback.is_given(),
+        body.fallback.value(),
+    )
+    .execute(act.db())
+    .await?;
+    if changed.rows_affected() == 0 {
+        return Err(ApiError::not_found("field"));
+    }
+    let field = find(act).await?;
+    Reply::ok(&FieldAnswer { field })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case(FieldType::String, json!("x"), true)]
+    #[case(FieldType::String, json!(1), false)]
+    #[case(FieldType::Number, json!(1.5), true)]
+    #[case(FieldType::Number, json!("1.5"), false)]
+    #[case(FieldType::Boolean, json!(false), true)]
+    #[case(FieldType::Date, json!("2026-02-28"), true)]
+    #[case(FieldType::Date, json!("2026-02-30"), false)]
+    #[case(FieldType::Date, json!("2026-2-3"), false)]
+    #[case(FieldType::Datetime, json!("2026-02-28T10:00:00+01:00"), true)]
+    #[case(FieldType::Datetime, json!("2026-02-28T10:00:00"), false)]
+    #[case(FieldType::StringList, json!(["a", "b"]), true)]
+    #[case(FieldType::StringList, json!(["a", 1]), false)]
+    fn a_value_has_its_fields_type(#[case] kind: FieldType, #[case] value: Value, #[case] good: bool) {
+        assert_eq!(kind.check(&value).is_ok(), good);
+    }
+
+    #[rstest]
+    #[case(FieldType::Number, "12", Some(json!(12)))]
+    #[case(FieldType::Number, "1.5", Some(json!(1.5)))]
+    #[case(FieldType::Number, "NaN", None)]
+    #[case(FieldType::Boolean, "Yes", Some(json!(true)))]
+    #[case(FieldType::Boolean, "perhaps", None)]
+    #[case(FieldType::StringList, "a; b|c;", Some(json!(["a", "b", "c"])))]
+    #[case(FieldType::Date, "28.02.2026", None)]
+    fn a_cell_becomes_a_value_of_its_fields_type(
+        #[case] kind: FieldType,
+        #[case] cell: &str,
+        #[case] value: Option<Value>,
+    ) {
+        assert_eq!(kind.parse(cell).ok(), value);
+    }
+
+    #[test]
+    fn keys_are_lower_case_words_that_contacts_do_not_use_themselves() {
+        assert!(is_key("plan_2") && !is_key("2plan") && !is_key("Plan") && !is_key("") && !is_key(&"a".repeat(51)));
+        assert!(is_reserved("email") && is_reserved("firstname") && !is_reserved("plan"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The rows into Postgres: one COPY, then set-based statements, in the transaction of the act.
+
+use ledger::suppressions::{self, NewSuppression, SuppressionReason};
+use runtime::plans;
+use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
+use uuid::Uuid;
+
+use super::{
+    Compliance, Operation,
+    copy::{self, EncodedRows},
+};
+use crate::{
+    api::{audiences::AudienceKind, contacts},
+    pipeline::error::ApiError,
+};
+
+// The statements below name a temporary table, which the compile-time check cannot know.
+const CREATE_TABLE: &str = include_str!("../../../queries/import/table.sql");
+const FIND: &str = include_str!("../../../queries/import/find.sql");
+const INSERT: &str = include_str!("../../../queries/import/insert.sql");
+const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
+const UPDATE: &str = include_str!("../../../queries/import/update.sql");
+const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
+const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
+/// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other.
+const SUPPRESSED: &str = "select address, suppression_reason from import_rows
+    where suppression_reason is not null and address > $1 order by address limit $2";
+/// Suppressions written by one statement.
+const SUPPRESSIONS_AT_ONCE: usize = 20_000;
+const OUTCOME: &str = include_str!("../../../queries/import/outcome.sql");
+
+/// Under which terms.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub tenant: Uuid,
+    pub operation: Operation,
+    pub source_slug: &'a str,
+    pub compliance: &'a Compliance,
+}
+
+/// What became of the good rows.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub created: i64,
+    pub updated: i64,
+    pub unchanged: i64,
+    pub skipped: i64,
+    pub suppressed: i64,
+}
+
+/// Takes the rows into a table of their own. Each piece is freed as soon as Postgres has it.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn load(db: &mut PgConnection, rows: EncodedRows) -> sqlx::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sqlx::raw_sql(CREATE_TABLE).execute(&mut *db).await?;
+    let mut stream = db.copy_in_raw(copy::STATEMENT).await?;
+    for piece in rows.into_pieces() {
+        stream.send(piece.into_bytes()).await?;
+    }
+    stream.finish().await.map(drop)
+}
+
+/// Carries an import of so many loaded rows out, without those that are overridden.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn apply(
+    db: &mut PgConnection,
+    terms: Terms<'_>,
+    rows: usize,
+    overridden: &[i64],
+) -> Result<Outcome, ApiError> {
+    if rows == 0 {
+        return Ok(Outcome::default());
+    }
+    prepare(&mut *db, overridden).await?;
+    plans::checks_keep_their_plans(&mut *db).await?;
+    let outcome = write(&mut *db, terms, i64::try_from(rows).unwrap_or(i64::MAX)).await?;
+    plans::plans_are_made_anew(db).await?;
+    Ok(outcome)
+}
+
+/// Leaves one row for each address. With an index for either direction of every join, and statistics, no estimate is wrong enough
+/// for a loop over all rows inside a loop over all rows: what is known of a tenant's contacts may be hours old.
+async fn prepare(db: &mut PgConnection, overridden: &[i64]) -> sqlx::Result<()> {
+    if !overridden.is_empty() {
+        once("delete from import_rows where number = any($1)").bind(overridden).execute(&mut *db).await?;
+    }
+    sqlx::raw_sql(
+        "create unique index on import_rows (address); create index on import_rows (contact_id); analyze import_rows",
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+async fn write(db: &mut PgConnection, terms: Terms<'_>, total: i64) -> Result<Outcome, ApiError> {
+    match terms.operation {
+        Operation::Create | Operation::Update | Operation::Upsert => {
+            write_contacts(&mut *db, terms, total.unsigned_abs()).await?;
+            join_audiences(&mut *db, terms.tenant).await?;
+            suppress(&mut *db, terms.tenant).await?;
+        }
+        Operation::AudienceOnly => {
+            find(&mut *db, terms.tenant).await?;
+            join_audiences(&mut *db, terms.tenant).await?;
+        }
+        Operation::SuppressionImport => {
+            find(&mut *db, terms.tenant).await?;
+            let created = suppress(&mut *db, terms.tenant).await?;
+            let found = outcome(&mut *db, terms.tenant).await?;
+            return Ok(Outcome {
+                created,
+                unchanged: total - created,
+                suppressed: found.suppressed,
+                ..Outcome::default()
+            });
+        }
+        Operation::VerificationOnly => {
+            let found = outcome(&mut *db, terms.tenant).await?;
+            return Ok(Outcome { suppressed: found.suppressed, ..Outcome::default() });
+        }
+    }
+    Ok(outcome(db, terms.tenant).await?)
+}
+
+/// A statement that is planned for these rows, and not kept.
+fn once(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
+    sqlx::query(sql).persistent(false)
+}
+
+/// Answers how many rows it found a contact for.
+async fn find(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<u64> {
+    Ok(once(FIND).bind(tenant).execute(db).await?.rows_affected())
+}
+
+/// Of so many rows.
+async fn write_contacts(db: &mut PgConnection, terms: Terms<'_>, rows: u64) -> sqlx::Result<()> {
+    let Terms { tenant, operation, source_slug, compliance } = terms;
+    let known = find(&mut *db, tenant).await?;
+    if operation != Operation::Update {
+        let made = once(INSERT)
+            .bind(tenant)
+            .bind(compliance.new_contacts_are())
+            .bind(source_slug)
+            .bind(&compliance.consent_basis)
+            .bind(&compliance.source_description)
+            .execute(&mut *db)
+            .await?
+            .rows_affected();
+        if known + made < rows {
+            // Again: somebody else made the others in between.
+            find(&mut *db, tenant).await?;
+        }
+    }
+    if operation == Operation::Create {
+        // Known contacts are skipped, but for those who have left: no opt-out is lost.
+        once(OPT_OUT).bind(tenant).execute(&mut *db).await?;
+        sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id and not changed")
+            .execute(db)
+            .await?;
+    } else {
+        once(UPDATE)
+            .bind(tenant)
+            .bind(compliance.agrees())
+            .bind(&compliance.consent_basis)
+            .bind(source_slug)
+            .bind(&compliance.source_description)
+            .execute(db)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Writes the suppressions of the rows; answers how many there were not before. The contacts are locked: they were found or written.
+async fn suppress(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<i64> {
+    let (mut created, mut last) = (0, String::new());
+    loop {
+        let limit = i64::try_from(SUPPRESSIONS_AT_ONCE).unwrap_or(i64::MAX);
+        let rows: Vec<(String, String)> =
+            sqlx::query_as(SUPPRESSED).persistent(false).bind(&last).bind(limit).fetch_all(&mut *db).await?;
+        let is_last = rows.len() < SUPPRESSIONS_AT_ONCE;
+        last = rows.last().map(|(address, _)| address.clone()).unwrap_or_default();
+        let new = rows.into_iter().filter_map(|(address, reason)| {
+            Some(NewSuppression::new(tenant, address, SuppressionReason::parse(&reason)?, "import"))
+        });
+        let written = suppressions::suppress(&mut *db, new.collect()).await?;
+        created += written.iter().filter(|row| !row.already_existed).count();
+        if is_last {
+            return Ok(i64::try_from(created).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Outcome> {
+    let row = once(OUTCOME).bind(tenant).fetch_one(db).await?;
+    Ok(Outcome {
+        created: row.try_get("created")?,
+        updated: row.try_get("updated")?,
+        unchanged: row.try_get("unchanged")?,
+        skipped: row.try_get("skipped")?,
+        suppressed: row.try_get("suppressed")?,
+    })
+}
+
+/// Puts contacts into the lists and tags that their rows name, and makes those that are missing.
+async fn join_audiences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    let (lists, tags): (Vec<String>, Vec<String>) =
+        sqlx::query_as(AUDIENCES).persistent(false).fetch_one(&mut *db).await?;
+    if lists.is_empty() && tags.is_empty() {
+        return Ok(());
+    }
+    contacts::ensure_audiences(&mut *db, tenant, AudienceKind::List, &lists).await?;
+    contacts::ensure_audiences(&mut *db, tenant, AudienceKind::Tag, &tags).await?;
+    once(MEMBERS).bind(tenant).execute(db).await.map(drop)
+}

@@ -1,0 +1,326 @@
+//! `/v1/imports`: many contacts from one CSV text, in one transaction (API.md §3). The file is read, checked and encoded for Postgres
+//! before the transaction begins: no connection waits for a stranger's bytes.
+
+mod apply;
+mod copy;
+mod doc;
+pub mod file;
+mod reader;
+pub mod row;
+
+use std::time::Instant;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::new_id;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use self::{
+    apply::Outcome,
+    copy::EncodedRows,
+    reader::{ERRORS_SHOWN, Report},
+    row::{Row, RowFault},
+};
+use super::fields;
+use crate::pipeline::{
+    Act, Before, Faults, NoParameters, Reply, Routes, error::ApiError, page::as_time, read, write_large,
+};
+use ledger::suppressions::SuppressionReason;
+
+const NAME_MAX_CHARS: usize = 200;
+const SLUG_MAX_CHARS: usize = 50;
+const SLUG_PATTERN: &str = "^[a-z0-9_-]{1,50}$";
+const TEXT_MAX_CHARS: usize = 1_000;
+/// Files read at one time, in this process.
+const READ_AT_ONCE: usize = 4;
+
+static READINGS: Semaphore = Semaphore::const_new(READ_AT_ONCE);
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    let endpoint = write_large("imports:write", |before, body| Box::pin(prepare(before, body)), import);
+    Routes::new().post("/v1/imports", endpoint, doc::import).get(
+        "/v1/imports/{id}",
+        read("imports:write", show),
+        doc::show,
+    )
+}
+
+/// What an import does with its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "ImportOperation")]
+pub enum Operation {
+    /// New contacts only; known ones are skipped, but an opt-out of theirs is applied.
+    Create,
+    /// Known contacts only; new ones are skipped.
+    Update,
+    /// Both.
+    #[default]
+    Upsert,
+    /// The addresses become suppressions; contacts stay as they are.
+    SuppressionImport,
+    /// Lists and tags of known contacts only.
+    AudienceOnly,
+    /// Checks the file, writes nothing.
+    VerificationOnly,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Upsert => "upsert",
+            Self::SuppressionImport => "suppression_import",
+            Self::AudienceOnly => "audience_only",
+            Self::VerificationOnly => "verification_only",
+        }
+    }
+
+    /// What a row means here beyond its cells: in a list of suppressions every row is one.
+    fn complete(self, mut row: Row) -> Row {
+        if self == Self::SuppressionImport {
+            let default = if row.unsubscribed { SuppressionReason::Unsubscribe } else { SuppressionReason::Import };
+            row.suppression_reason.get_or_insert(default);
+        }
+        row
+    }
+}
+
+/// What the caller says about the right to mail these people.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "ImportCompliance")]
+struct Compliance {
+    #[schemars(length(max = TEXT_MAX_CHARS))]
+    consent_basis: Option<String>,
+    marketing_allowed: Option<bool>,
+    require_verification: Option<bool>,
+    #[schemars(length(max = TEXT_MAX_CHARS))]
+    source_description: Option<String>,
+}
+
+impl Compliance {
+    /// Without leave to send marketing, or before the address is verified, a new contact has not agreed yet.
+    fn new_contacts_are(&self) -> &'static str {
+        match (self.marketing_allowed, self.require_verification) {
+            (Some(false), _) | (_, Some(true)) => "pending",
+            _ => "subscribed",
+        }
+    }
+
+    /// Whether the import is an agreement that known contacts had not given yet.
+    fn agrees(&self) -> bool {
+        self.marketing_allowed == Some(true) && self.require_verification != Some(true) && self.consent_basis.is_some()
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateImport {
+    /// CSV with a header row; `email` is required.
+    csv: String,
+    #[schemars(length(max = NAME_MAX_CHARS))]
+    name: Option<String>,
+    #[serde(default)]
+    operation: Operation,
+    /// Default: api_import.
+    #[schemars(regex(pattern = SLUG_PATTERN))]
+    source_slug: Option<String>,
+    #[serde(default)]
+    compliance: Compliance,
+}
+
+impl CreateImport {
+    fn check(&self) -> Result<(), ApiError> {
+        let mut faults = Faults::default();
+        faults.one_line("name", self.name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
+        if let Some(slug) = &self.source_slug {
+            let good = (1..=SLUG_MAX_CHARS).contains(&slug.len())
+                && slug.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte));
+            faults.require(good, "source_slug", "invalid", "must be 1 to 50 of a-z, 0-9, _ and -");
+        }
+        faults.optional("compliance.consent_basis", self.compliance.consent_basis.as_deref(), TEXT_MAX_CHARS);
+        faults.optional("compliance.source_description", self.compliance.source_description.as_deref(), TEXT_MAX_CHARS);
+        faults.finish()
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportCounts {
+    total_rows: usize,
+    valid: usize,
+    #[schemars(with = "usize")]
+    created: i64,
+    #[schemars(with = "usize")]
+    updated: i64,
+    #[schemars(with = "usize")]
+    unchanged: i64,
+    #[schemars(with = "usize")]
+    skipped: i64,
+    duplicates: usize,
+    invalid: usize,
+    #[schemars(with = "usize")]
+    suppressed: i64,
+}
+
+/// What an import did with its rows, as it is stored.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportDetails {
+    counts: ImportCounts,
+    ignored_columns: Vec<String>,
+    #[schemars(length(max = ERRORS_SHOWN))]
+    errors: Vec<RowFault>,
+}
+
+/// What is known of an import.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportSummary {
+    import_id: Uuid,
+    name: Option<String>,
+    #[schemars(with = "Operation")]
+    operation: String,
+    #[schemars(extend("enum" = ["completed", "completed_with_errors", "failed"]))]
+    status: String,
+    source_slug: String,
+    #[serde(flatten)]
+    #[schemars(with = "ImportDetails")]
+    summary: Value,
+    #[schemars(with = "usize")]
+    duration_ms: i32,
+}
+
+/// An import whose file was read.
+struct Prepared {
+    begun: Instant,
+    name: Option<String>,
+    operation: Operation,
+    source_slug: String,
+    compliance: Compliance,
+    report: Report,
+    rows: EncodedRows,
+}
+
+/// Checks an import and reads its file.
+async fn prepare(before: Before, body: CreateImport) -> Result<Prepared, ApiError> {
+    let begun = Instant::now();
+    body.check()?;
+    let tenant = before.tenant().await?;
+    let mut db = before.read(tenant).await?;
+    let defined = fields::defined(&mut db, tenant).await?;
+    drop(db);
+    let rows_max = before.ingress.settings.import_max_rows;
+    let CreateImport { csv, name, operation, source_slug, compliance } = body;
+    let _permit = READINGS.acquire().await.map_err(|error| ApiError::unexpected(&error))?;
+    // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
+    let reading = move || {
+        let mut rows = EncodedRows::default();
+        reader::read(&csv, &defined, rows_max, |row| rows.take(operation.complete(row))).map(|report| (report, rows))
+    };
+    let (report, rows) = tokio::task::spawn_blocking(reading).await??;
+    let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
+    Ok(Prepared { begun, name, operation, source_slug, compliance, report, rows })
+}
+
+async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<Reply, ApiError> {
+    let Prepared { begun, name, operation, source_slug, compliance, report, rows } = prepared?;
+    let tenant = act.tenant;
+    apply::load(act.db(), rows).await?;
+    let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
+    let valid = report.valid;
+    let outcome = apply::apply(act.db(), terms, valid, &report.overridden).await?;
+    let Outcome { created, updated, unchanged, skipped, suppressed } = outcome;
+    let counts = ImportCounts {
+        total_rows: report.total_rows,
+        valid,
+        created,
+        updated,
+        unchanged,
+        skipped,
+        duplicates: report.overridden.len(),
+        invalid: report.invalid,
+        suppressed,
+    };
+    let status = match (valid, report.invalid) {
+        (_, 0) => "completed",
+        (0, _) => "failed",
+        _ => "completed_with_errors",
+    };
+    let id = new_id();
+    let duration_ms = i32::try_from(begun.elapsed().as_millis()).unwrap_or(i32::MAX);
+    let details = ImportDetails { counts, ignored_columns: report.ignored_columns, errors: report.errors };
+    let summary = serde_json::to_value(details).map_err(|error| ApiError::unexpected(&error))?;
+    sqlx::query!(
+        "insert into imports (tenant_id, id, name, operation, status, source_slug, summary, duration_ms)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant,
+        id,
+        name,
+        operation.as_str(),
+        status,
+        source_slug,
+        summary,
+        duration_ms,
+    )
+    .execute(act.db())
+    .await?;
+    let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
+    Reply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Import {
+    #[serde(flatten)]
+    summary: ImportSummary,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ImportAnswer {
+    import: Import,
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("import")?);
+    let stored = sqlx::query!(
+        "select name, operation, status, source_slug, summary, duration_ms, created_at from imports
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("import"))?;
+    let summary = ImportSummary {
+        import_id: id,
+        name: stored.name,
+        operation: stored.operation,
+        status: stored.status,
+        source_slug: stored.source_slug,
+        summary: stored.summary,
+        duration_ms: stored.duration_ms,
+    };
+    Reply::ok(&ImportAnswer { import: Import { summary, created_at: stored.created_at } })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_leave_for_marketing_new_contacts_have_not_agreed() {
+        let with = |marketing_allowed, require_verification| {
+            Compliance { marketing_allowed, require_verification, ..Compliance::default() }.new_contacts_are()
+        };
+        assert_eq!(with(None, None), "subscribed");
+        assert_eq!(with(Some(true), None), "subscribed");
+        assert_eq!(with(Some(false), None), "pending");
+        assert_eq!(with(Some(true), Some(true)), "pending");
+    }
+}

@@ -1,0 +1,265 @@
+//! One row of an import: cells become a contact's values, or faults.
+
+use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
+use ledger::suppressions::SuppressionReason;
+use schemars::JsonSchema;
+use schemas::{Address, text::check_line};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::file::{Column, Header, TextColumn, quoted, shown};
+use crate::api::{
+    audiences,
+    contacts::{AHEAD_MAX, is_locale, is_timezone},
+    fields::parse_boolean,
+};
+
+const TEXT_MAX_CHARS: usize = 200;
+const TAGS_MAX: usize = 100;
+
+/// What is wrong with a cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "ImportError")]
+pub struct RowFault {
+    /// The row, as a spreadsheet counts.
+    pub row: u64,
+    /// The column's name in the file.
+    pub column: String,
+    /// A stable code.
+    pub code: &'static str,
+    /// The cell, cut short; empty when an address is in it.
+    pub value: String,
+}
+
+/// A row that is good.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Row {
+    /// Its number.
+    pub number: i64,
+    /// Canonical.
+    pub address: String,
+    /// As in `contacts`.
+    pub first_name: Option<String>,
+    /// As in `contacts`.
+    pub last_name: Option<String>,
+    /// As in `contacts`.
+    pub title: Option<String>,
+    /// As in `contacts`.
+    pub phone: Option<String>,
+    /// As in `contacts`.
+    pub company: Option<String>,
+    /// As in `contacts`.
+    pub lifecycle_stage: Option<String>,
+    /// As in `contacts`.
+    pub dot_number: Option<i64>,
+    /// As in `contacts`.
+    pub timezone: Option<String>,
+    /// As in `contacts`.
+    pub locale: Option<String>,
+    /// Only the cells that are not empty.
+    pub fields: Map<String, Value>,
+    /// Names.
+    pub tags: Vec<String>,
+    /// A name.
+    pub list: Option<String>,
+    /// The row says the contact has left.
+    pub unsubscribed: bool,
+    /// The row says the address is suppressed.
+    pub suppression_reason: Option<SuppressionReason>,
+    /// As in `contacts`.
+    pub consent_basis: Option<String>,
+    /// As in `contacts`.
+    pub consent_at: Option<DateTime<Utc>>,
+}
+
+/// Reads a row.
+///
+/// # Errors
+/// Every fault in it; the row is left out then.
+pub fn read(number: u64, record: &csv::StringRecord, header: &Header) -> Result<Row, Vec<RowFault>> {
+    let fault = |column: &str, code, value: &str| RowFault {
+        row: number,
+        column: shown(column),
+        code,
+        value: quoted(value).unwrap_or_default(),
+    };
+    if record.len() > header.columns.len() {
+        return Err(vec![fault("", "too_many_cells", "")]);
+    }
+    let mut row = Row { number: number.cast_signed(), ..Row::default() };
+    let mut faults = Vec::new();
+    for (position, (column, name)) in header.columns.iter().zip(&header.names).enumerate() {
+        // A short row ends in empty cells; an empty cell leaves the value.
+        let cell = record.get(position).unwrap_or_default();
+        let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
+            continue;
+        };
+        let read = check_line(cell).map_err(schemas::text::TextError::code).and_then(|()| row.take(column, cell));
+        if let Err(code) = read {
+            faults.push(fault(name, code, cell));
+        }
+    }
+    if faults.is_empty() { Ok(row) } else { Err(faults) }
+}
+
+impl Row {
+    /// Takes one cell that is not empty.
+    fn take(&mut self, column: &Column, cell: &str) -> Result<(), &'static str> {
+        match column {
+            Column::Email => self.address = Address::parse(cell).map_err(schemas::AddressError::code)?.into_string(),
+            Column::Text(which) => *self.text_mut(*which) = Some(short(cell, TEXT_MAX_CHARS)?),
+            Column::DotNumber => {
+                self.dot_number = Some(cell.parse().ok().filter(|number| *number > 0).ok_or("not_a_positive_integer")?);
+            }
+            Column::Timezone => self.timezone = Some(checked(cell, is_timezone(cell), "unknown_timezone")?),
+            Column::Locale => self.locale = Some(checked(cell, is_locale(cell), "invalid_locale")?),
+            Column::Tags => self.tags = tags(cell)?,
+            Column::List => self.list = Some(name(cell)?),
+            Column::Unsubscribed => self.unsubscribed = parse_boolean(cell).ok_or("not_a_boolean")?,
+            Column::SuppressionReason => {
+                self.suppression_reason =
+                    Some(SuppressionReason::parse(&cell.to_ascii_lowercase()).ok_or("unknown_reason")?);
+            }
+            Column::ConsentBasis => self.consent_basis = Some(short(cell, TEXT_MAX_CHARS)?),
+            Column::ConsentAt => {
+                let at = time(cell).ok_or("not_a_time")?;
+                if at > Utc::now() + AHEAD_MAX {
+                    return Err("in_the_future");
+                }
+                self.consent_at = Some(at);
+            }
+            Column::Field { key, kind } => {
+                let value = kind.parse(cell).map_err(|_| "wrong_type")?;
+                self.fields.insert(key.clone(), value);
+            }
+        }
+        Ok(())
+    }
+
+    fn text_mut(&mut self, which: TextColumn) -> &mut Option<String> {
+        match which {
+            TextColumn::FirstName => &mut self.first_name,
+            TextColumn::LastName => &mut self.last_name,
+            TextColumn::Title => &mut self.title,
+            TextColumn::Phone => &mut self.phone,
+            TextColumn::Company => &mut self.company,
+            TextColumn::LifecycleStage => &mut self.lifecycle_stage,
+        }
+    }
+}
+
+fn short(cell: &str, max_chars: usize) -> Result<String, &'static str> {
+    checked(cell, cell.chars().nth(max_chars).is_none(), "too_long")
+}
+
+fn checked(cell: &str, good: bool, code: &'static str) -> Result<String, &'static str> {
+    if good { Ok(cell.to_owned()) } else { Err(code) }
+}
+
+/// The name of a list or tag. Control characters, which separate names on the way into Postgres, were refused in the whole cell.
+fn name(cell: &str) -> Result<String, &'static str> {
+    checked(&short(cell, audiences::NAME_MAX_CHARS)?, schemas::parse_id(cell).is_err(), "invalid_name")
+}
+
+fn tags(cell: &str) -> Result<Vec<String>, &'static str> {
+    let parts = cell.split([';', '|']).map(str::trim).filter(|part| !part.is_empty());
+    let tags: Vec<String> = parts.map(name).collect::<Result<_, _>>()?;
+    if tags.len() > TAGS_MAX { Err("too_many") } else { Ok(tags) }
+}
+
+/// A time with a zone, or a date, which counts from its midnight in UTC.
+fn time(cell: &str) -> Option<DateTime<Utc>> {
+    let date = || NaiveDate::parse_from_str(cell, "%Y-%m-%d").ok().map(|date| date.and_time(NaiveTime::MIN).and_utc());
+    DateTime::parse_from_rfc3339(cell).ok().map(|at| at.to_utc()).or_else(date)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::api::fields::FieldType;
+    use rstest::rstest;
+    use serde_json::json;
+
+    const NAMES: [&str; 13] = [
+        "email",
+        "first_name",
+        "dot_number",
+        "timezone",
+        "tags",
+        "list",
+        "unsubscribed",
+        "suppression_reason",
+        "consent_at",
+        "seats",
+        "ignored",
+        "locale",
+        "phone",
+    ];
+
+    fn read_cells(cells: &[&str]) -> Result<Row, Vec<RowFault>> {
+        let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+        let header = Header::read(&names, &BTreeMap::from([("seats".to_owned(), FieldType::Number)])).unwrap();
+        read(2, &csv::StringRecord::from(cells.to_vec()), &header)
+    }
+
+    #[test]
+    fn cells_become_values_and_empty_cells_nothing() {
+        let row = read_cells(&[
+            "Ann@Example.com",
+            "Ann",
+            "42",
+            "Europe/Paris",
+            "a; b|c",
+            "news",
+            "yes",
+            "manual",
+            "2026-01-02",
+            "3",
+        ]);
+        let row = row.unwrap();
+        assert_eq!(
+            (row.address.as_str(), row.first_name.as_deref(), row.dot_number),
+            ("ann@example.com", Some("Ann"), Some(42))
+        );
+        assert_eq!(
+            (row.tags, row.list.as_deref(), row.unsubscribed),
+            (vec!["a".into(), "b".into(), "c".into()], Some("news"), true)
+        );
+        assert_eq!(
+            (row.suppression_reason, Value::Object(row.fields)),
+            (Some(SuppressionReason::Manual), json!({"seats": 3}))
+        );
+        assert_eq!(row.consent_at.unwrap().to_rfc3339(), "2026-01-02T00:00:00+00:00");
+        let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
+        assert_eq!(bare, Row { number: 2, address: "ann@example.com".into(), ..Row::default() });
+    }
+
+    #[rstest]
+    #[case(&[""], "email", "empty")]
+    #[case(&["nobody"], "email", "missing_at")]
+    #[case(&["a@b.co", "x", "-1"], "dot_number", "not_a_positive_integer")]
+    #[case(&["a@b.co", "", "", "Mars"], "timezone", "unknown_timezone")]
+    #[case(&["a@b.co", "", "", "", "", "", "perhaps"], "unsubscribed", "not_a_boolean")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "because"], "suppression_reason", "unknown_reason")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "yesterday"], "consent_at", "not_a_time")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "2099-01-01T00:00:00Z"], "consent_at", "in_the_future")]
+    #[case(&["a@b.co", "", "", "", "", "", "", "", "", "many"], "seats", "wrong_type")]
+    #[case(&["a@b.co", "x\0y"], "first_name", "control_character")]
+    #[case(&["a@b.co", "x\r\ny"], "first_name", "control_character")]
+    #[case(&["a@b.co", "x\u{85}y"], "first_name", "control_character")]
+    #[case(&["a@b.co", "x\u{202e}y"], "first_name", "invisible_character")]
+    #[case(&["a@b.co", "", "", "", "a;b\u{1f}c"], "tags", "control_character")]
+    #[case(&["a\u{200b}@b.co"], "email", "invisible_character")]
+    fn a_bad_cell_is_named_with_row_column_and_code(#[case] cells: &[&str], #[case] column: &str, #[case] code: &str) {
+        let faults = read_cells(cells).unwrap_err();
+        assert_eq!((faults[0].row, faults[0].column.as_str(), faults[0].code), (2, column, code));
+    }
+
+    #[test]
+    fn a_row_longer_than_the_header_is_a_fault() {
+        assert_eq!(read_cells(&["a@b.co"; 14]).unwrap_err()[0].code, "too_many_cells");
+    }
+}

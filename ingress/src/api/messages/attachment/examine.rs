@@ -1,0 +1,145 @@
+//! The look into one file, as a function of its bytes alone: so that it can be done in another process.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use runtime::{
+    Budget, Job, Limits, Reader, Spent,
+    reader::{ReadFault, ReaderError},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Refusal, TOTAL_MAX_BYTES, image, kind::Kind, ole, ooxml, pdf, text, text::Charset};
+use crate::pipeline::error::ApiError;
+
+/// What the look into one file may cost. A step is a byte looked at or unpacked; what is held is an archive within the document, the
+/// tables of a compound file, a part that is read as a whole.
+pub(super) const LIMITS: Limits = Limits {
+    input_bytes: TOTAL_MAX_BYTES,
+    held_bytes: 36 * 1024 * 1024,
+    depth: 2,
+    steps: 512 * 1024 * 1024,
+    time: Duration::from_secs(10),
+};
+/// So much may unpack from whatever little; beyond it the ratio counts.
+const UNPACKED_FREE: u64 = 10 * 1024 * 1024;
+
+/// What was found out about a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Finding {
+    /// It is what its extension says. A text is encoded so.
+    Good {
+        /// For texts.
+        charset: Option<Charset>,
+    },
+    /// It is not passed on.
+    Refused(Refusal),
+}
+
+/// Why a look ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The file is not passed on.
+    Refused(Refusal),
+    /// The budget is used up.
+    Spent(Spent),
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Spent> for Fault {
+    fn from(spent: Spent) -> Self {
+        Self::Spent(spent)
+    }
+}
+
+/// What was unpacked of a document so far. Nothing of it is kept.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    packed: u64,
+    most: u64,
+    ratio: u64,
+    bytes: u64,
+}
+
+impl Unpacked {
+    /// Of a document of so many bytes: at most so many, and so many times its size.
+    pub(super) fn new(packed: usize, most: u64, ratio: u64) -> Self {
+        Self { packed: packed as u64, most, ratio, bytes: 0 }
+    }
+
+    /// Counts what was unpacked, before it is looked at.
+    pub(super) fn add(&mut self, bytes: usize, budget: &Budget) -> Result<(), Fault> {
+        budget.take_steps(bytes as u64)?;
+        self.bytes += bytes as u64;
+        let is_sane =
+            self.bytes <= self.most && (self.bytes <= UNPACKED_FREE || self.bytes / self.ratio <= self.packed);
+        if is_sane { Ok(()) } else { Err(Refusal::Bomb.into()) }
+    }
+}
+
+/// The bytes of a job: the kind, and the file. `None`: this is not base64.
+pub(super) fn job(kind: Kind, base64: &str) -> Option<Vec<u8>> {
+    let mut job = Vec::with_capacity(1 + base64.len() / 4 * 3);
+    job.push(kind.to_byte());
+    STANDARD.decode_vec(base64, &mut job).ok()?;
+    Some(job)
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// [`Spent::Time`]: another time the same look may be done.
+pub(super) fn run(job: &[u8]) -> Result<Finding, Spent> {
+    let Some((kind, content)) = job.split_first().and_then(|(kind, content)| Some((Kind::of_byte(*kind)?, content)))
+    else {
+        return Ok(Finding::Refused(Refusal::Mismatch));
+    };
+    match examine(kind, content, &Budget::new(LIMITS)) {
+        Ok(charset) => Ok(Finding::Good { charset }),
+        Err(Fault::Refused(refusal)) => Ok(Finding::Refused(refusal)),
+        Err(Fault::Spent(spent)) if spent.is_transient() => Err(spent),
+        Err(Fault::Spent(_)) => Ok(Finding::Refused(Refusal::Bomb)),
+    }
+}
+
+/// The job, as a process of readers does it.
+pub(crate) const JOB: Job =
+    Job { kind: "attachment", run: |job| serde_json::to_vec(&run(job)?).map_err(|_| ReadFault::Undecodable) };
+
+/// Has a job done where it cannot take this process along.
+///
+/// # Errors
+/// 503 when there is no time to look.
+pub(super) async fn read(reader: &Reader, job: Vec<u8>) -> Result<Finding, ApiError> {
+    match reader.read(&JOB, job).await {
+        Ok(finding) => serde_json::from_slice(&finding).map_err(|error| ApiError::unexpected(&error)),
+        // That file's fault, and nobody else's.
+        Err(ReaderError::Crashed) => Ok(Finding::Refused(Refusal::Damaged)),
+        Err(ReaderError::Spent(spent)) if !spent.is_transient() => Ok(Finding::Refused(Refusal::Bomb)),
+        Err(error) if error.is_transient() => Err(ApiError::unavailable()),
+        Err(error) => Err(ApiError::unexpected(&error)),
+    }
+}
+
+/// Whether the content is what the extension says; for a text, how it is encoded.
+pub(super) fn examine(kind: Kind, content: &[u8], budget: &Budget) -> Result<Option<Charset>, Fault> {
+    budget.take_input(content.len())?;
+    if content.is_empty() {
+        return Err(Refusal::Empty.into());
+    }
+    match kind {
+        Kind::Pdf => pdf::inspect(content, budget)?,
+        Kind::Docx => ooxml::inspect(content, ooxml::Document::Word, budget)?,
+        Kind::Xlsx => ooxml::inspect(content, ooxml::Document::Sheet, budget)?,
+        Kind::Xls => ole::inspect(content, budget)?,
+        Kind::Png => image::inspect_png(content, budget)?,
+        Kind::Jpeg => image::inspect_jpeg(content, budget)?,
+        Kind::Csv | Kind::Txt => return text::inspect(content, budget).map(Some),
+    }
+    Ok(None)
+}

@@ -1,0 +1,127 @@
+//! The kinds of files there are: extensions and media types (specification, Limits).
+
+use super::text::Charset;
+
+/// The extensions that may be sent.
+pub(in crate::api::messages) const EXTENSIONS: [&str; 9] =
+    ["pdf", "xlsx", "xls", "csv", "png", "jpg", "jpeg", "docx", "txt"];
+
+/// A kind of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Pdf,
+    Xlsx,
+    Xls,
+    Csv,
+    Png,
+    Jpeg,
+    Docx,
+    Txt,
+}
+
+impl Kind {
+    /// By extension, in any case.
+    pub(super) fn of_extension(extension: &str) -> Option<Self> {
+        Some(match extension.to_ascii_lowercase().as_str() {
+            "pdf" => Self::Pdf,
+            "xlsx" => Self::Xlsx,
+            "xls" => Self::Xls,
+            "csv" => Self::Csv,
+            "png" => Self::Png,
+            "jpg" | "jpeg" => Self::Jpeg,
+            "docx" => Self::Docx,
+            "txt" => Self::Txt,
+            _ => return None,
+        })
+    }
+
+    /// As a byte, for a job of another process.
+    pub(super) fn to_byte(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind that is this byte.
+    pub(super) fn of_byte(byte: u8) -> Option<Self> {
+        [Self::Pdf, Self::Xlsx, Self::Xls, Self::Csv, Self::Png, Self::Jpeg, Self::Docx, Self::Txt]
+            .into_iter()
+            .find(|kind| kind.to_byte() == byte)
+    }
+
+    /// The registered media type.
+    pub(super) fn media_type(self) -> &'static str {
+        match self {
+            Self::Pdf => "application/pdf",
+            Self::Xlsx => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+            Self::Xls => "application/vnd.ms-excel",
+            Self::Csv => "text/csv",
+            Self::Png => "image/png",
+            Self::Jpeg => "image/jpeg",
+            Self::Docx => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+            Self::Txt => "text/plain",
+        }
+    }
+
+    /// The media type to send it with, for a text with how it is encoded.
+    pub(super) fn sent_as(self, charset: Option<Charset>) -> &'static str {
+        match (self, charset) {
+            (Self::Csv, Some(Charset::Ascii | Charset::Utf8)) => "text/csv; charset=utf-8",
+            (Self::Csv, Some(Charset::Windows1252)) => "text/csv; charset=windows-1252",
+            (Self::Txt, Some(Charset::Ascii | Charset::Utf8)) => "text/plain; charset=utf-8",
+            (Self::Txt, Some(Charset::Windows1252)) => "text/plain; charset=windows-1252",
+            _ => self.media_type(),
+        }
+    }
+
+    /// Whether a caller may declare a file of this name so: the registered type and what programs commonly say. A `name` must be the
+    /// file's, and only a text has a `charset`, which is compared with the content ([`Declared::agrees`]); other parameters say what
+    /// nobody checks.
+    pub(super) fn declared(self, text: &str, filename: &str) -> Option<Declared> {
+        let mut parts = text.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let also: &[&str] = match self {
+            Self::Csv => &["application/csv", "text/plain", "application/vnd.ms-excel"],
+            Self::Jpeg => &["image/jpg"],
+            _ => &[],
+        };
+        if essence != self.media_type() && !also.contains(&essence.as_str()) {
+            return None;
+        }
+        let is_text = matches!(self, Self::Csv | Self::Txt);
+        let mut declared = Declared::default();
+        for part in parts {
+            let (name, value) = part.split_once('=')?;
+            let value = value.trim().trim_matches('"');
+            match name.trim().to_ascii_lowercase().as_str() {
+                "name" if value == filename => {}
+                "charset" if is_text && declared.charset.is_none() => {
+                    declared.charset = Some(value.to_ascii_lowercase());
+                }
+                // RFC 4180 §3.
+                "header" if self == Self::Csv && matches!(value, "present" | "absent") => {}
+                _ => return None,
+            }
+        }
+        Some(declared)
+    }
+}
+
+/// What a caller declared of the content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Declared {
+    charset: Option<String>,
+}
+
+impl Declared {
+    /// Whether the content is encoded as declared.
+    pub(super) fn agrees(&self, found: Option<Charset>) -> bool {
+        let Some(declared) = self.charset.as_deref() else { return true };
+        match found {
+            None => false,
+            Some(Charset::Ascii) => {
+                matches!(declared, "us-ascii" | "ascii" | "utf-8" | "utf8" | "windows-1252" | "cp1252" | "iso-8859-1")
+            }
+            Some(Charset::Utf8) => matches!(declared, "utf-8" | "utf8"),
+            Some(Charset::Windows1252) => matches!(declared, "windows-1252" | "cp1252" | "iso-8859-1"),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Attachments: extension, declared type and content must agree, and nothing active, encrypted or explosive is passed on.
+//!
+//! The caller is known and the mail is his; what is refused here is what receivers refuse or what would hurt whoever opens it.
+//! Every look into a file has a budget ([`LIMITS`]), keeps next to nothing of it, and happens before a connection to Postgres is taken.
+
+mod archive;
+mod examine;
+mod image;
+mod kind;
+mod name;
+mod ole;
+mod ooxml;
+mod pdf;
+#[cfg(test)]
+mod tests;
+mod text;
+mod xml;
+
+use std::{
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use http::StatusCode;
+use moka::future::Cache;
+use runtime::Reader;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+pub(crate) use examine::JOB;
+use examine::{Fault, Finding, Unpacked};
+use kind::{Declared, EXTENSIONS, Kind};
+use name::NAME_MAX_CHARS;
+
+use crate::pipeline::{
+    Faults,
+    error::{ApiError, FieldFault},
+    types::Name,
+};
+
+/// Most attachments of one message.
+pub(super) const ATTACHMENTS_MAX: usize = 10;
+/// Most bytes of all attachments of one message, decoded.
+const TOTAL_MAX_BYTES: usize = 15 * 1024 * 1024;
+/// Memory for looking into attachments, in KiB, over all messages: the decoded files, and what the look holds.
+static INSPECTIONS: Semaphore = Semaphore::const_new(INSPECTIONS_KIB as usize);
+const INSPECTIONS_KIB: u32 = 48 * 1024;
+/// What one look takes of it at least, however small the file: so at most four are under way.
+const INSPECTION_KIB_MIN: u32 = 12 * 1024;
+/// How much more than its own size a file takes while it is looked into.
+const INSPECTION_WEIGHT: usize = 3;
+/// Most messages with attachments of one tenant that are looked into in an hour, by each process: taken or refused.
+const INSPECTIONS_PER_HOUR: u32 = 600;
+const HOUR: Duration = Duration::from_secs(3_600);
+const TENANTS_REMEMBERED: u64 = 10_000;
+/// Characters of base64 in one line (RFC 2045 §6.8).
+const LINE_CHARS: usize = 76;
+
+/// An attachment as the caller gives it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewAttachment {
+    #[schemars(with = "Name<NAME_MAX_CHARS>", extend("description" = about_extensions()))]
+    filename: Option<String>,
+    #[schemars(with = "String", length(min = 1), extend("contentEncoding" = "base64"))]
+    content_base64: Option<String>,
+    /// Must agree with extension and content. Default: by the extension.
+    content_type: Option<String>,
+}
+
+fn about_extensions() -> String {
+    format!("With one of the extensions {}.", EXTENSIONS.join(", "))
+}
+
+/// An attachment whose name and declared type are good, and into which nobody has looked yet.
+pub(super) struct Upload {
+    filename: String,
+    kind: Kind,
+    declared: Declared,
+    base64: String,
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Upload({:?}, {} characters)", self.kind, self.base64.len())
+    }
+}
+
+/// An attachment that may be sent.
+pub(super) struct Attachment {
+    pub(super) filename: String,
+    pub(super) media_type: &'static str,
+    /// Base64 in lines, as it goes over the wire.
+    pub(super) encoded: Vec<u8>,
+}
+
+/// Why a content is not passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Refusal {
+    NotBase64,
+    Empty,
+    Mismatch,
+    Damaged,
+    Macros,
+    Encrypted,
+    Active,
+    Embedded,
+    Bomb,
+    TooManyPixels,
+    NotInspectable,
+}
+
+impl Refusal {
+    fn code(self) -> &'static str {
+        match self {
+            Self::NotBase64 => "invalid_base64",
+            Self::Empty => "empty",
+            Self::Mismatch => "content_mismatch",
+            Self::Damaged => "unreadable",
+            Self::Macros => "macros",
+            Self::Encrypted => "encrypted",
+            Self::Active => "active_content",
+            Self::Embedded => "embedded_file",
+            Self::Bomb => "archive_bomb",
+            Self::TooManyPixels => "image_too_large",
+            Self::NotInspectable => "not_inspectable",
+        }
+    }
+
+    fn detail(self) -> &'static str {
+        match self {
+            Self::NotBase64 => "must be standard base64 with padding, without line breaks or a data: prefix",
+            Self::Empty => "must not be empty",
+            Self::Mismatch => "is not what its extension says",
+            Self::Damaged => "is damaged or incomplete",
+            Self::Macros => "contains macros",
+            Self::Encrypted => "is encrypted",
+            Self::Active => "contains active content",
+            Self::Embedded => "has another file embedded",
+            Self::Bomb => "unpacks to far more than a document",
+            Self::TooManyPixels => "has too many pixels",
+            Self::NotInspectable => "is packed in a way that cannot be inspected",
+        }
+    }
+}
+
+/// Checks what can be told without looking inside.
+///
+/// # Errors
+/// 413 `attachments_too_large`.
+pub(super) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result<Vec<Upload>, ApiError> {
+    if bodies.len() > ATTACHMENTS_MAX {
+        faults.add("attachments", "too_many", format!("may have at most {ATTACHMENTS_MAX} files"));
+        return Ok(Vec::new());
+    }
+    let total: usize = bodies.iter().filter_map(|body| body.content_base64.as_deref()).map(decoded_bytes).sum();
+    if total > TOTAL_MAX_BYTES {
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "attachments_too_large")
+            .detail(format!("the attachments may have at most {TOTAL_MAX_BYTES} bytes together, decoded")));
+    }
+    let uploads = bodies.into_iter().enumerate().filter_map(|(place, body)| upload(faults, place, body));
+    Ok(uploads.collect())
+}
+
+fn decoded_bytes(base64: &str) -> usize {
+    let padding = base64.bytes().rev().take_while(|byte| *byte == b'=').take(2).count();
+    (base64.len() / 4 * 3).saturating_sub(padding)
+}
+
+fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Upload> {
+    let path = |field: &str| format!("attachments[{place}].{field}");
+    let base64 = faults.required(&path("content_base64"), body.content_base64);
+    let filename = faults.required(&path("filename"), body.filename)?;
+    let kind = match name::check(&filename) {
+        Ok(kind) => kind,
+        Err(fault) => {
+            faults.add(path("filename"), fault.code(), fault.detail());
+            return None;
+        }
+    };
+    let declared = match body.content_type {
+        None => Declared::default(),
+        Some(text) => match kind.declared(&text, &filename) {
+            Some(declared) => declared,
+            None => {
+                faults.add(path("content_type"), TYPE_MISMATCH, type_mismatch(kind));
+                return None;
+            }
+        },
+    };
+    Some(Upload { filename, kind, declared, base64: base64? })
+}
+
+const TYPE_MISMATCH: &str = "content_type_mismatch";
+
+fn type_mismatch(kind: Kind) -> String {
+    format!("must be {} for this extension, with parameters that are true of the file", kind.media_type())
+}
+
+/// Counts a message of a tenant that is to be looked into.
+///
+/// # Errors
+/// 429 `message_rate_exceeded`: refused ones are not counted among the tenant's messages, so they have a limit of their own.
+pub(super) async fn admit(tenant: Uuid) -> Result<(), ApiError> {
+    static COUNTS: LazyLock<Cache<Uuid, Arc<AtomicU32>>> =
+        LazyLock::new(|| Cache::builder().max_capacity(TENANTS_REMEMBERED).time_to_live(HOUR).build());
+    let count = COUNTS.get_with(tenant, async { Arc::default() }).await;
+    if count.fetch_add(1, Ordering::Relaxed) < INSPECTIONS_PER_HOUR {
+        return Ok(());
+    }
+    Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "message_rate_exceeded")
+        .detail(format!("the attachments of at most {INSPECTIONS_PER_HOUR} messages an hour are looked into"))
+        .retry_after(HOUR.as_secs()))
+}
+
+/// Looks into all of them, one after the other.
+///
+/// # Errors
+/// 400 `validation_failed` with every fault, 503 when there is no time to look.
+pub(super) async fn inspect(reader: &Reader, uploads: Vec<Upload>) -> Result<Vec<Attachment>, ApiError> {
+    let (mut attachments, mut faults) = (Vec::with_capacity(uploads.len()), Vec::new());
+    for (place, upload) in uploads.into_iter().enumerate() {
+        let fault = |field: &str, code: &'static str, detail: String| {
+            FieldFault::new(format!("attachments[{place}].{field}"), code, detail)
+        };
+        let Upload { filename, kind, declared, base64 } = upload;
+        let (base64, finding) = look_into(reader, kind, base64).await?;
+        match finding {
+            Finding::Refused(refusal) => {
+                faults.push(fault("content_base64", refusal.code(), refusal.detail().to_owned()));
+            }
+            Finding::Good { charset } if !declared.agrees(charset) => {
+                faults.push(fault("content_type", TYPE_MISMATCH, type_mismatch(kind)));
+            }
+            Finding::Good { charset } => {
+                let encoded = tokio::task::spawn_blocking(move || lines(&base64)).await?;
+                attachments.push(Attachment { filename, media_type: kind.sent_as(charset), encoded });
+            }
+        }
+    }
+    if faults.is_empty() { Ok(attachments) } else { Err(ApiError::validation(faults)) }
+}
+
+/// What one file is. Gives its base64 back.
+async fn look_into(reader: &Reader, kind: Kind, base64: String) -> Result<(String, Finding), ApiError> {
+    let kib = u32::try_from(decoded_bytes(&base64) * INSPECTION_WEIGHT / 1024).unwrap_or(u32::MAX);
+    let kib = kib.clamp(INSPECTION_KIB_MIN, INSPECTIONS_KIB);
+    let _room = INSPECTIONS.acquire_many(kib).await.map_err(|error| ApiError::unexpected(&error))?;
+    let (base64, job) = tokio::task::spawn_blocking(move || {
+        let job = examine::job(kind, &base64);
+        (base64, job)
+    })
+    .await?;
+    let Some(job) = job else { return Ok((base64, Finding::Refused(Refusal::NotBase64))) };
+    Ok((base64, examine::read(reader, job).await?))
+}
+
+/// The base64 in lines, each with its CRLF.
+fn lines(base64: &str) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(base64.len() + base64.len() / LINE_CHARS * 2 + 2);
+    for line in base64.as_bytes().chunks(LINE_CHARS) {
+        lines.extend_from_slice(line);
+        lines.extend_from_slice(b"\r\n");
+    }
+    lines
+}

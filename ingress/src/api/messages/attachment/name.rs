@@ -1,0 +1,107 @@
+//! File names: what every system can store, and what does not pretend to be something else.
+
+use unicode_normalization::is_nfc;
+
+use super::kind::{EXTENSIONS, Kind};
+
+/// Longest file name, in characters.
+pub(in crate::api::messages) const NAME_MAX_CHARS: usize = 200;
+/// Longest file name, in bytes: what file systems store.
+const NAME_MAX_BYTES: usize = 255;
+/// Extensions that a name must not carry before its last one: `invoice.exe.pdf` wants to be mistaken.
+const POSING: [&str; 26] = [
+    "exe", "scr", "pif", "bat", "cmd", "msi", "js", "jse", "vbs", "vbe", "wsf", "hta", "ps1", "jar", "lnk", "html",
+    "htm", "svg", "php", "sh", "iso", "zip", "rar", "docm", "xlsm", "dll",
+];
+/// Names that Windows keeps for devices, whatever extension follows.
+const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "conin$", "conout$"];
+
+/// What is wrong with a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NameFault {
+    Empty,
+    TooLong,
+    Character,
+    Invisible,
+    Shape,
+    Device,
+    Extension,
+    Posing,
+}
+
+impl NameFault {
+    pub(super) fn code(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::TooLong => "too_long",
+            Self::Character => "bad_character",
+            Self::Invisible => "invisible_character",
+            Self::Shape => "bad_name",
+            Self::Device => "reserved_name",
+            Self::Extension => "extension_not_allowed",
+            Self::Posing => "double_extension",
+        }
+    }
+
+    pub(super) fn detail(self) -> String {
+        match self {
+            Self::Empty => "must not be empty".to_owned(),
+            Self::TooLong => format!("may have at most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes"),
+            Self::Character => {
+                "must not contain path separators, control characters or any of < > : \" | ? *".to_owned()
+            }
+            Self::Invisible => "must not contain characters that change direction or show nothing".to_owned(),
+            Self::Shape => {
+                "must be a plain file name in NFC, without a leading dot or space or a space before the extension"
+                    .to_owned()
+            }
+            Self::Device => "is a name that Windows reserves".to_owned(),
+            Self::Extension => format!("must have one of the extensions {}", EXTENSIONS.join(", ")),
+            Self::Posing => "has a second extension that makes it look like something else".to_owned(),
+        }
+    }
+}
+
+/// The kind of file a name says.
+pub(super) fn check(name: &str) -> Result<Kind, NameFault> {
+    if name.trim().is_empty() {
+        return Err(NameFault::Empty);
+    }
+    if name.chars().count() > NAME_MAX_CHARS || name.len() > NAME_MAX_BYTES {
+        return Err(NameFault::TooLong);
+    }
+    if name.chars().any(|letter| letter.is_control() || "/\\<>:\"|?*".contains(letter)) {
+        return Err(NameFault::Character);
+    }
+    if name.chars().any(is_invisible) {
+        return Err(NameFault::Invisible);
+    }
+    let (stem, extension) = name.rsplit_once('.').ok_or(NameFault::Extension)?;
+    let kind = Kind::of_extension(extension).ok_or(NameFault::Extension)?;
+    if stem.is_empty() || stem.starts_with(['.', ' ']) || stem.ends_with(['.', ' ']) || !is_nfc(name) {
+        return Err(NameFault::Shape);
+    }
+    let mut parts = stem.split('.').map(|part| part.trim().to_ascii_lowercase());
+    if parts.next().is_some_and(|first| is_device(&first)) {
+        return Err(NameFault::Device);
+    }
+    if parts.any(|part| POSING.contains(&part.as_str())) {
+        return Err(NameFault::Posing);
+    }
+    Ok(kind)
+}
+
+/// Overrides of direction, joiners and other characters that show nothing, line and paragraph separators, odd spaces.
+fn is_invisible(letter: char) -> bool {
+    matches!(letter,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        || (letter.is_whitespace() && letter != ' ')
+}
+
+fn is_device(part: &str) -> bool {
+    let numbered = |device: &str| {
+        part.strip_prefix(device).is_some_and(|rest| rest.len() == 1 && rest.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    DEVICES.contains(&part) || numbered("com") || numbered("lpt")
+}

@@ -1,0 +1,146 @@
+//! The message as asked for, checked by its own words.
+
+use std::collections::HashSet;
+
+use schemars::JsonSchema;
+use schemas::Address;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::attachment::{self, ATTACHMENTS_MAX, NewAttachment, Upload};
+use crate::{
+    api::input::{LINE_MAX, NAME_MAX},
+    pipeline::{
+        Faults, Id,
+        error::ApiError,
+        types::{Email, Line, Name, Words},
+    },
+};
+
+/// Most recipients of one message.
+pub(super) const RECIPIENTS_MAX: usize = 50;
+/// Longest HTML or text body, in bytes.
+pub(super) const BODY_MAX_BYTES: usize = 512 * 1024;
+/// The classes there are; only the first is sent from here.
+pub(super) const CLASSES: [&str; 2] = ["business", "marketing"];
+
+/// The body of the request.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SendMessage {
+    #[schemars(with = "Id")]
+    sender_id: Option<Id>,
+    /// An address that is given twice gets one mail.
+    #[schemars(with = "Vec<MessageRecipient>", length(min = 1, max = RECIPIENTS_MAX))]
+    to: Option<Vec<MessageRecipient>>,
+    #[schemars(with = "Name<LINE_MAX>")]
+    subject: Option<String>,
+    #[schemars(with = "Words<BODY_MAX_BYTES>")]
+    html: Option<String>,
+    /// Derived from the HTML when there is none.
+    #[schemars(length(max = BODY_MAX_BYTES))]
+    text: Option<String>,
+    /// Default: the sender's.
+    #[schemars(with = "Option<Email>")]
+    reply_to: Option<String>,
+    /// Filled into the contacts that have none.
+    #[schemars(range(min = 1))]
+    dot_number: Option<i64>,
+    #[schemars(with = "String", extend("enum" = CLASSES))]
+    message_class: Option<String>,
+    /// At most 15 MB together, decoded.
+    #[schemars(length(max = ATTACHMENTS_MAX))]
+    attachments: Option<Vec<NewAttachment>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MessageRecipient {
+    #[schemars(with = "Email")]
+    email: Option<String>,
+    /// For the To header.
+    #[schemars(with = "Option<Line<NAME_MAX>>")]
+    name: Option<String>,
+}
+
+/// Somebody the message is for.
+#[derive(Debug, Clone)]
+pub(super) struct Recipient {
+    pub(super) address: Address,
+    pub(super) name: Option<String>,
+}
+
+/// A message that may be accepted.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) sender_id: Uuid,
+    /// Each address once, in the order given.
+    pub(super) recipients: Vec<Recipient>,
+    pub(super) subject: String,
+    pub(super) html: String,
+    pub(super) text: Option<String>,
+    pub(super) reply_to: Option<Address>,
+    pub(super) dot_number: Option<i64>,
+}
+
+/// Checks everything that needs neither the database nor a look into the attachments.
+///
+/// # Errors
+/// 400 with every fault, 413 `attachments_too_large`, 422 `use_campaigns_for_marketing`.
+pub(super) fn read(body: SendMessage) -> Result<(Draft, Vec<Upload>), ApiError> {
+    let mut faults = Faults::default();
+    let sender_id = faults.required("sender_id", body.sender_id);
+    let recipients = recipients(&mut faults, body.to);
+    let subject = faults.not_blank("subject", body.subject);
+    faults.one_line("subject", &subject, LINE_MAX);
+    let html = faults.not_blank("html", body.html);
+    size(&mut faults, "html", &html);
+    let text = body.text.filter(|text| !text.trim().is_empty());
+    size(&mut faults, "text", text.as_deref().unwrap_or_default());
+    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text));
+    let positive = body.dot_number.is_none_or(|number| number > 0);
+    faults.require(positive, "dot_number", "out_of_range", "must be greater than 0");
+    let class = faults.required("message_class", body.message_class).unwrap_or_default();
+    if !class.is_empty() {
+        faults.one_of("message_class", &class, &CLASSES);
+    }
+    let uploads = attachment::uploads(&mut faults, body.attachments.unwrap_or_default())?;
+    faults.finish()?;
+    if class != CLASSES[0] {
+        return Err(ApiError::unprocessable("use_campaigns_for_marketing")
+            .detail("marketing mail needs consent, a footer and a way out: send it as a campaign"));
+    }
+    let sender_id = sender_id.ok_or_else(ApiError::internal)?.0;
+    Ok((Draft { sender_id, recipients, subject, html, text, reply_to, dot_number: body.dot_number }, uploads))
+}
+
+fn recipients(faults: &mut Faults, to: Option<Vec<MessageRecipient>>) -> Vec<Recipient> {
+    let to = faults.required("to", to).unwrap_or_default();
+    if to.is_empty() {
+        faults.require(!faults.is_empty(), "to", "empty", "must name at least one recipient");
+    }
+    if to.len() > RECIPIENTS_MAX {
+        faults.add("to", "too_many", format!("may name at most {RECIPIENTS_MAX} recipients"));
+        return Vec::new();
+    }
+    let mut seen = HashSet::with_capacity(to.len());
+    let mut recipients = Vec::with_capacity(to.len());
+    for (place, recipient) in to.into_iter().enumerate() {
+        let path = format!("to[{place}].email");
+        let address = faults.required(&path, recipient.email).and_then(|text| faults.address(&path, &text));
+        let name = recipient.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+        faults.one_line(&format!("to[{place}].name"), name.as_deref().unwrap_or_default(), NAME_MAX);
+        if let Some(address) = address
+            && seen.insert(address.clone())
+        {
+            recipients.push(Recipient { address, name });
+        }
+    }
+    recipients
+}
+
+fn size(faults: &mut Faults, path: &str, text: &str) {
+    if text.len() > BODY_MAX_BYTES {
+        faults.add(path, "too_long", format!("may have at most {BODY_MAX_BYTES} bytes"));
+    }
+}

@@ -1,0 +1,205 @@
+//! The rows of a message.
+
+use std::collections::HashMap;
+
+use ledger::gate::{MarketingStatus, RecipientEligibility};
+use schemas::{RequestKind, SendId, messages::MessagePayload};
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use super::{attachment::Attachment, draft::Draft};
+use crate::pipeline::{Act, error::ApiError};
+
+/// A message to store.
+#[derive(Debug)]
+pub(super) struct NewMessage<'a> {
+    pub(super) id: Uuid,
+    pub(super) draft: &'a Draft,
+    /// The contact of each recipient, in order.
+    pub(super) contacts: &'a [Uuid],
+    /// Recipients that are not blocked.
+    pub(super) metered: usize,
+}
+
+/// The contact of each recipient, in order; those that are missing are made. They get this mail, not marketing: their consent is
+/// pending.
+pub(super) async fn find_or_create_contacts(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    draft: &Draft,
+) -> Result<Vec<Uuid>, ApiError> {
+    let addresses: Vec<String> =
+        draft.recipients.iter().map(|recipient| recipient.address.as_str().to_owned()).collect();
+    let ids: Vec<Uuid> = addresses.iter().map(|_| schemas::new_id()).collect();
+    // In the order of the unique key, so that two messages to the same new people do not wait for each other in a circle.
+    sqlx::query!(
+        "insert into contacts (tenant_id, id, address, dot_number, marketing_status, source)
+         select $1, w.id, w.address, $4, 'pending', 'message'
+         from unnest($2::uuid[], $3::text[]) as w (id, address)
+         where not exists (select from contacts c where c.tenant_id = $1 and c.address = w.address)
+         order by w.address
+         on conflict (tenant_id, address) do nothing",
+        tenant,
+        &ids,
+        &addresses,
+        draft.dot_number,
+    )
+    .execute(&mut *db)
+    .await?;
+    // A statement of its own: somebody else may have made one at the same moment.
+    let rows = sqlx::query!(
+        r#"select c.id as "id!", w.address as "address!"
+           from unnest($2::text[]) as w (address)
+           cross join lateral (
+               select c.id from contacts c where c.tenant_id = $1 and c.address = w.address offset 0
+           ) c"#,
+        tenant,
+        &addresses
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let found: HashMap<String, Uuid> = rows.into_iter().map(|row| (row.address, row.id)).collect();
+    // One that was erased at this very moment is found again by a repeat.
+    let contacts: Option<Vec<Uuid>> = addresses.iter().map(|address| found.get(address).copied()).collect();
+    let contacts = contacts.ok_or_else(ApiError::unavailable)?;
+    if let Some(dot_number) = draft.dot_number {
+        fill_dot_number(db, tenant, &contacts, dot_number).await?;
+    }
+    Ok(contacts)
+}
+
+/// Fills an empty number; never replaces one. Contacts are locked in id order, as everybody does.
+async fn fill_dot_number(db: &mut PgConnection, tenant: Uuid, contacts: &[Uuid], dot_number: i64) -> sqlx::Result<()> {
+    sqlx::query!(
+        "with held as (
+             select c.id
+             from (select id from unnest($2::uuid[]) as u (id) order by id) w
+             cross join lateral (
+                 select c.id from contacts c
+                 where c.tenant_id = $1 and c.id = w.id and c.dot_number is null
+                 offset 0 for no key update
+             ) c
+         )
+         update contacts c set dot_number = $3, updated_at = now()
+         from held where c.tenant_id = $1 and c.id = held.id",
+        tenant,
+        contacts,
+        dot_number,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// What is known of these contacts.
+pub(crate) async fn standings(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contacts: &[Uuid],
+) -> sqlx::Result<Vec<RecipientEligibility>> {
+    let rows = sqlx::query!(
+        r#"select contact_active as "contact_active!", marketing_status as "marketing_status!",
+                  hard_bounced as "hard_bounced!", complained as "complained!", unsubscribed as "unsubscribed!",
+                  invalid as "invalid!", suppressed_all as "suppressed_all!", suppressed_marketing as "suppressed_marketing!"
+           from recipient_eligibility($1, $2)"#,
+        tenant,
+        contacts
+    )
+    .fetch_all(db)
+    .await?;
+    let standings = rows.into_iter().map(|row| RecipientEligibility {
+        contact_active: row.contact_active,
+        marketing: MarketingStatus::from_column(&row.marketing_status),
+        hard_bounced: row.hard_bounced,
+        complained: row.complained,
+        unsubscribed: row.unsubscribed,
+        invalid: row.invalid,
+        suppressed_all: row.suppressed_all,
+        suppressed_marketing: row.suppressed_marketing,
+    });
+    Ok(standings.collect())
+}
+
+/// Stores content, message, recipients and attachments. Every recipient becomes a send, blocked ones too: the gate gives them
+/// their reason in the ledger.
+pub(super) async fn insert(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    new: &NewMessage<'_>,
+    attachments: Vec<Attachment>,
+) -> sqlx::Result<()> {
+    let draft = new.draft;
+    sqlx::query!(
+        "with content as (
+             insert into contents (tenant_id, id, kind, subject, body_html, body_text) values ($1, $2, 'one_off', $4, $5, $6)
+         )
+         insert into messages (tenant_id, id, sender_id, content_id, reply_to, dot_number, metered)
+         values ($1, $2, $3, $2, $7, $8, $9)",
+        tenant,
+        new.id,
+        draft.sender_id,
+        draft.subject,
+        draft.html,
+        draft.text,
+        draft.reply_to.as_ref().map(|address| address.as_str()),
+        draft.dot_number,
+        i32::try_from(new.metered).unwrap_or(i32::MAX),
+    )
+    .execute(&mut *db)
+    .await?;
+    insert_recipients(&mut *db, tenant, new).await?;
+    for (place, Attachment { filename, media_type, encoded }) in attachments.into_iter().enumerate() {
+        sqlx::query!(
+            "insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
+             values ($1, $2, $3, $4, $5, $6)",
+            tenant,
+            new.id,
+            i16::try_from(place).unwrap_or(i16::MAX),
+            filename,
+            media_type,
+            // Moved, so that it is gone once the statement has its copy: sending makes another.
+            { encoded },
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn insert_recipients(db: &mut PgConnection, tenant: Uuid, new: &NewMessage<'_>) -> sqlx::Result<()> {
+    // At most fifty, so the place fits the ordinal.
+    let ordinal = |place: usize| u16::try_from(place).unwrap_or(u16::MAX);
+    let sends: Vec<Uuid> = (0..new.contacts.len()).map(|place| SendId::of(new.id, ordinal(place)).0).collect();
+    let names: Vec<Option<String>> = new.draft.recipients.iter().map(|recipient| recipient.name.clone()).collect();
+    sqlx::query!(
+        "insert into message_recipients (tenant_id, message_id, send_id, contact_id, name)
+         select $1, $2, w.send_id, w.contact_id, w.name
+         from unnest($3::uuid[], $4::uuid[], $5::text[]) as w (send_id, contact_id, name)",
+        tenant,
+        new.id,
+        &sends,
+        new.contacts,
+        &names as &[Option<String>],
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Stores the request, under the message's id.
+pub(super) async fn insert_request(act: &mut Act, message: Uuid) -> sqlx::Result<()> {
+    let (tenant, caller) = (act.tenant, std::sync::Arc::clone(&act.caller));
+    sqlx::query!(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+         values ($1, $2, $3, $4, $5, $6, now() + interval '5 seconds')",
+        tenant,
+        message,
+        caller.product,
+        caller.environment.as_str(),
+        RequestKind::Message.as_str(),
+        Json(MessagePayload { message_id: message }) as _,
+    )
+    .execute(act.db())
+    .await
+    .map(drop)
+}

@@ -1,0 +1,344 @@
+//! `/v1/outcomes`: what mails may be credited for, told by products, and the mails that are credited (API.md §7).
+
+mod doc;
+mod store;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use ledger::outcomes::{
+    OutcomeFault, OutcomeRefusal, OutcomeRequest, PREMIUM_MAX, PREMIUM_UNITS, Premium, SHARE_WHOLE, VALUE_CENTS_MAX,
+};
+use runtime::Publication;
+use schemars::JsonSchema;
+use schemas::{AttributionModel, MessageKind, OutcomeType, RequestAnnounced, RequestKind, new_id, subjects};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+use uuid::Uuid;
+
+use self::store::{CreditRow, OutcomeRow, RESTATEMENTS_MAX, RestatementRow};
+use crate::pipeline::{
+    Act, Id, NoParameters, Page, Reply, Routes,
+    error::{ApiError, FieldFault},
+    page::{PageCursor, PageLimit, as_optional_time, as_time},
+    read,
+    types::Email,
+    write,
+};
+
+/// The highest premium, in dollars.
+const DOLLARS_MAX: i64 = PREMIUM_MAX.0 / PREMIUM_UNITS;
+/// By what the mails of a credit can be chosen.
+const RULES: [&str; 2] = ["human_click", "delivered"];
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/outcomes", read("outcomes:read", list), doc::list)
+        .post("/v1/outcomes", write("outcomes:write", record), doc::record)
+        .get("/v1/outcomes/{id}", read("outcomes:read", one), doc::show)
+}
+
+async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> {
+    let new = body.validate(Utc::now()).map_err(refused)?;
+    let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
+    let recorded =
+        ledger::outcomes::record(act.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
+            OutcomeRefusal::ContactConflict => ApiError::unprocessable("contact_conflict")
+                .detail("contact_email and dot_number belong to different contacts"),
+            OutcomeRefusal::Ledger(error) => error.into(),
+        })?;
+    if recorded.changed {
+        let ring = RequestAnnounced::of(tenant, recorded.outcome_id, RequestKind::Outcome);
+        let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Outcome);
+        // The same outcome may be told anew within the duplicate window, and is to be credited anew.
+        let ring = Publication::json(subject, format!("outcome-{}", new_id().simple()), &ring);
+        act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    }
+    Reply::ok(&OutcomeRecorded { outcome_id: recorded.outcome_id, contact_matched: recorded.contact_matched })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomeRecorded {
+    outcome_id: Uuid,
+    contact_matched: bool,
+}
+
+fn refused(faults: Vec<OutcomeFault>) -> ApiError {
+    ApiError::validation(
+        faults.into_iter().map(|fault| FieldFault::new(fault.path, fault.code, fault.detail)).collect(),
+    )
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListOutcomes {
+    contact_id: Option<Id>,
+    /// Those credited to it, in whole or in part.
+    campaign_id: Option<Id>,
+    #[serde(rename = "type")]
+    outcome_type: Option<OutcomeType>,
+    /// Those that happened since.
+    since: Option<DateTime<Utc>>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomePage {
+    outcomes: Vec<Outcome>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListOutcomes) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let tenant = act.tenant;
+    let filter = store::Filter {
+        contact: query.contact_id.map(|id| id.0),
+        campaign: query.campaign_id.map(|id| id.0),
+        outcome_type: query.outcome_type,
+        since: query.since,
+    };
+    let mut rows = store::list(act.db(), tenant, &filter, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    Reply::ok(&OutcomePage { outcomes: rows.into_iter().map(Outcome::of).collect(), next_cursor })
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("outcome")?);
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("outcome"))?;
+    let credits = store::credits(act.db(), tenant, id).await?;
+    let restatements = store::restatements(act.db(), tenant, id).await?;
+    let credits = credits.into_iter().map(OutcomeCredit::of).collect();
+    let restatements = restatements.into_iter().map(OutcomeRestatement::of).collect::<Result<_, _>>()?;
+    Reply::ok(&OutcomeAnswer { outcome: OutcomeDetail { outcome: Outcome::of(row), credits, restatements } })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomeAnswer {
+    outcome: OutcomeDetail,
+}
+
+/// Something that mails may be credited for.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Outcome {
+    outcome_id: Uuid,
+    /// The product that reported it.
+    source_system: String,
+    source_event_id: Option<String>,
+    outcome_type: OutcomeType,
+    #[schemars(with = "Option<Email>")]
+    contact_email: Option<String>,
+    #[schemars(range(min = 1))]
+    dot_number: Option<i64>,
+    contact_id: Option<Uuid>,
+    contact_matched: bool,
+    #[schemars(extend("enum" = ["email", "dot_number"]))]
+    matched_by: Option<String>,
+    /// In dollars, exactly as reported.
+    #[schemars(range(min = 0, max = DOLLARS_MAX))]
+    premium_amount: Option<Number>,
+    /// Null as well where it is no whole number of cents.
+    #[schemars(range(min = 0, max = VALUE_CENTS_MAX))]
+    premium_cents: Option<i64>,
+    #[schemars(range(min = 0, max = VALUE_CENTS_MAX))]
+    value_cents: Option<i64>,
+    #[serde(serialize_with = "as_time")]
+    occurred_at: DateTime<Utc>,
+    attribution: OutcomeAttribution,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    updated_at: DateTime<Utc>,
+}
+
+/// How an outcome was credited.
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomeAttribution {
+    #[serde(flatten)]
+    policy: CreditPolicy,
+    /// `pending` until the outcome is credited as it was reported last.
+    #[schemars(extend("enum" = ["pending", "credited", "uncredited"]))]
+    status: &'static str,
+    /// How often the credit was set.
+    #[schemars(range(min = 0))]
+    revision: i32,
+    /// When it was set last.
+    #[serde(serialize_with = "as_optional_time")]
+    credited_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CreditPolicy {
+    /// By what the mails were chosen; null while there is none.
+    #[schemars(extend("enum" = RULES))]
+    rule: Option<String>,
+    #[schemars(with = "Option<AttributionModel>")]
+    model: Option<String>,
+    #[schemars(range(min = 0, max = 365))]
+    click_window_days: Option<i32>,
+    #[schemars(range(min = 0, max = 365))]
+    delivery_window_days: Option<i32>,
+}
+
+impl Outcome {
+    fn of(row: OutcomeRow) -> Self {
+        let premium = row.premium.map(Premium);
+        let status = match (row.is_pending, row.rule.is_some()) {
+            (true, _) => "pending",
+            (false, true) => "credited",
+            (false, false) => "uncredited",
+        };
+        Self {
+            outcome_id: row.id,
+            source_system: row.source_system,
+            source_event_id: row.source_event_id,
+            outcome_type: row.outcome_type,
+            contact_email: row.contact_email,
+            dot_number: row.dot_number,
+            contact_id: row.contact_id,
+            contact_matched: row.contact_id.is_some(),
+            matched_by: row.contact_key,
+            premium_amount: premium.map(Premium::dollars),
+            premium_cents: premium.and_then(Premium::cents),
+            value_cents: row.value_cents,
+            occurred_at: row.occurred_at,
+            attribution: OutcomeAttribution {
+                policy: CreditPolicy {
+                    rule: row.rule,
+                    model: row.model,
+                    click_window_days: row.click_days,
+                    delivery_window_days: row.delivery_days,
+                },
+                status,
+                revision: row.revision,
+                credited_at: row.credited_at,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// An outcome with the mails it is credited to, and every credit it had.
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomeDetail {
+    #[serde(flatten)]
+    outcome: Outcome,
+    /// The mails it is credited to, the latest touch first.
+    credits: Vec<OutcomeCredit>,
+    /// Every credit it had, the present one first.
+    #[schemars(length(max = RESTATEMENTS_MAX))]
+    restatements: Vec<OutcomeRestatement>,
+}
+
+/// The part of an outcome that one mail is credited with.
+#[derive(Debug, Serialize, JsonSchema)]
+struct CreditPart {
+    send_id: Uuid,
+    campaign_id: Option<Uuid>,
+    /// Those of one outcome add up to 1.
+    #[schemars(range(min = 0, max = 1))]
+    share: f64,
+    /// Those of one outcome add up to its own.
+    #[schemars(range(min = 0, max = DOLLARS_MAX))]
+    premium_amount: Option<Number>,
+    #[schemars(range(min = 0, max = VALUE_CENTS_MAX))]
+    value_cents: Option<i64>,
+}
+
+/// A part as the history of an outcome stores it: the share in millionths, the premium in ten-thousandths of a dollar.
+#[derive(Debug, Deserialize)]
+struct StoredPart {
+    send_id: Uuid,
+    campaign_id: Option<Uuid>,
+    share: i64,
+    premium: Option<i64>,
+    value_cents: Option<i64>,
+}
+
+impl CreditPart {
+    fn of(stored: StoredPart) -> Self {
+        Self {
+            send_id: stored.send_id,
+            campaign_id: stored.campaign_id,
+            share: stored.share as f64 / SHARE_WHOLE as f64,
+            premium_amount: stored.premium.map(|premium| Premium(premium).dollars()),
+            value_cents: stored.value_cents,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomeCredit {
+    #[serde(flatten)]
+    part: CreditPart,
+    message_kind: MessageKind,
+    sequence_id: Option<Uuid>,
+    /// Its recipient: of several with the same `dot_number`, the one who was mailed.
+    contact_id: Uuid,
+    #[schemars(extend("enum" = RULES))]
+    rule: Option<String>,
+    /// When it was clicked, or delivered.
+    #[serde(serialize_with = "as_time")]
+    touched_at: DateTime<Utc>,
+    /// Of a click its `event_id`, `url` and `link_id`.
+    #[schemars(with = "Map<String, Value>")]
+    evidence: Value,
+}
+
+impl OutcomeCredit {
+    fn of(row: CreditRow) -> Self {
+        Self {
+            part: CreditPart::of(StoredPart {
+                send_id: row.send_id,
+                campaign_id: row.campaign_id,
+                share: row.share.into(),
+                premium: row.premium,
+                value_cents: row.value_cents,
+            }),
+            message_kind: row.kind,
+            sequence_id: row.sequence_id,
+            contact_id: row.contact_id,
+            rule: row.rule,
+            touched_at: row.touched_at,
+            evidence: row.evidence,
+        }
+    }
+}
+
+/// A credit that was set once.
+#[derive(Debug, Serialize, JsonSchema)]
+struct OutcomeRestatement {
+    #[serde(flatten)]
+    policy: CreditPolicy,
+    #[schemars(range(min = 1))]
+    revision: i32,
+    #[serde(serialize_with = "as_time")]
+    restated_at: DateTime<Utc>,
+    #[schemars(extend("enum" = ["first", "changed", "late_fact", "contact", "model", "rescored"]))]
+    reason: String,
+    credits: Vec<CreditPart>,
+}
+
+impl OutcomeRestatement {
+    fn of(row: RestatementRow) -> Result<Self, ApiError> {
+        let parts: Vec<StoredPart> =
+            serde_json::from_value(row.credits).map_err(|error| ApiError::unexpected(&error))?;
+        Ok(Self {
+            policy: CreditPolicy {
+                rule: row.rule,
+                model: Some(row.model),
+                click_window_days: Some(row.click_days),
+                delivery_window_days: Some(row.delivery_days),
+            },
+            revision: row.revision,
+            restated_at: row.restated_at,
+            reason: row.reason,
+            credits: parts.into_iter().map(CreditPart::of).collect(),
+        })
+    }
+}

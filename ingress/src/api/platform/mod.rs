@@ -1,0 +1,130 @@
+//! `GET /v1/platform/health`: whether mail goes out, and if not, why and what to do. For the operations integration; the same
+//! report is printed by `postrider health`.
+
+mod doc;
+pub mod facts;
+pub mod judge;
+
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use http::{StatusCode, header};
+use runtime::Bus;
+use schemars::JsonSchema;
+use serde::Serialize;
+use sqlx::PgPool;
+
+pub use self::facts::Facts;
+use crate::pipeline::{Act, NoParameters, Reply, Routes, error::ApiError, page::as_time, platform_read};
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    let endpoint = platform_read(schemas::scope::PLATFORM_HEALTH_READ, health).map_response(without_a_ledger);
+    Routes::new().get("/v1/platform/health", endpoint, doc::health)
+}
+
+/// The state of a check, or of all of them. In order: the worst of several is their maximum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "HealthStatus")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// Needs attention; mail goes out.
+    Warn,
+    /// Sending is impaired.
+    Crit,
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "HealthCheck")]
+pub struct Check {
+    /// Stable, as `heartbeat.delivery`.
+    pub id: String,
+    /// The part of the engine it belongs to.
+    pub area: &'static str,
+    /// Its name for people.
+    pub name: String,
+    /// Its state.
+    pub status: Status,
+    /// The facts it found.
+    pub observation: String,
+    /// Why it is not as it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub cause: Option<String>,
+    /// What to do, step by step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fix: Vec<String>,
+    /// The runbook.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub link: Option<String>,
+}
+
+/// The error code while sending is impaired.
+const IMPAIRED: &str = "sending_impaired";
+/// The error code while the caller cannot be looked up.
+const UNAVAILABLE: &str = "unavailable";
+
+/// Every check, and the worst state among them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "PlatformHealth")]
+pub struct Report {
+    /// Whether mail goes out.
+    pub ok: bool,
+    /// With a 503 only; `unavailable`: Postgres is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = [IMPAIRED, UNAVAILABLE]))]
+    pub error: Option<&'static str>,
+    /// The worst of the checks.
+    pub overall: Status,
+    /// When the checks ran.
+    #[serde(serialize_with = "as_time")]
+    pub generated_at: DateTime<Utc>,
+    /// In the order an operator would ask.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// Runs every check, side by side, each for two seconds at most.
+    pub async fn of(pool: &PgPool, bus: &Bus) -> Self {
+        Self::from_facts(&Facts::gather(pool, bus).await, Utc::now())
+    }
+
+    /// The report that follows from the facts.
+    #[must_use]
+    pub fn from_facts(facts: &Facts, generated_at: DateTime<Utc>) -> Self {
+        let checks = judge::checks(facts);
+        let overall = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+        let ok = overall != Status::Crit;
+        Self { ok, error: (!ok).then_some(IMPAIRED), overall, generated_at, checks }
+    }
+}
+
+async fn health(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let report = Report::of(&act.ingress.pool, &act.ingress.bus).await;
+    // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
+    let status = if report.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Reply::untyped(status, &report)
+}
+
+/// Without Postgres no caller can be looked up. The report says so in its own shape, with no more than `/health` shows to any caller.
+fn without_a_ledger(mut response: Response) -> Response {
+    // A report has no `Retry-After`; a refusal for want of the database has one.
+    let is_refusal = response.headers().contains_key(header::RETRY_AFTER);
+    if response.status() != StatusCode::SERVICE_UNAVAILABLE || !is_refusal {
+        return response;
+    }
+    let report = Report { error: Some(UNAVAILABLE), ..Report::from_facts(&Facts::default(), Utc::now()) };
+    match Reply::untyped(StatusCode::SERVICE_UNAVAILABLE, &report) {
+        Ok(reply) => {
+            let (parts, body) = reply.into_response().into_parts();
+            response.headers_mut().extend(parts.headers);
+            *response.body_mut() = body;
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+            response
+        }
+        Err(error) => error.into_response(),
+    }
+}

@@ -1,0 +1,242 @@
+//! `/v1/segments`: audiences by rule (API.md §3). The language of rules is [`segments`]'s.
+
+mod doc;
+mod rule;
+mod store;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::new_id;
+use segments::{self, Compiled, Fault, Rule, SAMPLE_MAX, SampledContact, SegmentError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use self::{
+    rule::{SegmentRule, limits},
+    store::Segment,
+};
+pub(crate) use store::lock_for_use;
+
+use crate::{
+    api::audiences::NAME_MAX_CHARS,
+    pipeline::{
+        Act, Faults, NoFields, NoParameters, Patch, Reply, Routes,
+        error::{ApiError, FieldFault},
+        page::{PageQuery, as_time},
+        read,
+        types::Words,
+        write,
+    },
+};
+
+const DESCRIPTION_MAX_CHARS: usize = 1_000;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/segments", read("segments:read", list), doc::list)
+        .post("/v1/segments", write("segments:write", create), doc::create)
+        .post("/v1/segments/preview", write("segments:read", preview), doc::preview)
+        .get("/v1/segments/{id}", read("segments:read", show), doc::show)
+        .patch("/v1/segments/{id}", write("segments:write", change), doc::change)
+        .delete("/v1/segments/{id}", write("segments:write", remove), doc::remove)
+}
+
+impl From<SegmentError> for ApiError {
+    fn from(error: SegmentError) -> Self {
+        match error {
+            SegmentError::NotFound(object) => Self::not_found(object),
+            SegmentError::Invalid(faults) => {
+                let fault = |fault: Fault| FieldFault::new(fault.path, fault.code, fault.detail);
+                Self::validation(faults.into_iter().map(fault).collect())
+            }
+            SegmentError::Store(error) => error.into(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentPage {
+    segments: Vec<Segment>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
+    let tenant = act.tenant;
+    let mut segments = store::list(act.db(), tenant, &page).await?;
+    let next_cursor = page.cut(&mut segments, |segment| (segment.created_at, segment.segment_id));
+    Reply::ok(&SegmentPage { segments, next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentAnswer {
+    segment: Segment,
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("segment")?);
+    let segment = store::get(act.db(), tenant, id).await?;
+    Reply::ok(&SegmentAnswer { segment })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateSegment {
+    #[schemars(with = "Words<NAME_MAX_CHARS>")]
+    name: String,
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
+    description: Option<String>,
+    #[schemars(with = "SegmentRule", extend("description" = limits()))]
+    rule: Value,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentCreated<'a> {
+    segment_id: Uuid,
+    name: &'a str,
+}
+
+async fn create(act: &mut Act, body: CreateSegment) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, new_id());
+    store::lock_all(act.db(), tenant).await?;
+    let mut faults = Faults::default();
+    faults.title("name", &body.name, NAME_MAX_CHARS);
+    faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
+    let (rule, _) = check_rule(act, &body.rule, faults, Some(id)).await?;
+    let name = body.name.trim();
+    if !store::insert(act.db(), tenant, id, name, body.description.as_deref(), &body.rule).await? {
+        return Err(name_taken());
+    }
+    store::set_uses(act.db(), tenant, id, &rule.segments()).await?;
+    Reply::created(&SegmentCreated { segment_id: id, name })
+}
+
+fn name_taken() -> ApiError {
+    ApiError::conflict("segment_name_taken").detail("another segment has this name")
+}
+
+/// Checks a rule by its own words, together with the faults found before, and then against what it names.
+async fn check_rule(
+    act: &mut Act,
+    rule: &Value,
+    mut faults: Faults,
+    own: Option<Uuid>,
+) -> Result<(Rule, Compiled), ApiError> {
+    let tenant = act.tenant;
+    let definitions = segments::definitions(act.db(), tenant).await?;
+    let parsed = Rule::parse(rule, "rule", &definitions);
+    let parsed = parsed
+        .map_err(|found| found.into_iter().for_each(|fault| faults.add(fault.path, fault.code, fault.detail)))
+        .ok();
+    faults.finish()?;
+    let parsed = parsed.ok_or_else(ApiError::internal)?;
+    let compiled = segments::resolve(act.db(), tenant, &parsed, &definitions, own).await?;
+    Ok((parsed, compiled))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PreviewSegment {
+    #[schemars(with = "SegmentRule", extend("description" = limits()))]
+    rule: Value,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentPreview {
+    #[schemars(range(min = 0))]
+    count: i64,
+    /// The newest contacts that match.
+    #[schemars(length(max = SAMPLE_MAX))]
+    sample: Vec<SampledContact>,
+    #[serde(serialize_with = "as_time")]
+    evaluated_at: DateTime<Utc>,
+}
+
+/// The contacts that match a rule now; nothing is stored.
+async fn preview(act: &mut Act, body: PreviewSegment) -> Result<Reply, ApiError> {
+    let (_, compiled) = check_rule(act, &body.rule, Faults::default(), None).await?;
+    let tenant = act.tenant;
+    let segments::Preview { count, sample, evaluated_at } = segments::preview(act.db(), tenant, &compiled).await?;
+    Reply::ok(&SegmentPreview { count, sample, evaluated_at })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeSegment {
+    #[serde(default)]
+    #[schemars(with = "Option<Words<NAME_MAX_CHARS>>")]
+    name: Option<String>,
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX_CHARS))]
+    description: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<SegmentRule>", extend("description" = limits()))]
+    rule: Option<Value>,
+}
+
+/// Campaigns that name the segment are mailed by the rule as it stands when their audience is written down.
+async fn change(act: &mut Act, body: ChangeSegment) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("segment")?);
+    store::lock_all(act.db(), tenant).await?;
+    let before = store::get(act.db(), tenant, id).await?;
+    let mut faults = Faults::default();
+    if let Some(name) = &body.name {
+        faults.title("name", name, NAME_MAX_CHARS);
+    }
+    faults.optional("description", body.description.value().map(String::as_str), DESCRIPTION_MAX_CHARS);
+    let rule = match &body.rule {
+        Some(rule) => Some(check_rule(act, rule, faults, Some(id)).await?.0),
+        None => faults.finish().map(|()| None)?,
+    };
+    let name = body.name.as_deref().map_or(before.name.as_str(), str::trim);
+    let description = body.description.into_option().unwrap_or(before.description);
+    let stored = body.rule.as_ref().unwrap_or(&before.rule);
+    if !store::update(act.db(), tenant, id, name, description.as_deref(), stored).await? {
+        return Err(name_taken());
+    }
+    if let Some(rule) = rule {
+        store::set_uses(act.db(), tenant, id, &rule.segments()).await?;
+        check_users(act, id).await?;
+    }
+    let segment = store::get(act.db(), tenant, id).await?;
+    Reply::ok(&SegmentAnswer { segment })
+}
+
+/// The segments that name this one must stay within their limits, too.
+async fn check_users(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
+    let tenant = act.tenant;
+    for user in store::users_of(act.db(), tenant, id).await? {
+        match segments::load(act.db(), tenant, user).await {
+            Ok(_) => {}
+            Err(SegmentError::Invalid(faults)) => {
+                let fault = faults.into_iter().next().ok_or_else(ApiError::internal)?;
+                let detail = format!("would break the segment {}, which names this one: it {}", user, fault.detail);
+                return Err(ApiError::invalid("rule", fault.code, detail));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SegmentDeleted {
+    segment_id: Uuid,
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+}
+
+async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("segment")?);
+    store::lock_all(act.db(), tenant).await?;
+    store::lock(act.db(), tenant, id).await?;
+    if let Some(user) = store::user(act.db(), tenant, id).await? {
+        return Err(ApiError::conflict("segment_in_use").detail(format!("{user} names it")));
+    }
+    store::delete(act.db(), tenant, id).await?;
+    Reply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
+}

@@ -1,0 +1,179 @@
+//! `/v1/senders`: the identities a tenant sends from. Each belongs to a domain the tenant has proven; there is no other way to send.
+
+mod change;
+mod doc;
+pub(crate) mod store;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{Address, DomainStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::store::{NewSender, SenderChange, SenderRow};
+use crate::{
+    api::{domains::store as domains, input::NAME_MAX},
+    pipeline::{
+        Act, Faults, NoParameters, Reply, Routes,
+        error::ApiError,
+        page::{PageQuery, as_time},
+        read,
+        types::{Email, Name, PostalAddress},
+        write,
+    },
+};
+
+/// The states a caller can choose. `pending_domain` follows from the domain.
+const STATUSES: [&str; 2] = ["active", "disabled"];
+/// In the audit log: a sender's name, addresses or state were changed.
+const CHANGED: &str = "sender.changed";
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/senders", read("senders:manage", list), doc::list)
+        .post("/v1/senders", write("senders:manage", create), doc::create)
+        .get("/v1/senders/{id}", read("senders:manage", one), doc::show)
+        .patch("/v1/senders/{id}", write("senders:manage", change::change), doc::change)
+        .delete("/v1/senders/{id}", write("senders:manage", change::remove), doc::remove)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateSender {
+    #[schemars(with = "Email")]
+    email: Option<String>,
+    #[schemars(with = "Name<NAME_MAX>")]
+    name: Option<String>,
+    #[schemars(with = "Option<Email>")]
+    reply_to: Option<String>,
+    /// Stamped on marketing mail. Without one: the tenant's own.
+    #[schemars(with = "Option<PostalAddress>")]
+    physical_address: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SenderCreated {
+    sender_id: Uuid,
+    already_existed: bool,
+}
+
+/// A sender as asked for, checked by its own words.
+struct Wish {
+    email: Address,
+    name: String,
+    reply_to: Option<Address>,
+    physical_address: Option<String>,
+}
+
+fn validate(body: CreateSender) -> Result<Wish, ApiError> {
+    let mut faults = Faults::default();
+    let email = faults.required("email", body.email).and_then(|text| faults.address("email", &text));
+    let name = faults.name("name", body.name);
+    let reply_to = body.reply_to.and_then(|text| faults.address("reply_to", &text));
+    let physical_address = faults.postal_address("physical_address", body.physical_address);
+    faults.finish()?;
+    let email = email.ok_or_else(ApiError::internal)?;
+    Ok(Wish { email, name, reply_to, physical_address })
+}
+
+/// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
+async fn create(act: &mut Act, body: CreateSender) -> Result<Reply, ApiError> {
+    let wish = validate(body)?;
+    let tenant = act.tenant;
+    let profile_address = store::lock_profile_address(act.db(), tenant).await?;
+    if let Some(row) = store::by_email(act.db(), tenant, wish.email.as_str()).await? {
+        let wanted = SenderChange {
+            name: Some(wish.name),
+            reply_to: wish.reply_to.map(|address| Some(address.into_string())),
+            physical_address: wish.physical_address.map(Some),
+            ..SenderChange::default()
+        };
+        if wanted.alters(&row) {
+            store::change(act.db(), tenant, row.id, &wanted).await?;
+            act.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
+        }
+        return Reply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
+    }
+    let domain = domains::by_name(act.db(), tenant, wish.email.domain()).await?;
+    let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
+    if !domain.status.may_send() {
+        return Err(ApiError::unprocessable("domain_not_verified"));
+    }
+    if wish.physical_address.is_none() && is_blank(profile_address.as_deref()) {
+        return Err(ApiError::unprocessable("physical_address_required"));
+    }
+    let new = NewSender {
+        domain_id: domain.id,
+        email: wish.email.as_str(),
+        name: &wish.name,
+        reply_to: wish.reply_to.as_ref().map(Address::as_str),
+        physical_address: wish.physical_address.as_deref(),
+    };
+    let id = store::insert(act.db(), tenant, &new).await?;
+    Reply::ok(&SenderCreated { sender_id: id, already_existed: false })
+}
+
+fn is_blank(address: Option<&str>) -> bool {
+    address.is_none_or(|text| text.trim().is_empty())
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SenderPage {
+    senders: Vec<Sender>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
+    let tenant = act.tenant;
+    let mut rows = store::list(act.db(), tenant, &page).await?;
+    let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
+    Reply::ok(&SenderPage { senders: rows.into_iter().map(Sender::of).collect(), next_cursor })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SenderAnswer {
+    sender: Sender,
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("sender")?);
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+    Reply::ok(&SenderAnswer { sender: Sender::of(row) })
+}
+
+/// An identity that the tenant sends from.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Sender {
+    sender_id: Uuid,
+    email: String,
+    name: String,
+    reply_to: Option<String>,
+    physical_address: Option<String>,
+    /// `pending_domain`: its domain may not send now. `disabled`: switched off.
+    #[schemars(extend("enum" = ["active", "pending_domain", "disabled"]))]
+    status: &'static str,
+    is_default: bool,
+    domain_status: DomainStatus,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+impl Sender {
+    fn of(row: SenderRow) -> Self {
+        Self {
+            sender_id: row.id,
+            status: row.shown_status(),
+            email: row.email,
+            name: row.name,
+            reply_to: row.reply_to,
+            physical_address: row.physical_address,
+            is_default: row.is_default,
+            domain_status: row.domain_status,
+            created_at: row.created_at,
+        }
+    }
+}

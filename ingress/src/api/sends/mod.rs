@@ -1,0 +1,285 @@
+//! `GET /v1/sends/{id}`: what became of one message to one recipient, and why.
+
+pub(crate) mod doc;
+mod source;
+pub(crate) mod store;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{Classification, Lane, MessageKind, SendState, SkipReason};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use self::store::{EventRow, PendingRow, SendRow};
+use crate::pipeline::{
+    Act, NoParameters, Reply, Routes,
+    error::ApiError,
+    page::{as_optional_time, as_time},
+    read, time,
+};
+
+/// Event types that are attempts: the server's answer, or its silence.
+const ATTEMPTS: [&str; 4] = ["sent", "deferred", "failed", "unknown"];
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new().get("/v1/sends/{id}", read("sends:read", one), doc::show).get(
+        "/v1/sends/{id}/source",
+        read("sends:read", source::read),
+        doc::source,
+    )
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SendAnswer {
+    send: SendRecord,
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("send")?);
+    Reply::ok(&SendAnswer { send: find_send(act.db(), tenant, id).await? })
+}
+
+/// A send, or the request that it will come from.
+///
+/// # Errors
+/// 404 `send_not_found`.
+pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SendRecord, ApiError> {
+    if let Some(row) = store::get(&mut *db, tenant, id).await? {
+        let events = store::events(db, tenant, id).await?;
+        return Ok(SendRecord::of(row, events));
+    }
+    // Accepted and not resolved yet: the caller has its id, so it is there.
+    let pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
+    Ok(SendRecord::of_pending(id, pending))
+}
+
+/// A send in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SendSummary {
+    send_id: Uuid,
+    message_kind: MessageKind,
+    campaign_id: Option<Uuid>,
+    /// The one-off message it belongs to.
+    message_id: Option<Uuid>,
+    /// The sequence whose step it is.
+    sequence_id: Option<Uuid>,
+    enrollment_id: Option<Uuid>,
+    step_id: Option<Uuid>,
+    /// Of an A/B test; null while it waits for the winner.
+    #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
+    variant: Option<String>,
+    template_id: Option<Uuid>,
+    /// Null where the campaign has its own content.
+    #[schemars(range(min = 1))]
+    template_version: Option<i32>,
+    /// Null until the request is resolved.
+    contact_id: Option<Uuid>,
+    email: Option<String>,
+    state: SendState,
+    #[schemars(with = "Option<SkipReason>")]
+    skip_reason: Option<String>,
+    failure_reason: Option<String>,
+    #[schemars(range(min = 0))]
+    attempt_count: i16,
+    #[schemars(range(min = 0))]
+    smtp_code: Option<i16>,
+    enhanced_code: Option<String>,
+    /// The server's response text.
+    response: Option<String>,
+    /// The provider that took it.
+    provider: Option<String>,
+    /// The provider's id; with SMTP the Message-ID.
+    provider_message_id: Option<String>,
+    #[serde(serialize_with = "as_optional_time")]
+    next_attempt_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    decided_at: Option<DateTime<Utc>>,
+    facts: SendFacts,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+/// When each fact about a send happened first.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct SendFacts {
+    #[serde(serialize_with = "as_optional_time")]
+    delivered_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    bounced_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    complained_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    opened_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    human_opened_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    clicked_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    human_clicked_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    unsubscribed_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    replied_at: Option<DateTime<Utc>>,
+}
+
+impl SendSummary {
+    /// A send of the ledger.
+    pub(crate) fn of(row: SendRow) -> Self {
+        let message_id = row.message_id();
+        let (skip_reason, failure_reason) =
+            if row.state == SendState::Skipped { (row.reason, None) } else { (None, row.reason) };
+        Self {
+            send_id: row.id,
+            message_kind: row.message_kind,
+            campaign_id: row.campaign_id,
+            message_id,
+            sequence_id: row.sequence_id,
+            enrollment_id: row.enrollment_id,
+            step_id: row.step_id,
+            variant: row.variant,
+            template_id: row.template_id,
+            template_version: row.template_version,
+            contact_id: Some(row.contact_id),
+            email: row.email,
+            state: row.state,
+            skip_reason,
+            failure_reason,
+            attempt_count: row.attempts,
+            smtp_code: row.smtp_code,
+            enhanced_code: row.enhanced_code,
+            response: row.response,
+            provider: row.provider,
+            provider_message_id: row.provider_message_id,
+            next_attempt_at: row.next_attempt_at.filter(|_| row.state == SendState::Deferred),
+            decided_at: row.decided_at,
+            facts: SendFacts {
+                delivered_at: row.delivered_at,
+                bounced_at: row.bounced_at,
+                complained_at: row.complained_at,
+                opened_at: row.opened_at,
+                human_opened_at: row.human_opened_at,
+                clicked_at: row.clicked_at,
+                human_clicked_at: row.human_clicked_at,
+                unsubscribed_at: row.unsubscribed_at,
+                replied_at: row.replied_at,
+            },
+            created_at: row.created_at,
+        }
+    }
+}
+
+/// A send with all there is to know of it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Send")]
+pub(crate) struct SendRecord {
+    #[serde(flatten)]
+    summary: SendSummary,
+    email_type: Classification,
+    lane: Lane,
+    content_id: Option<Uuid>,
+    sender_id: Option<Uuid>,
+    /// Each with its `outcome` and `at`, and the server's answer where there is one.
+    attempts: Vec<Map<String, Value>>,
+    /// Everything that happened, in order.
+    timeline: Vec<TimelineEntry>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TimelineEntry {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(serialize_with = "as_time")]
+    at: DateTime<Utc>,
+    #[schemars(with = "Map<String, Value>")]
+    detail: Value,
+}
+
+impl TimelineEntry {
+    fn new(kind: &str, at: DateTime<Utc>, detail: Value) -> Self {
+        Self { kind: kind.to_owned(), at, detail }
+    }
+}
+
+impl SendRecord {
+    /// A send of the ledger, with what happened to it.
+    pub(crate) fn of(row: SendRow, events: Vec<EventRow>) -> Self {
+        Self {
+            email_type: row.classification,
+            lane: row.lane,
+            content_id: Some(row.content_id),
+            sender_id: Some(row.sender_id),
+            attempts: events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect(),
+            timeline: timeline(&row, events),
+            summary: SendSummary::of(row),
+        }
+    }
+
+    /// A send that is still a request.
+    fn of_pending(id: Uuid, row: PendingRow) -> Self {
+        let mut timeline = vec![TimelineEntry::new("queued", row.received_at, json!({}))];
+        if let Some(at) = row.handled_at.filter(|_| row.rejected) {
+            timeline.push(TimelineEntry::new("failed", at, json!({"reason": row.outcome})));
+        }
+        let summary = SendSummary {
+            send_id: id,
+            message_kind: row.message_kind,
+            campaign_id: None,
+            message_id: row.message_id,
+            sequence_id: row.sequence_id,
+            enrollment_id: row.enrollment_id,
+            step_id: row.step_id,
+            variant: None,
+            template_id: row.template_id,
+            template_version: row.template_version,
+            contact_id: row.contact_id,
+            email: row.email,
+            state: if row.rejected { SendState::Failed } else { SendState::Queued },
+            skip_reason: None,
+            failure_reason: row.outcome.filter(|_| row.rejected),
+            attempt_count: 0,
+            smtp_code: None,
+            enhanced_code: None,
+            response: None,
+            provider: None,
+            provider_message_id: None,
+            next_attempt_at: None,
+            decided_at: row.handled_at.filter(|_| row.rejected),
+            facts: SendFacts::default(),
+            created_at: row.received_at,
+        };
+        Self {
+            summary,
+            email_type: row.classification,
+            lane: Lane::Priority,
+            content_id: row.content_id,
+            sender_id: row.sender_id,
+            attempts: Vec::new(),
+            timeline,
+        }
+    }
+}
+
+/// One attempt: the event's detail (SMTP code, enhanced code, response, number) with its outcome and time.
+fn attempt(event: &EventRow) -> Map<String, Value> {
+    let mut attempt = event.detail.as_object().cloned().unwrap_or_default();
+    attempt.insert("outcome".to_owned(), json!(event.kind));
+    attempt.insert("at".to_owned(), json!(time(event.occurred_at)));
+    attempt
+}
+
+/// Everything that happened, in order. Cancelling is a state, not a fact; it comes last, because nothing follows.
+fn timeline(row: &SendRow, events: Vec<EventRow>) -> Vec<TimelineEntry> {
+    let has_event = events.iter().any(|event| event.kind == row.state.as_str());
+    let has_quiet_end =
+        !has_event && matches!(row.state, SendState::Skipped | SendState::Cancelled | SendState::Expired);
+    let queued = TimelineEntry::new("queued", row.created_at, json!({}));
+    let facts = events.into_iter().map(|event| TimelineEntry::new(&event.kind, event.occurred_at, event.detail));
+    let end = row
+        .decided_at
+        .filter(|_| has_quiet_end)
+        .map(|at| TimelineEntry::new(row.state.as_str(), at, json!({"reason": row.reason})));
+    std::iter::once(queued).chain(facts).chain(end).collect()
+}

@@ -1,0 +1,42 @@
+//! `GET /v1/sends/{id}/source`: what the capture provider took instead of sending it.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::store;
+use crate::pipeline::{Act, NoParameters, Reply, error::ApiError, page::as_time};
+
+/// A mail that the sandbox kept.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CapturedSource {
+    send_id: Uuid,
+    /// RFC 5322, without our DKIM signature.
+    source: String,
+    truncated: bool,
+    #[serde(serialize_with = "as_time")]
+    captured_at: DateTime<Utc>,
+}
+
+pub(super) async fn read(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("send")?);
+    let captured = sqlx::query!(
+        "select source, is_cut, captured_at from captured_mails where tenant_id = $1 and send_id = $2",
+        tenant,
+        id
+    )
+    .fetch_optional(act.db())
+    .await?;
+    let Some(captured) = captured else {
+        let object = if store::get(act.db(), tenant, id).await?.is_some() { "source" } else { "send" };
+        return Err(ApiError::not_found(object));
+    };
+    Reply::ok(&CapturedSource {
+        send_id: id,
+        // What we render is ASCII; a one-off message may hold what it likes.
+        source: String::from_utf8_lossy(&captured.source).into_owned(),
+        truncated: captured.is_cut,
+        captured_at: captured.captured_at,
+    })
+}

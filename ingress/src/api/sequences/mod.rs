@@ -1,0 +1,267 @@
+//! `/v1/sequences`: steps in a row for each contact that is enrolled. A sequence's steps never change; its status does.
+
+mod doc;
+mod input;
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use schemas::{SequenceStatus, StepType};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+pub(crate) use self::input::STEPS_MAX;
+use self::{
+    input::{CreateSequence, DESCRIPTION_MAX, Known, NewSequence},
+    store::{Changes, Locked, SequenceRow, StepRow},
+};
+use super::fields;
+use crate::{
+    api::input::NAME_MAX,
+    pipeline::{
+        Act, Faults, Id, NoParameters, Page, Patch, Reply, Routes,
+        error::ApiError,
+        page::{PageCursor, PageLimit},
+        read,
+        types::Name,
+        write,
+    },
+};
+
+/// The states that a caller can choose.
+const STATUSES: [&str; 3] = ["active", "paused", "archived"];
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/sequences", read("sequences:read", list), doc::list)
+        .post("/v1/sequences", write("sequences:write", create), doc::create)
+        .get("/v1/sequences/{id}", read("sequences:read", one), doc::show)
+        .patch("/v1/sequences/{id}", write("sequences:write", change), doc::change)
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceCreated {
+    sequence_id: Uuid,
+    #[schemars(with = "String", extend("enum" = ["draft", "active"]))]
+    status: SequenceStatus,
+    steps: Vec<StepCreated>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct StepCreated {
+    step_id: Uuid,
+    /// The position, from 1.
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+}
+
+async fn create(act: &mut Act, body: CreateSequence) -> Result<Reply, ApiError> {
+    let (tenant, caller, ingress) = (act.tenant, Arc::clone(&act.caller), Arc::clone(&act.ingress));
+    let rules = ingress.settings.outbound.rules();
+    let known = Known { fields: fields::defined(act.db(), tenant).await?, rules: &rules };
+    let new = body.validate(&known)?;
+    require_named(act, &new).await?;
+    if new.activate && new.sends() && new.sender_profile_id.is_none() {
+        return Err(sender_required());
+    }
+    let id = schemas::new_id();
+    store::insert(act.db(), tenant, id, &caller.product, caller.environment, &new).await?;
+    let steps = new.steps.iter().zip(1..);
+    let steps = steps
+        .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
+        .collect();
+    let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
+    Reply::created(&SequenceCreated { sequence_id: id, status, steps })
+}
+
+fn sender_required() -> ApiError {
+    ApiError::conflict("sender_profile_required_to_activate").detail("a step sends mail: set sender_profile_id first")
+}
+
+/// 404 for what a sequence names and the tenant does not have.
+async fn require_named(act: &mut Act, new: &NewSequence) -> Result<(), ApiError> {
+    let tenant = act.tenant;
+    if let Some(sender) = new.sender_profile_id {
+        require_sender(act, sender).await?;
+    }
+    let wanted: Vec<Uuid> = new.steps.iter().filter_map(|step| step.template_id).collect();
+    let templates = store::templates(act.db(), tenant, &wanted).await?;
+    for (place, step) in new.steps.iter().enumerate() {
+        let Some(wanted) = step.template_id else { continue };
+        match templates.iter().find(|(id, _)| *id == wanted) {
+            None => return Err(ApiError::not_found("template").detail(format!("steps[{place}].template_id"))),
+            Some((_, kind)) if kind == "transactional" => {
+                let path = format!("steps[{place}].template_id");
+                return Err(ApiError::invalid(path, "not_allowed", "must not be a transactional template"));
+            }
+            Some(_) => {}
+        }
+    }
+    for (place, address) in input::owner_addresses(&new.steps) {
+        if !store::is_owners_address(act.db(), tenant, &address).await? {
+            let path = format!("steps[{place}].action_config.to");
+            let detail = "must be the owner's address, or one on a verified domain of the tenant";
+            return Err(ApiError::invalid(path, "not_allowed", detail));
+        }
+    }
+    let wanted = input::audiences(&new.steps);
+    let ids: Vec<Uuid> = wanted.iter().map(|(_, id)| *id).collect();
+    let audiences = store::audiences(act.db(), tenant, &ids).await?;
+    for (kind, id) in wanted {
+        if !audiences.iter().any(|(found, known)| found == kind && *known == id) {
+            return Err(ApiError::not_found(kind));
+        }
+    }
+    Ok(())
+}
+
+async fn require_sender(act: &mut Act, sender: Uuid) -> Result<(), ApiError> {
+    let tenant = act.tenant;
+    if store::has_sender(act.db(), tenant, sender).await? { Ok(()) } else { Err(ApiError::not_found("sender_profile")) }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListSequences {
+    #[schemars(with = "Option<SequenceStatus>")]
+    status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequencePage {
+    sequences: Vec<SequenceRow>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListSequences) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let status = query.status.as_deref().map(status_named).transpose()?;
+    let tenant = act.tenant;
+    let mut sequences = store::list(act.db(), tenant, status, &page).await?;
+    let next_cursor = page.cut(&mut sequences, |row| (row.created_at, row.id));
+    Reply::ok(&SequencePage { sequences, next_cursor })
+}
+
+fn status_named(text: &str) -> Result<SequenceStatus, ApiError> {
+    SequenceStatus::parse(text).ok_or_else(|| {
+        let words: Vec<&str> = SequenceStatus::ALL.iter().map(|status| status.as_str()).collect();
+        ApiError::invalid("status", "not_allowed", format!("must be one of {}", words.join(", ")))
+    })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceAnswer {
+    sequence: SequenceRow,
+    steps: Vec<StepRow>,
+}
+
+async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("sequence")?);
+    let sequence = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let steps = store::steps(act.db(), tenant, id).await?;
+    Reply::ok(&SequenceAnswer { sequence, steps })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeSequence {
+    #[schemars(with = "Option<Name<NAME_MAX>>")]
+    name: Option<String>,
+    #[serde(default)]
+    #[schemars(length(max = DESCRIPTION_MAX))]
+    description: Patch<String>,
+    sender_profile_id: Option<Id>,
+    #[schemars(extend("enum" = STATUSES))]
+    status: Option<String>,
+}
+
+impl ChangeSequence {
+    fn validate(self) -> Result<Changes, ApiError> {
+        let mut faults = Faults::default();
+        let name = self.name.map(|name| faults.name("name", Some(name)));
+        faults.optional("description", self.description.value().map(String::as_str), DESCRIPTION_MAX);
+        if let Some(status) = &self.status {
+            faults.one_of("status", status, &STATUSES);
+        }
+        faults.finish()?;
+        Ok(Changes {
+            name,
+            description: self.description.into_option(),
+            sender_profile_id: self.sender_profile_id.map(|id| id.0),
+            status: self.status.as_deref().and_then(SequenceStatus::parse),
+        })
+    }
+}
+
+/// Whether a status may follow another (specification, States). Archiving what is archived changes nothing.
+fn may_follow(from: SequenceStatus, to: SequenceStatus) -> bool {
+    use SequenceStatus::{Active, Archived, Draft, Paused};
+    matches!((from, to), (Draft | Paused, Active) | (Active, Paused) | (_, Archived))
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SequenceChanged {
+    sequence_id: Uuid,
+    status: SequenceStatus,
+}
+
+async fn change(act: &mut Act, body: ChangeSequence) -> Result<Reply, ApiError> {
+    let changes = body.validate()?;
+    let (tenant, id) = (act.tenant, act.id("sequence")?);
+    let before = store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    if let Some(sender) = changes.sender_profile_id {
+        require_sender(act, sender).await?;
+    }
+    if let Some(to) = changes.status {
+        allow(&before, to, changes.sender_profile_id)?;
+    }
+    store::update(act.db(), tenant, id, &changes).await?;
+    if let Some(to) = changes.status {
+        act.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
+            .await?;
+    }
+    Reply::ok(&SequenceChanged { sequence_id: id, status: changes.status.unwrap_or(before.status) })
+}
+
+/// Whether the sequence may take this status.
+fn allow(before: &Locked, to: SequenceStatus, sender: Option<Uuid>) -> Result<(), ApiError> {
+    if !may_follow(before.status, to) {
+        return Err(ApiError::conflict("invalid_status_transition")
+            .detail(format!("a sequence that is {} cannot become {to}", before.status)));
+    }
+    if to != SequenceStatus::Active {
+        return Ok(());
+    }
+    if before.steps == 0 {
+        return Err(ApiError::conflict("sequence_has_no_steps"));
+    }
+    if before.mails > 0 && before.sender_profile_id.or(sender).is_none() {
+        return Err(sender_required());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(SequenceStatus::Draft, [false, true, false, true])]
+    #[case(SequenceStatus::Active, [false, false, true, true])]
+    #[case(SequenceStatus::Paused, [false, true, false, true])]
+    #[case(SequenceStatus::Archived, [false, false, false, true])]
+    fn statuses_follow_each_other_as_specified(#[case] from: SequenceStatus, #[case] to: [bool; 4]) {
+        let all = [SequenceStatus::Draft, SequenceStatus::Active, SequenceStatus::Paused, SequenceStatus::Archived];
+        assert_eq!(all.map(|next| may_follow(from, next)), to);
+    }
+}

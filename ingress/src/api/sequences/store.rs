@@ -1,0 +1,276 @@
+//! Rows of `sequences` and `sequence_steps`.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{DelayUnit, Environment, SequenceStatus, StepType};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::input::{CONFIG, NewSequence, NewStep, STEPS_MAX};
+use crate::pipeline::page::{Page, as_optional_time, as_time};
+
+/// A sequence.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Sequence")]
+pub(crate) struct SequenceRow {
+    #[serde(rename = "sequence_id")]
+    pub(crate) id: Uuid,
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    pub(crate) sender_profile_id: Option<Uuid>,
+    pub(crate) trigger_type: String,
+    pub(crate) exit_on_unsubscribe: bool,
+    pub(crate) exit_on_bounce: bool,
+    pub(crate) exit_on_complaint: bool,
+    pub(crate) status: SequenceStatus,
+    #[serde(serialize_with = "as_optional_time")]
+    pub(crate) activated_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_optional_time")]
+    pub(crate) archived_at: Option<DateTime<Utc>>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+/// A step of a sequence.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SequenceStep")]
+pub(crate) struct StepRow {
+    #[serde(rename = "step_id")]
+    id: Uuid,
+    /// The position, from 1.
+    #[schemars(range(min = 1, max = STEPS_MAX))]
+    step_order: i16,
+    step_type: StepType,
+    template_id: Option<Uuid>,
+    #[schemars(range(min = 0, max = i32::MAX))]
+    delay_amount: i32,
+    delay_unit: DelayUnit,
+    #[schemars(with = "Map<String, Value>", description = CONFIG)]
+    action_config: Value,
+}
+
+/// Stores a sequence with its steps.
+pub(super) async fn insert(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    product: &str,
+    environment: Environment,
+    new: &NewSequence,
+) -> sqlx::Result<()> {
+    let status = if new.activate { SequenceStatus::Active } else { SequenceStatus::Draft };
+    sqlx::query!(
+        "insert into sequences (tenant_id, id, product, environment, name, description, sender_profile_id, trigger_type,
+                                exit_on_unsubscribe, exit_on_bounce, exit_on_complaint, status, activated_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, case when $13 then now() end)",
+        tenant,
+        id,
+        product,
+        environment.as_str(),
+        new.name,
+        new.description,
+        new.sender_profile_id,
+        new.trigger_type,
+        new.exit_on_unsubscribe,
+        new.exit_on_bounce,
+        new.exit_on_complaint,
+        status.as_str(),
+        new.activate,
+    )
+    .execute(&mut *db)
+    .await?;
+    let steps = &new.steps;
+    let ids: Vec<Uuid> = steps.iter().map(|step| step.id).collect();
+    let types: Vec<&str> = steps.iter().map(|step| step.step_type.as_str()).collect();
+    let templates: Vec<Option<Uuid>> = steps.iter().map(|step| step.template_id).collect();
+    let amounts: Vec<i32> = steps.iter().map(|step| step.delay_amount).collect();
+    let units: Vec<&str> = steps.iter().map(|step| step.delay_unit.as_str()).collect();
+    let configs: Vec<Value> = steps.iter().map(|step: &NewStep| step.action_config.clone()).collect();
+    sqlx::query!(
+        "insert into sequence_steps (tenant_id, sequence_id, id, step_order, step_type, template_id, delay_amount, delay_unit,
+                                     action_config)
+         select $1, $2, w.id, w.place, w.step_type, w.template_id, w.delay_amount, w.delay_unit, w.action_config
+         from unnest($3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::jsonb[]) with ordinality
+             as w (id, step_type, template_id, delay_amount, delay_unit, action_config, place)",
+        tenant,
+        id,
+        &ids,
+        &types as &[&str],
+        &templates as &[Option<Uuid>],
+        &amounts,
+        &units as &[&str],
+        &configs,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Which of these templates a step may name: the tenant's own, not archived, and not made for transactional mail, whose `data.*`
+/// no sequence has.
+pub(super) async fn templates(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(Uuid, String)>> {
+    let rows = sqlx::query!(
+        "select id, template_type from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'",
+        tenant,
+        ids,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.template_type)).collect())
+}
+
+/// Which of these lists and tags there are.
+pub(super) async fn audiences(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Vec<(String, Uuid)>> {
+    let rows = sqlx::query!("select kind, id from audiences where tenant_id = $1 and id = any ($2)", tenant, ids)
+        .fetch_all(db)
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.kind, row.id)).collect())
+}
+
+/// Whether a step may write to this address as to the owner.
+pub(super) async fn is_owners_address(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(r#"select is_owners_address($1, $2) as "allowed!""#, tenant, address).fetch_one(db).await
+}
+
+/// Whether there is such a sender.
+pub(super) async fn has_sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
+        r#"select exists (select from senders where tenant_id = $1 and id = $2) as "found!""#,
+        tenant,
+        id
+    )
+    .fetch_one(db)
+    .await
+}
+
+/// One sequence.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<SequenceRow>> {
+    sqlx::query_as!(
+        SequenceRow,
+        r#"select id, name, description, sender_profile_id, trigger_type, exit_on_unsubscribe, exit_on_bounce, exit_on_complaint,
+                  status as "status: SequenceStatus", activated_at, archived_at, created_at, updated_at
+           from sequences where tenant_id = $1 and id = $2"#,
+        tenant,
+        id,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Its steps, in order.
+pub(crate) async fn steps(db: &mut PgConnection, tenant: Uuid, sequence: Uuid) -> sqlx::Result<Vec<StepRow>> {
+    sqlx::query_as!(
+        StepRow,
+        r#"select id, step_order, step_type as "step_type: StepType", template_id, delay_amount,
+                  delay_unit as "delay_unit: DelayUnit", action_config
+           from sequence_steps where tenant_id = $1 and sequence_id = $2
+           order by step_order"#,
+        tenant,
+        sequence,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Sequences, newest first, one page. Served by `sequences_newest`.
+pub(super) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    status: Option<SequenceStatus>,
+    page: &Page,
+) -> sqlx::Result<Vec<SequenceRow>> {
+    sqlx::query_as!(
+        SequenceRow,
+        r#"select id, name, description, sender_profile_id, trigger_type, exit_on_unsubscribe, exit_on_bounce, exit_on_complaint,
+                  status as "status: SequenceStatus", activated_at, archived_at, created_at, updated_at
+           from sequences
+           where tenant_id = $1 and ($2::text is null or status = $2)
+             and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
+           order by created_at desc, id desc
+           limit $5"#,
+        tenant,
+        status.map(SequenceStatus::as_str),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// What decides whether a sequence's status may change; the row is locked. Enrollments being made wait for it, or it for them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Locked {
+    pub(super) status: SequenceStatus,
+    pub(super) sender_profile_id: Option<Uuid>,
+    pub(super) steps: i64,
+    pub(super) mails: i64,
+}
+
+/// Locks a sequence.
+pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Locked>> {
+    let Some(row) = sqlx::query!(
+        r#"select status as "status: SequenceStatus", sender_profile_id from sequences
+           where tenant_id = $1 and id = $2 for no key update"#,
+        tenant,
+        id,
+    )
+    .fetch_optional(&mut *db)
+    .await?
+    else {
+        return Ok(None);
+    };
+    let counts = sqlx::query!(
+        r#"select count(*) as "steps!", count(*) filter (where step_type = 'send_email') as "mails!"
+           from sequence_steps where tenant_id = $1 and sequence_id = $2"#,
+        tenant,
+        id,
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(Some(Locked {
+        status: row.status,
+        sender_profile_id: row.sender_profile_id,
+        steps: counts.steps,
+        mails: counts.mails,
+    }))
+}
+
+/// A change to a sequence; what is `None` stays.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) name: Option<String>,
+    pub(super) description: Option<Option<String>>,
+    pub(super) sender_profile_id: Option<Uuid>,
+    pub(super) status: Option<SequenceStatus>,
+}
+
+/// Changes a locked sequence. What is resumed or archived is marked: the sequencing stage lets its enrollments follow.
+pub(super) async fn update(db: &mut PgConnection, tenant: Uuid, id: Uuid, changes: &Changes) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update sequences
+         set name = coalesce($3, name),
+             description = case when $4 then $5 else description end,
+             sender_profile_id = coalesce($6, sender_profile_id),
+             status = coalesce($7, status),
+             activated_at = case when $7 = 'active' then coalesce(activated_at, now()) else activated_at end,
+             archived_at = case when $7 = 'archived' then coalesce(archived_at, now()) else archived_at end,
+             unapplied_since = case when $7 in ('active', 'archived') then now() else unapplied_since end,
+             updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        changes.name,
+        changes.description.is_some(),
+        changes.description.clone().flatten(),
+        changes.sender_profile_id,
+        changes.status.map(SequenceStatus::as_str),
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

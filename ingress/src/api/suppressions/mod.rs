@@ -1,0 +1,355 @@
+//! `/v1/suppressions`: addresses that must not be mailed (API.md §3). They outlive their contact.
+
+mod doc;
+
+use chrono::{DateTime, Utc};
+use ledger::suppressions::{self, NewSuppression, Suppressed, SuppressionReason};
+use schemars::JsonSchema;
+use schemas::{Address, action::SuppressionScope};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::{
+    Act, Faults, Id, Page, Reply, Routes,
+    error::ApiError,
+    page::{PageCursor, PageLimit, as_optional_time, as_time},
+    read,
+    types::{Email, either},
+    write,
+};
+
+const NOTE_MAX_CHARS: usize = 1_000;
+const MANY_MAX: usize = 1_000;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/suppressions", read("suppressions:read", list), doc::list)
+        .post("/v1/suppressions", write("suppressions:write", add), doc::add)
+        .delete("/v1/suppressions", write("suppressions:write", lift), doc::lift)
+}
+
+/// An address that is not mailed.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Suppression {
+    suppression_id: Uuid,
+    email: String,
+    #[schemars(with = "SuppressionReason")]
+    reason: String,
+    #[schemars(with = "SuppressionScope")]
+    scope: String,
+    source: String,
+    send_id: Option<Uuid>,
+    note: Option<String>,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_optional_time")]
+    expires_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListSuppressions {
+    #[schemars(with = "Option<Email>")]
+    email: Option<String>,
+    reason: Option<SuppressionReason>,
+    scope: Option<SuppressionScope>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SuppressionPage {
+    suppressions: Vec<Suppression>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListSuppressions) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let mut faults = Faults::default();
+    let address = query.email.as_deref().and_then(|text| faults.address("email", text));
+    faults.finish()?;
+    let tenant = act.tenant;
+    let mut suppressions = sqlx::query_as!(
+        Suppression,
+        "select id as suppression_id, address as email, reason, scope, source, send_id, note, created_at, expires_at
+         from suppressions
+         where tenant_id = $1 and ($2::text is null or address = $2) and ($3::text is null or reason = $3)
+           and ($4::text is null or scope = $4) and ($5::timestamptz is null or (created_at, id) < ($5, $6))
+         order by created_at desc, id desc limit $7",
+        tenant,
+        address.map(Address::into_string),
+        query.reason.map(SuppressionReason::as_str),
+        query.scope.map(SuppressionScope::as_str),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut suppressions, |suppression| (suppression.created_at, suppression.suppression_id));
+    Reply::ok(&SuppressionPage { suppressions, next_cursor })
+}
+
+/// One suppression as asked for.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NewSuppressionItem {
+    #[schemars(with = "Email")]
+    email: String,
+    /// Default: manual.
+    #[serde(default)]
+    reason: Option<SuppressionReason>,
+    /// A choice for manual and import; else it follows from the reason.
+    #[serde(default)]
+    scope: Option<SuppressionScope>,
+    #[serde(default)]
+    #[schemars(length(max = NOTE_MAX_CHARS))]
+    note: Option<String>,
+    /// In the future. Left out: never.
+    #[serde(default)]
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// One, or many under `suppressions`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = either(&[(&["email"], &["reason", "scope", "note", "expires_at"]), (&["suppressions"], &[])]))]
+struct AddSuppressions {
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MANY_MAX))]
+    suppressions: Option<Vec<NewSuppressionItem>>,
+    #[serde(default)]
+    #[schemars(with = "Option<Email>")]
+    email: Option<String>,
+    /// Default: manual.
+    #[serde(default)]
+    reason: Option<SuppressionReason>,
+    /// A choice for manual and import; else it follows from the reason.
+    #[serde(default)]
+    scope: Option<SuppressionScope>,
+    #[serde(default)]
+    #[schemars(length(max = NOTE_MAX_CHARS))]
+    note: Option<String>,
+    /// In the future. Left out: never.
+    #[serde(default)]
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// What came of one, or of many.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+enum SuppressionsAdded {
+    One { suppression_id: Uuid, already_existed: bool },
+    Many { suppressions: Vec<SuppressionAdded>, created: usize, already_existed: usize },
+}
+
+impl NewSuppressionItem {
+    fn check(self, tenant: Uuid, prefix: &str, faults: &mut Faults) -> Option<NewSuppression> {
+        let at = |name: &str| format!("{prefix}{name}");
+        let address = faults.address(&at("email"), &self.email);
+        faults.optional(&at("note"), self.note.as_deref(), NOTE_MAX_CHARS);
+        let reason = self.reason.unwrap_or(SuppressionReason::Manual);
+        let scope = self.scope.unwrap_or(reason.scope());
+        if scope != reason.scope() && !reason.has_a_choice() {
+            faults.add(at("scope"), "not_allowed", format!("is always {} for this reason", reason.scope().as_str()));
+        }
+        if self.expires_at.is_some_and(|at| at <= Utc::now()) {
+            faults.add(at("expires_at"), "out_of_range", "must be in the future");
+        }
+        let new = NewSuppression::new(tenant, address?.into_string(), reason, "api");
+        Some(NewSuppression { scope, note: self.note, expires_at: self.expires_at, ..new })
+    }
+}
+
+async fn add(act: &mut Act, body: AddSuppressions) -> Result<Reply, ApiError> {
+    let tenant = act.tenant;
+    let mut faults = Faults::default();
+    let alone = body.suppressions.is_none();
+    let single_given = body.email.is_some()
+        || body.reason.is_some()
+        || body.scope.is_some()
+        || body.note.is_some()
+        || body.expires_at.is_some();
+    let new: Vec<NewSuppression> = match (body.suppressions, body.email) {
+        (Some(_), _) if single_given => {
+            return Err(ApiError::invalid(
+                "suppressions",
+                "ambiguous",
+                "send either one suppression or a list of them",
+            ));
+        }
+        (Some(items), _) => {
+            faults.require(!items.is_empty(), "suppressions", "empty", "must not be empty");
+            faults.require(items.len() <= MANY_MAX, "suppressions", "too_many", "may have at most 1000 items");
+            let numbered = items.into_iter().take(MANY_MAX).enumerate();
+            numbered
+                .filter_map(|(position, item)| item.check(tenant, &format!("suppressions[{position}]."), &mut faults))
+                .collect()
+        }
+        (None, Some(email)) => {
+            let item = NewSuppressionItem {
+                email,
+                reason: body.reason,
+                scope: body.scope,
+                note: body.note,
+                expires_at: body.expires_at,
+            };
+            item.check(tenant, "", &mut faults).into_iter().collect()
+        }
+        (None, None) => return Err(ApiError::invalid("email", "required", "is required")),
+    };
+    faults.finish()?;
+    let written = suppress(act.db(), tenant, new).await?;
+    let created = written.iter().filter(|written| !written.already_existed).count();
+    act.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
+        .await?;
+    let answer = match written.first() {
+        Some(one) if alone => {
+            SuppressionsAdded::One { suppression_id: one.suppression_id, already_existed: one.already_existed }
+        }
+        _ => {
+            let already_existed = written.len() - created;
+            SuppressionsAdded::Many { suppressions: written, created, already_existed }
+        }
+    };
+    if created > 0 { Reply::created(&answer) } else { Reply::ok(&answer) }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SuppressionAdded {
+    suppression_id: Uuid,
+    email: String,
+    #[schemars(with = "SuppressionReason")]
+    reason: String,
+    already_existed: bool,
+}
+
+/// Writes them, behind the locks of their contacts.
+async fn suppress(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    new: Vec<NewSuppression>,
+) -> sqlx::Result<Vec<SuppressionAdded>> {
+    let addresses: Vec<&str> = new.iter().map(|new| new.address.as_str()).collect();
+    suppressions::lock_addresses(&mut *db, tenant, &addresses).await?;
+    let written = suppressions::suppress(db, new).await?;
+    let shown = |row: Suppressed| SuppressionAdded {
+        suppression_id: row.id,
+        email: row.address,
+        reason: row.reason,
+        already_existed: row.already_existed,
+    };
+    Ok(written.into_iter().map(shown).collect())
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = either(&[(&["suppression_id"], &["reason", "confirm"]), (&["email"], &["reason", "confirm"])]))]
+struct LiftSuppressions {
+    #[serde(default)]
+    suppression_id: Option<Id>,
+    #[serde(default)]
+    #[schemars(with = "Option<Email>")]
+    email: Option<String>,
+    /// Only those of this reason.
+    #[serde(default)]
+    reason: Option<SuppressionReason>,
+    #[serde(default)]
+    confirm: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SuppressionsLifted {
+    lifted: usize,
+    suppression_ids: Vec<Uuid>,
+}
+
+/// Lifts one suppression by id, or those of an address (of one reason, if named). All or none.
+async fn lift(act: &mut Act, body: LiftSuppressions) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.require(
+        body.suppression_id.is_some() != body.email.is_some(),
+        "suppression_id",
+        "required",
+        "give either suppression_id or email",
+    );
+    let address = body.email.as_deref().and_then(|text| faults.address("email", text)).map(Address::into_string);
+    faults.finish()?;
+    let tenant = act.tenant;
+    let found = sqlx::query!(
+        "select id, address, reason, source from suppressions
+         where tenant_id = $1 and ($2::uuid is null or id = $2) and ($3::text is null or address = $3)
+           and ($4::text is null or reason = $4)
+         order by id for update",
+        tenant,
+        body.suppression_id.map(|id| id.0),
+        address,
+        body.reason.map(SuppressionReason::as_str),
+    )
+    .fetch_all(act.db())
+    .await?;
+    if found.is_empty() {
+        return Err(ApiError::not_found("suppression"));
+    }
+    if found.iter().any(|row| row.reason == SuppressionReason::Unsubscribe.as_str() && row.source == "recipient") {
+        return Err(ApiError::conflict("unsubscribed_by_recipient")
+            .detail("the recipient unsubscribed; only the recipient can opt in again"));
+    }
+    let grave = found
+        .iter()
+        .any(|row| SuppressionReason::parse(&row.reason).is_some_and(SuppressionReason::needs_confirmation));
+    if grave && !body.confirm {
+        return Err(ApiError::conflict("confirmation_required")
+            .detail("lifting a hard bounce or a complaint needs confirm: true"));
+    }
+    let ids: Vec<Uuid> = found.iter().map(|row| row.id).collect();
+    suppressions::lift(act.db(), tenant, &ids).await?;
+    for row in &found {
+        act.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm}))
+            .await?;
+    }
+    Reply::ok(&SuppressionsLifted { lifted: found.len(), suppression_ids: ids })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(None, None, Ok(("manual", "all")))]
+    #[case(None, Some(SuppressionScope::Marketing), Ok(("manual", "marketing")))]
+    #[case(Some(SuppressionReason::Unsubscribe), None, Ok(("unsubscribe", "marketing")))]
+    #[case(Some(SuppressionReason::Unsubscribe), Some(SuppressionScope::All), Err("scope"))]
+    #[case(Some(SuppressionReason::HardBounce), Some(SuppressionScope::Marketing), Err("scope"))]
+    #[case(Some(SuppressionReason::Complaint), None, Ok(("complaint", "all")))]
+    fn a_reason_decides_its_scope_where_the_tenant_has_no_choice(
+        #[case] reason: Option<SuppressionReason>,
+        #[case] scope: Option<SuppressionScope>,
+        #[case] expected: Result<(&str, &str), &str>,
+    ) {
+        let mut faults = Faults::default();
+        let item = NewSuppressionItem { email: "a@example.com".into(), reason, scope, note: None, expires_at: None };
+        let new = item.check(Uuid::nil(), "", &mut faults).unwrap();
+        let outcome = match faults.finish() {
+            Ok(()) => Ok((new.reason.as_str(), new.scope.as_str())),
+            Err(error) => Err(error.fields[0].path.clone()),
+        };
+        assert_eq!(outcome, expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn every_reason_reads_back() {
+        for word in ["hard_bounce", "complaint", "unsubscribe", "manual", "invalid", "import"] {
+            assert_eq!(SuppressionReason::parse(word).unwrap().as_str(), word);
+        }
+        assert_eq!(SuppressionReason::parse("other"), None);
+    }
+}

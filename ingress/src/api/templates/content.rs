@@ -1,0 +1,111 @@
+//! What a message says, and whether it can be sent. A row of `contents` never changes; a change makes a new one.
+
+use std::collections::HashSet;
+
+use schemars::JsonSchema;
+use schemas::text::TextError;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use sqlx::PgConnection;
+use templates::{KnownFields, TemplateFault, TemplateKind, TemplateSource};
+use uuid::Uuid;
+
+use crate::{
+    api::input::LINE_MAX,
+    pipeline::{
+        Act,
+        error::{ApiError, FieldFault},
+        validate::Faults,
+    },
+};
+
+/// The parts of a message, as their author wrote them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct Parts {
+    pub(crate) subject: String,
+    pub(crate) preheader: Option<String>,
+    pub(crate) body_html: String,
+    pub(crate) body_text: Option<String>,
+}
+
+impl Parts {
+    /// The parts as a template of a kind.
+    pub(crate) fn source(&self, kind: TemplateKind) -> TemplateSource {
+        TemplateSource {
+            subject: self.subject.clone(),
+            preheader: self.preheader.clone(),
+            body_html: self.body_html.clone(),
+            body_text: self.body_text.clone(),
+            kind,
+        }
+    }
+
+    /// Tells these parts from all others.
+    fn label(&self, kind: TemplateKind) -> String {
+        let mut hash = Sha256::new();
+        hash.update(format!("{kind:?}"));
+        for part in [Some(&self.subject), self.preheader.as_ref(), Some(&self.body_html), self.body_text.as_ref()] {
+            hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
+            hash.update(part.map_or("", String::as_str));
+        }
+        hex::encode(hash.finalize())
+    }
+
+    /// Rules that need no parser. Subject and preheader are lines of a header and of a preview.
+    pub(crate) fn check_lines(&self, faults: &mut Faults) {
+        faults.one_line("subject", &self.subject, LINE_MAX);
+        if let Some(preheader) = &self.preheader {
+            faults.optional("preheader", Some(preheader), LINE_MAX);
+            // Preheaders are padded with characters that show nothing, so only line breaks are refused.
+            let plain = !preheader.chars().any(char::is_control);
+            faults.require(plain, "preheader", "control_character", &TextError::Control.to_string());
+        }
+    }
+}
+
+/// The kind with this word.
+pub(crate) fn kind(text: &str) -> TemplateKind {
+    match text {
+        "transactional" => TemplateKind::Transactional,
+        "sequence" => TemplateKind::Sequence,
+        _ => TemplateKind::Marketing,
+    }
+}
+
+/// The contact fields the tenant has defined, which templates may use.
+pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<KnownFields> {
+    let keys = sqlx::query_scalar!("select key from fields where tenant_id = $1", tenant).fetch_all(db).await?;
+    Ok(KnownFields { custom: keys.into_iter().collect::<HashSet<_>>() })
+}
+
+/// Checks all parts and answers the merge fields they use. Faults stand at the part they are in, or at `path` where the caller
+/// did not write the parts itself but named a template. The work is done [outside](Act::outside) of the transaction.
+///
+/// # Errors
+/// 400 `validation_failed` with every fault, its line and column.
+pub(crate) async fn check(
+    act: &mut Act,
+    parts: &Parts,
+    kind: TemplateKind,
+    path: Option<&'static str>,
+) -> Result<Vec<String>, ApiError> {
+    let tenant = act.tenant;
+    let known = known_fields(act.db(), tenant).await?;
+    let source = parts.source(kind);
+    match act.outside(parts.label(kind), move || templates::check(&source, &known))? {
+        Ok(checked) => Ok(checked.variables),
+        Err(faults) => Err(refusal(&faults, path)),
+    }
+}
+
+/// Faults as callers see them: each with its part, line and column.
+pub(crate) fn refusal(faults: &[TemplateFault], path: Option<&'static str>) -> ApiError {
+    let fault = |fault: &TemplateFault| {
+        let place = format!("line {} column {}: {}", fault.line, fault.column, fault.detail);
+        match path {
+            Some(path) => FieldFault::new(path, fault.code.as_str(), format!("{} {place}", fault.part)),
+            None => FieldFault::new(fault.part.as_str(), fault.code.as_str(), place),
+        }
+    };
+    ApiError::validation(faults.iter().map(fault).collect())
+}

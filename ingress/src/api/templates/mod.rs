@@ -1,0 +1,225 @@
+//! `/v1/templates`: the content of mail, in versions. A content never changes; sends pin the one they were made from.
+
+pub(crate) mod content;
+mod doc;
+pub(crate) mod merge;
+mod render;
+pub(crate) mod store;
+mod versions;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use self::{
+    content::Parts,
+    store::{TemplateRow, TemplateSummary},
+};
+use crate::{
+    api::input::{LINE_MAX, NAME_MAX},
+    pipeline::{
+        Act, Faults, NoFields, Page, Patch, Reply, Routes,
+        error::ApiError,
+        page::{PageCursor, PageLimit},
+        read,
+        types::{Line, Name, Words},
+        write, write_with_work,
+    },
+};
+
+/// The kinds of a template: the words of `contents.kind`.
+const TYPES: [&str; 3] = ["marketing", "transactional", "sequence"];
+const STATUSES: [&str; 3] = ["draft", "active", "archived"];
+/// The states a new template may have.
+const FIRST_STATUSES: [&str; 2] = ["draft", "active"];
+/// Longest source of a part; the check counts bytes.
+const SOURCE_MAX: usize = 512 * 1024;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/templates", read("templates:read", list), doc::list)
+        .post("/v1/templates", write_with_work("templates:write", create), doc::create)
+        .get("/v1/templates/{id}", read("templates:read", one), doc::show)
+        .patch("/v1/templates/{id}", write_with_work("templates:write", change), doc::change)
+        .delete("/v1/templates/{id}", write("templates:write", archive), doc::archive)
+        .get("/v1/templates/{id}/versions", read("templates:read", versions::list), doc::list_versions)
+        .post("/v1/templates/{id}/render", write_with_work("templates:read", render::render), doc::render)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateTemplate {
+    #[schemars(with = "Name<NAME_MAX>")]
+    name: Option<String>,
+    #[schemars(with = "Name<LINE_MAX>")]
+    subject: Option<String>,
+    #[schemars(with = "Words<SOURCE_MAX>")]
+    body_html: Option<String>,
+    #[schemars(length(max = SOURCE_MAX))]
+    body_text: Option<String>,
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
+    preheader: Option<String>,
+    /// Default: marketing.
+    #[schemars(extend("enum" = TYPES))]
+    template_type: Option<String>,
+    /// Default: active.
+    #[schemars(extend("enum" = FIRST_STATUSES))]
+    status: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateSaved {
+    template_id: Uuid,
+    #[schemars(extend("enum" = STATUSES))]
+    status: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+}
+
+async fn create(act: &mut Act, body: CreateTemplate) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    let name = faults.name("name", body.name);
+    let parts = Parts {
+        subject: faults.not_blank("subject", body.subject),
+        preheader: body.preheader,
+        body_html: faults.not_blank("body_html", body.body_html),
+        body_text: body.body_text,
+    };
+    parts.check_lines(&mut faults);
+    let template_type = body.template_type.unwrap_or_else(|| "marketing".to_owned());
+    faults.one_of("template_type", &template_type, &TYPES);
+    let status = body.status.unwrap_or_else(|| "active".to_owned());
+    faults.one_of("status", &status, &FIRST_STATUSES);
+    faults.finish()?;
+
+    let tenant = act.tenant;
+    let variables = content::check(act, &parts, content::kind(&template_type), None).await?;
+    let content_id = store::insert_content(act.db(), tenant, &template_type, &parts, &variables).await?;
+    let id = store::insert(act.db(), tenant, &name, &template_type, &status, content_id).await?;
+    Reply::created(&TemplateSaved { template_id: id, status, version: 1 })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeTemplate {
+    #[serde(default)]
+    #[schemars(with = "Name<NAME_MAX>")]
+    name: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Name<LINE_MAX>")]
+    subject: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<Line<LINE_MAX>>")]
+    preheader: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "Words<SOURCE_MAX>")]
+    body_html: Patch<String>,
+    #[serde(default)]
+    #[schemars(length(max = SOURCE_MAX))]
+    body_text: Patch<String>,
+    #[serde(default)]
+    #[schemars(with = "String", extend("enum" = STATUSES))]
+    status: Patch<String>,
+}
+
+async fn change(act: &mut Act, body: ChangeTemplate) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("template")?);
+    let not_found = || ApiError::not_found("template");
+    if !store::lock(act.db(), tenant, id).await? {
+        return Err(not_found());
+    }
+    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+
+    let mut faults = Faults::default();
+    let name = faults.name("name", body.name.into_option().unwrap_or(Some(row.name)));
+    let old = row.parts.clone();
+    let parts = Parts {
+        subject: faults.not_blank("subject", body.subject.into_option().unwrap_or(Some(old.subject))),
+        preheader: body.preheader.into_option().unwrap_or(old.preheader),
+        body_html: faults.not_blank("body_html", body.body_html.into_option().unwrap_or(Some(old.body_html))),
+        body_text: body.body_text.into_option().unwrap_or(old.body_text),
+    };
+    parts.check_lines(&mut faults);
+    let status = body.status.into_option().unwrap_or(Some(row.status));
+    let status = faults.required("status", status).unwrap_or_default();
+    faults.one_of("status", &status, &STATUSES);
+    faults.finish()?;
+
+    let (mut version, mut content_id) = (row.version, row.content_id);
+    if parts != row.parts {
+        let variables = content::check(act, &parts, content::kind(&row.template_type), None).await?;
+        content_id = store::insert_content(act.db(), tenant, &row.template_type, &parts, &variables).await?;
+        version += 1;
+        store::insert_version(act.db(), tenant, id, version, content_id).await?;
+    }
+    store::update(act.db(), tenant, id, &name, &status, version, content_id).await?;
+    Reply::ok(&TemplateSaved { template_id: id, status, version })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateArchived {
+    template_id: Uuid,
+    #[schemars(extend("const" = "archived"))]
+    status: &'static str,
+}
+
+async fn archive(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("template")?);
+    if !store::archive(act.db(), tenant, id).await? {
+        return Err(ApiError::not_found("template"));
+    }
+    Reply::ok(&TemplateArchived { template_id: id, status: "archived" })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListTemplates {
+    #[schemars(extend("enum" = STATUSES))]
+    status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplatePage {
+    templates: Vec<TemplateSummary>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListTemplates) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    if let Some(status) = &query.status {
+        let mut faults = Faults::default();
+        faults.one_of("status", status, &STATUSES);
+        faults.finish()?;
+    }
+    let tenant = act.tenant;
+    let mut templates = store::list(act.db(), tenant, query.status.as_deref(), &page).await?;
+    let next_cursor = page.cut(&mut templates, |template| (template.created_at, template.id));
+    Reply::ok(&TemplatePage { templates, next_cursor })
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ShowTemplate {
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: Option<i32>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateAnswer {
+    template: TemplateRow,
+}
+
+async fn one(act: &mut Act, query: ShowTemplate) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("template")?);
+    let mut template = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    if let Some(version) = query.version {
+        template = versions::as_of(act.db(), tenant, template, version).await?;
+    }
+    Reply::ok(&TemplateAnswer { template })
+}

@@ -1,0 +1,193 @@
+//! `POST /v1/templates/{id}/render`: the mail a recipient would see, without sending it.
+
+use chrono::Utc;
+use http::StatusCode;
+use schemars::JsonSchema;
+use schemas::new_id;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sqlx::PgConnection;
+use templates::{Contact, Limits, MergeData, MessageOptions, Named, Preview, PreviewFault, Sender, TemplateSource};
+use uuid::Uuid;
+
+use super::{
+    content,
+    merge::{self, Nowhere},
+    store, versions,
+};
+use crate::pipeline::{Act, Faults, Id, Reply, error::ApiError};
+
+/// Longest value of a sample, in characters.
+const SAMPLE_TEXT_MAX: usize = 2_000;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RenderTemplate {
+    contact_id: Option<Id>,
+    /// Not together with `contact_id`.
+    sample: Option<SampleContact>,
+    /// Read by the template as `data.…`. At most 256 KB, 10,000 values and 16 levels.
+    data: Option<Map<String, Value>>,
+    /// Default: the tenant's default sender.
+    sender_profile_id: Option<Id>,
+    /// Default: the current one.
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: Option<i32>,
+}
+
+/// A contact that need not exist.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct SampleContact {
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    email: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    first_name: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    last_name: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    title: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    phone: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    company: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    timezone: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    locale: Option<String>,
+    #[schemars(length(max = SAMPLE_TEXT_MAX))]
+    lifecycle_stage: Option<String>,
+    dot_number: Option<i64>,
+    fields: Option<Map<String, Value>>,
+}
+
+impl SampleContact {
+    fn check(&self, faults: &mut Faults) {
+        for (path, text) in [
+            ("sample.email", &self.email),
+            ("sample.first_name", &self.first_name),
+            ("sample.last_name", &self.last_name),
+            ("sample.title", &self.title),
+            ("sample.phone", &self.phone),
+            ("sample.company", &self.company),
+            ("sample.timezone", &self.timezone),
+            ("sample.locale", &self.locale),
+            ("sample.lifecycle_stage", &self.lifecycle_stage),
+        ] {
+            faults.optional(path, text.as_deref(), SAMPLE_TEXT_MAX);
+        }
+        if let Some(fields) = &self.fields {
+            merge::check_data("sample.fields", fields, faults);
+        }
+    }
+
+    fn into_contact(self) -> Contact {
+        Contact {
+            email: self.email.unwrap_or_else(|| "someone@example.com".to_owned()),
+            first_name: self.first_name,
+            last_name: self.last_name,
+            title: self.title,
+            phone: self.phone,
+            company: self.company,
+            timezone: self.timezone,
+            locale: self.locale,
+            lifecycle_stage: self.lifecycle_stage,
+            dot_number: self.dot_number.map(|number| number.to_string()),
+            fields: self.fields.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TemplateRendered {
+    template_id: Uuid,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    subject: String,
+    html: String,
+    text: String,
+}
+
+/// A draft and an archived template render, too: looking at one is how its author decides.
+pub(super) async fn render(act: &mut Act, body: RenderTemplate) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    let both = body.contact_id.is_some() && body.sample.is_some();
+    faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
+    if let Some(sample) = &body.sample {
+        sample.check(&mut faults);
+    }
+    if let Some(data) = &body.data {
+        merge::check_data("data", data, &mut faults);
+    }
+    faults.finish()?;
+    let (tenant, id) = (act.tenant, act.id("template")?);
+    let mut row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    if let Some(version) = body.version {
+        row = versions::as_of(act.db(), tenant, row, version).await?;
+    }
+    let contact = match body.contact_id {
+        Some(Id(contact)) => {
+            let found = merge::contacts(act.db(), tenant, &[contact]).await?.pop();
+            found.ok_or_else(|| ApiError::not_found("contact"))?.contact
+        }
+        None => body.sample.unwrap_or_default().into_contact(),
+    };
+    let options = options(act.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
+    let data = body.data.map_or(Value::Null, Value::Object);
+    let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
+    let source = row.parts.source(content::kind(&row.template_type));
+    let Preview { subject, html, text } =
+        act.outside("render".to_owned(), move || preview(&source, &options, &data))??;
+    Reply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
+}
+
+fn preview(source: &TemplateSource, options: &MessageOptions, data: &MergeData) -> Result<Preview, ApiError> {
+    templates::preview(source, options, data, &Nowhere).map_err(|fault| match fault {
+        PreviewFault::Template(faults) => content::refusal(&faults, None),
+        PreviewFault::Render(fault) => {
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, fault.code()).detail(fault.to_string())
+        }
+    })
+}
+
+/// With the named sender, else the tenant's default, else a made-up one: a template can be looked at before there is a sender.
+async fn options(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    sender: Option<Id>,
+    opt_out: bool,
+) -> Result<MessageOptions, ApiError> {
+    let from = sqlx::query!(
+        r#"select s.name as "name?", s.email as "email?", s.reply_to, d.domain as "domain?",
+                  coalesce(s.physical_address, t.physical_address) as physical_address, coalesce(t.org_name, '') as "org_name!"
+           from tenants t
+           left join senders s on s.tenant_id = t.id and (s.id = $2 or ($2::uuid is null and s.is_default))
+           left join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           where t.id = $1"#,
+        tenant,
+        sender.map(|id| id.0),
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    if sender.is_some() && from.email.is_none() {
+        return Err(ApiError::not_found("sender_profile"));
+    }
+    let domain = from.domain.unwrap_or_else(|| "example.com".to_owned());
+    Ok(MessageOptions {
+        tenant: Named { id: tenant.to_string(), name: from.org_name },
+        campaign: None,
+        sender: Sender {
+            name: from.name.unwrap_or_default(),
+            email: from.email.unwrap_or_else(|| format!("sender@{domain}")),
+            reply_to: from.reply_to,
+        },
+        sending_domain: domain,
+        physical_address: from.physical_address,
+        fallbacks: merge::fallbacks(db, tenant).await?,
+        opt_out,
+        // The message as its author wrote it: no tracked links, no pixel.
+        track_links: false,
+        track_opens: false,
+        limits: Limits::default(),
+    })
+}

@@ -1,0 +1,249 @@
+//! Rows of `templates`, `template_versions` and `contents`.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{STATUSES, TYPES, content::Parts};
+use crate::pipeline::page::{Page, as_time};
+
+/// A template with its content.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Template")]
+pub(crate) struct TemplateRow {
+    #[serde(rename = "template_id")]
+    pub(crate) id: Uuid,
+    pub(crate) name: String,
+    #[schemars(extend("enum" = TYPES))]
+    pub(crate) template_type: String,
+    #[schemars(extend("enum" = STATUSES))]
+    pub(crate) status: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    pub(crate) version: i32,
+    #[serde(skip)]
+    pub(crate) content_id: Uuid,
+    #[serde(flatten)]
+    pub(crate) parts: Parts,
+    /// The merge fields it uses.
+    pub(crate) variables: Vec<String>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+/// A template in a list: everything but the bodies, which may be half a megabyte each.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct TemplateSummary {
+    #[serde(rename = "template_id")]
+    pub(crate) id: Uuid,
+    pub(crate) name: String,
+    #[schemars(extend("enum" = TYPES))]
+    pub(crate) template_type: String,
+    #[schemars(extend("enum" = STATUSES))]
+    pub(crate) status: String,
+    #[schemars(range(min = 1, max = i32::MAX))]
+    pub(crate) version: i32,
+    pub(crate) subject: String,
+    pub(crate) preheader: Option<String>,
+    /// The merge fields it uses.
+    pub(crate) variables: Vec<String>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+/// Stores a content. It never changes afterwards: batches pin it.
+pub(crate) async fn insert_content(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    kind: &str,
+    parts: &Parts,
+    variables: &[String],
+) -> sqlx::Result<Uuid> {
+    let id = schemas::new_id();
+    sqlx::query!(
+        "insert into contents (tenant_id, id, kind, subject, preheader, body_html, body_text, variables)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant,
+        id,
+        kind,
+        parts.subject,
+        parts.preheader,
+        parts.body_html,
+        parts.body_text,
+        variables,
+    )
+    .execute(db)
+    .await?;
+    Ok(id)
+}
+
+/// The parts of a content.
+pub(crate) async fn parts_of(db: &mut PgConnection, tenant: Uuid, content: Uuid) -> sqlx::Result<Option<Parts>> {
+    sqlx::query_as!(
+        Parts,
+        "select subject, preheader, body_html, body_text from contents where tenant_id = $1 and id = $2",
+        tenant,
+        content
+    )
+    .fetch_optional(db)
+    .await
+}
+
+/// Stores a template with its first version.
+pub(crate) async fn insert(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    name: &str,
+    template_type: &str,
+    status: &str,
+    content_id: Uuid,
+) -> sqlx::Result<Uuid> {
+    let id = schemas::new_id();
+    sqlx::query!(
+        "insert into templates (tenant_id, id, name, template_type, status, version, content_id)
+         values ($1, $2, $3, $4, $5, 1, $6)",
+        tenant,
+        id,
+        name,
+        template_type,
+        status,
+        content_id,
+    )
+    .execute(&mut *db)
+    .await?;
+    insert_version(db, tenant, id, 1, content_id).await?;
+    Ok(id)
+}
+
+/// Records which content a version of a template was.
+pub(crate) async fn insert_version(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    template: Uuid,
+    version: i32,
+    content_id: Uuid,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "insert into template_versions (tenant_id, template_id, version, content_id) values ($1, $2, $3, $4)",
+        tenant,
+        template,
+        version,
+        content_id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Holds the template until the transaction ends, so that two changes make two versions. `false`: there is none.
+pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2 for no key update", tenant, id)
+        .fetch_optional(db)
+        .await
+        .map(|row| row.is_some())
+}
+
+/// One template with its current content.
+pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<TemplateRow>> {
+    let row = sqlx::query!(
+        "select t.id, t.name, t.template_type, t.status, t.version, t.content_id, t.created_at, t.updated_at,
+                c.subject, c.preheader, c.body_html, c.body_text, c.variables
+         from templates t
+         join contents c on c.tenant_id = t.tenant_id and c.id = t.content_id
+         where t.tenant_id = $1 and t.id = $2",
+        tenant,
+        id,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(row.map(|row| TemplateRow {
+        id: row.id,
+        name: row.name,
+        template_type: row.template_type,
+        status: row.status,
+        version: row.version,
+        content_id: row.content_id,
+        parts: Parts {
+            subject: row.subject,
+            preheader: row.preheader,
+            body_html: row.body_html,
+            body_text: row.body_text,
+        },
+        variables: row.variables,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }))
+}
+
+/// Templates, newest first, one page. Served by `templates_newest`.
+pub(crate) async fn list(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    status: Option<&str>,
+    page: &Page,
+) -> sqlx::Result<Vec<TemplateSummary>> {
+    sqlx::query_as!(
+        TemplateSummary,
+        "select t.id, t.name, t.template_type, t.status, t.version, c.subject, c.preheader, c.variables,
+                t.created_at, t.updated_at
+         from templates t
+         join contents c on c.tenant_id = t.tenant_id and c.id = t.content_id
+         where t.tenant_id = $1
+           and ($2::text is null or t.status = $2)
+           and ($3::timestamptz is null or (t.created_at, t.id) < ($3, $4::uuid))
+         order by t.created_at desc, t.id desc
+         limit $5",
+        tenant,
+        status,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Writes name, status, version and current content.
+pub(crate) async fn update(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    name: &str,
+    status: &str,
+    version: i32,
+    content_id: Uuid,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update templates
+         set name = $3, status = $4, version = $5, content_id = $6, updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        name,
+        status,
+        version,
+        content_id,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Archives. `false`: there is none. What points to it keeps pointing to it.
+pub(crate) async fn archive(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query!(
+        "update templates
+         set status = 'archived', updated_at = case when status = 'archived' then updated_at else now() end
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+    )
+    .execute(db)
+    .await
+    .map(|done| done.rows_affected() == 1)
+}

@@ -1,0 +1,112 @@
+//! The versions of a template: each change of content made one, and none is ever changed.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{content::Parts, store::TemplateRow};
+use crate::pipeline::{
+    Act, Reply,
+    error::ApiError,
+    page::{PageQuery, as_time},
+};
+
+/// One version of a template, without its bodies.
+#[derive(Debug, Serialize, JsonSchema)]
+struct TemplateVersion {
+    #[schemars(range(min = 1, max = i32::MAX))]
+    version: i32,
+    current: bool,
+    subject: String,
+    preheader: Option<String>,
+    variables: Vec<String>,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TemplateVersionPage {
+    versions: Vec<TemplateVersion>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
+pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let (tenant, id) = (act.tenant, act.id("template")?);
+    let page = query.page()?;
+    let known = sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2", tenant, id);
+    known.fetch_optional(act.db()).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let mut versions = sqlx::query_as!(
+        TemplateVersion,
+        r#"select v.version, v.version = t.version as "current!", c.subject, c.preheader, c.variables, v.created_at
+           from template_versions v
+           join templates t on t.tenant_id = v.tenant_id and t.id = v.template_id
+           join contents c on c.tenant_id = v.tenant_id and c.id = v.content_id
+           where v.tenant_id = $1 and v.template_id = $2 and ($3::integer is null or v.version < $3)
+           order by v.version desc
+           limit $4"#,
+        tenant,
+        id,
+        page.before_id.map(number_in),
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut versions, |row| (row.created_at, as_id(row.version)));
+    Reply::ok(&TemplateVersionPage { versions, next_cursor })
+}
+
+/// A cursor names a row by an id; a version's is its number.
+fn as_id(version: i32) -> Uuid {
+    Uuid::from_u128(u128::from(version.unsigned_abs()))
+}
+
+fn number_in(id: Uuid) -> i32 {
+    // Not one of our cursors: nothing is before it.
+    i32::try_from(id.as_u128()).unwrap_or(0)
+}
+
+/// The template as it was in a version. Name and status are the current ones: they are no content.
+///
+/// # Errors
+/// 404 `template_version_not_found`.
+pub(super) async fn as_of(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    row: TemplateRow,
+    version: i32,
+) -> Result<TemplateRow, ApiError> {
+    let found = sqlx::query!(
+        "select v.content_id, c.subject, c.preheader, c.body_html, c.body_text, c.variables
+         from template_versions v
+         join contents c on c.tenant_id = v.tenant_id and c.id = v.content_id
+         where v.tenant_id = $1 and v.template_id = $2 and v.version = $3",
+        tenant,
+        row.id,
+        version,
+    )
+    .fetch_optional(db)
+    .await?
+    .ok_or_else(|| ApiError::not_found("template_version"))?;
+    let parts = Parts {
+        subject: found.subject,
+        preheader: found.preheader,
+        body_html: found.body_html,
+        body_text: found.body_text,
+    };
+    Ok(TemplateRow { version, content_id: found.content_id, parts, variables: found.variables, ..row })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_carries_the_number_of_a_version() {
+        assert_eq!(number_in(as_id(7)), 7);
+        assert_eq!(number_in(Uuid::max()), 0);
+    }
+}

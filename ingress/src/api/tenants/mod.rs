@@ -1,0 +1,180 @@
+//! Tenants: `POST /v1/tenants/link`, by which a product says which of its tenants it will speak for (specification, Family
+//! integration), and `/v1/tenant`, a tenant's own profile.
+
+mod doc;
+mod profile;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use schemas::{Environment, new_id};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::{
+    Act, Faults, Reply, Routes, error::ApiError, is_product_tenant_id, provision, read, types::Email, write,
+};
+
+pub use profile::{Profile, ProfileChange, change, load};
+
+const NAME_MAX_CHARS: usize = 200;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .post("/v1/tenants/link", provision("tenants:provision", link), doc::link)
+        .get("/v1/tenant", read("tenant:read", profile::show), doc::show)
+        .patch("/v1/tenant", write("tenant:manage", profile::update), doc::update)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LinkTenant {
+    /// The caller's own id for the tenant.
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
+    product_tenant_id: String,
+    /// Becomes the owner identity.
+    #[schemars(with = "Email")]
+    email: String,
+    #[serde(default)]
+    #[schemars(length(max = NAME_MAX_CHARS))]
+    org_name: Option<String>,
+    #[serde(default)]
+    #[schemars(length(max = NAME_MAX_CHARS))]
+    producer_name: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TenantLinked {
+    engine_tenant_id: Uuid,
+    already_linked: bool,
+}
+
+/// Finds or creates the engine tenant of (product, environment, the product's own tenant id).
+async fn link(act: &mut Act, body: LinkTenant) -> Result<Reply, ApiError> {
+    let mut faults = Faults::default();
+    faults.require(
+        is_product_tenant_id(&body.product_tenant_id),
+        "product_tenant_id",
+        "invalid",
+        "must have 1 to 255 characters and no control characters",
+    );
+    let owner = faults.address("email", &body.email);
+    faults.one_line("org_name", body.org_name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
+    faults.one_line("producer_name", body.producer_name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
+    faults.finish()?;
+    let owner = owner.map(schemas::Address::into_string).unwrap_or_default();
+
+    let caller = Arc::clone(&act.caller);
+    let linked = linked(act.db(), &caller.product, caller.environment, &body.product_tenant_id).await?;
+    // A key for one tenant may repeat its link, but not make or change another.
+    if caller.tenant_id.is_some() && caller.tenant_id != linked {
+        return Err(ApiError::forbidden("tenant_mismatch").detail("the API key works for another tenant only"));
+    }
+    let tenant = match linked {
+        Some(tenant) => {
+            refresh(act.db(), &caller.product, caller.environment, tenant, &body, &owner).await?;
+            tenant
+        }
+        None => {
+            let tenant = create(act.db(), &caller.product, caller.environment, &body, &owner).await?;
+            act.audit("tenant.linked", &tenant.to_string(), json!({})).await?;
+            tenant
+        }
+    };
+    Reply::ok(&TenantLinked { engine_tenant_id: tenant, already_linked: linked.is_some() })
+}
+
+/// The tenant a link leads to. Two first links at once take turns, so that only one makes a tenant.
+async fn linked(
+    db: &mut PgConnection,
+    product: &str,
+    environment: Environment,
+    product_tenant_id: &str,
+) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query!(
+        "select pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'tenant_link', $1::text, $2::text, $3::text), 0))",
+        product,
+        environment.as_str(),
+        product_tenant_id,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    sqlx::query_scalar!(
+        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        product,
+        environment.as_str(),
+        product_tenant_id,
+    )
+    .fetch_optional(db)
+    .await
+}
+
+async fn create(
+    db: &mut PgConnection,
+    product: &str,
+    environment: Environment,
+    body: &LinkTenant,
+    owner: &str,
+) -> sqlx::Result<Uuid> {
+    let tenant = new_id();
+    sqlx::query!(
+        "insert into tenants (id, environment, org_name, owner_email) values ($1, $2, $3, $4)",
+        tenant,
+        environment.as_str(),
+        body.org_name,
+        owner,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email, org_name, producer_name)
+         values ($1, $2, $3, $4, $5, $6, $7)",
+        product,
+        environment.as_str(),
+        body.product_tenant_id,
+        tenant,
+        owner,
+        body.org_name,
+        body.producer_name,
+    )
+    .execute(db)
+    .await?;
+    Ok(tenant)
+}
+
+/// A repeated link brings names and owner up to date; the tenant's own only while no other product shares it.
+async fn refresh(
+    db: &mut PgConnection,
+    product: &str,
+    environment: Environment,
+    tenant: Uuid,
+    body: &LinkTenant,
+    owner: &str,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update tenant_links
+         set owner_email = $4, org_name = coalesce($5, org_name), producer_name = coalesce($6, producer_name), updated_at = now()
+         where product = $1 and environment = $2 and product_tenant_id = $3",
+        product,
+        environment.as_str(),
+        body.product_tenant_id,
+        owner,
+        body.org_name,
+        body.producer_name,
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "update tenants set owner_email = $2, org_name = coalesce($3, org_name), updated_at = now()
+         where id = $1 and (select count(*) from tenant_links where tenant_id = $1) = 1",
+        tenant,
+        owner,
+        body.org_name,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,150 @@
+//! The keys of single items: each act happens once, whichever array names it, and whether it came alone before.
+
+use std::collections::{HashMap, HashSet};
+
+use http::StatusCode;
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{
+    super::{ACCEPTED, accepted},
+    Items, Standing,
+};
+use crate::pipeline::error::ApiError;
+
+/// What stands under a key that was taken before.
+struct Found {
+    fingerprint: Vec<u8>,
+    status: Option<i16>,
+    body: Option<Vec<u8>>,
+}
+
+/// Takes the keys of all items that have one, and settles those whose key was taken before.
+///
+/// # Errors
+/// 409 when one of them is being carried out, for the whole array: it comes again in a moment.
+pub(super) async fn claim(db: &mut PgConnection, key_id: Uuid, items: &mut Items) -> Result<(), ApiError> {
+    let wanted = distinct(items);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let (keys, fingerprints): (Vec<String>, Vec<Vec<u8>>) = wanted.into_iter().unzip();
+    // In order, so that two arrays with the same keys do not wait for each other in a circle.
+    let claimed = sqlx::query_scalar!(
+        "insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
+         select $1, w.idempotency_key, w.fingerprint, now()
+         from unnest($2::text[], $3::bytea[]) as w (idempotency_key, fingerprint)
+         order by w.idempotency_key
+         on conflict (key_id, idempotency_key) do update
+             set fingerprint = excluded.fingerprint, status = null, body = null, waits_for = null, created_at = now()
+             where k.created_at < now() - interval '24 hours'
+         returning k.idempotency_key",
+        key_id,
+        &keys,
+        &fingerprints,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    let claimed: HashSet<String> = claimed.into_iter().collect();
+    let taken: Vec<String> = keys.into_iter().filter(|key| !claimed.contains(key)).collect();
+    let found = if taken.is_empty() { HashMap::new() } else { find(db, key_id, &taken).await? };
+    for item in items.open_mut() {
+        let Some(key) = &item.key else { continue };
+        if claimed.contains(&key.value) {
+            continue;
+        }
+        let Some(found) = found.get(&key.value) else { return Err(in_progress()) };
+        if found.fingerprint != key.fingerprint {
+            item.refuse_key();
+            continue;
+        }
+        item.standing = answered(found)?;
+    }
+    Ok(())
+}
+
+/// Each key once. A second item with a key is the same request, or one that may not have it.
+fn distinct(items: &mut Items) -> HashMap<String, Vec<u8>> {
+    let mut first: HashMap<String, Vec<u8>> = HashMap::new();
+    for item in items.open_mut() {
+        let Some(key) = &item.key else { continue };
+        match first.get(&key.value) {
+            None => {
+                first.insert(key.value.clone(), key.fingerprint.to_vec());
+            }
+            Some(fingerprint) if *fingerprint == key.fingerprint => item.standing = Standing::Repeated,
+            Some(_) => item.refuse_key(),
+        }
+    }
+    first
+}
+
+async fn find(db: &mut PgConnection, key_id: Uuid, keys: &[String]) -> sqlx::Result<HashMap<String, Found>> {
+    let rows = sqlx::query!(
+        "select idempotency_key, fingerprint, status, body from idempotency_keys
+         where key_id = $1 and idempotency_key = any ($2)",
+        key_id,
+        keys,
+    )
+    .fetch_all(db)
+    .await?;
+    let found = rows
+        .into_iter()
+        .map(|row| (row.idempotency_key, Found { fingerprint: row.fingerprint, status: row.status, body: row.body }));
+    Ok(found.collect())
+}
+
+/// The answer that was given before.
+fn answered(found: &Found) -> Result<Standing, ApiError> {
+    let status = found.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
+    let status = status.ok_or_else(in_progress)?;
+    if status.is_success() {
+        return Ok(Standing::Repeated);
+    }
+    let refusal = ApiError::read(status, found.body.as_deref().unwrap_or_default()).refusal();
+    Ok(Standing::Refused { refusal, kept: true })
+}
+
+/// Stores the answer of each item whose key was taken now.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn complete(db: &mut PgConnection, key_id: Uuid, items: &Items) -> Result<(), ApiError> {
+    let (mut keys, mut statuses, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    for item in items.iter() {
+        let Some(key) = &item.key else { continue };
+        let (status, body) = match &item.standing {
+            Standing::Accepted(send) => (ACCEPTED.as_u16(), accepted(*send)?.into_body()),
+            Standing::Refused { refusal, kept: false } => {
+                let body = json!({
+                    "ok": false, "error": refusal.code, "detail": refusal.detail, "fields": refusal.fields,
+                });
+                (refusal.status, body.to_string().into_bytes())
+            }
+            _ => continue,
+        };
+        keys.push(key.value.clone());
+        statuses.push(i16::try_from(status).unwrap_or(i16::MAX));
+        bodies.push(body);
+    }
+    if keys.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "update idempotency_keys k set status = w.status, body = w.body
+         from unnest($2::text[], $3::smallint[], $4::bytea[]) as w (idempotency_key, status, body)
+         where k.key_id = $1 and k.idempotency_key = w.idempotency_key",
+        key_id,
+        &keys,
+        &statuses,
+        &bodies,
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+fn in_progress() -> ApiError {
+    ApiError::conflict("idempotency_in_progress")
+}

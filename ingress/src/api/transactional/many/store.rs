@@ -1,0 +1,130 @@
+//! What many requests look up, and the rows they become: a statement for each, whatever their number.
+
+use std::collections::HashMap;
+
+use runtime::plans;
+use schemas::{DomainStatus, RequestKind, messages::TransactionalPayload};
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use super::Items;
+use crate::{
+    api::senders::store::Readiness,
+    pipeline::{WRITE_STATEMENT_MAX, auth::Caller, check_tenant},
+};
+
+/// Bounds the transaction's statements in time.
+pub(super) async fn bound(db: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query_scalar!("select set_config('statement_timeout', $1, true)", WRITE_STATEMENT_MAX.as_millis().to_string())
+        .fetch_one(db)
+        .await
+        .map(drop)
+}
+
+/// Finds the tenant of each item; refuses those that name none of the caller's.
+pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: &mut Items) -> sqlx::Result<()> {
+    let mut names: Vec<String> =
+        items.iter().filter_map(|item| item.claim.as_ref()).map(|claim| claim.product_tenant_id.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let rows = sqlx::query!(
+        "select product_tenant_id, tenant_id from tenant_links
+         where product = $1 and environment = $2 and product_tenant_id = any ($3)",
+        caller.product,
+        caller.environment.as_str(),
+        &names,
+    )
+    .fetch_all(db)
+    .await?;
+    let found: HashMap<String, Uuid> = rows.into_iter().map(|row| (row.product_tenant_id, row.tenant_id)).collect();
+    for item in items.open_mut() {
+        let Some(claim) = &item.claim else { continue };
+        match check_tenant(found.get(&claim.product_tenant_id).copied(), caller, claim) {
+            Ok(tenant) => item.tenant = Some(tenant),
+            Err(error) => item.refuse(&error),
+        }
+    }
+    Ok(())
+}
+
+/// The content each template has now, of those that there are and that are not archived.
+pub(super) async fn contents(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    templates: &[Uuid],
+) -> sqlx::Result<HashMap<Uuid, Uuid>> {
+    let rows = sqlx::query!(
+        "select id, content_id from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'",
+        tenant,
+        templates,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.content_id)).collect())
+}
+
+/// Senders that requests name, and the default.
+#[derive(Debug, Default)]
+pub(super) struct Senders {
+    named: HashMap<Uuid, Readiness>,
+    default: Option<Readiness>,
+}
+
+impl Senders {
+    /// The sender that is named, or the default.
+    pub(super) fn of(&self, named: Option<Uuid>) -> Option<Readiness> {
+        match named {
+            Some(id) => self.named.get(&id).copied(),
+            None => self.default,
+        }
+    }
+}
+
+/// The senders with these ids, and the tenant's default.
+pub(super) async fn senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<Senders> {
+    let rows = sqlx::query!(
+        r#"select s.id, s.is_default, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"
+           from senders s
+           join domains d on d.tenant_id = s.tenant_id and d.id = s.domain_id
+           where s.tenant_id = $1 and (s.id = any ($2) or s.is_default)"#,
+        tenant,
+        ids,
+    )
+    .fetch_all(db)
+    .await?;
+    let mut senders = Senders::default();
+    for row in rows {
+        let readiness = Readiness { id: row.id, active: row.active, domain_status: row.domain_status };
+        senders.named.insert(row.id, readiness);
+        if row.is_default {
+            senders.default = Some(readiness);
+        }
+    }
+    Ok(senders)
+}
+
+/// Stores requests, each under the id of its send.
+pub(super) async fn insert_requests(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    caller: &Caller,
+    payloads: &[TransactionalPayload],
+) -> sqlx::Result<()> {
+    let ids: Vec<Uuid> = payloads.iter().map(|payload| payload.send_id).collect();
+    let payloads: Vec<Json<&TransactionalPayload>> = payloads.iter().map(Json).collect();
+    plans::checks_keep_their_plans(&mut *db).await?;
+    sqlx::query!(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+         select $1, w.id, $2, $3, $4, w.payload, now() + interval '10 seconds'
+         from unnest($5::uuid[], $6::jsonb[]) as w (id, payload)",
+        tenant,
+        caller.product,
+        caller.environment.as_str(),
+        RequestKind::Transactional.as_str(),
+        &ids,
+        &payloads as &[Json<&TransactionalPayload>],
+    )
+    .execute(&mut *db)
+    .await?;
+    plans::plans_are_made_anew(db).await
+}

@@ -1,0 +1,177 @@
+//! The deliveries of a subscription, and a test event.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::{DeliveryStatus, Event, EventType};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json, value::RawValue};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{find, lock_active};
+use crate::pipeline::{
+    Act, Faults, NoFields, NoParameters, Page, Reply,
+    error::ApiError,
+    page::{PageCursor, PageLimit, as_optional_time, as_time},
+};
+
+/// One event for one subscription.
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookDelivery {
+    /// `X-Service-Delivery`: the same in every attempt and replay.
+    #[serde(rename = "delivery_id")]
+    id: Uuid,
+    subscription_id: Uuid,
+    /// `id` of the body, and `webhook-id`.
+    event_id: Uuid,
+    #[schemars(with = "EventType")]
+    event: String,
+    status: DeliveryStatus,
+    #[schemars(range(min = 0))]
+    attempts: i16,
+    #[serde(serialize_with = "as_optional_time")]
+    next_attempt_at: Option<DateTime<Utc>>,
+    /// The last attempt.
+    #[serde(serialize_with = "as_optional_time")]
+    attempted_at: Option<DateTime<Utc>>,
+    /// The HTTP status that the last attempt was answered with.
+    #[schemars(range(min = 0))]
+    status_code: Option<i16>,
+    /// Why the last attempt failed, as `timed_out` or `dns_failed`.
+    error_code: Option<String>,
+    #[schemars(range(min = 0))]
+    duration_ms: Option<i32>,
+    #[serde(serialize_with = "as_optional_time")]
+    delivered_at: Option<DateTime<Utc>>,
+    /// How often a replay asked for it.
+    #[schemars(range(min = 0))]
+    replayed: i32,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListDeliveries {
+    #[schemars(with = "Option<DeliveryStatus>")]
+    status: Option<String>,
+    #[schemars(with = "Option<EventType>")]
+    event: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeliveryPage {
+    deliveries: Vec<WebhookDelivery>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+pub(super) async fn list(act: &mut Act, query: ListDeliveries) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let mut faults = Faults::default();
+    if let Some(status) = &query.status {
+        let words: Vec<&str> = DeliveryStatus::ALL.iter().map(|status| status.as_str()).collect();
+        faults.one_of("status", status, &words);
+    }
+    if let Some(event) = &query.event {
+        let words: Vec<&str> = EventType::ALL.iter().map(|event| event.as_str()).collect();
+        faults.one_of("event", event, &words);
+    }
+    faults.finish()?;
+    let id = act.id("subscription")?;
+    find(act, id).await?;
+    let tenant = act.tenant;
+    let mut deliveries = page_of(act.db(), tenant, id, &query, &page).await?;
+    let next_cursor = page.cut(&mut deliveries, |row| (row.created_at, row.id));
+    Reply::ok(&DeliveryPage { deliveries, next_cursor })
+}
+
+/// Newest first.
+async fn page_of(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    subscription: Uuid,
+    query: &ListDeliveries,
+    page: &Page,
+) -> sqlx::Result<Vec<WebhookDelivery>> {
+    sqlx::query_file_as!(
+        WebhookDelivery,
+        "queries/deliveries.sql",
+        tenant,
+        subscription,
+        query.status.as_deref(),
+        query.event.as_deref(),
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(db)
+    .await
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeliveryAnswer {
+    delivery: WebhookDelivery,
+    /// Null when the contact it is about was erased.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    body: Option<Box<RawValue>>,
+}
+
+/// One delivery with the bytes that are sent.
+pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (id, tenant, product) = (act.id("delivery")?, act.tenant, act.caller.product.clone());
+    let delivery = sqlx::query_as!(
+        WebhookDelivery,
+        r#"select id, subscription_id, event_id, type as event, status as "status: DeliveryStatus", attempts, next_attempt_at,
+                  attempted_at, status_code, error_code, duration_ms, delivered_at, replayed, created_at
+           from webhook_deliveries where tenant_id = $1 and id = $2 and product = $3"#,
+        tenant,
+        id,
+        product,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("delivery"))?;
+    let body = sqlx::query_scalar!(
+        "select body from webhook_events where tenant_id = $1 and product = $2 and id = $3",
+        tenant,
+        product,
+        delivery.event_id,
+    )
+    .fetch_optional(act.db())
+    .await?;
+    // Kept as it was written, not read and written again.
+    let body = body.and_then(|bytes| RawValue::from_string(String::from_utf8(bytes).ok()?).ok());
+    Reply::ok(&DeliveryAnswer { delivery, body })
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WebhookTested {
+    subscription_id: Uuid,
+    delivery_id: Uuid,
+    event_id: Uuid,
+}
+
+/// Asks for a `webhook.test`: a notice for this subscription alone, delivered as any other event.
+pub(super) async fn test(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    lock_active(act, id).await?;
+    let (tenant, product, event) = (act.tenant, act.caller.product.clone(), Uuid::new_v4());
+    sqlx::query!(
+        "insert into notices (tenant_id, id, type, product, subject_id, data) values ($1, $2, $3, $4, $5, $6)",
+        tenant,
+        event,
+        EventType::WebhookTest.as_str(),
+        product,
+        id,
+        json!({"subscription_id": id}),
+    )
+    .execute(act.db())
+    .await?;
+    let delivery_id = Event::delivery_of(id, event);
+    Reply::accepted(&WebhookTested { subscription_id: id, delivery_id, event_id: event })
+}

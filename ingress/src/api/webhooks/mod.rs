@@ -1,0 +1,280 @@
+//! `/v1/webhooks`: subscriptions to events, and their deliveries (specification, Webhooks and Events; API.md §7). A subscription is
+//! one product's: another product of the same tenant neither sees nor changes it. The webhooks stage delivers; this only writes
+//! the rows that it reads.
+
+mod deliveries;
+mod doc;
+mod replays;
+mod secret;
+mod store;
+mod target;
+
+use runtime::outbound::URL_MAX_BYTES;
+use schemars::JsonSchema;
+use schemas::{EventType, SubscriptionStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::{secret::SigningSecret, store::WebhookSubscription, target::Wanted};
+use crate::pipeline::{
+    Act, Faults, NoFields, NoParameters, Page, Patch, Reply, Routes,
+    error::ApiError,
+    page::{PageCursor, PageLimit},
+    read,
+    types::Line,
+    write,
+};
+
+/// Active subscriptions one product may have for a tenant (specification, Limits).
+const ACTIVE_MAX: i64 = 10;
+/// Active and paused ones together.
+const KEPT_MAX: i64 = 100;
+/// Longest description, in characters.
+const DESCRIPTION_MAX: usize = 500;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/webhooks", read("webhooks:read", list), doc::list)
+        .post("/v1/webhooks", write("webhooks:write", create), doc::create)
+        .get("/v1/webhooks/{id}", read("webhooks:read", show), doc::show)
+        .patch("/v1/webhooks/{id}", write("webhooks:write", change), doc::change)
+        .delete("/v1/webhooks/{id}", write("webhooks:write", remove), doc::remove)
+        .post("/v1/webhooks/{id}/rotate_secret", write("webhooks:write", secret::rotate), doc::rotate_secret)
+        // A secret is only for callers that may set one.
+        .get("/v1/webhooks/call_secret", read("webhooks:write", secret::of_calls), doc::call_secret)
+        .post("/v1/webhooks/call_secret/rotate", write("webhooks:write", secret::rotate_calls), doc::rotate_call_secret)
+        .get("/v1/webhooks/{id}/deliveries", read("webhooks:read", deliveries::list), doc::list_deliveries)
+        .get("/v1/webhooks/deliveries/{id}", read("webhooks:read", deliveries::show), doc::show_delivery)
+        .post("/v1/webhooks/{id}/test", write("webhooks:write", deliveries::test), doc::test)
+        .post("/v1/webhooks/{id}/replay", write("webhooks:write", replays::start), doc::replay)
+        .get("/v1/webhooks/{id}/replays", read("webhooks:read", replays::list), doc::list_replays)
+        .get("/v1/webhooks/replays/{id}", read("webhooks:read", replays::show), doc::show_replay)
+}
+
+/// The words of the events that may be subscribed to.
+fn supported_events() -> Vec<&'static str> {
+    EventType::ALL.iter().filter(|event| event.is_subscribable()).map(|event| event.as_str()).collect()
+}
+
+/// An event that may be subscribed to.
+#[derive(JsonSchema)]
+#[schemars(extend("enum" = supported_events()))]
+#[expect(dead_code, reason = "described, not built")]
+struct SubscribableEvent(String);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListWebhooks {
+    #[schemars(with = "Option<SubscriptionStatus>")]
+    status: Option<String>,
+    #[schemars(with = "Option<PageLimit>")]
+    limit: Option<i64>,
+    #[schemars(with = "Option<PageCursor>")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookPage {
+    subscriptions: Vec<WebhookSubscription>,
+    #[schemars(with = "Vec<SubscribableEvent>")]
+    supported_events: Vec<&'static str>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+async fn list(act: &mut Act, query: ListWebhooks) -> Result<Reply, ApiError> {
+    let page = Page::new(query.limit, query.cursor.as_deref())?;
+    let status = query.status.as_deref().map(status_of).transpose()?;
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    let mut subscriptions = store::list(act.db(), tenant, &product, status, &page).await?;
+    let next_cursor = page.cut(&mut subscriptions, |row| (row.created_at, row.id));
+    Reply::ok(&WebhookPage { subscriptions, supported_events: supported_events(), next_cursor })
+}
+
+fn status_of(text: &str) -> Result<SubscriptionStatus, ApiError> {
+    let mut faults = Faults::default();
+    let words: Vec<&str> = SubscriptionStatus::ALL.iter().map(|status| status.as_str()).collect();
+    faults.one_of("status", text, &words);
+    faults.finish()?;
+    SubscriptionStatus::parse(text).ok_or_else(ApiError::internal)
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateWebhook {
+    /// https, on the public internet, port 443 or one from 1024 on, without user name and fragment.
+    #[schemars(with = "String", length(max = URL_MAX_BYTES))]
+    url: Option<String>,
+    #[schemars(with = "Vec<SubscribableEvent>", length(min = 1))]
+    events: Option<Vec<String>>,
+    #[schemars(with = "Option<Line<DESCRIPTION_MAX>>")]
+    description: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct WebhookCreated {
+    subscription_id: Uuid,
+    subscription: WebhookSubscription,
+    signing_secret: SigningSecret,
+}
+
+/// The answer is the only one that shows the secret.
+async fn create(act: &mut Act, body: CreateWebhook) -> Result<Reply, ApiError> {
+    let rules = act.ingress.settings.outbound.rules();
+    let mut faults = Faults::default();
+    let url = faults.required("url", body.url).and_then(|text| faults.target("url", &text, &rules));
+    let events = faults.required("events", body.events).map(|events| faults.events("events", events));
+    let description = body.description.filter(|text| !text.trim().is_empty());
+    faults.one_line("description", description.as_deref().unwrap_or_default(), DESCRIPTION_MAX);
+    faults.finish()?;
+    let (Some(url), Some(events)) = (url, events) else { return Err(ApiError::internal()) };
+
+    check_limits(act).await?;
+    let id = schemas::new_id();
+    let (fresh, sealed) = secret::fresh(act)?;
+    let wanted = Wanted { url: &url, events: &events, description: description.as_deref() };
+    let (tenant, caller) = (act.tenant, std::sync::Arc::clone(&act.caller));
+    store::insert(act.db(), tenant, id, &caller, &wanted, &sealed).await?;
+    act.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
+    let subscription = find(act, id).await?;
+    let signing_secret = SigningSecret::from(&fresh);
+    Ok(Reply::created(&WebhookCreated { subscription_id: id, subscription, signing_secret })?.with_secret())
+}
+
+/// Refuses one more active subscription over the limits. The count is exact: the tenant's row is locked, so that subscriptions are
+/// made one after the other, and a statement of its own counts, which sees what was committed while this waited.
+async fn check_limits(act: &mut Act) -> Result<(), ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    store::lock_tenant(act.db(), tenant).await?;
+    let count = store::count(act.db(), tenant, &product).await?;
+    if count.active >= ACTIVE_MAX || count.kept >= KEPT_MAX {
+        return Err(ApiError::conflict("subscription_limit_reached")
+            .detail(format!("at most {ACTIVE_MAX} subscriptions may be active, and {KEPT_MAX} active or paused")));
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookAnswer {
+    subscription: WebhookSubscription,
+}
+
+async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    let subscription = find(act, id).await?;
+    Reply::ok(&WebhookAnswer { subscription })
+}
+
+async fn find(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    store::find(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+}
+
+/// A subscription, locked until this transaction ends.
+async fn lock(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    store::lock(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+}
+
+/// A locked subscription that is active.
+async fn lock_active(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let row = lock(act, id).await?;
+    match row.status {
+        SubscriptionStatus::Active => Ok(row),
+        SubscriptionStatus::Paused | SubscriptionStatus::Disabled => Err(ApiError::conflict("subscription_not_active")
+            .detail(format!("the subscription is {}", row.status.as_str()))),
+    }
+}
+
+/// The states a caller can choose.
+const CHOSEN_STATUSES: [&str; 2] = ["active", "paused"];
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeWebhook {
+    /// https, on the public internet, port 443 or one from 1024 on, without user name and fragment.
+    #[schemars(length(max = URL_MAX_BYTES))]
+    url: Option<String>,
+    #[schemars(with = "Option<Vec<SubscribableEvent>>", length(min = 1))]
+    events: Option<Vec<String>>,
+    #[schemars(extend("enum" = CHOSEN_STATUSES))]
+    status: Option<String>,
+    #[serde(default)]
+    #[schemars(with = "Option<Line<DESCRIPTION_MAX>>")]
+    description: Patch<String>,
+}
+
+async fn change(act: &mut Act, body: ChangeWebhook) -> Result<Reply, ApiError> {
+    let rules = act.ingress.settings.outbound.rules();
+    let mut faults = Faults::default();
+    let url = body.url.and_then(|text| faults.target("url", &text, &rules));
+    let events = body.events.map(|events| faults.events("events", events));
+    if let Some(status) = &body.status {
+        faults.one_of("status", status, &CHOSEN_STATUSES);
+    }
+    let description = body.description.value().map(String::as_str).unwrap_or_default();
+    faults.one_line("description", description, DESCRIPTION_MAX);
+    faults.finish()?;
+
+    let id = act.id("subscription")?;
+    let wished = body.status.as_deref().and_then(SubscriptionStatus::parse);
+    // The tenant's row before the subscription's, as when one is made. Whether this resumes is only known under the lock.
+    if wished == Some(SubscriptionStatus::Active) {
+        let tenant = act.tenant;
+        store::lock_tenant(act.db(), tenant).await?;
+    }
+    let row = lock(act, id).await?;
+    if row.status == SubscriptionStatus::Disabled {
+        return Err(ApiError::conflict("invalid_status_transition")
+            .detail("the subscription is disabled for good: make a new one and replay what it missed"));
+    }
+    if row.status == SubscriptionStatus::Paused && wished == Some(SubscriptionStatus::Active) {
+        check_active_limit(act).await?;
+    }
+    let change = store::Change {
+        url: url.as_deref(),
+        events: events.as_deref(),
+        status: wished,
+        description: body.description.is_given().then(|| Some(description).filter(|text| !text.trim().is_empty())),
+    };
+    let tenant = act.tenant;
+    store::update(act.db(), tenant, id, &change).await?;
+    // Where a product's events go is what an intruder would change. The address itself may hold a secret.
+    let given = [("url", url.is_some()), ("events", events.is_some()), ("status", wished.is_some())];
+    let changed: Vec<&str> = given.into_iter().filter_map(|(field, given)| given.then_some(field)).collect();
+    if !changed.is_empty() {
+        act.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
+    }
+    let subscription = find(act, id).await?;
+    Reply::ok(&WebhookAnswer { subscription })
+}
+
+async fn check_active_limit(act: &mut Act) -> Result<(), ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    if store::count(act.db(), tenant, &product).await?.active < ACTIVE_MAX {
+        return Ok(());
+    }
+    Err(ApiError::conflict("subscription_limit_reached")
+        .detail(format!("at most {ACTIVE_MAX} subscriptions may be active")))
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookDisabled {
+    subscription_id: Uuid,
+    #[schemars(extend("const" = SubscriptionStatus::Disabled.as_str()))]
+    status: &'static str,
+}
+
+/// Disables it; a repeat changes nothing.
+async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    let row = lock(act, id).await?;
+    if row.status != SubscriptionStatus::Disabled {
+        let tenant = act.tenant;
+        store::disable(act.db(), tenant, id).await?;
+        act.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
+    }
+    Reply::ok(&WebhookDisabled { subscription_id: id, status: SubscriptionStatus::Disabled.as_str() })
+}

@@ -1,0 +1,188 @@
+//! Replays: events of a time are delivered again, also to a subscription that was not there yet.
+
+use chrono::{DateTime, TimeZone, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{find, lock_active};
+use crate::pipeline::{
+    Act, Faults, NoParameters, Reply,
+    error::ApiError,
+    page::{PageQuery, as_optional_time, as_time},
+};
+
+/// A time whose events are delivered again.
+#[derive(Debug, Serialize, JsonSchema)]
+struct WebhookReplay {
+    #[serde(rename = "replay_id")]
+    id: Uuid,
+    subscription_id: Uuid,
+    #[serde(serialize_with = "as_time")]
+    since: DateTime<Utc>,
+    #[serde(serialize_with = "as_time")]
+    until: DateTime<Utc>,
+    #[schemars(extend("enum" = ["running", "completed", "cancelled"]))]
+    status: String,
+    /// How many it has asked for so far.
+    #[schemars(range(min = 0))]
+    deliveries: i64,
+    #[serde(serialize_with = "as_time")]
+    created_at: DateTime<Utc>,
+    #[serde(serialize_with = "as_optional_time")]
+    finished_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayWebhook {
+    #[schemars(with = "DateTime<Utc>")]
+    since: Option<DateTime<Utc>>,
+    /// Left out: now.
+    until: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReplayStarted {
+    replay_id: Uuid,
+    replay: WebhookReplay,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReplayAnswer {
+    replay: WebhookReplay,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReplayPage {
+    replays: Vec<WebhookReplay>,
+    /// Give it as `cursor` for the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// A time that has begun; up to now when no end is given.
+fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+    let earliest = Utc.with_ymd_and_hms(2000, 1, 1, 0, 0, 0).single().unwrap_or_default();
+    let mut faults = Faults::default();
+    let since = faults.required("since", body.since).unwrap_or(now);
+    let until = body.until.unwrap_or(now);
+    if body.since.is_some() {
+        faults.require(since >= earliest, "since", "out_of_range", "must not be before 2000");
+        faults.require(since < now, "since", "out_of_range", "must be in the past");
+    }
+    if body.until.is_some() {
+        faults.require(until <= now, "until", "out_of_range", "must not be in the future");
+        faults.require(since < until, "until", "out_of_range", "must be after since");
+    }
+    faults.finish().map(|()| (since, until))
+}
+
+/// The webhooks stage works it off in slices.
+pub(super) async fn start(act: &mut Act, body: ReplayWebhook) -> Result<Reply, ApiError> {
+    let (since, until) = validate(&body, Utc::now())?;
+    let subscription = act.id("subscription")?;
+    lock_active(act, subscription).await?;
+    let (tenant, id) = (act.tenant, schemas::new_id());
+    // One at a time, so that what is asked for is bounded. Asked in a statement after the lock.
+    let running = sqlx::query_scalar!(
+        r#"select exists (select from webhook_replays
+                          where tenant_id = $1 and subscription_id = $2 and status = 'running') as "running!""#,
+        tenant,
+        subscription,
+    )
+    .fetch_one(act.db())
+    .await?;
+    if running {
+        return Err(ApiError::conflict("replay_in_progress").detail("one replay at a time: wait until it is completed"));
+    }
+    sqlx::query!(
+        "insert into webhook_replays (tenant_id, id, subscription_id, since, until, cursor_at) values ($1, $2, $3, $4, $5, $4)",
+        tenant,
+        id,
+        subscription,
+        since,
+        until,
+    )
+    .execute(act.db())
+    .await?;
+    act.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
+    let replay = find_replay(act, id).await?;
+    Reply::accepted(&ReplayStarted { replay_id: id, replay })
+}
+
+async fn find_replay(act: &mut Act, id: Uuid) -> Result<WebhookReplay, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    sqlx::query_as!(
+        WebhookReplay,
+        "select r.id, r.subscription_id, r.since, r.until, r.status, r.deliveries, r.created_at, r.finished_at
+         from webhook_replays r
+         join webhook_subscriptions s on s.tenant_id = r.tenant_id and s.id = r.subscription_id and s.product = $3
+         where r.tenant_id = $1 and r.id = $2",
+        tenant,
+        id,
+        product,
+    )
+    .fetch_optional(act.db())
+    .await?
+    .ok_or_else(|| ApiError::not_found("replay"))
+}
+
+pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = act.id("replay")?;
+    let replay = find_replay(act, id).await?;
+    Reply::ok(&ReplayAnswer { replay })
+}
+
+/// Newest first. Served by `webhook_replays_newest`.
+pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+    let page = query.page()?;
+    let subscription = act.id("subscription")?;
+    find(act, subscription).await?;
+    let tenant = act.tenant;
+    let mut replays = sqlx::query_as!(
+        WebhookReplay,
+        "select id, subscription_id, since, until, status, deliveries, created_at, finished_at
+         from webhook_replays
+         where tenant_id = $1 and subscription_id = $2 and ($3::timestamptz is null or (created_at, id) < ($3, $4::uuid))
+         order by created_at desc, id desc
+         limit $5",
+        tenant,
+        subscription,
+        page.before,
+        page.before_id,
+        page.fetch(),
+    )
+    .fetch_all(act.db())
+    .await?;
+    let next_cursor = page.cut(&mut replays, |row| (row.created_at, row.id));
+    Reply::ok(&ReplayPage { replays, next_cursor })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(Some(-60), None, None)]
+    #[case(Some(-60), Some(-30), None)]
+    #[case(None, None, Some(("since", "required")))]
+    #[case(Some(0), None, Some(("since", "out_of_range")))]
+    #[case(Some(-60), Some(60), Some(("until", "out_of_range")))]
+    #[case(Some(-60), Some(-60), Some(("until", "out_of_range")))]
+    #[case(Some(-60 * 60 * 24 * 365 * 100), None, Some(("since", "out_of_range")))]
+    fn a_replay_is_of_a_time_that_was(
+        #[case] since: Option<i64>,
+        #[case] until: Option<i64>,
+        #[case] fault: Option<(&str, &str)>,
+    ) {
+        let now = Utc::now();
+        let at = |seconds: i64| now + TimeDelta::seconds(seconds);
+        let found = validate(&ReplayWebhook { since: since.map(at), until: until.map(at) }, now);
+        let found = found.err().map(|error| (error.fields[0].path.clone(), error.fields[0].code.to_string()));
+        assert_eq!(found, fault.map(|(path, code)| (path.to_owned(), code.to_owned())));
+    }
+}

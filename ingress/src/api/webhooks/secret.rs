@@ -1,0 +1,96 @@
+//! Secrets: shown once, stored encrypted, replaced with a day in which both sign.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use schemas::webhook::{CallSigner, ROTATION_OVERLAP, SECRET_PURPOSE, WebhookSecret};
+use serde::Serialize;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{SubscriptionStatus, lock, store};
+use crate::pipeline::{Act, NoFields, NoParameters, Reply, error::ApiError, page::as_time};
+
+/// Verify with it: `X-Service-Signature` is keyed by this text as it stands, the Standard Webhooks headers by the bytes it
+/// encodes, as their libraries do.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SigningSecret(#[schemars(regex(pattern = "^whsec_[A-Za-z0-9+/]{43}=$"))] String);
+
+impl From<&WebhookSecret> for SigningSecret {
+    fn from(secret: &WebhookSecret) -> Self {
+        Self(secret.expose())
+    }
+}
+
+/// A new secret, and how it is stored.
+pub(super) fn fresh(act: &Act) -> Result<(WebhookSecret, Vec<u8>), ApiError> {
+    let secret = WebhookSecret::generate();
+    let sealed = act
+        .ingress
+        .vault
+        .seal(act.tenant, SECRET_PURPOSE, secret.expose().as_bytes())
+        .map_err(|error| ApiError::unexpected(&error))?;
+    Ok((secret, sealed))
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SecretReplaced {
+    subscription_id: Uuid,
+    signing_secret: SigningSecret,
+    #[serde(serialize_with = "as_time")]
+    previous_secret_until: DateTime<Utc>,
+}
+
+/// The replaced secret signs, too, for a day; the one before that ends at once. So a leaked secret is out of use after two calls.
+pub(super) async fn rotate(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let id = act.id("subscription")?;
+    let row = lock(act, id).await?;
+    if row.status == SubscriptionStatus::Disabled {
+        return Err(ApiError::conflict("subscription_not_active").detail("the subscription is disabled"));
+    }
+    let (fresh, sealed) = fresh(act)?;
+    let tenant = act.tenant;
+    let until = store::replace_secret(act.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
+    act.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
+    let signing_secret = SigningSecret::from(&fresh);
+    Ok(Reply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until })?.with_secret())
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CallSecret {
+    signing_secret: SigningSecret,
+}
+
+/// Signs the calls of `call_product_webhook` steps of this product's sequences: see [`schemas::webhook`]. Derived, so it can be
+/// shown again.
+pub(super) async fn of_calls(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    let generation = store::call_generation(act.db(), tenant, &product).await?;
+    Reply::ok(&CallSecret { signing_secret: call_secret(act, generation)? })
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CallSecretReplaced {
+    signing_secret: SigningSecret,
+    #[serde(serialize_with = "as_time")]
+    previous_secret_until: DateTime<Utc>,
+}
+
+/// The replaced secret signs, too, for a day; the one before that ends at once, as with subscriptions.
+pub(super) async fn rotate_calls(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, product) = (act.tenant, act.caller.product.clone());
+    let (generation, until) = store::rotate_calls(act.db(), tenant, &product, ROTATION_OVERLAP).await?;
+    act.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
+    let signing_secret = call_secret(act, generation)?;
+    Ok(Reply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until })?.with_secret())
+}
+
+fn call_secret(act: &Act, generation: i32) -> Result<SigningSecret, ApiError> {
+    let signer = CallSigner {
+        tenant: act.tenant,
+        product: &act.caller.product,
+        generation: u32::try_from(generation).unwrap_or(0),
+        is_rotating: false,
+    };
+    let secrets = act.ingress.vault.call_secrets(signer);
+    secrets.first().map(SigningSecret::from).ok_or_else(ApiError::internal)
+}

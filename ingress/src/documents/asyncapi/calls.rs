@@ -1,0 +1,354 @@
+//! Calls by request and reply: the operations of the HTTP API, with what the path names and the query asks put into the body.
+
+use schemars::JsonSchema;
+use schemas::{
+    catalog::{Described, Header, Side},
+    subjects::stream,
+};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::standalone::standing_alone;
+use crate::{
+    bus::{
+        self, TenantResolved,
+        feed::{ConsumerFound, FindConsumer},
+    },
+    documents::openapi,
+    pipeline::{
+        Operation, WouldAnswer,
+        doc::{AT, ID},
+        schema::Schema,
+        types,
+    },
+};
+
+/// A call: its request and its answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// The operation, as the OpenAPI document names it; also the last part of the subject.
+    pub operation: &'static str,
+    /// Shorter names that call the same.
+    pub aliases: Vec<&'static str>,
+    /// What it does, in a line.
+    pub summary: String,
+    /// What is sent.
+    pub request: Described,
+    /// What comes back when it is done.
+    pub answer: Described,
+}
+
+const REQUEST_HEADERS: &[Header] = &[
+    Header {
+        name: "Idempotency-Key",
+        about: "What the call is done once by, as in HTTP: the first answer is kept for 24 hours and given again. 1 to 255 visible \
+                ASCII characters.",
+        required: false,
+    },
+    Header { name: "Nats-Msg-Id", about: "Taken for the `Idempotency-Key` where there is none.", required: false },
+    Header { name: "traceparent", about: "The trace it belongs to (W3C Trace Context).", required: false },
+];
+const ANSWER_HEADERS: &[Header] =
+    &[Header { name: "Mail-Status", about: "The status HTTP would answer with.", required: true }];
+const REFUSAL_HEADERS: &[Header] = &[
+    Header { name: "Mail-Status", about: "The status HTTP would answer with.", required: true },
+    Header {
+        name: "Nats-Service-Error-Code",
+        about: "The same, where tools for NATS services look for it.",
+        required: true,
+    },
+    Header { name: "Nats-Service-Error", about: "The code of the refusal: `error` of the body.", required: true },
+];
+
+/// The schema's name of an operation's request.
+fn request_name(operation: &str) -> String {
+    format!("mail.v1.api.{operation}")
+}
+
+/// The schema's name of an operation's answer.
+fn answer_name(operation: &str) -> String {
+    format!("mail.v1.api.{operation}.answer")
+}
+
+/// Every call.
+pub(super) fn all(http: &Value) -> Vec<Call> {
+    let named = &http["components"]["schemas"];
+    let operations = openapi::operations();
+    let mut calls: Vec<Call> = operations
+        .iter()
+        .filter(|operation| bus::is_offered(operation))
+        .map(|operation| {
+            let (schema, example) = request_of(http, operation);
+            let written = written(http, operation);
+            let summary = written["summary"].as_str().unwrap_or_default();
+            let (answer, answers) = answer_of(written);
+            call(
+                (operation.doc)().id(),
+                summary,
+                (standing_alone(schema, named), vec![("request".to_owned(), example)]),
+                (standing_alone(answer, named), answers),
+            )
+        })
+        .collect();
+    calls.extend([validate(), resolve_tenant(), find_consumer(), contract()]);
+    calls
+}
+
+/// What a call is answered with that is not done.
+pub(super) fn refusal(http: &Value) -> Described {
+    let schema = json!({"$ref": "#/components/schemas/Error"});
+    Described {
+        headers: REFUSAL_HEADERS,
+        ..described(
+            "mail.v1.api.refusal".to_owned(),
+            "Refusal",
+            "Every answer that is not a success.",
+            Side::Outgoing,
+            standing_alone(schema, &http["components"]["schemas"]),
+            vec![(
+                "refusal".to_owned(),
+                json!({
+                    "ok": false, "error": "validation_failed", "detail": "email: is required",
+                    "fields": [{"path": "email", "code": "required", "detail": "is required"}],
+                }),
+            )],
+        )
+    }
+}
+
+/// The operations that `validate` takes.
+fn writes() -> Vec<&'static str> {
+    let operations = openapi::operations();
+    let offered = operations.iter().filter(|operation| bus::is_offered(operation) && operation.verb.is_write());
+    offered.map(|operation| (operation.doc)().id()).collect()
+}
+
+/// The body of `validate`.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only described")]
+struct ValidateWrite {
+    #[schemars(extend("enum" = writes()))]
+    operation: String,
+    /// What would be sent to it.
+    #[schemars(default)]
+    request: Map<String, Value>,
+}
+
+fn validate() -> Call {
+    let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
+    call(
+        "validate",
+        "Check whether a write would succeed; nothing is kept",
+        body::<ValidateWrite>(json!({"operation": "createContact", "request": request})),
+        answer::<WouldAnswer>(json!({"would_answer": 201})),
+    )
+}
+
+/// The body of `tenant.resolve`.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only described")]
+struct ResolveTenant {
+    /// The caller's own id for the tenant.
+    #[schemars(length(max = 255))]
+    product_tenant_id: String,
+    /// The engine's id for it: only a check.
+    engine_tenant_id: Option<Uuid>,
+}
+
+fn resolve_tenant() -> Call {
+    call(
+        "tenant.resolve",
+        "Find the engine's id of a tenant",
+        body::<ResolveTenant>(json!({"product_tenant_id": "tenant-1"})),
+        answer::<TenantResolved>(json!({"engine_tenant_id": ID})),
+    )
+}
+
+fn find_consumer() -> Call {
+    call(
+        "events.consumer",
+        "Find or create a durable consumer of the product's events, to pull from",
+        body::<FindConsumer>(json!({"consumer": "events", "since": null})),
+        answer::<ConsumerFound>(json!({
+            "stream": stream::EVENTS, "consumer": "acme_production_events", "subject": "mail.v1.event.acme.production.>",
+            "pending": 42, "ack_wait_seconds": 30, "in_hand_max": 1_000,
+        })),
+    )
+}
+
+fn contract() -> Call {
+    let (schema, example) = no_fields();
+    call(
+        "asyncapi",
+        "This document",
+        (schema, vec![("request".to_owned(), example)]),
+        (standalone(types::part::<Map<String, Value>>()), vec![("answer".to_owned(), json!({"asyncapi": "3.0.0"}))]),
+    )
+}
+
+/// A body without fields, and the example of it.
+fn no_fields() -> (Value, Value) {
+    (json!({"type": "object", "additionalProperties": false, "properties": {}}), json!({}))
+}
+
+/// The body of a call that HTTP does not have.
+fn body<T: JsonSchema>(example: Value) -> Shown {
+    (standalone(types::body::<T>()), vec![("request".to_owned(), example)])
+}
+
+/// The answer to such a call. The example comes without `ok`.
+fn answer<T: JsonSchema>(mut example: Value) -> Shown {
+    example["ok"] = true.into();
+    (standalone(types::answer::<T>()), vec![("answer".to_owned(), example)])
+}
+
+fn standalone(schema: Schema) -> Value {
+    let (value, named) = schema.into_parts();
+    standing_alone(value, &json!(named))
+}
+
+type Shown = (Value, Vec<(String, Value)>);
+
+fn call(operation: &'static str, summary: &str, request: Shown, answer: Shown) -> Call {
+    let aliases = bus::ALIASES.iter().filter(|(alias, id)| *id == operation && alias != id).map(|(alias, _)| *alias);
+    let address = format!("mail.v1.api.{{product}}.{{environment}}.{operation}");
+    Call {
+        operation,
+        aliases: aliases.collect(),
+        summary: summary.to_owned(),
+        request: Described {
+            headers: REQUEST_HEADERS,
+            address,
+            ..described(request_name(operation), summary, summary, Side::Incoming, request.0, request.1)
+        },
+        answer: Described {
+            headers: ANSWER_HEADERS,
+            ..described(
+                answer_name(operation),
+                &format!("Answer: {summary}"),
+                summary,
+                Side::Outgoing,
+                answer.0,
+                answer.1,
+            )
+        },
+    }
+}
+
+fn described(
+    name: String,
+    title: &str,
+    summary: &str,
+    side: Side,
+    schema: Value,
+    examples: Vec<(String, Value)>,
+) -> Described {
+    Described {
+        name,
+        title: title.to_owned(),
+        summary: summary.to_owned(),
+        side,
+        address: String::new(),
+        stream: None,
+        headers: &[],
+        schema,
+        examples,
+        read: |bytes| serde_json::from_slice::<Value>(bytes).map(drop),
+    }
+}
+
+fn written<'a>(http: &'a Value, operation: &Operation) -> &'a Value {
+    &http["paths"][operation.path][operation.verb.as_str().to_lowercase()]
+}
+
+/// The body of a call, referring to the named schemas of the OpenAPI document, and an example.
+pub(super) fn request_of(http: &Value, operation: &Operation) -> (Value, Value) {
+    let written = written(http, operation);
+    let content = &written["requestBody"]["content"]["application/json"];
+    let (mut schema, mut example) = match content["schema"].is_object() {
+        true => (content["schema"].clone(), content["example"].clone()),
+        false => no_fields(),
+    };
+    let parameters = written["parameters"].as_array().into_iter().flatten();
+    let parameters = parameters.map(|parameter| openapi::resolve(http, parameter));
+    let parameters: Vec<&Value> =
+        parameters.filter(|parameter| parameter["in"] == "path" || parameter["in"] == "query").collect();
+    if !parameters.is_empty() {
+        schema = extensible(http, schema);
+    }
+    for parameter in parameters {
+        let Some(name) = parameter["name"].as_str() else { continue };
+        let mut own = parameter["schema"].clone();
+        if let (Some(description), None) = (parameter.get("description"), own.get("description")) {
+            own["description"] = description.clone();
+        }
+        if parameter["required"] == true {
+            example[name] = sample(name, &own);
+        }
+        add(&mut schema, name, &own, parameter["required"] == true);
+    }
+    (schema, example)
+}
+
+/// An object that fields can be added to, with the fields of a named one: each refers to the field there.
+pub(super) fn extensible(http: &Value, schema: Value) -> Value {
+    let Some(path) = schema["$ref"].as_str() else { return schema };
+    let mut named = openapi::resolve(http, &schema).clone();
+    let fields = named.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, field) in fields.into_iter().flatten() {
+        *field = json!({"$ref": format!("{path}/properties/{name}")});
+    }
+    named
+}
+
+/// Adds a property to an object, or to each of several alternatives.
+pub(super) fn add(schema: &mut Value, name: &str, own: &Value, required: bool) {
+    for choice in ["anyOf", "oneOf"] {
+        if let Some(Value::Array(alternatives)) = schema.get_mut(choice) {
+            alternatives.iter_mut().for_each(|alternative| add(alternative, name, own, required));
+            return;
+        }
+    }
+    schema["properties"][name] = own.clone();
+    if required {
+        match schema.get_mut("required").and_then(Value::as_array_mut) {
+            Some(names) => names.push(json!(name)),
+            None => schema["required"] = json!([name]),
+        }
+    }
+}
+
+/// Something a required parameter may be.
+fn sample(name: &str, schema: &Value) -> Value {
+    let known = schema["enum"].as_array().and_then(|words| words.first()).or_else(|| schema.get("default"));
+    match (known, schema["format"].as_str(), schema["type"].as_str()) {
+        (Some(known), ..) => known.clone(),
+        (_, Some("uuid"), _) => json!(ID),
+        (_, Some("email"), _) => json!("ann@example.com"),
+        (_, Some("date-time"), _) => json!(AT),
+        (_, Some("date"), _) => json!(&AT[..10]),
+        (_, _, Some("integer")) => json!(1),
+        (_, _, Some("boolean")) => json!(true),
+        _ if name == "product_tenant_id" => json!("tenant-1"),
+        _ => json!(name),
+    }
+}
+
+/// What an operation answers when it is done, and examples.
+fn answer_of(written: &Value) -> Shown {
+    let (mut schemas, mut examples) = (Vec::new(), Vec::new());
+    for (status, response) in written["responses"].as_object().into_iter().flatten() {
+        let content = &response["content"]["application/json"];
+        if status.starts_with('2') && content["schema"].is_object() {
+            schemas.push(content["schema"].clone());
+            examples.push((status.clone(), content["example"].clone()));
+        }
+    }
+    let schema = match <[Value; 1]>::try_from(schemas) {
+        Ok([only]) => only,
+        Err(several) => json!({"anyOf": several}),
+    };
+    (schema, examples)
+}

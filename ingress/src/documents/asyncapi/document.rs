@@ -1,0 +1,262 @@
+//! The AsyncAPI 3.0 document: channels, what the engine sends and receives on them, the messages, the servers.
+
+use std::collections::BTreeMap;
+
+use schemas::catalog::{Described, Header, Side, sorted};
+use serde_json::{Map, Value, json};
+
+use super::{calls::Call, standalone::referring};
+use crate::documents::openapi;
+
+const DESCRIPTION: &str = "\
+A multi-tenant email engine, for internal systems that speak NATS. Everything HTTP offers is here, too.
+
+**Requests** are published to `mail.v1.request.<product>.<environment>.<kind>`. JetStream answers that a request is stored (a \
+PubAck); what becomes of it is told by events. Of each kind a product may have 256 requests waiting in an environment, of at most 256 KB \
+each with their headers: more (`err_code` 10077) and longer ones (10054) are refused in the PubAck. A request that breaks a rule is told by `request.rejected`. With a `Nats-Msg-Id` a \
+request has one effect, however often it is published within 24 hours; make it unique over all products.
+
+**Calls** to `mail.v1.api.<product>.<environment>.<operation>` are answered at once, as HTTP would. `Mail-Status` is the status.
+
+**Events** come on `mail.v1.event.<product>.<environment>.<type>`, at least once and in no order, and are kept for seven days. \
+Their attributes are in headers, as CloudEvents has it.
+
+Within `v1` everything is only ever added: readers ignore fields, events and words they do not know. Channels tagged `internal` are \
+between the engine's own stages and may not be used by others.";
+
+/// Makes it.
+pub(super) fn make(messages: &[Described], calls: &[Call]) -> Value {
+    let mut document = Document::default();
+    for message in messages {
+        document.describe(message);
+    }
+    for message in messages {
+        match message.side {
+            Side::Internal => document.inner(message),
+            Side::Outgoing if message.stream.is_some() => document.told(message),
+            Side::Incoming if message.stream.is_some() => document.asked(message),
+            Side::Outgoing | Side::Incoming => {}
+        }
+    }
+    document.calls(calls);
+    document.finish()
+}
+
+#[derive(Default)]
+struct Document {
+    channels: Map<String, Value>,
+    operations: Map<String, Value>,
+    messages: Map<String, Value>,
+    schemas: BTreeMap<String, Value>,
+}
+
+impl Document {
+    /// The message itself, and the schemas it needs.
+    fn describe(&mut self, message: &Described) {
+        let (payload, named) = referring(message.schema.clone());
+        for (name, schema) in named {
+            let known = self.schemas.entry(name.clone()).or_insert_with(|| schema.clone());
+            // Two schemas under one name: the test of the document looks for this mark.
+            if *known != schema {
+                *known = json!({"x-conflict": name});
+            }
+        }
+        self.schemas.insert(message.name.clone(), payload);
+        let example = |(name, payload): &(String, Value)| json!({"name": name, "payload": payload});
+        let mut described = json!({
+            "name": message.name, "title": message.title, "summary": message.summary, "contentType": "application/json",
+            "payload": {"$ref": format!("#/components/schemas/{}", message.name)},
+            "examples": message.examples.iter().filter(|(_, payload)| payload.is_object()).map(example).collect::<Vec<_>>(),
+        });
+        if !message.headers.is_empty() {
+            described["headers"] = self.headers(message.headers);
+        }
+        self.messages.insert(message.name.clone(), described);
+    }
+
+    /// The headers of a message: a reference, for many have the same.
+    fn headers(&mut self, list: &[Header]) -> Value {
+        let names: Vec<&str> = list.iter().map(|header| header.name).collect();
+        let (name, schema) = (format!("headers.{}", names.join(".")), headers(list));
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        let known = self.schemas.entry(name).or_insert_with(|| schema.clone());
+        if *known == schema { reference } else { schema }
+    }
+
+    /// A channel with one message; answers a reference to it.
+    fn channel(&mut self, key: &str, message: &Described, tags: Value) {
+        let mut channel = json!({
+            "address": message.address, "title": message.title, "summary": message.summary,
+            "messages": {"message": {"$ref": format!("#/components/messages/{}", message.name)}},
+            "tags": tags,
+        });
+        let parameters = parameters(&message.address);
+        if !parameters.is_empty() {
+            channel["parameters"] = Value::Object(parameters);
+        }
+        if let Some(stream) = message.stream {
+            channel["x-jetstream"] = json!({"stream": stream});
+        }
+        self.channels.insert(key.to_owned(), channel);
+    }
+
+    fn operation(&mut self, key: String, action: &str, channel: &str, summary: &str, tags: Value) {
+        let operation = json!({
+            "action": action, "channel": {"$ref": format!("#/channels/{channel}")}, "summary": summary, "tags": tags,
+            "messages": [{"$ref": format!("#/channels/{channel}/messages/message")}],
+        });
+        self.operations.insert(key, operation);
+    }
+
+    fn told(&mut self, message: &Described) {
+        let key = short(&message.name);
+        self.channel(&key, message, tags("events"));
+        self.operation(format!("tell.{key}"), "send", &key, &message.summary, tags("events"));
+    }
+
+    fn asked(&mut self, message: &Described) {
+        let key = short(&message.name);
+        self.channel(&key, message, tags("requests"));
+        self.operation(format!("take.{key}"), "receive", &key, &message.summary, tags("requests"));
+    }
+
+    fn inner(&mut self, message: &Described) {
+        let key = short(&message.name);
+        self.channel(&key, message, tags("internal"));
+        self.operation(format!("send.{key}"), "send", &key, &message.summary, tags("internal"));
+        self.operation(format!("receive.{key}"), "receive", &key, &message.summary, tags("internal"));
+    }
+
+    /// Requests that are answered: each on a channel of its own, the answers to where the caller listens.
+    fn calls(&mut self, calls: &[Call]) {
+        let reference = |name: &str| json!({"$ref": format!("#/components/messages/{name}")});
+        let mut answers: Map<String, Value> =
+            calls.iter().map(|call| (call.operation.to_owned(), reference(&call.answer.name))).collect();
+        answers.insert("refusal".to_owned(), reference("mail.v1.api.refusal"));
+        self.channels.insert(
+            "answers".to_owned(),
+            json!({
+                "address": null, "title": "Answers", "summary": "Where the caller said that it listens: its own inbox.",
+                "messages": answers, "tags": tags("calls"),
+            }),
+        );
+        for call in calls {
+            let key = format!("api.{}", call.operation);
+            self.channel(&key, &call.request, tags("calls"));
+            if !call.aliases.is_empty() {
+                self.channels[&key]["x-aliases"] = call
+                    .aliases
+                    .iter()
+                    .map(|alias| json!(format!("mail.v1.api.{{product}}.{{environment}}.{alias}")))
+                    .collect();
+            }
+            self.operation(format!("answer.{key}"), "receive", &key, &call.summary, tags("calls"));
+            self.operations[&format!("answer.{key}")]["reply"] = json!({
+                "address": {"location": "$message.header#/reply", "description": "The reply subject of the request."},
+                "channel": {"$ref": "#/channels/answers"},
+                "messages": [
+                    {"$ref": format!("#/channels/answers/messages/{}", call.operation)},
+                    {"$ref": "#/channels/answers/messages/refusal"},
+                ],
+            });
+        }
+    }
+
+    fn finish(self) -> Value {
+        sorted(json!({
+            "asyncapi": "3.0.0",
+            "info": {
+                "title": "Postrider", "version": openapi::VERSION, "description": DESCRIPTION,
+                "license": {"name": "Apache-2.0"},
+                "tags": [
+                    {"name": "requests", "description": "Published by internal systems, stored by JetStream."},
+                    {"name": "calls", "description": "Requests that are answered at once."},
+                    {"name": "events", "description": "What happened."},
+                    {"name": "internal", "description": "Between the engine's stages. Not for others."},
+                ],
+            },
+            "id": "urn:postrider",
+            "defaultContentType": "application/json",
+            "servers": servers(),
+            "channels": self.channels,
+            "operations": self.operations,
+            "components": {
+                "messages": self.messages,
+                "schemas": self.schemas,
+                "securitySchemes": {
+                    "nkey": {
+                        "type": "asymmetricEncryption",
+                        "description": "An Ed25519 key: the server knows the public half (`postrider nats-user`), the client signs a \
+                                        challenge with its seed.",
+                    },
+                },
+            },
+        }))
+    }
+}
+
+fn servers() -> Value {
+    json!({
+        "production": {
+            "host": "{host}", "protocol": "nats", "title": "NATS with JetStream",
+            "description": "Three servers, TLS (`tls://`), users by nkey. A user may publish under its product and environment, hear \
+                            its own events, and listen to the inbox prefix `_INBOX_<product>_<environment>`, which the client sets.",
+            "variables": {"host": {"description": "Host and port of one server or several.", "default": "nats-0.nats:4222"}},
+            "security": [{"$ref": "#/components/securitySchemes/nkey"}],
+        },
+        "development": {
+            "host": "localhost:4222", "protocol": "nats", "title": "What `ops/dev` starts",
+            "description": "Without users and TLS; `ops/dev` prints the port.",
+        },
+    })
+}
+
+fn tags(name: &str) -> Value {
+    json!([{"name": name}])
+}
+
+/// A message's name without what all have.
+fn short(name: &str) -> String {
+    name.strip_prefix("mail.v1.").unwrap_or(name).to_owned()
+}
+
+fn headers(headers: &[Header]) -> Value {
+    let properties: Map<String, Value> = headers
+        .iter()
+        .map(|header| (header.name.to_owned(), json!({"type": "string", "description": header.about})))
+        .collect();
+    let required: Vec<&str> = headers.iter().filter(|header| header.required).map(|header| header.name).collect();
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// The tokens of a subject that vary.
+fn parameters(address: &str) -> Map<String, Value> {
+    address
+        .split('.')
+        .filter_map(|token| token.strip_prefix('{')?.strip_suffix('}'))
+        .map(|name| (name.to_owned(), parameter(name)))
+        .collect()
+}
+
+fn parameter(name: &str) -> Value {
+    use schemas::{Environment, Lane};
+    let words = |words: Vec<&str>| json!(words);
+    match name {
+        "product" => {
+            json!({"description": "The product's slug: 2 to 32 of a-z, 0-9 and dashes inside.", "examples": ["acme"]})
+        }
+        "environment" => json!({
+            "description": "Where mail goes out, or is captured.",
+            "enum": words(Environment::ALL.iter().map(|environment| environment.as_str()).collect()),
+        }),
+        "lane" => json!({
+            "description": "One-off and transactional mail, or campaigns.",
+            "enum": words(Lane::ALL.iter().map(|lane| lane.as_str()).collect()),
+        }),
+        "kind" => json!({"description": "The kind of request."}),
+        "stage" => json!({"description": "The stage that says it."}),
+        "source" => json!({"description": "`tracking` or a provider."}),
+        "waiter" => json!({"description": "A process's own random token."}),
+        _ => json!({"description": name}),
+    }
+}

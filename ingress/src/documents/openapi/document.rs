@@ -1,0 +1,533 @@
+//! From routes to the document: what all of them have in common is added here, once.
+
+use std::collections::BTreeMap;
+
+use schemas::catalog::sorted;
+use serde_json::{Map, Value, json};
+
+use super::{VERSION, tags};
+use crate::pipeline::{
+    Access, Operation, Verb,
+    doc::{Answer, Content, Doc},
+    schema::{Field, Schema},
+};
+
+const DESCRIPTION: &str = "\
+A multi-tenant email engine that other products drive over HTTP and JSON.
+
+Every call names the caller's own tenant in `product_tenant_id`: in the body of writes, in the query of reads. A success has \
+`ok: true`; every other answer is `{ok: false, error, detail?, fields?}` with a code to act on. A 2xx means that it is committed. \
+POST, PATCH and DELETE take an `Idempotency-Key`: the first answer is kept for 24 hours and given again. A 429 or 503 carries \
+`Retry-After`. A path that does not exist is answered 404 `not_found`, a method a path does not have 405 `method_not_allowed` with \
+`Allow`. Bodies are JSON in UTF-8; unknown fields, duplicate keys and NUL characters are refused.";
+
+const EXAMPLE_TENANT: &str = "tenant-1";
+
+/// Parameters that many operations have.
+const SHARED_PARAMETERS: [&str; 5] = ["id", "product_tenant_id", "engine_tenant_id", "limit", "cursor"];
+
+/// The refusals of the road that are the same for every keyed operation: status, name of the component, codes.
+const SHARED: [(u16, &str, &[&str]); 6] = [
+    (
+        401,
+        "Unauthorized",
+        &["missing_credentials", "invalid_api_key", "stale_timestamp", "invalid_signature", "replayed_nonce"],
+    ),
+    (408, "RequestTimeout", &["request_timeout"]),
+    (413, "BodyTooLarge", &["body_too_large"]),
+    (415, "UnsupportedMediaType", &["unsupported_media_type"]),
+    (429, "RateLimited", &["rate_limit_exceeded"]),
+    (503, "Unavailable", &["unavailable"]),
+];
+
+/// The OpenAPI document of some operations.
+#[must_use]
+pub fn document(operations: &[Operation]) -> Value {
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    let mut components = Components::default();
+    let docs: Vec<(&Operation, Doc)> = operations.iter().map(|operation| (operation, (operation.doc)())).collect();
+    for (operation, doc) in &docs {
+        let written = Written { operation, doc, all: &docs };
+        let item = paths.entry(operation.path).or_default();
+        item.insert(operation.verb.as_str().to_lowercase(), written.operation(&mut components));
+    }
+    components.schemas.extend([("Error".to_owned(), error()), ("FieldFault".to_owned(), field_fault())]);
+    components.responses.extend(shared_responses());
+    components.parameters.insert("IdempotencyKey".to_owned(), idempotency_key());
+    sorted(json!({
+        "openapi": "3.1.0",
+        "jsonSchemaDialect": "https://spec.openapis.org/oas/3.1/dialect/base",
+        "info": {
+            "title": "Postrider", "version": VERSION, "summary": "Campaigns, transactional and one-off mail over HTTP.",
+            "description": DESCRIPTION,
+        },
+        "servers": [{"url": "/"}],
+        "tags": tags::tags(),
+        "x-tagGroups": tags::groups(),
+        "paths": paths,
+        "components": {
+            "schemas": components.schemas,
+            "responses": components.responses,
+            "headers": headers(),
+            "parameters": components.parameters,
+            "securitySchemes": security_schemes(),
+        },
+    }))
+}
+
+/// What operations share and refer to by name.
+#[derive(Default)]
+struct Components {
+    schemas: BTreeMap<String, Value>,
+    responses: BTreeMap<String, Value>,
+    parameters: BTreeMap<String, Value>,
+}
+
+impl Components {
+    /// Keeps the named schemas of a schema, and answers the schema.
+    fn schema(&mut self, schema: &Schema) -> Value {
+        for (name, value) in schema.components() {
+            let known = self.schemas.entry(name.clone()).or_insert_with(|| value.clone());
+            // Two schemas under one name: the test of the document looks for this mark.
+            if known != value {
+                *known = json!({"x-conflict": name});
+            }
+        }
+        schema.value().clone()
+    }
+
+    /// Keeps a response under a name and answers a reference to it. If the name stands for another response, answers the response.
+    fn response(&mut self, name: String, response: Value) -> Value {
+        share(&mut self.responses, "responses", name, response)
+    }
+
+    /// Keeps a parameter of many operations under its name and answers a reference to it; any other is answered as it is.
+    fn parameter(&mut self, parameter: Value) -> Value {
+        match parameter["name"].as_str() {
+            Some(name) if SHARED_PARAMETERS.contains(&name) => {
+                share(&mut self.parameters, "parameters", name.to_owned(), parameter)
+            }
+            _ => parameter,
+        }
+    }
+}
+
+fn share(kept: &mut BTreeMap<String, Value>, kind: &str, name: String, value: Value) -> Value {
+    let reference = json!({"$ref": format!("#/components/{kind}/{name}")});
+    let known = kept.entry(name).or_insert_with(|| value.clone());
+    if *known == value { reference } else { value }
+}
+
+fn error() -> Value {
+    json!({
+        "type": "object", "additionalProperties": false, "required": ["ok", "error"],
+        "description": "Every answer that is not a success.",
+        "properties": {
+            "ok": {"type": "boolean", "const": false},
+            "error": {"type": "string", "description": "What programs read."},
+            "detail": {"type": "string", "description": "What people read."},
+            "fields": {
+                "type": "array", "items": {"$ref": "#/components/schemas/FieldFault"},
+                "description": "Every fault of a validation.",
+            },
+            "message_id": {"type": "string", "format": "uuid", "description": "The one-off message that it is about."},
+        },
+    })
+}
+
+fn field_fault() -> Value {
+    json!({
+        "type": "object", "additionalProperties": false, "required": ["path", "code", "detail"],
+        "properties": {
+            "path": {"type": "string", "description": "Where, as `steps[3].template_id`."},
+            "code": {"type": "string", "description": "A stable code, such as `required` or `too_long`."},
+            "detail": {"type": "string"},
+        },
+    })
+}
+
+/// An error schema for some codes.
+fn error_with(codes: &[String]) -> Value {
+    json!({"allOf": [
+        {"$ref": "#/components/schemas/Error"},
+        {"type": "object", "required": ["error"], "properties": {"error": {"type": "string", "enum": codes}}},
+    ]})
+}
+
+fn shared_responses() -> BTreeMap<String, Value> {
+    let mut responses = BTreeMap::new();
+    for (status, name, codes) in SHARED {
+        let codes: Vec<String> = codes.iter().map(|code| (*code).to_owned()).collect();
+        responses.insert(name.to_owned(), error_response(status, &codes, headers_of(status, Verb::Get, true)));
+    }
+    let internal = error_response(500, &["internal_error".to_owned()], headers_of(500, Verb::Get, false));
+    responses.insert("InternalError".to_owned(), internal);
+    responses
+}
+
+fn error_response(status: u16, codes: &[String], headers: Value) -> Value {
+    json!({
+        "description": describe(status),
+        "headers": headers,
+        "content": {"application/json": {"schema": error_with(codes), "example": {"ok": false, "error": codes.first()}}},
+    })
+}
+
+fn describe(status: u16) -> &'static str {
+    match status {
+        400 => "The request is malformed or breaks a rule; `fields` lists every fault of a validation.",
+        401 => "The credentials are missing or wrong.",
+        403 => "The caller may not do this.",
+        404 => "What the request names is not there, or is another tenant's.",
+        408 => "The body did not arrive in time.",
+        409 => "The state of things does not allow it.",
+        413 => "It is too large.",
+        415 => "The body is not JSON in UTF-8, or is compressed.",
+        422 => "It is well-formed and cannot be done.",
+        429 => "Too much at a time; `Retry-After` says when again.",
+        500 => "A fault of ours. The log has the rest, under `X-Request-Id`.",
+        502 => "The provider refused.",
+        503 => "Something we need is away; the same request may succeed in a moment.",
+        504 => "No answer yet; the act goes on.",
+        _ => "Refused.",
+    }
+}
+
+fn headers() -> Value {
+    let header = |description: &str, schema: Value| json!({"description": description, "schema": schema});
+    json!({
+        "X-Request-Id": header("The caller's, if it is sane; else ours.", json!({"type": "string"})),
+        "RateLimit-Policy": header("As `\"key\";q=120;w=60`. Left out when there is no limit.", json!({"type": "string"})),
+        "RateLimit": header("As `\"key\";r=119;t=42`: requests left, seconds until the minute is over.", json!({"type": "string"})),
+        "X-RateLimit-Limit": header("Requests a minute.", json!({"type": "integer"})),
+        "X-RateLimit-Remaining": header("Requests left.", json!({"type": "integer"})),
+        "X-RateLimit-Reset": header("When the minute is over, in Unix seconds.", json!({"type": "integer"})),
+        "Retry-After": header("Seconds to wait.", json!({"type": "integer"})),
+        "Idempotency-Replayed": header("`true` when this is the answer to an earlier request.", json!({"type": "string"})),
+    })
+}
+
+fn headers_of(status: u16, verb: Verb, keyed: bool) -> Value {
+    let mut names = vec!["X-Request-Id"];
+    if keyed {
+        names.extend([
+            "RateLimit-Policy",
+            "RateLimit",
+            "X-RateLimit-Limit",
+            "X-RateLimit-Remaining",
+            "X-RateLimit-Reset",
+        ]);
+    }
+    if matches!(status, 409 | 429 | 503 | 504) {
+        names.push("Retry-After");
+    }
+    if keyed && verb.is_write() && status < 500 {
+        names.push("Idempotency-Replayed");
+    }
+    let reference = |name: &str| (name.to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
+    Value::Object(names.into_iter().map(reference).collect())
+}
+
+fn idempotency_key() -> Value {
+    json!({
+        "name": "Idempotency-Key", "in": "header", "required": false,
+        "description": "The same key with the same request answers what was answered first; with another request 422 \
+                        `idempotency_key_reused`. Kept for 24 hours. An answer that named a contact who was erased since \
+                        is answered with 422 `contact_erased`; nothing is done again.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    })
+}
+
+/// The headers of signed mode, in the order they are read.
+const SIGNED: [(&str, &str, &str); 6] = [
+    ("signedProduct", "X-Service-Product", "The caller's product slug."),
+    ("signedEnvironment", "X-Service-Environment", "`production` or `sandbox`."),
+    ("signedKey", "X-Service-Api-Key", "`svc_live_<slug>_…` or `svc_test_<slug>_…`."),
+    ("signedTimestamp", "X-Service-Timestamp", "RFC 3339, within 5 minutes of server time."),
+    ("signedNonce", "X-Service-Nonce", "1 to 128 visible ASCII characters, used once."),
+    (
+        "signedSignature",
+        "X-Service-Signature",
+        "`sha256=<hex>`: HMAC-SHA256, keyed by the API key, over METHOD, PATH, TIMESTAMP, NONCE and the SHA-256 of the body in hex, \
+         joined by line feeds.",
+    ),
+];
+
+fn security_schemes() -> Value {
+    let mut schemes = Map::new();
+    schemes.insert(
+        "bearer".to_owned(),
+        json!({"type": "http", "scheme": "bearer", "description": "The API key; it says product and environment."}),
+    );
+    for (name, header, description) in SIGNED {
+        schemes.insert(
+            name.to_owned(),
+            json!({"type": "apiKey", "in": "header", "name": header, "description": description}),
+        );
+    }
+    Value::Object(schemes)
+}
+
+/// The fields that name the tenant: in a body, and in a query, where nothing is null.
+fn tenant_fields(verb: Verb) -> [Field; 2] {
+    let is_body = verb.is_write();
+    let field = |name: &str, component: &str, required: bool, schema: Value| {
+        let schema = Schema::raw(schema);
+        Field { name: name.to_owned(), schema: if is_body { schema.named(component) } else { schema }, required }
+    };
+    let product = json!({
+        "type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
+        "description": "The caller's own id for the tenant.",
+    });
+    let mut engine = json!({
+        "type": "string", "format": "uuid",
+        "description": "The engine's id for it: only a check against impersonation.",
+    });
+    if is_body {
+        engine["type"] = json!(["string", "null"]);
+    }
+    [
+        field("product_tenant_id", "ProductTenantId", true, product),
+        field("engine_tenant_id", "EngineTenantId", false, engine),
+    ]
+}
+
+/// One operation, being written down.
+struct Written<'a> {
+    operation: &'a Operation,
+    doc: &'a Doc,
+    all: &'a [(&'a Operation, Doc)],
+}
+
+impl Written<'_> {
+    fn operation(&self, components: &mut Components) -> Value {
+        let Operation { verb, path, access, .. } = *self.operation;
+        let mut operation = json!({
+            "operationId": self.doc.id,
+            "summary": self.doc.summary,
+            "description": self.doc.description,
+            "tags": [tags::tag(path)],
+            "responses": self.responses(components),
+        });
+        let parameters = self.parameters(components);
+        if !parameters.is_empty() {
+            operation["parameters"] = json!(parameters);
+        }
+        if let Some(body) = self.body(components) {
+            operation["requestBody"] = body;
+        }
+        operation["security"] = match access {
+            Access::Open => json!([]),
+            Access::Key { scope, .. } => {
+                let signed: Map<String, Value> =
+                    SIGNED.iter().map(|(name, ..)| ((*name).to_owned(), json!([scope]))).collect();
+                json!([{"bearer": [scope]}, signed])
+            }
+        };
+        if let (Access::Key { scope, .. }, true) = (access, verb.is_write()) {
+            operation["x-scope"] = json!(scope);
+        }
+        operation
+    }
+
+    fn in_tenant(&self) -> bool {
+        matches!(self.operation.access, Access::Key { in_tenant: true, .. })
+    }
+
+    fn is_keyed(&self) -> bool {
+        matches!(self.operation.access, Access::Key { .. })
+    }
+
+    fn parameters(&self, components: &mut Components) -> Vec<Value> {
+        let verb = self.operation.verb;
+        let mut parameters = Vec::new();
+        for name in self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
+            let own = self.doc.path.iter().find(|field| field.name == name).map(|field| field.schema.clone());
+            let schema =
+                components.schema(&own.unwrap_or_else(|| Schema::raw(json!({"type": "string", "format": "uuid"}))));
+            let parameter = json!({"name": name, "in": "path", "required": true, "schema": schema});
+            parameters.push(components.parameter(parameter));
+        }
+        let tenant = tenant_fields(verb);
+        let tenant = tenant.iter().filter(|_| self.in_tenant() && !verb.is_write());
+        for field in tenant.chain(&self.doc.query) {
+            let mut schema = components.schema(&field.schema);
+            let mut parameter = json!({"name": field.name, "in": "query", "required": field.required});
+            if let Some(description) = schema.as_object_mut().and_then(|schema| schema.remove("description")) {
+                parameter["description"] = description;
+            }
+            parameter["schema"] = schema;
+            parameters.push(components.parameter(parameter));
+        }
+        if self.is_keyed() && verb.is_write() {
+            parameters.push(json!({"$ref": "#/components/parameters/IdempotencyKey"}));
+        }
+        parameters
+    }
+
+    fn body(&self, components: &mut Components) -> Option<Value> {
+        let Access::Key { in_tenant, body_max_bytes, .. } = self.operation.access else { return None };
+        if !self.operation.verb.is_write() {
+            return None;
+        }
+        let (mut schema, mut example) = match &self.doc.body {
+            Some(body) => (body.schema.clone(), body.example.clone()),
+            None => {
+                let nothing =
+                    json!({"type": "object", "additionalProperties": false, "properties": {}, "required": []});
+                (Schema::raw(nothing), json!({}))
+            }
+        };
+        if in_tenant {
+            schema.add_fields(&tenant_fields(self.operation.verb));
+            example["product_tenant_id"] = json!(EXAMPLE_TENANT);
+        }
+        let schema = schema.named_unless_it_is(|| self.name("Body"));
+        Some(json!({
+            "required": true,
+            "description": format!("At most {body_max_bytes} bytes."),
+            "content": {"application/json": {"schema": components.schema(&schema), "example": example}},
+        }))
+    }
+
+    /// A name in `components/schemas` for what has none: the operation's, and what it is.
+    fn name(&self, what: &str) -> String {
+        let (first, rest) = self.doc.id.split_at(1);
+        format!("{}{rest}{what}", first.to_uppercase())
+    }
+
+    fn responses(&self, components: &mut Components) -> Value {
+        let mut responses = BTreeMap::new();
+        for (status, codes) in self.refusals() {
+            let shared = SHARED.iter().find(|shared| shared.0 == status && codes == shared.2);
+            let response = match shared {
+                Some((_, name, _)) => json!({"$ref": format!("#/components/responses/{name}")}),
+                None if status == 500 => json!({"$ref": "#/components/responses/InternalError"}),
+                None => {
+                    let headers = headers_of(status, self.operation.verb, self.is_keyed());
+                    let response = error_response(status, &codes, headers);
+                    match self.response_name(status) {
+                        Some(name) => components.response(name, response),
+                        None => response,
+                    }
+                }
+            };
+            responses.insert(status.to_string(), response);
+        }
+        for (position, answer) in self.doc.answers.iter().enumerate() {
+            let status = answer.status.to_string();
+            // A status that is a refusal of the road, too: either shape.
+            let codes = self.refusals().remove(&answer.status);
+            responses.insert(status, self.answer(position, answer, codes.as_deref(), components));
+        }
+        json!(responses)
+    }
+
+    /// The name of an error response that others have, too: its status, who answers it, and the one code that is the operation's own.
+    /// With more codes than that it is nobody else's.
+    fn response_name(&self, status: u16) -> Option<String> {
+        let kind = match (self.is_keyed(), self.operation.verb.is_write()) {
+            (false, _) => "open",
+            (true, false) => "read",
+            (true, true) => "write",
+        };
+        let scope = self.operation.access.scope().filter(|_| status == 403);
+        let codes = self.doc.refusals.iter().filter(|(own, _)| *own == status).map(|(_, code)| *code);
+        let own: Vec<&str> = scope.into_iter().chain(codes).collect();
+        match own.as_slice() {
+            [] => Some(format!("{status}.{kind}")),
+            [code] => Some(format!("{status}.{kind}.{}", code.replace(':', "."))),
+            _ => None,
+        }
+    }
+
+    fn answer(&self, position: usize, answer: &Answer, codes: Option<&[String]>, components: &mut Components) -> Value {
+        let mut response = json!({
+            "description": answer.description,
+            "headers": headers_of(answer.status, self.operation.verb, self.is_keyed()),
+        });
+        match &answer.content {
+            Content::Json { schema, example } => {
+                let schema = self.named_answer(position, schema);
+                let schema = components.schema(&schema);
+                let schema = match codes {
+                    Some(codes) => json!({"anyOf": [schema, error_with(codes)]}),
+                    None => schema,
+                };
+                response["content"] = json!({"application/json": {"schema": schema, "example": example}});
+            }
+            Content::Other(content_type) => {
+                response["content"] = json!({*content_type: {"schema": {"type": "string"}}});
+                if let Some(codes) = codes {
+                    response["content"]["application/json"] = json!({"schema": error_with(codes)});
+                }
+            }
+            Content::Nothing => {}
+        }
+        if !answer.links.is_empty() {
+            let links = answer.links.iter().map(|(target, field)| ((*target).to_owned(), self.link(target, field)));
+            response["links"] = Value::Object(links.collect());
+        }
+        response
+    }
+
+    /// An answer's schema under a name of its own; one that is the same as an answer before has the name of that.
+    fn named_answer(&self, position: usize, schema: &Schema) -> Schema {
+        let same = |answer: &&Answer| matches!(&answer.content, Content::Json { schema: known, .. } if known == schema);
+        let first = self.doc.answers[..position].iter().find(same).unwrap_or(&self.doc.answers[position]);
+        let is_first = self.doc.answers.first().is_some_and(|answer| answer.status == first.status);
+        schema.clone().named_unless_it_is(|| {
+            self.name(&if is_first { "Answer".to_owned() } else { format!("Answer{}", first.status) })
+        })
+    }
+
+    fn link(&self, target: &str, field: &str) -> Value {
+        let mut parameters = json!({"path.id": format!("$response.body#/{field}")});
+        let read = self.all.iter().any(|(operation, doc)| doc.id == target && !operation.verb.is_write());
+        if read && self.in_tenant() {
+            let ours = if self.operation.verb.is_write() { "body#/" } else { "query." };
+            parameters["query.product_tenant_id"] = json!(format!("$request.{ours}product_tenant_id"));
+        }
+        json!({"operationId": target, "parameters": parameters})
+    }
+
+    /// Every error code by status, those of the road first.
+    fn refusals(&self) -> BTreeMap<u16, Vec<String>> {
+        let mut all: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        let mut add = |status: u16, code: &str| {
+            let codes = all.entry(status).or_default();
+            if !codes.iter().any(|known| known == code) {
+                codes.push(code.to_owned());
+            }
+        };
+        let verb = self.operation.verb;
+        if let Access::Key { scope, in_tenant, .. } = self.operation.access {
+            add(400, "validation_failed");
+            add(400, "ambiguous_credentials");
+            add(400, "incomplete_body");
+            add(403, &format!("missing_scope:{scope}"));
+            for code in ["product_mismatch", "environment_mismatch", "tenant_mismatch"] {
+                add(403, code);
+            }
+            for (status, _, codes) in SHARED {
+                if status != 415 || verb.is_write() {
+                    codes.iter().for_each(|code| add(status, code));
+                }
+            }
+            if in_tenant {
+                add(404, "tenant_not_found");
+            }
+            if verb.is_write() {
+                add(400, "invalid_json");
+                add(409, "idempotency_in_progress");
+                add(422, "idempotency_key_reused");
+                add(422, "contact_erased");
+            }
+        }
+        add(500, "internal_error");
+        for (status, code) in &self.doc.refusals {
+            add(*status, code);
+        }
+        all
+    }
+}

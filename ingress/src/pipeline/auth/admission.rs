@@ -1,0 +1,244 @@
+//! Nonces, the rate limit and the name of the tenant: one statement for all, and for all requests that are waiting together.
+//!
+//! A request that comes alone is admitted at once; those that come while a group is being admitted (under load, and a millisecond longer)
+//! are the next group. Each would else cost a transaction of its own, a third of what Postgres spends on a small read.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, commit_each, plans::PreparedPool};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::Caller;
+use crate::pipeline::{TenantClaim, error::ApiError};
+
+/// The seconds over which requests are limited: any so many, not those of a clock's minute.
+pub const WINDOW_SECONDS: u32 = 60;
+
+/// The most requests of one group.
+const GROUP_MAX: usize = 64;
+/// Requests waiting for a group; more wait their turn.
+const QUEUE: usize = 1_024;
+/// More go together under load and share what a group costs whatever its size. Where there is none, nobody waits.
+const GATHERING: Gathering = Gathering { most: GROUP_MAX, busy: 3, window: Duration::from_millis(1) };
+/// How long a request waits to be admitted. Whoever waited so long finds Postgres away.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Where a key stands in its sliding minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateState {
+    /// Requests allowed in a minute.
+    pub limit: u32,
+    /// Requests admitted in the last minute, and this one.
+    pub used: u32,
+    /// Seconds until the oldest of them count no more.
+    pub resets_in: u32,
+}
+
+impl RateState {
+    /// Requests left for now.
+    #[must_use]
+    pub fn remaining(self) -> u32 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    /// Whether this request is one too many.
+    #[must_use]
+    pub fn is_exceeded(self) -> bool {
+        self.used > self.limit
+    }
+}
+
+/// A tenant as a request names it.
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// The product of the key.
+    pub product: String,
+    /// The environment of the key.
+    pub environment: &'static str,
+    /// The product's own id of the tenant.
+    pub product_tenant_id: String,
+}
+
+/// What a request asks for before its act.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Who calls.
+    pub key_id: Uuid,
+    /// The nonce to burn, if it is signed.
+    pub nonce: Option<String>,
+    /// Requests allowed in a minute; 0 for any number.
+    pub limit: u32,
+    /// The tenant to find, if one is named.
+    pub named: Option<Named>,
+}
+
+/// What became of a nonce, a count and a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// The nonce was not seen before (or none was asked about).
+    pub nonce_is_fresh: bool,
+    /// `None` when the limit is off, or the nonce was seen before (a replay costs the key's owner nothing).
+    pub rate: Option<RateState>,
+    /// The tenant that was named, if it is linked.
+    pub tenant: Option<Uuid>,
+}
+
+impl From<NotCommitted> for ApiError {
+    fn from(failed: NotCommitted) -> Self {
+        match failed {
+            NotCommitted::Away => Self::unavailable(),
+            NotCommitted::Refused => Self::internal(),
+        }
+    }
+}
+
+/// A request that waits, and who hears of it.
+struct Entry {
+    wanted: Wanted,
+    answer: oneshot::Sender<Result<Admission, NotCommitted>>,
+}
+
+/// Admits requests. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Admissions {
+    queue: mpsc::Sender<Entry>,
+}
+
+impl Admissions {
+    /// Begins to admit, a group at a time. To be called in a runtime; connects when first asked.
+    #[must_use]
+    pub fn start(by_key: PreparedPool) -> Self {
+        let (queue, entries) = mpsc::channel(QUEUE);
+        tokio::spawn(carry(by_key, entries));
+        Self { queue }
+    }
+
+    /// Burns the nonce, if one is given, counts the request, if there is a limit, and finds the tenant, if one is named. All of it
+    /// holds over all ingress processes and is committed when this returns.
+    ///
+    /// Nothing waits for the disk here: the nonce outlives our restarts, but a crash of Postgres itself can forget those of the last
+    /// fraction of a second, and with them only requests that were signed within it.
+    ///
+    /// # Errors
+    /// 503 when Postgres is away; twelve seconds later at the latest, when it is there and does not answer.
+    pub async fn admit(&self, wanted: Wanted) -> Result<Admission, ApiError> {
+        if wanted.nonce.is_none() && wanted.limit == 0 && wanted.named.is_none() {
+            return Ok(Admission { nonce_is_fresh: true, rate: None, tenant: None });
+        }
+        let (answer, heard) = oneshot::channel();
+        let admitted = async {
+            self.queue.send(Entry { wanted, answer }).await.ok()?;
+            heard.await.ok()
+        };
+        match tokio::time::timeout(PATIENCE, admitted).await {
+            Ok(Some(admission)) => Ok(admission?),
+            _ => Err(ApiError::unavailable()),
+        }
+    }
+}
+
+impl Admissions {
+    /// The tenant that a claim names, if it is linked. Along with the requests that are being admitted: no connection is held for it.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub async fn find(&self, caller: &Caller, claim: &TenantClaim) -> Result<Option<Uuid>, ApiError> {
+        let named = Named {
+            product: caller.product.clone(),
+            environment: caller.environment.as_str(),
+            product_tenant_id: claim.product_tenant_id.clone(),
+        };
+        let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: Some(named) };
+        Ok(self.admit(wanted).await?.tenant)
+    }
+}
+
+#[async_trait]
+impl mcp::RateLimit for Admissions {
+    async fn count(&self, key: Uuid, per_minute: u32) -> Result<Option<u32>, mcp::NotCounted> {
+        let wanted = Wanted { key_id: key, nonce: None, limit: per_minute, named: None };
+        let admission = self.admit(wanted).await.map_err(|_| mcp::NotCounted)?;
+        Ok(admission.rate.filter(|rate| rate.is_exceeded()).map(|rate| rate.resets_in))
+    }
+}
+
+/// Admits group after group. While Postgres is away all who wait hear so at once, not a group at a time.
+async fn carry(by_key: PreparedPool, entries: mpsc::Receiver<Entry>) {
+    let (mut admitter, mut groups) = (Admitter(by_key), GroupCommitter::new(entries, GATHERING));
+    while let Some(mut group) = groups.next().await {
+        // Whoever has given up uses up nothing.
+        group.retain(|entry| !entry.answer.is_closed());
+        let (wanted, answers): (Vec<Wanted>, Vec<_>) =
+            group.into_iter().map(|entry| (entry.wanted, entry.answer)).unzip();
+        if wanted.is_empty() {
+            continue;
+        }
+        let admitted = commit_each(&mut admitter, &wanted).await;
+        if admitted.contains(&Err(NotCommitted::Away)) {
+            for entry in groups.drain() {
+                let _ = entry.answer.send(Err(NotCommitted::Away));
+            }
+        }
+        for (admission, answer) in admitted.into_iter().zip(answers) {
+            let _ = answer.send(admission);
+        }
+    }
+}
+
+/// Admits groups.
+struct Admitter(PreparedPool);
+
+impl Commit for Admitter {
+    type Entry = Wanted;
+    type Answer = Admission;
+    const TASK: (&'static str, &'static str) = ("ingress", "task");
+    const RETRY: Option<Backoff> = None;
+
+    async fn commit(&mut self, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+        admit_group(&self.0, wanted).await
+    }
+}
+
+async fn admit_group(by_key: &PreparedPool, wanted: &[Wanted]) -> sqlx::Result<Vec<Admission>> {
+    let keys: Vec<Uuid> = wanted.iter().map(|one| one.key_id).collect();
+    let nonces: Vec<Option<String>> = wanted.iter().map(|one| one.nonce.clone()).collect();
+    let limits: Vec<i32> = wanted.iter().map(|one| i32::try_from(one.limit).unwrap_or(i32::MAX / 2)).collect();
+    let of_names = |part: fn(&Named) -> String| -> Vec<Option<String>> {
+        wanted.iter().map(|one| one.named.as_ref().map(part)).collect()
+    };
+    let mut db = by_key.take().await?;
+    let rows = sqlx::query_file!(
+        "queries/admit.sql",
+        &keys,
+        &nonces as &[Option<String>],
+        &limits,
+        &of_names(|named| named.product.clone()) as &[Option<String>],
+        &of_names(|named| named.environment.to_owned()) as &[Option<String>],
+        &of_names(|named| named.product_tenant_id.clone()) as &[Option<String>],
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    db.put_back();
+    let mut admissions: Vec<Option<Admission>> = vec![None; wanted.len()];
+    for row in rows {
+        let at = usize::try_from(row.place - 1).unwrap_or(usize::MAX);
+        let (Some(one), Some(admission)) = (wanted.get(at), admissions.get_mut(at)) else { continue };
+        let rate = row.used_now.map(|used| RateState {
+            limit: one.limit,
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            resets_in: row
+                .resets_in
+                .and_then(|seconds| u32::try_from(seconds).ok())
+                .unwrap_or(WINDOW_SECONDS)
+                .clamp(1, WINDOW_SECONDS),
+        });
+        *admission = Some(Admission { nonce_is_fresh: row.nonce_is_fresh, rate, tenant: row.linked_tenant });
+    }
+    admissions.into_iter().collect::<Option<Vec<Admission>>>().ok_or(sqlx::Error::RowNotFound)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Which credentials a request brings: the six headers of signed mode, or a bearer key.
+
+use http::{HeaderMap, header};
+
+use crate::pipeline::error::ApiError;
+
+const PRODUCT: &str = "x-service-product";
+const ENVIRONMENT: &str = "x-service-environment";
+const API_KEY: &str = "x-service-api-key";
+const TIMESTAMP: &str = "x-service-timestamp";
+const NONCE: &str = "x-service-nonce";
+const SIGNATURE: &str = "x-service-signature";
+const SIGNED: [&str; 6] = [PRODUCT, ENVIRONMENT, API_KEY, TIMESTAMP, NONCE, SIGNATURE];
+
+/// The credentials of one request, as received. `Debug` is left out: it would print the key.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// `Authorization: Bearer`.
+    Bearer {
+        /// The API key.
+        key: String,
+    },
+    /// The six `X-Service-…` headers.
+    Signed(Signed),
+}
+
+/// The headers of signed mode, as received.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// The product the caller says it is.
+    pub product: String,
+    /// The environment it wants.
+    pub environment: String,
+    /// The API key.
+    pub key: String,
+    /// When it signed.
+    pub timestamp: String,
+    /// Single use.
+    pub nonce: String,
+    /// `sha256=<hex>`
+    pub signature: String,
+}
+
+impl Credentials {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// 401 `missing_credentials` when there are none or not all of them; 400 `ambiguous_credentials` for both modes at once
+    /// or a header that is there twice.
+    pub fn read(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let twice = |name: &str| headers.get_all(name).iter().nth(1).is_some();
+        let signed = SIGNED.iter().any(|name| headers.contains_key(*name));
+        let bearer = headers.contains_key(header::AUTHORIZATION);
+        if (signed && bearer) || SIGNED.iter().any(|name| twice(name)) || twice(header::AUTHORIZATION.as_str()) {
+            return Err(ApiError::new(http::StatusCode::BAD_REQUEST, "ambiguous_credentials")
+                .detail("send either one Authorization header or the X-Service headers, each once"));
+        }
+        match (bearer, signed) {
+            (true, _) => Self::read_bearer(headers),
+            (false, true) => Self::read_signed(headers),
+            (false, false) => Err(missing(&format!(
+                "send `Authorization: Bearer <API key>`, or sign the request and send {}",
+                SIGNED.join(", ")
+            ))),
+        }
+    }
+
+    fn read_bearer(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let key =
+            text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+        match key {
+            Some(key) if !key.is_empty() => Ok(Self::Bearer { key: key.to_owned() }),
+            _ => Err(missing("Authorization must be `Bearer <API key>`")),
+        }
+    }
+
+    fn read_signed(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let text = |name: &str| -> Result<String, ApiError> {
+            let value = headers.get(name).ok_or_else(|| missing(&format!("{name} is missing")))?;
+            Ok(value.to_str().map_err(|_| missing(&format!("{name} is not ASCII")))?.to_owned())
+        };
+        Ok(Self::Signed(Signed {
+            product: text(PRODUCT)?,
+            environment: text(ENVIRONMENT)?,
+            key: text(API_KEY)?,
+            timestamp: text(TIMESTAMP)?,
+            nonce: text(NONCE)?,
+            signature: text(SIGNATURE)?,
+        }))
+    }
+
+    /// The API key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Bearer { key } => key,
+            Self::Signed(signed) => &signed.key,
+        }
+    }
+}
+
+fn missing(detail: &str) -> ApiError {
+    ApiError::unauthorized("missing_credentials").detail(detail)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+    use rstest::rstest;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap());
+        }
+        map
+    }
+
+    const ALL: [(&str, &str); 6] = [
+        (PRODUCT, "crm"),
+        (ENVIRONMENT, "production"),
+        (API_KEY, "k"),
+        (TIMESTAMP, "t"),
+        (NONCE, "n"),
+        (SIGNATURE, "s"),
+    ];
+
+    #[rstest]
+    #[case(&[], "missing_credentials")]
+    #[case(&[("authorization", "Basic abc")], "missing_credentials")]
+    #[case(&[("authorization", "Bearer ")], "missing_credentials")]
+    #[case(&ALL[..5], "missing_credentials")]
+    #[case(&[("authorization", "Bearer k"), ("authorization", "Bearer k")], "ambiguous_credentials")]
+    #[case(&[("authorization", "Bearer k"), (PRODUCT, "crm")], "ambiguous_credentials")]
+    #[case(&[(NONCE, "a"), (NONCE, "b")], "ambiguous_credentials")]
+    fn incomplete_or_doubled_credentials_are_refused(#[case] pairs: &[(&str, &str)], #[case] code: &str) {
+        let error = Credentials::read(&headers(pairs)).err().unwrap();
+        assert_eq!(error.code, code);
+        assert_eq!(error.status.as_u16(), if code == "ambiguous_credentials" { 400 } else { 401 });
+    }
+
+    #[test]
+    fn either_mode_is_read() {
+        assert_eq!(Credentials::read(&headers(&[("authorization", "bearer k")])).ok().unwrap().key(), "k");
+        let signed = Credentials::read(&headers(&ALL)).ok().unwrap();
+        assert!(matches!(signed, Credentials::Signed(signed) if signed.product == "crm" && signed.nonce == "n"));
+    }
+}

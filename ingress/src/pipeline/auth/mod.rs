@@ -1,0 +1,194 @@
+//! Who calls and whether they may (API.md §1 "Order of checks", §2).
+
+pub mod admission;
+pub mod credentials;
+pub mod keys;
+pub mod signature;
+pub mod sweep;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use chrono::{SecondsFormat, Utc};
+use http::{StatusCode, request::Parts};
+use uuid::Uuid;
+
+pub use admission::{Admissions, RateState};
+pub use keys::{Caller, Keys};
+
+use self::{
+    admission::{Named, Wanted},
+    credentials::{Credentials, Signed},
+    signature::SignedParts,
+};
+use crate::{
+    Ingress,
+    pipeline::{body, error::ApiError},
+    public::tracking::peer::Peer,
+};
+
+/// A request whose caller is known and may do what it asks.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    /// The body, exactly as received.
+    pub body: Bytes,
+    /// The tenant that [`Terms::tenant`] named, if it is linked. Whether the key may work for it is not said yet.
+    pub tenant: Option<Uuid>,
+}
+
+/// A caller who was let in elsewhere, by the permissions of the bus. Travels as an extension of a request made in this process:
+/// nothing that comes in over HTTP can carry one.
+#[derive(Debug, Clone)]
+pub struct Trusted {
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    /// Carry it out, answer, and undo it.
+    pub dry: bool,
+    /// Nobody waits for what comes after the commit: it is answered as soon as it is committed.
+    pub unwaited: bool,
+}
+
+/// What is to be admitted, and under which conditions.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms<'a> {
+    /// The scope the key must have.
+    pub scope: &'static str,
+    /// The longest body, in bytes.
+    pub body_max_bytes: usize,
+    /// The tenant the query names, so that it is looked up along with the rest.
+    pub tenant: Option<&'a str>,
+}
+
+/// Checks credentials, timestamp, signature, nonce, rate limit and scope, in this order. `rate` is filled in as soon as it is
+/// known, so that refusals carry it, too.
+///
+/// # Errors
+/// The refusals of API.md §2, 408 and 413 for the body, 429 `rate_limit_exceeded`.
+pub async fn admit(
+    ingress: &Ingress,
+    parts: &Parts,
+    unread: Body,
+    terms: Terms<'_>,
+    rate: &mut Option<RateState>,
+) -> Result<Admitted, ApiError> {
+    if let Some(Trusted { caller, .. }) = parts.extensions.get() {
+        return admit_trusted(ingress, Arc::clone(caller), unread, parts, terms).await;
+    }
+    let credentials = Credentials::read(&parts.headers)?;
+    let caller = ingress
+        .keys
+        .find(credentials.key(), Peer::of_request(ingress, parts).ip())
+        .await?
+        .ok_or_else(|| ApiError::unauthorized("invalid_api_key").detail("the API key is not valid"))?;
+    if let Credentials::Signed(signed) = &credentials {
+        check_timestamp(signed)?;
+    }
+    let body = body::read(unread, &parts.headers, terms.body_max_bytes, ingress.settings.http_body_timeout).await?;
+    if let Credentials::Signed(signed) = &credentials {
+        check_signature(signed, parts, &body)?;
+    }
+    let tenant = check_nonce_and_rate(ingress, &caller, &credentials, terms.tenant, rate).await?;
+    if let Credentials::Signed(signed) = &credentials {
+        check_claims(&caller, signed)?;
+    }
+    if !caller.may(terms.scope) {
+        return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
+    }
+    ingress.keys.note_use(&caller).await;
+    Ok(Admitted { caller, body, tenant })
+}
+
+/// Whoever is let in elsewhere has neither signature nor nonce nor a rate; the scope is checked all the same.
+async fn admit_trusted(
+    ingress: &Ingress,
+    caller: Arc<Caller>,
+    unread: Body,
+    parts: &Parts,
+    terms: Terms<'_>,
+) -> Result<Admitted, ApiError> {
+    let body = body::read(unread, &parts.headers, terms.body_max_bytes, ingress.settings.http_body_timeout).await?;
+    if !caller.may(terms.scope) {
+        return Err(ApiError::forbidden(format!("missing_scope:{}", terms.scope)));
+    }
+    let wanted = Wanted { key_id: caller.key_id, nonce: None, limit: 0, named: named(&caller, terms.tenant) };
+    let tenant = ingress.admissions.admit(wanted).await?.tenant;
+    Ok(Admitted { caller, body, tenant })
+}
+
+fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
+    let now = Utc::now();
+    if signature::is_fresh(&signed.timestamp, now) {
+        return Ok(());
+    }
+    let now = now.to_rfc3339_opts(SecondsFormat::Millis, true);
+    Err(ApiError::unauthorized("stale_timestamp")
+        .detail(format!("X-Service-Timestamp must be RFC 3339 and within 5 minutes of server time, which is {now}")))
+}
+
+fn check_signature(signed: &Signed, parts: &Parts, body: &[u8]) -> Result<(), ApiError> {
+    let received = SignedParts {
+        method: parts.method.as_str(),
+        path: parts.uri.path(),
+        timestamp: &signed.timestamp,
+        nonce: &signed.nonce,
+        body,
+    };
+    if received.is_signed_by(&signed.key, &signed.signature) {
+        return Ok(());
+    }
+    Err(ApiError::unauthorized("invalid_signature")
+        .detail("the signature does not match method, path, timestamp, nonce and body"))
+}
+
+/// Answers the tenant that is named, if it is linked.
+async fn check_nonce_and_rate(
+    ingress: &Ingress,
+    caller: &Caller,
+    credentials: &Credentials,
+    tenant: Option<&str>,
+    rate: &mut Option<RateState>,
+) -> Result<Option<Uuid>, ApiError> {
+    let nonce = match credentials {
+        Credentials::Signed(signed) if !signature::is_nonce(&signed.nonce) => {
+            return Err(ApiError::unauthorized("replayed_nonce").detail("a nonce is 1 to 128 visible ASCII characters"));
+        }
+        Credentials::Signed(signed) => Some(signed.nonce.clone()),
+        Credentials::Bearer { .. } => None,
+    };
+    let limit = ingress.settings.rate_limit_per_minute;
+    let wanted = Wanted { key_id: caller.key_id, nonce, limit, named: named(caller, tenant) };
+    let admission = ingress.admissions.admit(wanted).await?;
+    *rate = admission.rate;
+    if !admission.nonce_is_fresh {
+        return Err(ApiError::unauthorized("replayed_nonce").detail("the nonce was used before"));
+    }
+    match admission.rate {
+        Some(state) if state.is_exceeded() => {
+            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+                .retry_after(u64::from(state.resets_in)))
+        }
+        _ => Ok(admission.tenant),
+    }
+}
+
+fn named(caller: &Caller, tenant: Option<&str>) -> Option<Named> {
+    tenant.map(|product_tenant_id| Named {
+        product: caller.product.clone(),
+        environment: caller.environment.as_str(),
+        product_tenant_id: product_tenant_id.to_owned(),
+    })
+}
+
+/// The headers may not claim another product or environment than the key's.
+fn check_claims(caller: &Caller, signed: &Signed) -> Result<(), ApiError> {
+    if signed.product != caller.product {
+        return Err(ApiError::forbidden("product_mismatch").detail("the API key belongs to another product"));
+    }
+    if signed.environment != caller.environment.as_str() {
+        return Err(ApiError::forbidden("environment_mismatch").detail("the API key belongs to another environment"));
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! `Idempotency-Key`: the row is inserted first and committed with the effect, so that an act happens once or not at all.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use runtime::Vault;
+use sha2::{Digest, Sha256};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::pipeline::error::ApiError;
+
+const HEADER: &str = "idempotency-key";
+const KEY_MAX_CHARS: usize = 255;
+const RETRY_IN_PROGRESS: u64 = 1;
+/// What a sealed body begins with; no JSON does.
+const SEALED: u8 = 0x01;
+/// The vault's purpose for them.
+const SEALED_PURPOSE: &str = "idempotency";
+
+/// What a repeat is recognised by.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The header's value; its scope is the API key.
+    pub value: String,
+    /// SHA-256 over method, path and raw body.
+    pub fingerprint: [u8; 32],
+}
+
+/// An answer given before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// A body with a secret in it, as it is stored.
+///
+/// # Errors
+/// 500 when there is no cryptography.
+pub fn seal(vault: &Vault, tenant: Uuid, body: &[u8]) -> Result<Vec<u8>, ApiError> {
+    let sealed = vault.seal(tenant, SEALED_PURPOSE, body).map_err(|error| ApiError::unexpected(&error))?;
+    Ok([&[SEALED], sealed.as_slice()].concat())
+}
+
+impl Stored {
+    /// The same, readable.
+    ///
+    /// # Errors
+    /// 500 when it was sealed under a key that is gone.
+    pub fn open(self, vault: &Vault, tenant: Uuid) -> Result<Self, ApiError> {
+        match self.body.split_first() {
+            Some((&SEALED, sealed)) => {
+                let body = vault.open(tenant, SEALED_PURPOSE, sealed).map_err(|error| ApiError::unexpected(&error))?;
+                Ok(Self { body, ..self })
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
+/// What a claim found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing: the act is this transaction's.
+    Taken,
+    /// The act was carried out, and this was answered.
+    Answered(Stored),
+    /// The act was carried out, its answer is not known, and nobody waits for it any more: now this request does.
+    Waiting(Uuid),
+}
+
+impl IdempotencyKey {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// 400 for a value that is not 1 to 255 visible ASCII characters, or a header that is there twice.
+    pub fn read(headers: &HeaderMap, method: &str, path: &str, body: &[u8]) -> Result<Option<Self>, ApiError> {
+        let mut values = headers.get_all(HEADER).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        let value =
+            value.to_str().ok().filter(|text| Self::is_sane(text) && values.next().is_none()).ok_or_else(|| {
+                ApiError::invalid(
+                    "Idempotency-Key",
+                    "invalid",
+                    "send the header once, with 1 to 255 visible ASCII characters",
+                )
+            })?;
+        Ok(Some(Self::of(value, method, path, body)))
+    }
+
+    /// Of a value that is known to be good.
+    #[must_use]
+    pub fn of(value: &str, method: &str, path: &str, body: &[u8]) -> Self {
+        let mut hasher = Sha256::new();
+        for part in [method.as_bytes(), path.as_bytes()] {
+            hasher.update(part);
+            hasher.update(b"\n");
+        }
+        hasher.update(body);
+        Self { value: value.to_owned(), fingerprint: hasher.finalize().into() }
+    }
+
+    /// Whether a text can be a key.
+    #[must_use]
+    pub fn is_sane(text: &str) -> bool {
+        (1..=KEY_MAX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    }
+
+    /// Takes the key for this transaction, or answers what became of the first request with it.
+    ///
+    /// The advisory lock is held until the transaction ends: a second request with the key is told so at once instead of waiting
+    /// for the first, and a process that dies releases it.
+    ///
+    /// # Errors
+    /// 409 `idempotency_in_progress`, 422 `idempotency_key_reused`.
+    pub async fn claim(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<Claim, ApiError> {
+        let row = sqlx::query!(
+            r#"with lock as materialized (
+                   select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || ' ' || $2, 0)) as taken
+               ),
+               claimed as (
+                   insert into idempotency_keys as k (key_id, idempotency_key, fingerprint, locked_until)
+                   select $1, $2, $3, now() from lock where taken
+                   on conflict (key_id, idempotency_key) do update
+                       set fingerprint = excluded.fingerprint, status = null, body = null, waits_for = null, created_at = now()
+                       where k.created_at < now() - interval '24 hours'
+                   returning true
+               )
+               select taken as "taken!", exists (select from claimed) as "claimed!" from lock"#,
+            key_id,
+            self.value,
+            self.fingerprint.as_slice(),
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        match (row.taken, row.claimed) {
+            (false, _) => Err(ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS)),
+            (true, true) => Ok(Claim::Taken),
+            // A statement of its own: its snapshot is taken under the lock, so it sees what the first request committed.
+            (true, false) => self.found(tx, key_id, lease).await,
+        }
+    }
+
+    async fn found(&self, tx: &mut PgConnection, key_id: Uuid, lease: Duration) -> Result<Claim, ApiError> {
+        let row = sqlx::query!(
+            r#"select fingerprint, status, body, waits_for, locked_until > now() as "held!"
+               from idempotency_keys where key_id = $1 and idempotency_key = $2"#,
+            key_id,
+            self.value,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        // Swept away between the two statements, or left without an answer: nothing that a moment does not mend.
+        let again = || ApiError::conflict("idempotency_in_progress").retry_after(RETRY_IN_PROGRESS);
+        let row = row.ok_or_else(again)?;
+        if row.fingerprint != self.fingerprint {
+            return Err(ApiError::unprocessable("idempotency_key_reused")
+                .detail("the Idempotency-Key was used before with another method, path or body"));
+        }
+        if let (None, Some(reference), false) = (row.status, row.waits_for, row.held) {
+            self.hold(tx, key_id, lease).await?;
+            return Ok(Claim::Waiting(reference));
+        }
+        let status =
+            row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok()).ok_or_else(again)?;
+        Ok(Claim::Answered(Stored { status, body: row.body.unwrap_or_default() }))
+    }
+
+    /// Says what the answer waits for, in the transaction of the effect, and takes the lease.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn park(
+        &self,
+        tx: &mut PgConnection,
+        key_id: Uuid,
+        reference: Uuid,
+        lease: Duration,
+    ) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set waits_for = $3, locked_until = clock_timestamp() + make_interval(secs => $4)
+             where key_id = $1 and idempotency_key = $2",
+            key_id,
+            self.value,
+            reference,
+            lease.as_secs_f64(),
+        )
+        .execute(tx)
+        .await
+        .map(drop)
+    }
+
+    /// Takes the lease of a parked act that nobody holds, from now; a lease of nothing gives it up.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn hold(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
+             where key_id = $1 and idempotency_key = $2 and status is null",
+            key_id,
+            self.value,
+            lease.as_secs_f64(),
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+
+    /// Renews the lease of a parked act, from now, while it lasts. One that was given up stays so: Postgres may come to a renewal
+    /// only after its sender stopped waiting for it, and gave the lease up.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn renew(&self, db: impl sqlx::PgExecutor<'_>, key_id: Uuid, lease: Duration) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set locked_until = clock_timestamp() + make_interval(secs => $3)
+             where key_id = $1 and idempotency_key = $2 and status is null and locked_until > clock_timestamp()",
+            key_id,
+            self.value,
+            lease.as_secs_f64(),
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+
+    /// Stores the answer, in the transaction of the effect.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn complete(
+        &self,
+        tx: &mut PgConnection,
+        key_id: Uuid,
+        status: StatusCode,
+        body: &[u8],
+    ) -> sqlx::Result<()> {
+        sqlx::query!(
+            "update idempotency_keys set status = $3, body = $4 where key_id = $1 and idempotency_key = $2",
+            key_id,
+            self.value,
+            status_number(status),
+            body,
+        )
+        .execute(tx)
+        .await
+        .map(drop)
+    }
+
+    /// Stores an answer that came later, as a transaction of its own whose commit waits for no disk.
+    ///
+    /// # Errors
+    /// When Postgres is away.
+    pub async fn complete_unhurried(
+        &self,
+        db: &mut PgConnection,
+        key_id: Uuid,
+        status: StatusCode,
+        body: &[u8],
+    ) -> sqlx::Result<()> {
+        // The last condition is always true, and spares two round trips: begin and commit.
+        sqlx::query!(
+            "update idempotency_keys set status = $3, body = $4
+             where key_id = $1 and idempotency_key = $2 and set_config('synchronous_commit', 'off', true) = 'off'",
+            key_id,
+            self.value,
+            status_number(status),
+            body,
+        )
+        .execute(db)
+        .await
+        .map(drop)
+    }
+}
+
+fn status_number(status: StatusCode) -> i16 {
+    i16::try_from(status.as_u16()).unwrap_or(i16::MAX)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for value in values {
+            map.append(HEADER, value.parse().unwrap());
+        }
+        map
+    }
+
+    #[rstest]
+    #[case(&[""], false)]
+    #[case(&["a b"], false)]
+    #[case(&["a", "a"], false)]
+    #[case(&["order-1/create"], true)]
+    fn a_key_is_1_to_255_visible_ascii_characters_given_once(#[case] values: &[&str], #[case] good: bool) {
+        assert_eq!(IdempotencyKey::read(&headers(values), "POST", "/", b"").is_ok(), good);
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_method_path_and_body() {
+        let print = |method, path, body| {
+            IdempotencyKey::read(&headers(&["k"]), method, path, body).unwrap().unwrap().fingerprint
+        };
+        let one = print("POST", "/v1/a", b"{}");
+        assert_eq!(one, print("POST", "/v1/a", b"{}"));
+        for other in [print("PATCH", "/v1/a", b"{}"), print("POST", "/v1/b", b"{}"), print("POST", "/v1/a", b"{ }")] {
+            assert_ne!(one, other);
+        }
+        assert!(IdempotencyKey::read(&HeaderMap::new(), "POST", "/", b"").unwrap().is_none());
+        assert!(IdempotencyKey::read(&headers(&[&"k".repeat(256)]), "POST", "/", b"").is_err());
+    }
+}

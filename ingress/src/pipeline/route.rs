@@ -1,0 +1,206 @@
+//! Where routes are registered: each once, with what serves it and what describes it.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    handler::Handler,
+    response::Response,
+    routing::{MethodFilter, MethodRouter, on},
+};
+
+use crate::{Ingress, pipeline::doc::Doc};
+
+/// Who may call a route, and with how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody: recipients, probes, readers of the documentation.
+    Open,
+    /// The holder of an API key.
+    Key {
+        /// The scope the key must have.
+        scope: &'static str,
+        /// Whether the act is one tenant's, and the request names it.
+        in_tenant: bool,
+        /// The longest body, in bytes.
+        body_max_bytes: usize,
+    },
+}
+
+impl Access {
+    /// The scope the key must have.
+    #[must_use]
+    pub fn scope(self) -> Option<&'static str> {
+        match self {
+            Self::Open => None,
+            Self::Key { scope, .. } => Some(scope),
+        }
+    }
+}
+
+type Mount = Box<dyn FnOnce(MethodFilter) -> MethodRouter<Arc<Ingress>>>;
+
+/// What serves a route.
+pub struct Endpoint {
+    access: Access,
+    mount: Mount,
+}
+
+impl Endpoint {
+    /// Any axum handler, with the access it checks itself.
+    pub fn new<H, T>(access: Access, handler: H) -> Self
+    where
+        H: Handler<T, Arc<Ingress>>,
+        T: 'static,
+    {
+        Self { access, mount: Box::new(move |method| on(method, handler)) }
+    }
+
+    /// The same, with every answer, refusals of the pipeline among them, passed through a function.
+    pub(crate) fn map_response(self, map: fn(Response) -> Response) -> Self {
+        let mount = self.mount;
+        let mapped = move |response: Response| async move { map(response) };
+        Self { mount: Box::new(move |method| mount(method).layer(axum::middleware::map_response(mapped))), ..self }
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// A route that anybody may call.
+pub fn open<H, T>(handler: H) -> Endpoint
+where
+    H: Handler<T, Arc<Ingress>>,
+    T: 'static,
+{
+    Endpoint::new(Access::Open, handler)
+}
+
+/// A method of HTTP that routes use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// Reads.
+    Get,
+    /// Reads, headers only.
+    Head,
+    /// Creates or acts.
+    Post,
+    /// Changes.
+    Patch,
+    /// Removes.
+    Delete,
+}
+
+impl Verb {
+    /// In upper case, as on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    /// Whether it has a body and an `Idempotency-Key`.
+    #[must_use]
+    pub fn is_write(self) -> bool {
+        !matches!(self, Self::Get | Self::Head)
+    }
+
+    fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Head => MethodFilter::HEAD,
+            Self::Post => MethodFilter::POST,
+            Self::Patch => MethodFilter::PATCH,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+}
+
+/// One method of one path.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation {
+    /// The method.
+    pub verb: Verb,
+    /// The path, with `{…}` for parameters.
+    pub path: &'static str,
+    /// Who may call it.
+    pub access: Access,
+    /// What describes it.
+    pub doc: fn() -> Doc,
+}
+
+/// Routes with their documentation. There is no other way to register one.
+#[derive(Debug, Default)]
+pub struct Routes {
+    router: Router<Arc<Ingress>>,
+    operations: Vec<Operation>,
+}
+
+impl Routes {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a GET.
+    #[must_use]
+    pub fn get(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+        self.on(Verb::Get, path, endpoint, doc)
+    }
+
+    /// Adds a HEAD that is not the GET without its body.
+    #[must_use]
+    pub fn head(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+        self.on(Verb::Head, path, endpoint, doc)
+    }
+
+    /// Adds a POST.
+    #[must_use]
+    pub fn post(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+        self.on(Verb::Post, path, endpoint, doc)
+    }
+
+    /// Adds a PATCH.
+    #[must_use]
+    pub fn patch(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+        self.on(Verb::Patch, path, endpoint, doc)
+    }
+
+    /// Adds a DELETE.
+    #[must_use]
+    pub fn delete(self, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+        self.on(Verb::Delete, path, endpoint, doc)
+    }
+
+    fn on(mut self, verb: Verb, path: &'static str, endpoint: Endpoint, doc: fn() -> Doc) -> Self {
+        self.operations.push(Operation { verb, path, access: endpoint.access, doc });
+        Self { router: self.router.route(path, (endpoint.mount)(verb.filter())), operations: self.operations }
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
+        self.operations.extend(other.operations);
+        Self { router: self.router.merge(other.router), operations: self.operations }
+    }
+
+    /// What serves them.
+    pub fn into_router(self) -> Router<Arc<Ingress>> {
+        self.router
+    }
+
+    /// What there is.
+    #[must_use]
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+}

@@ -1,0 +1,158 @@
+//! From the caller's own tenant id to ours (specification, "Tenancy").
+
+use std::time::Duration;
+
+use runtime::plans::AccessPattern;
+use schemas::parse_id;
+use serde_json::{Map, Value};
+use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
+
+use super::Tx;
+use crate::{
+    Ingress,
+    pipeline::{auth::Caller, error::ApiError},
+};
+
+const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
+/// Longest statement of a read. Postgres ends it; the caller hears "unavailable".
+pub(crate) const READ_STATEMENT_MAX: &str = "15s";
+
+/// The tenant a request names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantClaim {
+    /// The caller's own id for it.
+    pub product_tenant_id: String,
+    /// Our id, where the caller gives it: only a check against impersonation.
+    pub engine_tenant_id: Option<Uuid>,
+}
+
+impl TenantClaim {
+    /// Takes `product_tenant_id` and `engine_tenant_id` out of a body, so that what is left is the act's own.
+    ///
+    /// # Errors
+    /// 400 when one is missing or no text.
+    pub fn take_from(object: &mut Map<String, Value>) -> Result<Self, ApiError> {
+        let mut text = |name: &str| match object.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(ApiError::invalid(name, "wrong_type", "must be a string")),
+        };
+        let product_tenant_id = text("product_tenant_id")?;
+        let engine_tenant_id = text("engine_tenant_id")?;
+        Self::new(product_tenant_id, engine_tenant_id.as_deref())
+    }
+
+    /// Checks the form of both.
+    ///
+    /// # Errors
+    /// 400 when one is missing or malformed.
+    pub fn new(product_tenant_id: Option<String>, engine_tenant_id: Option<&str>) -> Result<Self, ApiError> {
+        let product_tenant_id =
+            product_tenant_id.ok_or_else(|| ApiError::invalid("product_tenant_id", "required", "is required"))?;
+        if !is_product_tenant_id(&product_tenant_id) {
+            return Err(ApiError::invalid(
+                "product_tenant_id",
+                "invalid",
+                format!("must have 1 to {PRODUCT_TENANT_ID_MAX_CHARS} characters and no control characters"),
+            ));
+        }
+        let engine_tenant_id = engine_tenant_id
+            .map(|text| {
+                parse_id(text).map_err(|error| ApiError::invalid("engine_tenant_id", "invalid", error.to_string()))
+            })
+            .transpose()?;
+        Ok(Self { product_tenant_id, engine_tenant_id })
+    }
+}
+
+/// Whether a text can be a product's own tenant id.
+#[must_use]
+pub fn is_product_tenant_id(text: &str) -> bool {
+    (1..=PRODUCT_TENANT_ID_MAX_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+}
+
+/// Finds the tenant, confines the open transaction to it and bounds its statements in time: one round trip.
+///
+/// # Errors
+/// As [`check`].
+pub async fn confine(
+    tx: &mut PgConnection,
+    caller: &Caller,
+    claim: &TenantClaim,
+    statement_timeout: Duration,
+) -> Result<Uuid, ApiError> {
+    let tenant = sqlx::query!(
+        "select tenant_id, set_config('app.tenant', tenant_id::text, true) as wall,
+                set_config('statement_timeout', $4, true) as patience
+         from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        caller.product,
+        caller.environment.as_str(),
+        claim.product_tenant_id,
+        statement_timeout.as_millis().to_string(),
+    )
+    .fetch_optional(tx)
+    .await?
+    .map(|row| row.tenant_id);
+    check(tenant, caller, claim)
+}
+
+/// The tenant a request names, without confining anything to it.
+///
+/// # Errors
+/// As [`check`].
+pub async fn find(db: &mut PgConnection, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
+    let found = sqlx::query_scalar!(
+        "select tenant_id from tenant_links where product = $1 and environment = $2 and product_tenant_id = $3",
+        caller.product,
+        caller.environment.as_str(),
+        claim.product_tenant_id,
+    )
+    .fetch_optional(db)
+    .await?;
+    check(found, caller, claim)
+}
+
+/// Whether the caller may work for the tenant that was found under the claim's name.
+///
+/// # Errors
+/// 404 `tenant_not_found` when it is not linked for this product and environment, or the key is for another one only;
+/// 403 `tenant_mismatch` when `engine_tenant_id` says another.
+pub fn check(found: Option<Uuid>, caller: &Caller, claim: &TenantClaim) -> Result<Uuid, ApiError> {
+    let tenant = found
+        .filter(|tenant| caller.tenant_id.is_none_or(|only| only == *tenant))
+        .ok_or_else(|| ApiError::not_found("tenant"))?;
+    if claim.engine_tenant_id.is_some_and(|claimed| claimed != tenant) {
+        return Err(ApiError::forbidden("tenant_mismatch")
+            .detail("engine_tenant_id is not the tenant that product_tenant_id is linked to"));
+    }
+    Ok(tenant)
+}
+
+/// Begins a write.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn begin_write(ingress: &Ingress, access: AccessPattern) -> sqlx::Result<Tx> {
+    match access {
+        AccessPattern::ByKey => ingress.by_key.begin().await.map(Tx::ByKey),
+        AccessPattern::Scan => ingress.pool.begin().await.map(Tx::Scan),
+    }
+}
+
+/// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
+/// trip.
+///
+/// # Errors
+/// When Postgres is away.
+pub(super) async fn begin_read(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
+    match access {
+        // They are bounded from the beginning.
+        AccessPattern::ByKey => ingress.by_key.read(tenant).await.map(Tx::ByKey),
+        AccessPattern::Scan => {
+            let begin = runtime::db::begin_read_only(tenant);
+            let begin = format!("{begin}; set local statement_timeout = '{READ_STATEMENT_MAX}'");
+            ingress.pool.begin_with(AssertSqlSafe(begin)).await.map(Tx::Scan)
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Whose events they are, and how many may come.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use moka::future::Cache;
+use secrecy::SecretString;
+use uuid::Uuid;
+
+use crate::{Ingress, pipeline::error::ApiError};
+
+/// The vault's purpose for the secrets that events are checked with.
+pub const HOOK_PURPOSE: &str = "provider_hook";
+/// How long a connection is kept in mind, also that there is none: a changed secret counts after this time.
+const LIFE: Duration = Duration::from_secs(5);
+const KEPT: u64 = 10_000;
+/// A rate is counted by the second.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A connection, as far as its events go.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub tenant_id: Uuid,
+    pub provider: String,
+    /// Any of them counts.
+    pub secrets: Vec<SecretString>,
+    /// SNS topics whose messages count.
+    pub topics: Vec<String>,
+}
+
+type Window = Arc<Mutex<(Instant, u32)>>;
+
+/// The connections that events came for.
+#[derive(Debug)]
+pub(super) struct Connections {
+    found: Cache<Uuid, Option<Arc<Connection>>>,
+    windows: Cache<Uuid, Window>,
+    per_second: u32,
+}
+
+impl Connections {
+    pub fn new(per_second: u32) -> Self {
+        Self {
+            found: Cache::builder().max_capacity(KEPT).time_to_live(LIFE).build(),
+            windows: Cache::builder().max_capacity(KEPT).time_to_idle(WINDOW * 10).build(),
+            per_second,
+        }
+    }
+
+    /// Whether one more request may come for this connection in this second. Counted before anything is looked up.
+    pub async fn admit(&self, id: Uuid) -> bool {
+        let window = self.windows.get_with(id, async { Arc::new(Mutex::new((Instant::now(), 0))) }).await;
+        let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.0.elapsed() >= WINDOW {
+            *window = (Instant::now(), 0);
+        }
+        window.1 += 1;
+        window.1 <= self.per_second
+    }
+
+    /// The connection; `None`: there is none.
+    pub async fn find(&self, ingress: &Ingress, id: Uuid) -> Result<Option<Arc<Connection>>, ApiError> {
+        if let Some(found) = self.found.get(&id).await {
+            return Ok(found);
+        }
+        let found = look_up(ingress, id).await?.map(Arc::new);
+        self.found.insert(id, found.clone()).await;
+        Ok(found)
+    }
+}
+
+async fn look_up(ingress: &Ingress, id: Uuid) -> Result<Option<Connection>, ApiError> {
+    let row = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", provider as "provider!", hook_secret, hook_topics as "hook_topics!"
+           from hook_connection($1)"#,
+        id
+    )
+    .fetch_optional(&ingress.pool)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let opened = row.hook_secret.map(|sealed| ingress.vault.open(row.tenant_id, HOOK_PURPOSE, &sealed)).transpose();
+    let text = opened.map_err(|error| ApiError::unexpected(&error))?.map(String::from_utf8).transpose();
+    let text = text.map_err(|error| ApiError::unexpected(&error))?.unwrap_or_default();
+    let secrets = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect();
+    Ok(Some(Connection { tenant_id: row.tenant_id, provider: row.provider, secrets, topics: row.hook_topics }))
+}

@@ -1,0 +1,6 @@
+//! What is reached without an API key: links in mail, events of providers, probes.
+
+pub mod health;
+pub mod hooks;
+pub mod tracking;
+pub(crate) mod unsubscribe;

@@ -1,0 +1,133 @@
+//! `/t/o/<token>` and `/t/c/<token>`: the pixel and the links in mail. The recipient never waits for what we note down.
+//!
+//! A HEAD request (link checkers, mail gateways) is answered like a GET and noted as nothing.
+
+mod doc;
+pub(crate) mod peer;
+pub(crate) mod signals;
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use schemas::{
+    SignalKind,
+    token::{Purpose, TokenClaims},
+};
+
+pub(crate) use self::doc::LinkPath;
+use self::peer::Peer;
+use crate::{
+    Ingress,
+    pipeline::{Routes, error::ApiError, open},
+};
+
+/// A transparent GIF of one pixel.
+const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x01D\x00;";
+
+/// What every answer to a recipient carries: nobody keeps it, indexes it, or is told where it came from.
+pub(crate) const QUIET: [(HeaderName, HeaderValue); 4] = [
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store, max-age=0")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (HeaderName::from_static("x-robots-tag"), HeaderValue::from_static("noindex, nofollow")),
+];
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/t/o/{token}", open(opened), doc::open)
+        .head("/t/o/{token}", open(would_open), doc::would_open)
+        .get("/t/c/{token}", open(clicked), doc::click)
+        .head("/t/c/{token}", open(would_click), doc::would_click)
+}
+
+async fn opened(
+    State(ingress): State<Arc<Ingress>>,
+    Path(token): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Response {
+    match ingress.tokens.open(Purpose::Open, &token) {
+        Ok(claims) => {
+            signals::record(&ingress, &claims, SignalKind::Opened, peer, &headers);
+            pixel()
+        }
+        Err(_) => no_such_link(),
+    }
+}
+
+async fn would_open(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
+    ingress.tokens.open(Purpose::Open, &token).map_or_else(|_| no_such_link(), |_| pixel())
+}
+
+async fn clicked(
+    State(ingress): State<Arc<Ingress>>,
+    Path(token): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Response {
+    let claims = ingress.tokens.open(Purpose::Click, &token);
+    let Some((claims, link, url, target)) = claims.ok().and_then(|claims| {
+        let (link, url) = click(&claims)?;
+        let target = location(&url)?;
+        Some((claims, link, url, target))
+    }) else {
+        return no_such_link();
+    };
+    signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers);
+    redirect(target)
+}
+
+async fn would_click(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>) -> Response {
+    let claims = ingress.tokens.open(Purpose::Click, &token).ok();
+    claims.and_then(|claims| location(&click(&claims)?.1)).map_or_else(no_such_link, redirect)
+}
+
+fn click(claims: &TokenClaims) -> Option<(u16, String)> {
+    claims.click().map(|(link, url)| (link, url.to_owned()))
+}
+
+/// A signed target as a header value. One that is no web address is no target, whoever signed it: `javascript:` and the like have
+/// no place in a redirect. What is not plain ASCII is written in its URL form.
+fn location(url: &str) -> Option<HeaderValue> {
+    let parsed = url::Url::parse(url).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"))?;
+    let plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+    HeaderValue::try_from(if plain { url } else { parsed.as_str() }).ok()
+}
+
+fn pixel() -> Response {
+    (StatusCode::OK, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("image/gif"))], PIXEL).into_response()
+}
+
+fn redirect(target: HeaderValue) -> Response {
+    (StatusCode::FOUND, QUIET, [(header::LOCATION, target)]).into_response()
+}
+
+/// A token that is forged, cut or made for something else names nothing.
+fn no_such_link() -> Response {
+    (QUIET, ApiError::new(StatusCode::NOT_FOUND, "not_found")).into_response()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("https://example.com/a?b=c&d=%20#e", Some("https://example.com/a?b=c&d=%20#e"))]
+    #[case("http://example.com", Some("http://example.com"))]
+    #[case("https://bücher.example/ä", Some("https://xn--bcher-kva.example/%C3%A4"))]
+    #[case("https://example.com/a b", Some("https://example.com/a%20b"))]
+    #[case("javascript:alert(1)", None)]
+    #[case("//example.com/", None)]
+    #[case("mailto:ann@example.com", None)]
+    #[case("", None)]
+    fn a_redirect_leads_to_a_web_address_as_it_was_signed(#[case] url: &str, #[case] expected: Option<&str>) {
+        assert_eq!(location(url).as_ref().map(|value| value.to_str().unwrap()), expected);
+    }
+}

@@ -1,0 +1,196 @@
+//! What recipients reach without credentials. `/u/<token>`: one click to leave all marketing mail of the tenant. GET shows a page
+//! and never acts, because link checkers follow every link; POST acts, whether a person pressed the button or the mail program
+//! did it for them (RFC 8058). `/p/<token>`: the preferences page, with topics.
+
+mod doc;
+mod language;
+mod page;
+mod preferences;
+mod texts;
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::{Path, State},
+    response::Response,
+};
+use chrono::Utc;
+use http::HeaderMap;
+use ledger::preferences::ConsentEvidence;
+use ledger::{OptOut, PastRecipient};
+use runtime::Counter;
+use schemas::{
+    SendId, SignalKind,
+    token::{Purpose, TokenClaims},
+};
+use sqlx::PgConnection;
+
+use self::page::Reader;
+use super::tracking::{peer::Peer, signals};
+use crate::{
+    Ingress,
+    pipeline::{Routes, body, error::ApiError, open},
+};
+
+/// A one-click POST is some 30 bytes, as a form of either kind some 200.
+const BODY_MAX_BYTES: usize = 16 * 1024;
+
+/// The routes.
+pub(crate) fn routes() -> Routes {
+    // HEAD goes the way of GET, which does nothing.
+    Routes::new()
+        .get("/u/{token}", open(ask), doc::ask)
+        .post("/u/{token}", open(leave), doc::leave)
+        .get("/p/{token}", open(preferences::show), doc::preferences)
+        .post("/p/{token}", open(preferences::change), doc::choose)
+}
+
+async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> Response {
+    let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
+    let reader = reader(&ingress, claims.as_ref(), &headers).await;
+    claims.map_or_else(|| reader.no_such_link(), |claims| reader.ask(&preferences_token(&ingress, &claims)))
+}
+
+async fn leave(
+    State(ingress): State<Arc<Ingress>>,
+    Path(token): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let claims = ingress.tokens.open(Purpose::Unsubscribe, &token).ok();
+    let reader = reader(&ingress, claims.as_ref(), &headers).await;
+    let Some(claims) = claims else { return reader.no_such_link() };
+    let body = match body::read(body, &headers, BODY_MAX_BYTES, ingress.settings.http_body_timeout).await {
+        Ok(body) => body,
+        Err(error) => return reader.not_left(error.status),
+    };
+    let Some(method) = method(&body) else { return reader.ask_again(&preferences_token(&ingress, &claims)) };
+    // In a task of its own: a client that hangs up after the POST has left all the same.
+    let work = Leaving { ingress: Arc::clone(&ingress), claims: claims.clone(), method, peer, headers };
+    match ingress.tasks.spawn(work.carry_out()).await {
+        Ok(Ok(OptOut::Recorded | OptOut::Already)) => reader.done(&preferences_token(&ingress, &claims)),
+        Ok(Ok(OptOut::UnknownSend)) => reader.no_such_link(),
+        Ok(Err(error)) => reader.not_left(error.status),
+        Err(panicked) => reader.not_left(ApiError::from(panicked).status),
+    }
+}
+
+/// The token of the same recipient's preferences page.
+fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
+    ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &claims.rest)
+}
+
+/// One opt-out.
+struct Leaving {
+    ingress: Arc<Ingress>,
+    claims: TokenClaims,
+    method: &'static str,
+    peer: Peer,
+    headers: HeaderMap,
+}
+
+impl Leaving {
+    /// Commits the opt-out and its fact before anybody is answered: once the answer is out, no fence passes any more.
+    async fn carry_out(self) -> Result<OptOut, ApiError> {
+        let Self { ingress, claims, method, peer, headers } = self;
+        let (ip, agent) = (peer.ip().map(|ip| ip.to_string()), signals::user_agent(&headers));
+        let evidence = ConsentEvidence { ip: ip.as_deref(), user_agent: agent.as_deref() };
+        let mut tx = ingress.by_key.begin_for_tenant(claims.tenant_id).await?;
+        let found = opt_out(&mut tx, &claims, method, evidence).await?;
+        tx.commit().await?;
+        opted_out(&ingress, found);
+        Ok(found)
+    }
+}
+
+/// Opts the recipient of a mail out. Takes effect when the caller commits.
+async fn opt_out(
+    db: &mut PgConnection,
+    claims: &TokenClaims,
+    method: &str,
+    evidence: ConsentEvidence<'_>,
+) -> sqlx::Result<OptOut> {
+    let found = ledger::opt_out(&mut *db, claims.tenant_id, claims.send_id, method, evidence).await?;
+    // The ledger may not keep the send any more; the token names the contact.
+    match (found, claims.contact()) {
+        (OptOut::UnknownSend, Some(contact)) => {
+            let left = SignalKind::Unsubscribed { method: method.to_owned() };
+            let recipient = PastRecipient::Contact(contact);
+            ledger::apply_to_past_recipient(db, claims.tenant_id, &recipient, &left, Utc::now()).await
+        }
+        _ => Ok(found),
+    }
+}
+
+/// Counts an opt-out that is committed, and notifies who tells products of it.
+fn opted_out(ingress: &Ingress, found: OptOut) {
+    if found == OptOut::Recorded {
+        Counter::SignalsTotal.add(1, [("kind", "unsubscribed"), ("outcome", "recorded")]);
+    }
+    ingress.facts.notify();
+}
+
+/// Who reads: the language, and who sends, for people to recognise. The page works without either.
+async fn reader(ingress: &Ingress, claims: Option<&TokenClaims>, headers: &HeaderMap) -> Reader {
+    let known = match claims {
+        Some(claims) => known(ingress, claims).await.ok().flatten(),
+        None => None,
+    };
+    let (organisation, locale) = known.unwrap_or_default();
+    let organisation = organisation.filter(|name| !name.trim().is_empty());
+    Reader { texts: language::choose(headers, locale.as_deref()), organisation }
+}
+
+/// The tenant's name and the recipient's locale.
+async fn known(ingress: &Ingress, claims: &TokenClaims) -> sqlx::Result<Option<(Option<String>, Option<String>)>> {
+    let mut tx = runtime::db::begin_for_tenant(&ingress.pool, claims.tenant_id).await?;
+    let row = sqlx::query!(
+        r#"select t.org_name, c.locale as "locale?"
+           from tenants t
+           left join sends s on s.tenant_id = t.id and s.id = $2 and s.month = $3
+           left join contacts c on c.tenant_id = t.id and c.id = coalesce(s.contact_id, $4)
+           where t.id = $1"#,
+        claims.tenant_id,
+        claims.send_id,
+        SendId(claims.send_id).month(),
+        claims.contact(),
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    tx.rollback().await?;
+    Ok(row.map(|row| (row.org_name, row.locale)))
+}
+
+/// `one_click` for the body that RFC 8058 §3.2 prescribes, in either form encoding; `page` for our own button; `None` for anything
+/// else, which asks for nothing.
+fn method(body: &[u8]) -> Option<&'static str> {
+    let has = |words: &[u8]| body.windows(words.len()).any(|window| window.eq_ignore_ascii_case(words));
+    if has(b"List-Unsubscribe") && has(b"One-Click") {
+        return Some("one_click");
+    }
+    let is_button =
+        |(name, value): (std::borrow::Cow<'_, str>, std::borrow::Cow<'_, str>)| name == "confirm" && value == "yes";
+    url::form_urlencoded::parse(body).any(is_button).then_some("page")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(b"List-Unsubscribe=One-Click", Some("one_click"))]
+    #[case(
+        b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--\r\n",
+        Some("one_click")
+    )]
+    #[case(b"confirm=yes", Some("page"))]
+    #[case(b"confirm=no", None)]
+    #[case(b"List-Unsubscribe=", None)]
+    #[case(b"", None)]
+    fn a_mail_programs_click_is_told_from_the_pages_button(#[case] body: &[u8], #[case] expected: Option<&str>) {
+        assert_eq!(method(body), expected);
+    }
+}

@@ -1,0 +1,292 @@
+//! The pages a recipient sees. Plain HTML without scripts: it works in every mail program's browser and with every screen reader.
+
+use std::sync::LazyLock;
+
+use axum::response::{IntoResponse, Response};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{HeaderValue, StatusCode, header};
+use ledger::preferences::{Recipient, Topic};
+use sha2::{Digest, Sha256};
+
+use super::texts::{Message, Texts};
+use crate::public::tracking::QUIET;
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+
+/// Nothing is loaded, framed or run; forms go back to where they came from. The one style is named by its hash.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
+    format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+});
+
+/// Who reads a page: the language, and who sends, where that is known.
+#[derive(Debug, Clone)]
+pub(super) struct Reader {
+    pub(super) texts: &'static Texts,
+    pub(super) organisation: Option<String>,
+}
+
+impl Reader {
+    /// A text with the sender's name in it.
+    fn say(&self, text: &str) -> String {
+        let from = match &self.organisation {
+            Some(name) => format!("<strong>{}</strong>", escape(name)),
+            None => self.texts.sender.to_owned(),
+        };
+        text.replace("{from}", &from)
+    }
+
+    /// Asks for confirmation.
+    pub(super) fn ask(&self, preferences: &str) -> Response {
+        self.asking(StatusCode::OK, "", preferences)
+    }
+
+    /// Asks again: what came was neither the page's button nor a mail program's click.
+    pub(super) fn ask_again(&self, preferences: &str) -> Response {
+        let text = self.texts.preferences.not_understood;
+        let alert = format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n");
+        self.asking(StatusCode::BAD_REQUEST, &alert, preferences)
+    }
+
+    fn asking(&self, status: StatusCode, alert: &str, preferences: &str) -> Response {
+        let texts = &self.texts.unsubscribe;
+        let body = format!(
+            "{alert}<p>{}</p>\n<form method=\"post\"><button type=\"submit\" name=\"confirm\" value=\"yes\">{}</button></form>\n\
+             <section><p><a href=\"../p/{preferences}\">{}</a></p></section>",
+            self.say(texts.question),
+            texts.button,
+            texts.rather,
+        );
+        self.page(status, texts.title, &body)
+    }
+
+    /// Says that it is done.
+    pub(super) fn done(&self, preferences: &str) -> Response {
+        let texts = &self.texts.unsubscribe;
+        let body = format!(
+            "<p role=\"status\">{}</p>\n<p><a href=\"../p/{preferences}\">{}</a></p>",
+            self.say(texts.done.text),
+            texts.changed_mind,
+        );
+        self.page(StatusCode::OK, texts.done.title, &body)
+    }
+
+    /// For a link that names nothing.
+    pub(super) fn no_such_link(&self) -> Response {
+        let Message { title, text } = self.texts.no_link;
+        self.page(StatusCode::NOT_FOUND, title, &format!("<p>{text}</p>"))
+    }
+
+    /// For an opt-out that could not be stored. Mail programs and people may try again.
+    pub(super) fn not_left(&self, status: StatusCode) -> Response {
+        self.try_again(status, &self.texts.not_left)
+    }
+
+    /// For a choice that could not be stored.
+    pub(super) fn not_stored(&self, status: StatusCode) -> Response {
+        self.try_again(status, &self.texts.not_stored)
+    }
+
+    fn try_again(&self, status: StatusCode, message: &Message) -> Response {
+        let body = format!("<p role=\"alert\" class=\"trouble\">{}</p>", message.text);
+        let mut response = self.page(status, message.title, &body);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
+        response
+    }
+
+    /// What a recipient may choose, and what came of the last choice.
+    pub(super) fn preferences(&self, recipient: &Recipient, topics: &[Topic], told: Option<Told>) -> Response {
+        let texts = &self.texts.preferences;
+        let (status, told) = match told {
+            None => (StatusCode::OK, String::new()),
+            Some(Told::NotUnderstood) => {
+                let text = texts.not_understood;
+                (StatusCode::BAD_REQUEST, format!("<p role=\"alert\" class=\"trouble\">{text}</p>\n"))
+            }
+            Some(Told::Saved) => (StatusCode::OK, status_line(texts.saved)),
+            Some(Told::Back) => (StatusCode::OK, status_line(texts.is_back)),
+            Some(Told::Left) => (StatusCode::OK, status_line(&self.say(texts.has_left))),
+        };
+        let about = self
+            .say(texts.about)
+            .replace("{address}", &format!("<strong>{}</strong>", escape(&masked(&recipient.address))));
+        let held =
+            if recipient.held { format!("<p class=\"trouble\">{}</p>\n", self.say(texts.held)) } else { String::new() };
+        let forms = if recipient.left { self.return_form(told.is_empty()) } else { self.choices(topics) };
+        self.page(status, texts.title, &format!("{told}<p>{about}</p>\n{held}{forms}"))
+    }
+
+    fn choices(&self, topics: &[Topic]) -> String {
+        let texts = &self.texts.preferences;
+        let chosen = if topics.is_empty() { format!("<p>{}</p>", texts.no_topics) } else { self.topics_form(topics) };
+        format!(
+            "{chosen}\n<section aria-labelledby=\"everything\"><h2 id=\"everything\">{}</h2><p>{}</p>\n\
+             <form method=\"post\"><button type=\"submit\" class=\"quiet\" name=\"action\" value=\"leave\">{}</button></form></section>",
+            texts.everything, texts.leave_about, texts.leave,
+        )
+    }
+
+    fn topics_form(&self, topics: &[Topic]) -> String {
+        let texts = &self.texts.preferences;
+        let items: Vec<String> = topics.iter().map(topic).collect();
+        format!(
+            "<form method=\"post\"><fieldset aria-describedby=\"choose\"><legend>{}</legend><p id=\"choose\">{}</p>\n\
+             <ul>\n{}\n</ul></fieldset>\n<button type=\"submit\" name=\"action\" value=\"save\">{}</button></form>",
+            texts.topics,
+            texts.choose,
+            items.join("\n"),
+            texts.save,
+        )
+    }
+
+    fn return_form(&self, say_so: bool) -> String {
+        let texts = &self.texts.preferences;
+        let left = if say_so { format!("<p>{}</p>\n", self.say(texts.has_left)) } else { String::new() };
+        format!(
+            "{left}<p>{}</p>\n<form method=\"post\"><button type=\"submit\" name=\"action\" value=\"return\">{}</button></form>",
+            texts.return_about, texts.come_back,
+        )
+    }
+
+    fn page(&self, status: StatusCode, title: &str, body: &str) -> Response {
+        let html = PAGE
+            .replace("{lang}", self.texts.lang)
+            .replace("{title}", title)
+            .replace("{style}", STYLE)
+            .replace("{body}", body);
+        let mut response =
+            (status, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))], html)
+                .into_response();
+        let headers = response.headers_mut();
+        if let Ok(policy) = HeaderValue::try_from(POLICY.as_str()) {
+            headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+        }
+        headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static(self.texts.lang));
+        headers.insert(header::VARY, HeaderValue::from_static("accept-language"));
+        response
+    }
+}
+
+/// What came of a form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Saved,
+    Left,
+    Back,
+    NotUnderstood,
+}
+
+fn status_line(text: &str) -> String {
+    format!("<p role=\"status\" class=\"told\">{text}</p>\n")
+}
+
+/// One topic: whether it was on the page travels along, so that a topic made since is not taken for one left.
+fn topic(topic: &Topic) -> String {
+    let Topic { id, name, description, joined } = topic;
+    let checked = if *joined { " checked" } else { "" };
+    let (described, description) = match description {
+        Some(text) => (format!(" aria-describedby=\"d-{id}\""), format!("<span id=\"d-{id}\">{}</span>", escape(text))),
+        None => (String::new(), String::new()),
+    };
+    format!(
+        "<li><input type=\"hidden\" name=\"shown\" value=\"{id}\"><input type=\"checkbox\" id=\"t-{id}\" name=\"topic\" \
+         value=\"{id}\"{checked}{described}><div><label for=\"t-{id}\">{}</label>{description}</div></li>",
+        escape(name),
+    )
+}
+
+/// Enough of an address for its owner to know it, and not enough for somebody else to use it.
+fn masked(address: &str) -> String {
+    let (local, domain) = address.split_once('@').unwrap_or((address, ""));
+    let first: String = local.chars().take(1).collect();
+    if domain.is_empty() { format!("{first}…") } else { format!("{first}…@{domain}") }
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '{' => escaped.push_str("&#123;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::public::unsubscribe::texts::ALL;
+    use http_body_util::BodyExt;
+    use uuid::Uuid;
+
+    async fn html(response: Response) -> String {
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    fn reader(texts: &'static Texts, organisation: Option<&str>) -> Reader {
+        Reader { texts, organisation: organisation.map(str::to_owned) }
+    }
+
+    fn recipient(left: bool) -> Recipient {
+        Recipient { contact_id: Uuid::nil(), address: "ann@example.com".to_owned(), locale: None, left, held: false }
+    }
+
+    #[tokio::test]
+    async fn a_name_cannot_put_markup_into_a_page() {
+        let html_of = html(reader(ALL[0], Some("<script>alert('x')</script> & {style}")).ask("t")).await;
+        assert!(!html_of.contains("<script>"), "{html_of}");
+        assert!(html_of.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#123;style}"), "{html_of}");
+        let topic = Topic {
+            id: Uuid::nil(),
+            name: "\"><script>1</script>".to_owned(),
+            description: Some("<img src=x> {body}".to_owned()),
+            joined: true,
+        };
+        let html = html(reader(ALL[0], None).preferences(&recipient(false), &[topic], None)).await;
+        assert!(!html.contains("<script>") && !html.contains("<img") && html.contains("&#123;body}"), "{html}");
+    }
+
+    #[tokio::test]
+    async fn a_page_asks_by_post_to_its_own_address_and_loads_nothing() {
+        for texts in ALL {
+            let reader = reader(texts, None);
+            for response in [
+                reader.ask("t"),
+                reader.done("t"),
+                reader.no_such_link(),
+                reader.not_left(StatusCode::SERVICE_UNAVAILABLE),
+                reader.not_stored(StatusCode::SERVICE_UNAVAILABLE),
+                reader.preferences(&recipient(false), &[], None),
+                reader.preferences(&recipient(true), &[], Some(Told::Left)),
+                reader.preferences(&recipient(false), &[], Some(Told::NotUnderstood)),
+            ] {
+                let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+                assert!(policy.starts_with("default-src 'none'") && policy.contains("form-action 'self'"), "{policy}");
+                assert!(!response.headers().contains_key(header::SET_COOKIE));
+                let html = html(response).await;
+                assert!(html.contains(&format!("<html lang=\"{}\">", texts.lang)) && html.contains("<main>"), "{html}");
+                assert!(!html.contains("action=\"") && !html.contains("<script"), "{html}");
+                assert!(!html.contains("http://") && !html.contains("https://"), "{html}");
+                let body = html.split("<body>").nth(1).unwrap();
+                assert!(!body.contains('{') && !body.contains('}'), "a placeholder is left: {body}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_is_half_hidden() {
+        assert_eq!(masked("ann@example.com"), "a…@example.com");
+        assert_eq!(masked("erased"), "e…");
+    }
+}
