@@ -8,12 +8,11 @@ use std::{
     time::Duration,
 };
 
+use runtime::Bus;
 use schemas::{messages::Decided, subjects};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-
-use crate::Ingress;
 
 /// Who waits for what in this process.
 #[derive(Debug)]
@@ -37,6 +36,16 @@ impl Inbox {
     pub(crate) fn wait_for(&self, batch: Uuid) -> Waiter<'_> {
         let bell = Arc::clone(self.lock().entry(batch).or_default());
         Waiter { inbox: self, batch, bell }
+    }
+
+    /// Hears until shut down.
+    pub(crate) async fn listen(&self, bus: &Bus, shutdown: CancellationToken) {
+        let heard = |payload: &[u8]| {
+            if let Ok(decided) = serde_json::from_slice::<Decided>(payload) {
+                self.ring(decided.batch_id);
+            }
+        };
+        bus.receive(self.subject(), &shutdown, heard).await;
     }
 
     fn ring(&self, batch: Uuid) {
@@ -76,16 +85,6 @@ impl Drop for Waiter<'_> {
             waiting.remove(&self.batch);
         }
     }
-}
-
-/// Hears until shut down.
-pub(crate) async fn listen(ingress: Arc<Ingress>, shutdown: CancellationToken) {
-    let heard = |payload: &[u8]| {
-        if let Ok(decided) = serde_json::from_slice::<Decided>(payload) {
-            ingress.inbox.ring(decided.batch_id);
-        }
-    };
-    ingress.bus.receive(ingress.inbox.subject(), &shutdown, heard).await;
 }
 
 #[cfg(test)]

@@ -8,167 +8,19 @@ pub mod documents;
 mod inbox;
 pub mod pipeline;
 pub mod public;
-mod routes;
-pub mod server;
+pub mod routes;
+mod server;
 pub mod settings;
+mod state;
 
-use std::{sync::Arc, time::Duration};
-
-use axum::{Router, middleware};
-use domains::{DnsResolver, DnsSettings, ResolverError};
-use runner::Runner;
-use runtime::{
-    Bus, CommitNotifier, Job, MasterKeys, Reader, Role, Vault, VaultError, outbound::SetupError, plans::PreparedPool,
-    pools::Watched,
-};
-use schemas::token::TokenKeys;
-use sqlx::PgPool;
-use tokio_util::task::TaskTracker;
-use tower_http::catch_panic::CatchPanicLayer;
-
-use self::{pipeline::auth, public::hooks::Hooks};
+use runtime::Job;
 
 pub use inbox::Inbox;
 pub use pipeline::error::{ApiError, FieldFault};
+pub use routes::router;
 pub use server::{Serving, serve};
 pub use settings::Settings;
-
-/// What the ingress is built from.
-#[derive(Debug, Clone)]
-pub struct Deps {
-    /// A pool in the ingress's role.
-    pub pool: PgPool,
-    /// Where accepted requests are announced.
-    pub bus: Bus,
-    /// Rung after every write: it may have committed facts.
-    pub facts: CommitNotifier,
-    /// Derives tokens, sealing keys and pseudonyms.
-    pub master_keys: MasterKeys,
-    /// Takes direct requests off the bus; who made it drains it.
-    pub runner: Runner,
-    /// Reads strangers' bytes where they cannot take the process along.
-    pub reader: Reader,
-}
-
-/// An ingress that cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Sealing keys cannot be derived.
-    #[error("the vault cannot be opened")]
-    Vault(#[from] VaultError),
-    /// No DNS servers to ask.
-    #[error(transparent)]
-    Dns(#[from] ResolverError),
-    /// The client for addresses outside cannot be set up.
-    #[error(transparent)]
-    Outbound(#[from] SetupError),
-    /// Settings of the assistant endpoint that do not work.
-    #[error(transparent)]
-    Assistant(#[from] mcp::StartError),
-}
+pub use state::{Deps, Ingress, StartError};
 
 /// What the ingress has read by [`Reader`].
 pub const READER_JOBS: &[Job] = &[api::messages::READER_JOB];
-
-/// How long plans are kept. Making them for a second only costs a read a tenth more of Postgres' time; a month that was empty when a plan
-/// was made has few rows after so long.
-const PLANS_KEPT: Duration = Duration::from_secs(10);
-
-/// The state all handlers share.
-pub struct Ingress {
-    /// Postgres, in the ingress's role: sees a tenant's rows only inside a confined transaction.
-    pub pool: PgPool,
-    /// The same, for what finds all its rows by key.
-    pub(crate) by_key: PreparedPool,
-    /// Nonces, counts and names of all requests.
-    pub(crate) admissions: Arc<auth::Admissions>,
-    /// The bus.
-    pub bus: Bus,
-    /// Rung after every write: it may have committed facts.
-    pub facts: CommitNotifier,
-    /// Seals secrets at rest.
-    pub vault: Vault,
-    /// Checks the tokens of links in mail.
-    pub tokens: Arc<TokenKeys>,
-    /// For pseudonyms of erased addresses.
-    pub master_keys: MasterKeys,
-    /// Asks the DNS about domains.
-    pub resolver: DnsResolver,
-    /// The settings.
-    pub settings: Settings,
-    /// The API keys in use.
-    pub keys: auth::Keys,
-    /// Writes and announcements in hand: awaited at shutdown.
-    pub tasks: TaskTracker,
-    /// Hears what was decided while somebody waits for it.
-    pub inbox: Inbox,
-    /// Takes what providers tell.
-    pub hooks: Hooks,
-    /// Takes direct requests off the bus.
-    pub runner: Runner,
-    /// Reads strangers' bytes where they cannot take the process along.
-    pub reader: Reader,
-    /// What answers AI assistants; none unless the settings name an issuer.
-    pub assistant: Option<Arc<mcp::Assistant>>,
-}
-
-impl std::fmt::Debug for Ingress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ingress").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
-impl Ingress {
-    /// Puts the state together; touches neither network nor database.
-    ///
-    /// # Errors
-    /// [`StartError`] for keys or DNS servers that do not work.
-    pub fn new(deps: Deps, settings: Settings) -> Result<Arc<Self>, StartError> {
-        let resolver = DnsResolver::new(&DnsSettings {
-            servers: settings.outbound.dns_servers.clone(),
-            ..DnsSettings::default()
-        })?;
-        let connections = deps.pool.options().get_max_connections() as usize;
-        let settings_by_key = [("statement_timeout", pipeline::READ_STATEMENT_MAX)];
-        let by_key = PreparedPool::with_settings(&deps.pool, connections, &settings_by_key, PLANS_KEPT);
-        let tasks = TaskTracker::new();
-        let admissions = Arc::new(auth::Admissions::start(by_key.priority("admission")));
-        let shared = mcp::Deps { pool: deps.pool.clone(), rate: Arc::clone(&admissions) as _, tasks: tasks.clone() };
-        Ok(Arc::new(Self {
-            assistant: mcp::Assistant::new(shared, &settings.assistant)?,
-            hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
-            vault: Vault::new(&deps.master_keys)?,
-            tokens: Arc::new(deps.master_keys.tokens()),
-            keys: auth::Keys::new(deps.pool.clone()),
-            admissions,
-            by_key: by_key.bulk("acts"),
-            pool: deps.pool,
-            bus: deps.bus,
-            runner: deps.runner,
-            reader: deps.reader,
-            facts: deps.facts,
-            master_keys: deps.master_keys,
-            resolver,
-            settings,
-            tasks,
-            inbox: Inbox::new(),
-        }))
-    }
-
-    /// Its pools, and what metrics call them.
-    #[must_use]
-    pub fn pools(&self) -> [(&'static str, Watched); 2] {
-        [(Role::Ingress.as_str(), self.pool.clone().into()), ("ingress_by_key", self.by_key.clone().into())]
-    }
-}
-
-/// All routes, with what wraps every answer.
-pub fn router(ingress: Arc<Ingress>) -> Router {
-    routes::all()
-        .into_router()
-        .fallback(server::no_such_path)
-        .method_not_allowed_fallback(server::no_such_method)
-        .layer(CatchPanicLayer::custom(server::panicked))
-        .layer(middleware::from_fn_with_state(Arc::clone(&ingress), server::observe))
-        .with_state(ingress)
-}

@@ -1,6 +1,17 @@
 //! The table of routes.
 
-use crate::{api, documents::openapi, pipeline::Routes, public};
+use std::sync::Arc;
+
+use axum::{Router, middleware};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{
+    api,
+    documents::openapi,
+    pipeline::{Routes, observe},
+    public,
+    state::Ingress,
+};
 
 /// Every route there is.
 pub(crate) fn all() -> Routes {
@@ -32,4 +43,15 @@ pub(crate) fn all() -> Routes {
         .merge(public::unsubscribe::routes())
         .merge(api::assistant::routes())
         .merge(openapi::routes())
+}
+
+/// All routes, with what wraps every answer.
+pub fn router(ingress: Arc<Ingress>) -> Router {
+    all()
+        .into_router()
+        .fallback(observe::no_such_path)
+        .method_not_allowed_fallback(observe::no_such_method)
+        .layer(CatchPanicLayer::custom(observe::panicked))
+        .layer(middleware::from_fn_with_state(Arc::clone(&ingress), observe::observe))
+        .with_state(ingress)
 }

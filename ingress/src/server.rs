@@ -1,48 +1,22 @@
-//! The listener, and what wraps every answer: request id, access log, metrics, the error shape.
+//! The listener, and what runs beside it.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{
-    extract::{MatchedPath, Request, State},
-    middleware::Next,
-    response::{IntoResponse, Response},
-};
-use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
-use runtime::{
-    Counter, Gauge, Histogram,
-    trace::{self, Span, SpanKind, TraceContext},
-};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use crate::{
-    Ingress,
     api::domains,
-    bus, inbox,
-    pipeline::{auth, connection::converse, error::ApiError},
-    public::hooks,
+    bus,
+    pipeline::{auth, connection::converse},
+    routes,
+    state::Ingress,
 };
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const REQUEST_ID_MAX_CHARS: usize = 100;
 /// Longest wait for requests in hand and announcements when told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// After a failed accept (out of file descriptors, usually), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What the road learns about a request, for the access log: ids only.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Trace {
-    /// The API key.
-    pub key_id: Option<Uuid>,
-    /// The tenant.
-    pub tenant_id: Option<Uuid>,
-}
 
 /// A running ingress.
 #[derive(Debug)]
@@ -70,8 +44,10 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     let address = listener.local_addr()?;
     tracing::info!(%address, "ingress listens");
     tokio::spawn(auth::sweep::run(ingress.pool.clone(), shutdown.clone()));
-    tokio::spawn(inbox::listen(Arc::clone(&ingress), shutdown.clone()));
-    tokio::spawn(hooks::carry(Arc::clone(&ingress), shutdown.clone()));
+    let (told, until) = (Arc::clone(&ingress), shutdown.clone());
+    tokio::spawn(async move { told.inbox.listen(&told.bus, until).await });
+    let (stored, until) = (Arc::clone(&ingress), shutdown.clone());
+    tokio::spawn(async move { stored.hooks.carry(stored.bus.clone(), until).await });
     tokio::spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
     bus::intake::start(&ingress);
     tokio::spawn(domains::recheck::run(Arc::clone(&ingress), shutdown.clone()));
@@ -83,7 +59,7 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(ingress.settings.http_connections.clamp(1, Semaphore::MAX_PERMITS)));
     let header_timeout = ingress.settings.http_body_timeout;
-    let router = crate::router(Arc::clone(&ingress));
+    let router = routes::router(Arc::clone(&ingress));
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
@@ -110,148 +86,5 @@ async fn accept_until(listener: TcpListener, ingress: Arc<Ingress>, shutdown: Ca
     };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!(connections = connections.len(), "stopped with requests in hand");
-    }
-}
-
-/// Gives every answer its request id, and counts, times and logs it.
-pub async fn observe(State(ingress): State<Arc<Ingress>>, mut request: Request, next: Next) -> Response {
-    let begun = Instant::now();
-    let _in_flight = Gauge::HttpRequestsInFlight.count_in_flight();
-    let via = if request.extensions().get::<auth::Trusted>().is_some() { "bus" } else { "http" };
-    let id = request_id(request.headers().get(&REQUEST_ID));
-    let method = method_label(request.method());
-    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
-    // A call over the bus is in its message's trace already.
-    let parent = TraceContext::of_request(request.headers()).or_else(TraceContext::current);
-    let span = Span::enter(SpanKind::Server, || format!("{method} {route}").into(), parent.as_ref());
-    request.headers_mut().insert(REQUEST_ID, id.clone());
-    let mut response = trace::within(span.as_ref().map(Span::ambient), next.run(request)).await;
-    let seconds = begun.elapsed().as_secs_f64();
-    let status = response.status();
-    response.headers_mut().insert(REQUEST_ID, id.clone());
-    let limit = ingress.settings.rate_limit_per_minute;
-    if limit > 0
-        && let Ok(policy) = HeaderValue::try_from(format!("\"key\";q={limit};w={}", auth::admission::WINDOW_SECONDS))
-    {
-        response.headers_mut().insert("ratelimit-policy", policy);
-    }
-    let seen = response.extensions().get::<Trace>().copied().unwrap_or_default();
-    if let Some(span) = &span {
-        describe(span, method, &route, status, &id, seen);
-    }
-    trace::scope(span.as_ref().map(Span::ambient), || {
-        tracing::info!(
-            request_id = id.to_str().unwrap_or_default(),
-            route,
-            method,
-            status = status.as_u16(),
-            via,
-            duration_ms = (seconds * 1_000.0).round(),
-            key_id = seen.key_id.map(tracing::field::display),
-            tenant_id = seen.tenant_id.map(tracing::field::display),
-            "request"
-        )
-    });
-    let (via, method, status) = (via.to_owned(), method.to_owned(), status.as_u16().to_string());
-    Histogram::HttpRequestSeconds
-        .record_owned(seconds, [("via", via.clone()), ("route", route.clone()), ("method", method.clone())]);
-    Counter::HttpRequestsTotal.add_owned(1, [("via", via), ("route", route), ("method", method), ("status", status)]);
-    response
-}
-
-/// Says of a request's step what the access log says, in the standard's names.
-fn describe(span: &Span, method: &'static str, route: &str, status: StatusCode, id: &HeaderValue, seen: Trace) {
-    span.set("http.request.method", method);
-    span.set("http.route", route.to_owned());
-    span.set("http.response.status_code", i64::from(status.as_u16()));
-    span.set("mail.http_request_id", id.to_str().unwrap_or_default().to_owned());
-    for (key, known) in [("mail.key_id", seen.key_id), ("mail.tenant_id", seen.tenant_id)] {
-        if let Some(known) = known {
-            span.set_id(key, known);
-        }
-    }
-    if status.is_server_error() {
-        span.fail("server_error");
-    }
-}
-
-/// The caller's request id if it is sane, else one of ours.
-fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
-    let sane = |text: &str| {
-        (1..=REQUEST_ID_MAX_CHARS).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
-    };
-    given
-        .filter(|value| value.to_str().is_ok_and(sane))
-        .cloned()
-        .or_else(|| HeaderValue::try_from(schemas::new_id().to_string()).ok())
-        .unwrap_or(HeaderValue::from_static("-"))
-}
-
-/// A bounded label: callers can make up methods.
-fn method_label(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::POST => "POST",
-        Method::PATCH => "PATCH",
-        Method::DELETE => "DELETE",
-        Method::PUT => "PUT",
-        Method::HEAD => "HEAD",
-        Method::OPTIONS => "OPTIONS",
-        _ => "other",
-    }
-}
-
-/// For paths we do not have.
-pub async fn no_such_path() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "not_found")
-}
-
-/// For methods a path does not have; axum adds `Allow`. While the assistant is off its endpoint is not there for any.
-pub async fn no_such_method(State(ingress): State<Arc<Ingress>>, uri: Uri) -> ApiError {
-    if ingress.assistant.is_none() && uri.path() == mcp::PATH {
-        return no_such_path().await;
-    }
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
-}
-
-/// For a handler that panicked. The payload may quote data, so it is not logged; the panic hook (`runtime::telemetry::init_logs`) has
-/// said where.
-pub fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
-    tracing::error!("a handler panicked");
-    ApiError::internal().into_response()
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("req-1:a_b.c", true)]
-    #[case("", false)]
-    #[case("a b", false)]
-    #[case("<script>", false)]
-    fn a_sane_request_id_is_kept(#[case] given: &str, #[case] kept: bool) {
-        let value = HeaderValue::try_from(given).unwrap();
-        assert_eq!(request_id(Some(&value)) == value, kept);
-        let long = HeaderValue::try_from("a".repeat(101)).unwrap();
-        assert_ne!(request_id(Some(&long)), long);
-    }
-
-    #[tokio::test]
-    async fn a_panic_is_a_500_in_the_error_shape() {
-        use tower::ServiceExt;
-        async fn broken() -> &'static str {
-            panic!("ann@example.com")
-        }
-        let router: axum::Router = axum::Router::new()
-            .route("/", axum::routing::get(broken))
-            .layer(tower_http::catch_panic::CatchPanicLayer::custom(panicked));
-        let response = router.oneshot(Request::new(axum::body::Body::empty())).await.unwrap();
-        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
-        assert_eq!(body.as_ref(), br#"{"ok":false,"error":"internal_error"}"#);
     }
 }

@@ -3,14 +3,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
+use domains::DomainSettings;
 use ipnet::IpNet;
 use ledger::quota::QuotaDefaults;
 use runtime::OutboundSettings;
-
-use crate::{
-    api::domains::{DomainTargets, recheck::Rechecks},
-    public::hooks::HookSettings,
-};
 
 /// The settings of the ingress. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 #[derive(Debug, Clone, Args)]
@@ -79,6 +75,62 @@ pub struct Settings {
     /// The send quota. One setting of the process: the ingress gates with it, delivery's fence holds it.
     #[arg(skip)]
     pub quota: QuotaDefaults,
+}
+
+/// Where the names of this installation are that tenants' DNS records point to.
+#[derive(Debug, Clone, Args)]
+pub struct DomainTargets {
+    /// What tenants' `send.<domain>` points to: a name with an MX for bounces and an SPF record. Changing it makes domains fail
+    /// their next check.
+    #[arg(long, env = "POSTRIDER_RETURN_PATH_TARGET", default_value = "return.postrider.dev")]
+    pub return_path_target: String,
+    /// What tenants' SPF records include.
+    #[arg(long, env = "POSTRIDER_SPF_INCLUDE", default_value = "spf.postrider.dev")]
+    pub spf_include: String,
+    /// What tenants' `link.<domain>` points to: this ingress, as recipients reach it.
+    #[arg(long, env = "POSTRIDER_TRACKING_TARGET", default_value = "link.postrider.dev")]
+    pub tracking_target: String,
+}
+
+impl DomainTargets {
+    /// As the checks of records take them.
+    pub(crate) fn settings(&self) -> DomainSettings {
+        DomainSettings {
+            return_path_target: self.return_path_target.clone(),
+            spf_include: self.spf_include.clone(),
+            tracking_target: self.tracking_target.clone(),
+        }
+    }
+}
+
+/// When domains are looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Domain checks")]
+#[group(skip)]
+pub struct Rechecks {
+    /// How often the DNS records of a verified domain are looked at again.
+    #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK", default_value = "24h", value_parser = humantime::parse_duration)]
+    pub domain_recheck: Duration,
+    /// How often the DNS records of a domain that is not verified, or degraded, are looked at again.
+    #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK_SOON", default_value = "1h", value_parser = humantime::parse_duration)]
+    pub domain_recheck_soon: Duration,
+    /// How long callers of `verify` get the result of the last check before the DNS is asked again.
+    #[arg(long, env = "POSTRIDER_DOMAIN_CHECK_FRESH", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub domain_check_fresh: Duration,
+}
+
+/// Settings of `/hooks`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Provider events")]
+#[group(skip)]
+pub struct HookSettings {
+    /// Requests a second that each ingress process takes for one provider connection; more are answered 429 and come again.
+    #[arg(long, env = "POSTRIDER_HOOK_RATE_PER_SECOND", default_value_t = 1_000)]
+    pub hook_rate_per_second: u32,
+    /// Hosts, as `host:port`, that SNS certificates and confirmations may come from beside Amazon's own, also by plain http; for
+    /// stand-ins.
+    #[arg(long, env = "POSTRIDER_HOOK_SNS_HOSTS", value_delimiter = ',')]
+    pub hook_sns_hosts: Vec<String>,
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ pub(crate) mod enrollments;
 pub mod explain;
 pub mod fields;
 pub mod imports;
-pub(crate) mod input;
 pub(crate) mod messages;
 pub(crate) mod outcomes;
 pub mod platform;

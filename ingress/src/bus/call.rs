@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::pipeline::{
     IdempotencyKey, Operation, Verb,
-    auth::{Caller, Trusted},
+    auth::{Trusted, keys::Caller},
     error::ApiError,
     json,
 };

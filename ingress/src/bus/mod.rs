@@ -29,9 +29,9 @@ use uuid::Uuid;
 
 use self::call::{Manner, Publisher};
 use crate::{
-    Ingress,
     documents::{asyncapi, openapi},
     pipeline::{Access, Operation, Reply, TenantClaim, error::ApiError, find_tenant, json},
+    state::Ingress,
 };
 
 /// The service's name, for `nats micro info postrider`.

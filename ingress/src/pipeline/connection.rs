@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use self::head::Heads;
-use crate::{pipeline::error::ApiError, public::tracking::peer::Peer};
+use crate::pipeline::{error::ApiError, peer::Peer};
 
 /// How long, and how much, is still read of a client that goes on sending after its last answer: closing at once would reset the
 /// connection, and the answer with it.

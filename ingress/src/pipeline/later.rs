@@ -10,8 +10,8 @@ use std::{borrow::Cow, convert::Infallible, future::Future, pin::Pin, sync::Arc,
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{Reply, idempotency::IdempotencyKey};
-use crate::{Ingress, pipeline::error::ApiError};
+use super::{error::ApiError, idempotency::IdempotencyKey, reply::Reply};
+use crate::state::Ingress;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]

@@ -16,22 +16,21 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
-    Act, Before, Preparer, QueryReader, Reply, Tx,
+    auth::{self, Admitted, RateState, Terms, keys::Caller},
     body::{self, BODY_MAX_BYTES},
+    context::Act,
+    error::ApiError,
+    handler::{Before, Preparer, QueryReader},
     idempotency::{self, Claim, IdempotencyKey, Stored},
     json,
     later::{self, Awaited, Later},
+    observe::Trace,
     outside::Outside,
+    reply::Reply,
     tenant::{self, TenantClaim},
+    transaction::{self, Tx},
 };
-use crate::{
-    Ingress,
-    pipeline::{
-        auth::{self, Admitted, Caller, RateState, Terms},
-        error::ApiError,
-    },
-    server::Trace,
-};
+use crate::state::Ingress;
 
 /// Longest statement of a write. Postgres ends it; the caller hears "unavailable".
 pub(crate) const WRITE_STATEMENT_MAX: Duration = Duration::from_secs(50);
@@ -167,7 +166,7 @@ async fn read_steps(
     seen.trace.tenant_id = spec.in_tenant.then_some(tenant);
     let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
     let prepared = reader(query);
-    let tx = tenant::begin_read(ingress, access, tenant).await?;
+    let tx = transaction::begin_read(ingress, access, tenant).await?;
     let mut act = Act {
         tx,
         tenant,
@@ -307,7 +306,7 @@ impl Work {
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight).await?;
             }
-            let mut tx = tenant::begin_write(&ingress, access).await?;
+            let mut tx = transaction::begin_write(&ingress, access).await?;
             let tenant = match &claim {
                 Some(claim) => tenant::confine(tx.db(), &caller, claim, WRITE_STATEMENT_MAX).await?,
                 None => Uuid::nil(),

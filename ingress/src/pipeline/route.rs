@@ -9,7 +9,8 @@ use axum::{
     routing::{MethodFilter, MethodRouter, on},
 };
 
-use crate::{Ingress, pipeline::doc::Doc};
+use super::doc::Doc;
+use crate::state::Ingress;
 
 /// Who may call a route, and with how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

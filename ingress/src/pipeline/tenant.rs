@@ -2,21 +2,14 @@
 
 use std::time::Duration;
 
-use runtime::plans::AccessPattern;
 use schemas::parse_id;
 use serde_json::{Map, Value};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::Tx;
-use crate::{
-    Ingress,
-    pipeline::{auth::Caller, error::ApiError},
-};
+use crate::pipeline::{auth::keys::Caller, error::ApiError};
 
 const PRODUCT_TENANT_ID_MAX_CHARS: usize = 255;
-/// Longest statement of a read. Postgres ends it; the caller hears "unavailable".
-pub(crate) const READ_STATEMENT_MAX: &str = "15s";
 
 /// The tenant a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,32 +120,4 @@ pub fn check(found: Option<Uuid>, caller: &Caller, claim: &TenantClaim) -> Resul
             .detail("engine_tenant_id is not the tenant that product_tenant_id is linked to"));
     }
     Ok(tenant)
-}
-
-/// Begins a write.
-///
-/// # Errors
-/// When Postgres is away.
-pub(super) async fn begin_write(ingress: &Ingress, access: AccessPattern) -> sqlx::Result<Tx> {
-    match access {
-        AccessPattern::ByKey => ingress.by_key.begin().await.map(Tx::ByKey),
-        AccessPattern::Scan => ingress.pool.begin().await.map(Tx::Scan),
-    }
-}
-
-/// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
-/// trip.
-///
-/// # Errors
-/// When Postgres is away.
-pub(super) async fn begin_read(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
-    match access {
-        // They are bounded from the beginning.
-        AccessPattern::ByKey => ingress.by_key.read(tenant).await.map(Tx::ByKey),
-        AccessPattern::Scan => {
-            let begin = runtime::db::begin_read_only(tenant);
-            let begin = format!("{begin}; set local statement_timeout = '{READ_STATEMENT_MAX}'");
-            ingress.pool.begin_with(AssertSqlSafe(begin)).await.map(Tx::Scan)
-        }
-    }
 }

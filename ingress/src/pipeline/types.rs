@@ -231,7 +231,7 @@ texts! {
     Line<MAX> = json!({"type": "string", "maxLength": MAX, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"}),
     /// A postal address: line breaks, but no other control characters.
     PostalAddress = json!({
-        "type": "string", "maxLength": crate::api::input::POSTAL_ADDRESS_MAX,
+        "type": "string", "maxLength": super::validate::POSTAL_ADDRESS_MAX,
         "pattern": r"^[^\u0000-\u0009\u000b\u000c\u000e-\u001f\u007f-\u009f]*$",
     }),
     /// An address of a mailbox.

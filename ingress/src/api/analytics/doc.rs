@@ -6,7 +6,10 @@ use super::{
     campaign::CampaignAnalytics,
     overview::{AnalyticsOverview, GetOverview},
 };
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example_totals() -> Value {
     json!({

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::pipeline::doc::Doc;
+use crate::pipeline::Doc;
 
 pub(super) fn answer() -> Doc {
     Doc::new(

@@ -10,9 +10,8 @@ use axum::{
 };
 
 use crate::{
-    Ingress,
-    pipeline::{Routes, open},
-    server,
+    pipeline::{Routes, observe::no_such_path, open},
+    state::Ingress,
 };
 
 /// The routes.
@@ -27,13 +26,13 @@ pub(crate) fn routes() -> Routes {
 async fn answer(State(ingress): State<Arc<Ingress>>, request: Request) -> Response {
     match &ingress.assistant {
         Some(assistant) => mcp::answer(assistant, request).await,
-        None => server::no_such_path().await.into_response(),
+        None => no_such_path().await.into_response(),
     }
 }
 
 async fn metadata(State(ingress): State<Arc<Ingress>>) -> Response {
     match &ingress.assistant {
         Some(assistant) => mcp::metadata(assistant),
-        None => server::no_such_path().await.into_response(),
+        None => no_such_path().await.into_response(),
     }
 }

@@ -6,7 +6,10 @@ use super::{
     AudienceAnswer, AudienceCreated, AudiencePage, ChangeAudience, ChangeMembers, CreateAudience, ListAudiences,
     MembersChanged,
 };
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example() -> Value {
     json!({

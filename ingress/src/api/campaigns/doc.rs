@@ -12,8 +12,8 @@ use super::{
 use crate::{
     api::sends,
     pipeline::{
-        NoFields,
-        doc::{AT, Doc, ID},
+        Doc, NoFields,
+        doc::{AT, ID},
     },
 };
 

@@ -18,14 +18,12 @@ use super::{
     words,
 };
 use crate::{
-    api::{
-        input::{LINE_MAX, NAME_MAX},
-        segments,
-    },
+    api::segments,
     pipeline::{
         Act, Faults, Id, Patch,
         error::ApiError,
         types::{Line, Name, OTHERS, Words, either, without},
+        validate::{LINE_MAX, NAME_MAX},
     },
 };
 

@@ -7,12 +7,10 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::store::{CampaignRow, VariantRow};
-use crate::{
-    api::input::{LINE_MAX, NAME_MAX},
-    pipeline::{
-        Faults, Id, Patch,
-        types::{Line, Name, Words},
-    },
+use crate::pipeline::{
+    Faults, Id, Patch,
+    types::{Line, Name, Words},
+    validate::{LINE_MAX, NAME_MAX},
 };
 
 /// Longest source of a part, in bytes.

@@ -6,7 +6,10 @@ use super::{
     ContactAnswer, ContactCreated, ContactPage, ContactRemoved, ListContacts, RemoveContact,
     input::{ChangeContact, CreateContact},
 };
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example() -> Value {
     json!({

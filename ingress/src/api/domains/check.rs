@@ -19,13 +19,13 @@ use uuid::Uuid;
 
 use super::{
     DKIM_PURPOSE,
-    recheck::Rechecks,
     records::{self, RecordView},
     store::{self, Check, DomainRow},
 };
 use crate::{
-    Ingress,
     pipeline::{Act, NoFields, Reply, error::ApiError},
+    settings::Rechecks,
+    state::Ingress,
 };
 
 /// Longest time for all questions of one check, well below the time a request may take.

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{CreateDomain, DomainAnswer, DomainCreated, DomainPage, DomainRemoved, check::DomainChecked};
 use crate::pipeline::{
-    NoFields,
-    doc::{AT, Doc, ID},
+    Doc, NoFields,
+    doc::{AT, ID},
     page::PageQuery,
 };
 

@@ -8,7 +8,6 @@ pub(crate) mod store;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, Utc};
-use clap::Args;
 use dkim::{DkimKey, GeneratedKey, KeyError};
 use domains::DomainSettings;
 use schemars::JsonSchema;
@@ -37,31 +36,6 @@ const FIRST_SELECTOR: &str = "pr1";
 const SECOND_SELECTOR: &str = "pr1e";
 /// Randomness in an ownership token, in bytes.
 const TOKEN_BYTES: usize = 24;
-
-/// Where the names of this installation are that tenants' DNS records point to.
-#[derive(Debug, Clone, Args)]
-pub struct DomainTargets {
-    /// What tenants' `send.<domain>` points to: a name with an MX for bounces and an SPF record. Changing it makes domains fail
-    /// their next check.
-    #[arg(long, env = "POSTRIDER_RETURN_PATH_TARGET", default_value = "return.postrider.dev")]
-    pub return_path_target: String,
-    /// What tenants' SPF records include.
-    #[arg(long, env = "POSTRIDER_SPF_INCLUDE", default_value = "spf.postrider.dev")]
-    pub spf_include: String,
-    /// What tenants' `link.<domain>` points to: this ingress, as recipients reach it.
-    #[arg(long, env = "POSTRIDER_TRACKING_TARGET", default_value = "link.postrider.dev")]
-    pub tracking_target: String,
-}
-
-impl DomainTargets {
-    fn settings(&self) -> DomainSettings {
-        DomainSettings {
-            return_path_target: self.return_path_target.clone(),
-            spf_include: self.spf_include.clone(),
-            tracking_target: self.tracking_target.clone(),
-        }
-    }
-}
 
 /// The routes.
 pub(crate) fn routes() -> Routes {

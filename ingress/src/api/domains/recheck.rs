@@ -15,7 +15,7 @@ use super::{
     check::{self, CheckOutcome, STATUS_CHANGED},
     store,
 };
-use crate::Ingress;
+use crate::{settings::Rechecks, state::Ingress};
 
 /// How often due domains are looked for.
 const EVERY: Duration = Duration::from_secs(10);
@@ -28,22 +28,6 @@ const PENDING_AT_ALL: TimeDelta = TimeDelta::days(30);
 /// How long after it degraded a failed domain is looked at.
 const FAILED_AT_ALL: TimeDelta = TimeDelta::days(30);
 const ACTOR: &str = "recheck";
-
-/// When domains are looked at again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
-#[command(next_help_heading = "Domain checks")]
-#[group(skip)]
-pub struct Rechecks {
-    /// How often the DNS records of a verified domain are looked at again.
-    #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK", default_value = "24h", value_parser = humantime::parse_duration)]
-    pub domain_recheck: Duration,
-    /// How often the DNS records of a domain that is not verified, or degraded, are looked at again.
-    #[arg(long, env = "POSTRIDER_DOMAIN_RECHECK_SOON", default_value = "1h", value_parser = humantime::parse_duration)]
-    pub domain_recheck_soon: Duration,
-    /// How long callers of `verify` get the result of the last check before the DNS is asked again.
-    #[arg(long, env = "POSTRIDER_DOMAIN_CHECK_FRESH", default_value = "10s", value_parser = humantime::parse_duration)]
-    pub domain_check_fresh: Duration,
-}
 
 impl Rechecks {
     /// How long after a check that left the domain in this status the next one is due; `None` when nobody waits for it any

@@ -6,8 +6,8 @@ use super::{
     EnrollmentAnswer, EnrollmentEnded, EnrollmentPage, ListEnrollments, enroll::Enrolled, input::EnrollContact,
 };
 use crate::pipeline::{
-    NoFields,
-    doc::{AT, Doc, ID},
+    Doc, NoFields,
+    doc::{AT, ID},
 };
 
 fn example() -> Value {

@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use super::{ExplainAnswer, ExplainQuery};
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 pub(super) fn explain() -> Doc {
     let pass =

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{ChangeField, CreateField, FieldAnswer, FieldCreated, FieldPage};
 use crate::pipeline::{
-    doc::{AT, Doc, ID},
+    Doc,
+    doc::{AT, ID},
     page::PageQuery,
 };
 

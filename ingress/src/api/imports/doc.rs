@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{CreateImport, ImportAnswer, ImportSummary};
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example() -> Value {
     json!({

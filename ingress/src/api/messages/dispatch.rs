@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
-    Ingress,
     pipeline::{Awaited, Reply, error::ApiError, types::Email},
+    state::Ingress,
 };
 
 /// The ledger is looked at again after this long, whether somebody rang or not.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{dispatch::MessageSent, draft::SendMessage};
-use crate::pipeline::doc::{Doc, ID};
+use crate::pipeline::{Doc, doc::ID};
 
 pub(super) fn send() -> Doc {
     Doc::new(

@@ -8,13 +8,11 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::attachment::{self, ATTACHMENTS_MAX, NewAttachment, Upload};
-use crate::{
-    api::input::{LINE_MAX, NAME_MAX},
-    pipeline::{
-        Faults, Id,
-        error::ApiError,
-        types::{Email, Line, Name, Words},
-    },
+use crate::pipeline::{
+    Faults, Id,
+    error::ApiError,
+    types::{Email, Line, Name, Words},
+    validate::{LINE_MAX, NAME_MAX},
 };
 
 /// Most recipients of one message.

@@ -4,7 +4,10 @@ use ledger::outcomes::OutcomeRequest;
 use serde_json::{Value, json};
 
 use super::{ListOutcomes, OutcomeAnswer, OutcomePage, OutcomeRecorded};
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example() -> Value {
     json!({

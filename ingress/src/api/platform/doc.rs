@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{IMPAIRED, Report};
-use crate::pipeline::doc::{AT, Doc};
+use crate::pipeline::{Doc, doc::AT};
 
 fn example(ok: bool, overall: &str, check: &Value) -> Value {
     let mut example = json!({"ok": ok, "overall": overall, "generated_at": AT, "checks": [check]});

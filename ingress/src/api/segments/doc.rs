@@ -7,8 +7,8 @@ use super::{
     SegmentPreview,
 };
 use crate::pipeline::{
-    NoFields,
-    doc::{AT, Doc, ID},
+    Doc, NoFields,
+    doc::{AT, ID},
     page::PageQuery,
 };
 

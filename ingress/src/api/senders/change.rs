@@ -8,14 +8,12 @@ use uuid::Uuid;
 
 use super::{CHANGED, STATUSES, Sender, SenderAnswer, is_blank, store};
 use crate::{
-    api::{
-        input::NAME_MAX,
-        senders::store::{SenderChange, SenderRow},
-    },
+    api::senders::store::{SenderChange, SenderRow},
     pipeline::{
         Act, Faults, NoFields, Patch, Reply,
         error::ApiError,
         types::{Email, Name, PostalAddress},
+        validate::NAME_MAX,
     },
 };
 

@@ -13,13 +13,14 @@ use uuid::Uuid;
 
 use self::store::{NewSender, SenderChange, SenderRow};
 use crate::{
-    api::{domains::store as domains, input::NAME_MAX},
+    api::domains::store as domains,
     pipeline::{
         Act, Faults, NoParameters, Reply, Routes,
         error::ApiError,
         page::{PageQuery, as_time},
         read,
         types::{Email, Name, PostalAddress},
+        validate::NAME_MAX,
         write,
     },
 };

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{SendAnswer, source::CapturedSource};
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 /// An example of a send in a list.
 pub(crate) fn summary_example() -> Value {

@@ -6,7 +6,10 @@ use super::{
     ChangeSequence, ListSequences, SequenceAnswer, SequenceChanged, SequenceCreated, SequencePage,
     input::CreateSequence,
 };
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example() -> Value {
     json!({

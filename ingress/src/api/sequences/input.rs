@@ -12,15 +12,13 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
-    api::{
-        fields::FieldType,
-        input::{LINE_MAX, NAME_MAX},
-    },
+    api::fields::FieldType,
     pipeline::{
         Faults, Id,
         error::{ApiError, FieldFault},
         json,
         types::Name,
+        validate::{LINE_MAX, NAME_MAX},
     },
 };
 

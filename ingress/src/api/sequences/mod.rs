@@ -18,16 +18,14 @@ use self::{
     store::{Changes, Locked, SequenceRow, StepRow},
 };
 use super::fields;
-use crate::{
-    api::input::NAME_MAX,
-    pipeline::{
-        Act, Faults, Id, NoParameters, Page, Patch, Reply, Routes,
-        error::ApiError,
-        page::{PageCursor, PageLimit},
-        read,
-        types::Name,
-        write,
-    },
+use crate::pipeline::{
+    Act, Faults, Id, NoParameters, Page, Patch, Reply, Routes,
+    error::ApiError,
+    page::{PageCursor, PageLimit},
+    read,
+    types::Name,
+    validate::NAME_MAX,
+    write,
 };
 
 /// The states that a caller can choose.

@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use super::{
     AddSuppressions, LiftSuppressions, ListSuppressions, SuppressionPage, SuppressionsAdded, SuppressionsLifted,
 };
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn example() -> Value {
     json!({

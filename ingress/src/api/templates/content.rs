@@ -10,13 +10,10 @@ use sqlx::PgConnection;
 use templates::{KnownFields, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
-use crate::{
-    api::input::LINE_MAX,
-    pipeline::{
-        Act,
-        error::{ApiError, FieldFault},
-        validate::Faults,
-    },
+use crate::pipeline::{
+    Act,
+    error::{ApiError, FieldFault},
+    validate::{Faults, LINE_MAX},
 };
 
 /// The parts of a message, as their author wrote them.

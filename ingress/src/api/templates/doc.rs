@@ -9,8 +9,8 @@ use super::{
     versions::TemplateVersionPage,
 };
 use crate::pipeline::{
-    NoFields,
-    doc::{AT, Doc, ID},
+    Doc, NoFields,
+    doc::{AT, ID},
     page::PageQuery,
 };
 

@@ -15,16 +15,14 @@ use self::{
     content::Parts,
     store::{TemplateRow, TemplateSummary},
 };
-use crate::{
-    api::input::{LINE_MAX, NAME_MAX},
-    pipeline::{
-        Act, Faults, NoFields, Page, Patch, Reply, Routes,
-        error::ApiError,
-        page::{PageCursor, PageLimit},
-        read,
-        types::{Line, Name, Words},
-        write, write_with_work,
-    },
+use crate::pipeline::{
+    Act, Faults, NoFields, Page, Patch, Reply, Routes,
+    error::ApiError,
+    page::{PageCursor, PageLimit},
+    read,
+    types::{Line, Name, Words},
+    validate::{LINE_MAX, NAME_MAX},
+    write, write_with_work,
 };
 
 /// The kinds of a template: the words of `contents.kind`.

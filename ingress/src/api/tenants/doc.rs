@@ -6,7 +6,10 @@ use super::{
     LinkTenant, TenantLinked,
     profile::{ProfileChange, TenantAnswer},
 };
-use crate::pipeline::doc::{AT, Doc, ID};
+use crate::pipeline::{
+    Doc,
+    doc::{AT, ID},
+};
 
 fn one(doc: Doc) -> Doc {
     let example = json!({

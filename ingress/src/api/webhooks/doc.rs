@@ -10,8 +10,8 @@ use super::{
     supported_events,
 };
 use crate::pipeline::{
-    NoFields,
-    doc::{AT, Doc, ID},
+    Doc, NoFields,
+    doc::{AT, ID},
     page::PageQuery,
 };
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{SubscribableEvent, target::Wanted};
 use crate::pipeline::{
-    auth::Caller,
+    auth::keys::Caller,
     page::{Page, as_optional_time, as_time},
 };
 

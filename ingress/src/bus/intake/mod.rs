@@ -29,9 +29,9 @@ use super::{
     call::{self, Manner},
 };
 use crate::{
-    Ingress,
     api::transactional::{self, many},
     pipeline::{IdempotencyKey, error::ApiError, json},
+    state::Ingress,
 };
 
 /// The stage's name: in durables, dead letters and metrics.

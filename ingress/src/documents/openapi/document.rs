@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::{VERSION, tags};
 use crate::pipeline::{
-    Access, Operation, Verb,
-    doc::{Answer, Content, Doc},
+    Access, Doc, Operation, Verb,
+    doc::{Answer, Content},
     schema::{Field, Schema},
 };
 

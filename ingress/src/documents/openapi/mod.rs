@@ -48,10 +48,10 @@ use sha2::{Digest, Sha256};
 pub use document::document;
 
 use crate::{
-    Ingress,
     documents::asyncapi,
-    pipeline::{Operation, Routes, doc::Doc, open},
+    pipeline::{Doc, Operation, Routes, open},
     routes,
+    state::Ingress,
 };
 
 /// The interface version of the specification.

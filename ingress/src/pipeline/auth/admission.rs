@@ -10,8 +10,8 @@ use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, commit_e
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::Caller;
-use crate::pipeline::{TenantClaim, error::ApiError};
+use super::keys::Caller;
+use crate::pipeline::{error::ApiError, tenant::TenantClaim};
 
 /// The seconds over which requests are limited: any so many, not those of a clock's minute.
 pub const WINDOW_SECONDS: u32 = 60;

@@ -23,9 +23,8 @@ use self::{
     signature::SignedParts,
 };
 use crate::{
-    Ingress,
-    pipeline::{body, error::ApiError},
-    public::tracking::peer::Peer,
+    pipeline::{body, error::ApiError, peer::Peer},
+    state::Ingress,
 };
 
 /// A request whose caller is known and may do what it asks.

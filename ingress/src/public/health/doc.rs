@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Health, UNAVAILABLE};
-use crate::pipeline::doc::Doc;
+use crate::pipeline::Doc;
 
 pub(super) fn health() -> Doc {
     let healthy =

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    Ingress,
     pipeline::{Routes, open},
+    state::Ingress,
 };
 
 /// The state, and the error code, without the database.

@@ -6,10 +6,12 @@ use std::{
 };
 
 use moka::future::Cache;
+use runtime::Vault;
 use secrecy::SecretString;
+use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{Ingress, pipeline::error::ApiError};
+use crate::pipeline::error::ApiError;
 
 /// The vault's purpose for the secrets that events are checked with.
 pub const HOOK_PURPOSE: &str = "provider_hook";
@@ -61,26 +63,26 @@ impl Connections {
     }
 
     /// The connection; `None`: there is none.
-    pub async fn find(&self, ingress: &Ingress, id: Uuid) -> Result<Option<Arc<Connection>>, ApiError> {
+    pub async fn find(&self, pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Arc<Connection>>, ApiError> {
         if let Some(found) = self.found.get(&id).await {
             return Ok(found);
         }
-        let found = look_up(ingress, id).await?.map(Arc::new);
+        let found = look_up(pool, vault, id).await?.map(Arc::new);
         self.found.insert(id, found.clone()).await;
         Ok(found)
     }
 }
 
-async fn look_up(ingress: &Ingress, id: Uuid) -> Result<Option<Connection>, ApiError> {
+async fn look_up(pool: &PgPool, vault: &Vault, id: Uuid) -> Result<Option<Connection>, ApiError> {
     let row = sqlx::query!(
         r#"select tenant_id as "tenant_id!", provider as "provider!", hook_secret, hook_topics as "hook_topics!"
            from hook_connection($1)"#,
         id
     )
-    .fetch_optional(&ingress.pool)
+    .fetch_optional(pool)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    let opened = row.hook_secret.map(|sealed| ingress.vault.open(row.tenant_id, HOOK_PURPOSE, &sealed)).transpose();
+    let opened = row.hook_secret.map(|sealed| vault.open(row.tenant_id, HOOK_PURPOSE, &sealed)).transpose();
     let text = opened.map_err(|error| ApiError::unexpected(&error))?.map(String::from_utf8).transpose();
     let text = text.map_err(|error| ApiError::unexpected(&error))?.unwrap_or_default();
     let secrets = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect();

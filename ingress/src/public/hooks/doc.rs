@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{EventTaken, HookPath, ProviderEvent};
-use crate::pipeline::doc::Doc;
+use crate::pipeline::Doc;
 
 pub(super) fn take() -> Doc {
     Doc::new(

@@ -12,7 +12,7 @@ mod check;
 mod connection;
 mod doc;
 mod raw;
-mod settings;
+pub(crate) mod shared;
 mod store;
 
 use std::{sync::Arc, time::Duration};
@@ -24,33 +24,24 @@ use axum::{
 };
 use bytes::Bytes;
 use chrono::Utc;
-use feedback::SOURCE;
 use http::{HeaderMap, StatusCode};
-use runtime::{Counter, Notifier, Outbound, OutboundSettings, outbound::SetupError};
+use runtime::Counter;
 use schemars::JsonSchema;
-use schemas::{InboundAnnounced, subjects};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use self::{check::fault, connection::HOOK_PURPOSE, settings::HookSettings};
+pub use self::{check::fault, connection::HOOK_PURPOSE};
 use self::{
-    check::{Checked, Proof, Refusal, Sns},
-    connection::{Connection, Connections},
+    check::{Checked, Proof, Refusal},
+    connection::Connection,
     raw::Raw,
 };
 use crate::{
-    Ingress,
-    pipeline::{Reply, Routes, error::ApiError, open},
-    server,
+    pipeline::{Reply, Routes, error::ApiError, observe::no_such_path, open},
+    state::Ingress,
 };
 
-/// Events stored within this time are one notification: its subscriber reads all there are.
-const GATHER: Duration = Duration::from_millis(10);
-/// Requests checked and stored at once in each process: they share the pool with the API.
-const AT_ONCE: usize = 8;
 /// How long a request waits for a permit before the provider is asked to come again.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a provider that sends too much should wait, in seconds.
@@ -58,36 +49,6 @@ const RETRY_SECONDS: u64 = 2;
 
 /// Providers that report by HTTP.
 const PROVIDERS: [&str; 5] = ["ses", "postmark", "sendgrid", "mailgun", "resend"];
-
-/// What the hooks share.
-#[derive(Debug)]
-pub struct Hooks {
-    connections: Connections,
-    sns: Sns,
-    permits: Semaphore,
-    stored: Notifier,
-}
-
-impl Hooks {
-    /// Touches neither network nor database. Within a runtime.
-    ///
-    /// # Errors
-    /// When the client that fetches certificates cannot be set up.
-    pub fn new(settings: &HookSettings, outbound: &OutboundSettings) -> Result<Self, SetupError> {
-        Ok(Self {
-            connections: Connections::new(settings.hook_rate_per_second),
-            sns: Sns::new(Outbound::new(outbound)?, &settings.hook_sns_hosts),
-            permits: Semaphore::new(AT_ONCE),
-            stored: Notifier::default(),
-        })
-    }
-}
-
-/// Has stored events read at once, until shut down: the engagement stage is notified.
-pub(crate) async fn carry(ingress: Arc<Ingress>, shutdown: CancellationToken) {
-    let stored = ingress.hooks.stored.clone();
-    stored.carry::<InboundAnnounced>(ingress.bus.clone(), subjects::signal(SOURCE), GATHER, shutdown).await;
-}
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -123,7 +84,7 @@ async fn take(
     body: Body,
 ) -> Response {
     let Some(provider) = PROVIDERS.into_iter().find(|known| *known == provider) else {
-        return server::no_such_path().await.into_response();
+        return no_such_path().await.into_response();
     };
     match accept(&ingress, provider, &connection, headers, body).await {
         Ok(outcome) => {
@@ -161,7 +122,7 @@ async fn accept(
     if !hooks.connections.admit(id).await {
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded").retry_after(RETRY_SECONDS));
     }
-    let connection = hooks.connections.find(ingress, id).await?;
+    let connection = hooks.connections.find(&ingress.pool, &ingress.vault, id).await?;
     let connection = connection.filter(|found| found.provider == provider).ok_or(Refusal::Forged)?;
     let raw = Raw::read(provider, body, &headers, ingress.settings.http_body_timeout).await?;
     let permit = tokio::time::timeout(PERMIT_TIMEOUT, hooks.permits.acquire()).await;

@@ -10,9 +10,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::check::{STAMP_HEADER, single};
+use super::check::proof::single;
 use crate::pipeline::{body, error::ApiError};
 
+/// Carries the timestamp that SendGrid signs.
+pub(super) const STAMP_HEADER: &str = "x-twilio-email-event-webhook-timestamp";
 /// What is kept of a body; an event has no more.
 pub(super) const KEPT_MAX_BYTES: usize = 1024 * 1024;
 /// The longest mail with its attachments: Postmark passes on 35 MB.

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 
-use crate::pipeline::doc::Doc;
+use crate::pipeline::Doc;
 
 /// The path of a link in mail.
 #[derive(JsonSchema)]

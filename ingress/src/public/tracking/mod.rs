@@ -3,7 +3,6 @@
 //! A HEAD request (link checkers, mail gateways) is answered like a GET and noted as nothing.
 
 mod doc;
-pub(crate) mod peer;
 pub(crate) mod signals;
 
 use std::sync::Arc;
@@ -19,10 +18,9 @@ use schemas::{
 };
 
 pub(crate) use self::doc::LinkPath;
-use self::peer::Peer;
 use crate::{
-    Ingress,
-    pipeline::{Routes, error::ApiError, open},
+    pipeline::{Routes, error::ApiError, open, peer::Peer},
+    state::Ingress,
 };
 
 /// A transparent GIF of one pixel.

@@ -9,8 +9,8 @@ use runtime::{Counter, Publication};
 use schemas::{Signal, SignalKind, subjects, token::TokenClaims};
 use tokio::sync::Semaphore;
 
-use super::peer::Peer;
-use crate::Ingress;
+use crate::pipeline::peer::Peer;
+use crate::state::Ingress;
 
 /// Signals waiting for the store's answer, per process; what comes on top is dropped and counted. Some 10 MB.
 static WAITING: Semaphore = Semaphore::const_new(10_000);

@@ -1,6 +1,6 @@
 //! How the unsubscribe page is documented.
 
-use crate::{pipeline::doc::Doc, public::tracking::LinkPath};
+use crate::{pipeline::Doc, public::tracking::LinkPath};
 
 /// What all of them answer with.
 const PAGE: &str = "text/html";

@@ -27,10 +27,11 @@ use schemas::{
 use sqlx::PgConnection;
 
 use self::page::Reader;
-use super::tracking::{peer::Peer, signals};
+use super::tracking::signals;
+use crate::pipeline::peer::Peer;
 use crate::{
-    Ingress,
     pipeline::{Routes, body, error::ApiError, open},
+    state::Ingress,
 };
 
 /// A one-click POST is some 30 bytes, as a form of either kind some 200.

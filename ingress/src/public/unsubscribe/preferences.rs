@@ -19,9 +19,9 @@ use uuid::Uuid;
 
 use super::{BODY_MAX_BYTES, opt_out, opted_out, page::Told, reader};
 use crate::{
-    Ingress,
-    pipeline::{body, error::ApiError},
-    public::tracking::{peer::Peer, signals},
+    pipeline::{body, error::ApiError, peer::Peer},
+    public::tracking::signals,
+    state::Ingress,
 };
 
 /// What a form asks for.

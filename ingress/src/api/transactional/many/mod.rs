@@ -21,8 +21,8 @@ use uuid::Uuid;
 use self::item::{Items, Standing};
 use super::{ACCEPTED, ready, template_not_found};
 use crate::{
-    Ingress,
-    pipeline::{Claim, IdempotencyKey, announce, auth::Caller, error::ApiError},
+    pipeline::{Claim, IdempotencyKey, announce, auth::keys::Caller, error::ApiError},
+    state::Ingress,
 };
 
 /// The most requests of one array.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Items;
 use crate::{
     api::senders::store::Readiness,
-    pipeline::{WRITE_STATEMENT_MAX, auth::Caller, check_tenant},
+    pipeline::{WRITE_STATEMENT_MAX, auth::keys::Caller, check_tenant},
 };
 
 /// Bounds the transaction's statements in time.

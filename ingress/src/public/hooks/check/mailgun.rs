@@ -7,7 +7,7 @@ use feedback::form;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::{Proof, Refusal, any, is_fresh, unix};
+use super::proof::{Proof, Refusal, any, is_fresh, unix};
 
 /// Mailgun repeats for eight hours.
 const WINDOW: TimeDelta = TimeDelta::hours(9);

@@ -6,7 +6,8 @@ use http::{HeaderMap, header::AUTHORIZATION};
 use secrecy::SecretString;
 use subtle::ConstantTimeEq;
 
-use super::{Proof, Raw, Refusal, any, single};
+use super::proof::{Proof, Refusal, any, single};
+use crate::public::hooks::raw::Raw;
 
 pub(super) fn check(secrets: &[SecretString], headers: &HeaderMap, raw: &Raw) -> Result<Proof, Refusal> {
     let given = single(headers, AUTHORIZATION.as_str())?;

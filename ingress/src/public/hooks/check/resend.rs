@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use secrecy::SecretString;
 
-use super::{Proof, Refusal, any, is_fresh, single, unix};
+use super::proof::{Proof, Refusal, any, is_fresh, single, unix};
 
 const WINDOW: TimeDelta = TimeDelta::minutes(5);
 const ID_MAX_BYTES: usize = 256;

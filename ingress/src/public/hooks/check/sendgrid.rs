@@ -10,10 +10,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::HeaderMap;
 use secrecy::SecretString;
 
-use super::{Proof, Raw, Refusal, any, is_fresh, single, unix};
+use super::proof::{Proof, Refusal, any, is_fresh, single, unix};
+use crate::public::hooks::raw::{Raw, STAMP_HEADER};
 
-/// Carries the timestamp.
-pub(in super::super) const STAMP_HEADER: &str = "x-twilio-email-event-webhook-timestamp";
 /// SendGrid repeats for 24 hours.
 const WINDOW: TimeDelta = TimeDelta::hours(25);
 

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use url::Url;
 use webpki::EndEntityCert;
 
-use super::{Checked, Proof, Refusal, is_fresh};
+use super::proof::{Checked, Proof, Refusal, is_fresh};
 
 /// SNS repeats for an hour at most.
 const WINDOW: TimeDelta = TimeDelta::minutes(75);

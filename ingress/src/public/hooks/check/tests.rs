@@ -9,7 +9,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::{Checked, Refusal, Sns, fault, is_fresh, sns::region};
+use super::{Checked, Refusal, Sns, fault, proof::is_fresh, sns::region};
 
 const TOPIC: &str = "arn:aws:sns:us-west-2:123456789012:MyTopic";
 /// Made with openssl: a certificate of its own, and a signature of version 1 (RSA over SHA-1), which aws-lc-rs does not make.

@@ -11,7 +11,7 @@ use http::{HeaderMap, header::FORWARDED, request::Parts};
 use ipnet::IpNet;
 use tokio::net::TcpStream;
 
-use crate::Ingress;
+use crate::state::Ingress;
 
 /// Proxies one request may have passed; what is written before them is not read.
 const HOPS_MAX: usize = 16;

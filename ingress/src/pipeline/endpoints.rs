@@ -1,0 +1,190 @@
+//! From a handler to an endpoint: reads, writes, and how each is done.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use axum::{
+    extract::{RawPathParams, Request, State},
+    response::Response,
+};
+use runtime::plans::AccessPattern;
+use serde::de::DeserializeOwned;
+
+use super::{
+    body,
+    handler::{Before, Handler, Preparation, Preparer, QueryReader, prepared, refused},
+    json,
+    later::Later,
+    perform,
+    route::{Access, Endpoint},
+};
+use crate::state::Ingress;
+
+/// What axum calls for a route.
+type Served = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// A GET: `product_tenant_id` is a query parameter, the others are `Query`'s fields (which should `deny_unknown_fields`).
+pub fn read<Query, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Query: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    reading(perform::Read { scope, in_tenant: true }, handler)
+}
+
+/// As [`read`], but above tenants: no `product_tenant_id`, and the transaction sees no tenant's rows. For the operations
+/// integration.
+pub fn platform_read<Query, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Query: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    reading(perform::Read { scope, in_tenant: false }, handler)
+}
+
+fn reading<Query, H>(spec: perform::Read, handler: H) -> Endpoint
+where
+    Query: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Query> + 'static,
+{
+    let handler = Arc::new(handler);
+    let reader: QueryReader = Arc::new(move |query| match perform::decode_query::<Query>(&query) {
+        Ok(query) => prepared(Arc::clone(&handler), query),
+        Err(error) => refused(error),
+    });
+    let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: body::BODY_MAX_BYTES };
+    Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
+        let reader = Arc::clone(&reader);
+        Box::pin(async move { perform::read(ingress, owned(&path), request, spec, reader).await })
+    })
+}
+
+/// A POST, PATCH or DELETE within a tenant: `product_tenant_id` is a body field and taken out before `Body` is read (which should
+/// `deny_unknown_fields`). Carried out in a task of its own, with idempotency, in one transaction.
+pub fn write<Body, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, ..perform::Write::default() }, handler)
+}
+
+/// As [`write`], for what is done often and finds all its rows by key, whatever the size of the tables: its statements are not
+/// planned anew each time.
+pub fn write_by_key<Body, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, access: AccessPattern::ByKey, ..perform::Write::default() }, handler)
+}
+
+/// As [`write`], with the body limit of imports. `prepare` makes the handler's input of the body, as in [`write_and_wait`].
+pub fn write_large<Body, Input, H>(
+    scope: &'static str,
+    prepare: fn(Before, Body) -> Preparation<Input>,
+    handler: H,
+) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
+    let body_max_bytes = body::IMPORT_BODY_MAX_BYTES;
+    let spec = perform::Write { scope, body_max_bytes, ..perform::Write::default() };
+    prepared_writing(spec, preparer(prepare, handler))
+}
+
+/// As [`write`], for handlers that read or render templates, or ask somebody outside: see [`Act::outside`](super::Act::outside) and [`Act::outside_wait`](super::Act::outside_wait).
+pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, has_work: true, ..perform::Write::default() }, handler)
+}
+
+/// As [`write_by_key`], with a body limit of its own and an answer that waits, after the commit, for what was committed: the handler
+/// answers [`Reply::later`](super::Reply::later), and `later` finds the outcome, also for a repeat after a crash.
+///
+/// `prepare` makes the handler's input of the body while no connection to Postgres is held: what looks into a stranger's files. Its
+/// refusals are part of the input, so that they are told, and kept for a repeat, in their turn.
+pub fn write_and_wait<Body, Input, H>(
+    scope: &'static str,
+    body_max_bytes: usize,
+    prepare: fn(Before, Body) -> Preparation<Input>,
+    handler: H,
+    later: Later,
+) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
+    let later = Some(later);
+    prepared_writing(
+        perform::Write {
+            scope,
+            body_max_bytes,
+            later,
+            access: AccessPattern::ByKey,
+            reads_ahead: true,
+            ..perform::Write::default()
+        },
+        preparer(prepare, handler),
+    )
+}
+
+fn preparer<Body, Input, H>(prepare: fn(Before, Body) -> Preparation<Input>, handler: H) -> Preparer
+where
+    Body: DeserializeOwned + Send + 'static,
+    Input: Send + 'static,
+    H: for<'a> Handler<'a, Input> + 'static,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |before, object| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move {
+            match json::decode::<Body>(object) {
+                Ok(body) => prepared(handler, prepare(before, body).await),
+                Err(error) => refused(error),
+            }
+        })
+    })
+}
+
+/// As [`write`], but above tenants: the body keeps its `product_tenant_id`, the transaction sees no tenant's rows.
+pub fn provision<Body, H>(scope: &'static str, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    writing(perform::Write { scope, in_tenant: false, ..perform::Write::default() }, handler)
+}
+
+fn writing<Body, H>(spec: perform::Write, handler: H) -> Endpoint
+where
+    Body: DeserializeOwned + Send + 'static,
+    H: for<'a> Handler<'a, Body> + 'static,
+{
+    let handler = Arc::new(handler);
+    let preparer: Preparer = Arc::new(move |_, object| {
+        let prepared = match json::decode::<Body>(object) {
+            Ok(body) => prepared(Arc::clone(&handler), body),
+            Err(error) => refused(error),
+        };
+        Box::pin(std::future::ready(prepared))
+    });
+    prepared_writing(spec, preparer)
+}
+
+fn prepared_writing(spec: perform::Write, preparer: Preparer) -> Endpoint {
+    let access = Access::Key { scope: spec.scope, in_tenant: spec.in_tenant, body_max_bytes: spec.body_max_bytes };
+    Endpoint::new(access, move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> Served {
+        let preparer = Arc::clone(&preparer);
+        Box::pin(async move { perform::write(ingress, owned(&path), request, spec, preparer).await })
+    })
+}
+
+fn owned(path: &RawPathParams) -> Vec<(String, String)> {
+    path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

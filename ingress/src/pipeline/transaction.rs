@@ -1,0 +1,64 @@
+//! The transaction of a request: how it begins, and how it ends.
+
+use runtime::plans::{AccessPattern, PreparedTransaction};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Transaction};
+use uuid::Uuid;
+
+use crate::state::{Ingress, READ_STATEMENT_MAX};
+
+/// The transaction of an act. One that is dropped is rolled back, behind the answer's back.
+pub(crate) enum Tx {
+    Scan(Transaction<'static, Postgres>),
+    ByKey(PreparedTransaction),
+}
+
+impl Tx {
+    pub fn db(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Scan(tx) => tx,
+            Self::ByKey(tx) => tx,
+        }
+    }
+
+    pub async fn commit(self) -> sqlx::Result<()> {
+        match self {
+            Self::Scan(tx) => tx.commit().await,
+            Self::ByKey(tx) => tx.commit().await,
+        }
+    }
+
+    pub async fn rollback(self) -> sqlx::Result<()> {
+        match self {
+            Self::Scan(tx) => tx.rollback().await,
+            Self::ByKey(tx) => tx.rollback().await,
+        }
+    }
+}
+
+/// Begins a write.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn begin_write(ingress: &Ingress, access: AccessPattern) -> sqlx::Result<Tx> {
+    match access {
+        AccessPattern::ByKey => ingress.by_key.begin().await.map(Tx::ByKey),
+        AccessPattern::Scan => ingress.pool.begin().await.map(Tx::Scan),
+    }
+}
+
+/// Begins a read, confined to a tenant (nil for what stands above tenants) and bounded in time: one round
+/// trip.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn begin_read(ingress: &Ingress, access: AccessPattern, tenant: Uuid) -> sqlx::Result<Tx> {
+    match access {
+        // They are bounded from the beginning.
+        AccessPattern::ByKey => ingress.by_key.read(tenant).await.map(Tx::ByKey),
+        AccessPattern::Scan => {
+            let begin = runtime::db::begin_read_only(tenant);
+            let begin = format!("{begin}; set local statement_timeout = '{READ_STATEMENT_MAX}'");
+            ingress.pool.begin_with(AssertSqlSafe(begin)).await.map(Tx::Scan)
+        }
+    }
+}
