@@ -284,8 +284,8 @@ impl Inbox {
         }
     }
 
-    /// Stores a mail and answers its id. `message` is left empty, with memory for the next one.
-    pub(crate) fn accept(&self, message: &mut StoredMessage) -> u64 {
+    /// Stores a mail and answers its id.
+    pub(crate) fn accept(&self, mut message: StoredMessage) -> u64 {
         let at_us = now_us();
         let totals = &self.totals;
         let size = message.source.len();
@@ -310,38 +310,26 @@ impl Inbox {
         id
     }
 
-    fn keep_newest(&self, message: &mut StoredMessage, at_us: u64) -> u64 {
-        let mut stored = std::mem::take(message);
+    fn keep_newest(&self, mut message: StoredMessage, at_us: u64) -> u64 {
+        // Mails that fall out are dropped behind the lock.
         let mut evicted = Vec::new();
-        let id = {
-            let mut kept = lock(&self.kept);
-            kept.last_id += 1;
-            kept.first_at_us.get_or_insert(at_us);
-            kept.last_at_us = kept.last_at_us.max(Some(at_us));
-            kept.count_second(at_us);
-            stored.id = kept.last_id;
-            kept.bytes += stored.source.len();
-            kept.messages.push_back(Arc::new(stored));
-            // The newest stays even when it is larger than all that may be kept.
-            while kept.messages.len() > self.keep.messages.max(1)
-                || (kept.bytes > self.keep.bytes && kept.messages.len() > 1)
-            {
-                let Some(oldest) = kept.messages.pop_front() else {
-                    break;
-                };
-                kept.bytes -= oldest.source.len();
-                evicted.push(oldest);
-            }
-            kept.last_id
-        };
-        // The memory of one that fell out serves the next mail of this connection.
-        if let Some(oldest) = evicted.pop()
-            && let Ok(mut reused) = Arc::try_unwrap(oldest)
+        let mut kept = lock(&self.kept);
+        kept.last_id += 1;
+        kept.first_at_us.get_or_insert(at_us);
+        kept.last_at_us = kept.last_at_us.max(Some(at_us));
+        kept.count_second(at_us);
+        message.id = kept.last_id;
+        kept.bytes += message.source.len();
+        kept.messages.push_back(Arc::new(message));
+        // The newest stays even when it is larger than all that may be kept.
+        while kept.messages.len() > self.keep.messages.max(1)
+            || (kept.bytes > self.keep.bytes && kept.messages.len() > 1)
         {
-            reused.reset();
-            *message = reused;
+            let Some(oldest) = kept.messages.pop_front() else { break };
+            kept.bytes -= oldest.source.len();
+            evicted.push(oldest);
         }
-        id
+        kept.last_id
     }
 
     pub(crate) fn count_connection(&self) {
@@ -410,7 +398,7 @@ mod tests {
     use super::*;
 
     fn accept(inbox: &Inbox, to: &[&str], source: &str) -> u64 {
-        inbox.accept(&mut StoredMessage {
+        inbox.accept(StoredMessage {
             to: to.iter().map(|&address| address.to_owned()).collect(),
             source: source.as_bytes().to_vec(),
             ..Default::default()

@@ -115,13 +115,6 @@ impl StoredMessage {
         self.source.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// Empties it for the next mail, and keeps its memory.
-    pub(crate) fn reset(&mut self) {
-        self.from.clear();
-        self.to.clear();
-        self.source.clear();
-    }
-
     /// The value of `Message-ID`, found without reading the whole mail.
     pub(crate) fn message_id(&self) -> Option<&[u8]> {
         const NAME: &[u8] = b"message-id:";

@@ -79,12 +79,14 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use ::smtp::SmtpCredentials;
 
 pub use answer::{Outcome, Reply, Stage};
 pub use inbox::{Count, Inbox, Keep, Stats};
 pub use message::{Attachment, HeaderField, Parsed, StoredMessage};
 pub use rules::{Match, Rule, RuleError};
-pub use smtp::Credentials;
 
 /// How to start a sink.
 #[derive(Debug, Clone)]
@@ -98,7 +100,7 @@ pub struct SinkOptions {
     /// Which mails are kept whole.
     pub keep: Keep,
     /// When set, `AUTH` is offered and required.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<SmtpCredentials>,
     /// Largest mail in bytes, announced as `SIZE`.
     pub max_message_bytes: usize,
 }
@@ -170,9 +172,9 @@ impl Sink {
         }
         let (smtp, smtp_addr) = listen(options.smtp_addr).await?;
         let (http, http_addr) = listen(options.http_addr).await?;
-        let settings =
-            smtp::Settings { credentials: options.credentials, max_message_bytes: options.max_message_bytes };
-        let smtp = smtp::serve(smtp, Arc::clone(&inbox), Arc::new(settings));
+        let settings = smtp::server_settings(options.credentials, options.max_message_bytes);
+        let handler = smtp::SinkMailHandler(Arc::clone(&inbox));
+        let smtp = ::smtp::server::serve(smtp, settings, handler, CancellationToken::new());
         let http = http::serve(http, Arc::clone(&inbox));
         Ok(Self { smtp_addr, http_addr, inbox, tasks: vec![tokio::spawn(smtp), tokio::spawn(http)] })
     }

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::smtp_client::{Client, http, start};
-use devtools::sink::{Credentials, Match, Outcome, Reply, Rule, Sink, SinkOptions, Stage};
+use devtools::sink::{Match, Outcome, Reply, Rule, Sink, SinkOptions, Stage};
 use rstest::rstest;
+use smtp::SmtpCredentials;
 
 const SOURCE: &str = "Subject: Hello\r\n\r\nHi";
 
@@ -197,7 +198,7 @@ async fn a_line_without_end_closes_the_connection() {
 #[tokio::test]
 async fn credentials_are_required_when_set() {
     let options = SinkOptions {
-        credentials: Some(Credentials { user: "a".to_owned(), password: "b".to_owned() }),
+        credentials: Some(SmtpCredentials { user: "a".to_owned(), password: "b".to_owned().into(), mechanism: None }),
         ..SinkOptions::default()
     };
     let sink = Sink::start(options).await.unwrap();

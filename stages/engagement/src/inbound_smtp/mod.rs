@@ -1,35 +1,41 @@
-//! The inbound SMTP server: a small, strict SMTP or LMTP server for return paths and complaint reports, and the sweep that reads the
-//! mail it stored.
+//! The inbound SMTP server: a strict SMTP or LMTP server for return paths and complaint reports, and the sweep that reads the mail it
+//! stored.
 //!
 //! It accepts two kinds of address: a return path whose signed tag names an existing send, and the address that feedback loops report
 //! to. A mail is committed before it is answered 250, and read later: its fact goes into the ledger like every other fact, and the mail
 //! itself is deleted.
 
-mod command;
-mod data;
-mod lines;
-mod peers;
 mod reader;
-mod session;
 mod settings;
 mod store;
-mod tls;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
+use feedback::report::HEAD_BYTES;
 use runner::Deps;
-use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Semaphore};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use runtime::Counter;
+use smtp::server::{
+    BareLineEnds, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServerSettings, SmtpServerTls,
+};
+use tokio::net::TcpListener;
 
 pub(crate) use self::reader::ReadInboundMail;
-pub use self::settings::{InboundProtocol, InboundSmtpSettings};
-use self::{
-    peers::Peers,
-    session::{InboundServer, SmtpSession},
-};
+pub use self::settings::InboundSmtpSettings;
+use self::store::{InboundStore, MailTarget, StoreFault};
 
-/// How long open sessions may take to finish when the process stops.
-const GRACE: Duration = Duration::from_secs(10);
+/// The largest mail that is taken; of all but its head only the length is kept.
+const SIZE_MAX: u64 = 25 * 1024 * 1024;
+/// Recipients one mail may have here: a return path is one recipient's, and each gets a copy of the mail's head.
+const RECIPIENTS_MAX: usize = 10;
+/// Refusals in one connection; guessing a tag would take billions.
+const FAULTS_MAX: u32 = 20;
+/// How long the client may be silent, and take for one command.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest a connection may last: one mail takes seconds.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// How long a mail may take, whatever its length; beyond it, so many octets must have come for each second.
+const DATA_TIMEOUT: Duration = Duration::from_secs(30);
+const DATA_RATE_MIN: u64 = 4 * 1024;
 
 /// Starts the server, and answers its address. It runs until the process stops.
 ///
@@ -39,61 +45,89 @@ pub async fn listen(deps: &Deps, settings: &InboundSmtpSettings) -> io::Result<O
     let Some(address) = settings.inbound_addr else { return Ok(None) };
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
-    let server = Arc::new(InboundServer {
-        protocol: settings.inbound_protocol,
-        hostname: settings.inbound_hostname.clone(),
-        tls: tls::acceptor(settings)?,
-        store: store::Store::new(deps, settings.inbound_feedback_address.as_deref()),
-    });
-    tracing::info!(stage = "engagement", address = %bound, protocol = ?settings.inbound_protocol, "inbound SMTP server listens");
-    let permits = Arc::new(Semaphore::new(settings.inbound_connections.max(1)));
-    // Behind the operator's own mail server, all connections come from that server.
-    let each =
-        if settings.inbound_protocol == InboundProtocol::Lmtp { 0 } else { settings.inbound_connections_per_address };
-    tokio::spawn(accept(listener, server, permits, Peers::new(each), deps.shutdown.clone()));
+    let store = InboundStore::new(deps, settings.inbound_feedback_address.as_deref());
+    let server = server_settings(settings)?;
+    tracing::info!(stage = "engagement", address = %bound, protocol = ?server.protocol, "inbound SMTP server listens");
+    tokio::spawn(smtp::server::serve(listener, server, InboundMailHandler(store), deps.shutdown.clone()));
     Ok(Some(bound))
 }
 
-async fn accept(
-    listener: TcpListener,
-    server: Arc<InboundServer>,
-    permits: Arc<Semaphore>,
-    peers: Arc<Peers>,
-    shutdown: CancellationToken,
-) {
-    let sessions = TaskTracker::new();
-    loop {
-        // First a permit, then a connection: a client without one waits in the system's queue, or tries another host.
-        let permit = tokio::select! {
-            () = shutdown.cancelled() => break,
-            permit = permits.clone().acquire_owned() => permit,
-        };
-        let Ok(permit) = permit else { break };
-        let (mut stream, peer) = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => accepted,
-                // Out of files, or a client that is gone already.
-                Err(_) => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
-        };
-        let Some(counted) = peers.count(peer.ip()) else {
-            // Written only as far as the socket accepts it at once: the server does not wait for this client.
-            let refusal = stream.write_all(b"421 4.7.0 Too many connections from your address\r\n");
-            let _ = tokio::time::timeout(Duration::from_millis(100), refusal).await;
-            continue;
-        };
-        let (server, shutdown) = (server.clone(), shutdown.clone());
-        sessions.spawn(async move {
-            let (_permit, _counted) = (permit, counted);
-            // If a session ends early, the client tries again.
-            let _ = SmtpSession::run(server, stream, shutdown).await;
+fn server_settings(settings: &InboundSmtpSettings) -> io::Result<SmtpServerSettings> {
+    let tls = match (&settings.inbound_tls_cert, &settings.inbound_tls_key) {
+        (Some(certificate), Some(key)) => Some(SmtpServerTls::from_files(certificate, key)?),
+        _ => None,
+    };
+    Ok(SmtpServerSettings {
+        protocol: settings.inbound_protocol,
+        hostname: settings.inbound_hostname.clone(),
+        tls,
+        credentials: None,
+        bare_line_ends: BareLineEnds::Refuse,
+        size_max: SIZE_MAX,
+        kept_max: HEAD_BYTES,
+        read_max: SIZE_MAX * 2,
+        recipients_max: RECIPIENTS_MAX,
+        faults_max: FAULTS_MAX,
+        connections: settings.inbound_connections.max(1),
+        // Behind the operator's own mail server, all connections come from that server.
+        connections_per_client: match settings.inbound_protocol {
+            MailProtocol::Lmtp => 0,
+            MailProtocol::Smtp => settings.inbound_connections_per_address,
+        },
+        silence_timeout: SILENCE_TIMEOUT,
+        session_timeout: SESSION_TIMEOUT,
+        data_timeout: DATA_TIMEOUT,
+        data_rate_min: DATA_RATE_MIN,
+    })
+}
+
+/// Accepts mail to addresses that name a send, and commits it before it is answered.
+struct InboundMailHandler(InboundStore);
+
+/// The envelope of the mail in progress.
+#[derive(Debug, Default)]
+struct InboundEnvelope {
+    null_sender: bool,
+    targets: Vec<MailTarget>,
+}
+
+impl MailHandler for InboundMailHandler {
+    type Envelope = InboundEnvelope;
+
+    fn mail_refused(&self, fault: MailFault) {
+        count_refused(match fault {
+            MailFault::TooLarge => "too_large",
+            MailFault::BareLineEnd => "bare_line_end",
         });
     }
-    drop(listener);
-    sessions.close();
-    let _ = tokio::time::timeout(GRACE, sessions.wait()).await;
+
+    fn sender(&self, envelope: &mut InboundEnvelope, address: &str) -> SmtpAnswer {
+        envelope.null_sender = address.is_empty();
+        SmtpAnswer::reply("250 2.1.0 Ok")
+    }
+
+    async fn recipient(&self, envelope: &mut InboundEnvelope, address: &str) -> SmtpAnswer {
+        match self.0.target(address).await {
+            Ok(target) => {
+                envelope.targets.push(target);
+                SmtpAnswer::reply("250 2.1.5 Ok")
+            }
+            Err(StoreFault::Unknown(why)) => {
+                count_refused(why);
+                SmtpAnswer::reply("550 5.1.1 No such address")
+            }
+            Err(StoreFault::Away) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),
+        }
+    }
+
+    async fn mail(&self, envelope: InboundEnvelope, mail: ReceivedMail) -> SmtpAnswer {
+        match self.0.keep(&envelope.targets, envelope.null_sender, mail).await {
+            Ok(()) => SmtpAnswer::reply("250 2.0.0 Taken"),
+            Err(_) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),
+        }
+    }
+}
+
+fn count_refused(why: &'static str) {
+    Counter::InboundMailsTotal.add(1, [("outcome", why)]);
 }

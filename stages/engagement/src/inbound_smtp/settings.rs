@@ -2,14 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-/// The protocol of the inbound SMTP server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum InboundProtocol {
-    /// As a mail exchanger (RFC 5321).
-    Smtp,
-    /// Behind the operator's own mail server (RFC 2033): an answer for each recipient.
-    Lmtp,
-}
+use smtp::server::MailProtocol;
 
 /// Settings of the inbound SMTP server.
 #[derive(Debug, Clone, clap::Args)]
@@ -21,7 +14,7 @@ pub struct InboundSmtpSettings {
     pub inbound_addr: Option<SocketAddr>,
     /// What is spoken there: `smtp` as a mail exchanger, `lmtp` behind a mail server.
     #[arg(long, env = "POSTRIDER_INBOUND_PROTOCOL", value_enum, default_value = "smtp")]
-    pub inbound_protocol: InboundProtocol,
+    pub inbound_protocol: MailProtocol,
     /// The name it greets with: that of the mail exchanger record.
     #[arg(long, env = "POSTRIDER_INBOUND_HOSTNAME", default_value = "localhost")]
     pub inbound_hostname: String,

@@ -7,6 +7,7 @@ use ledger::PastRecipient;
 use runner::Deps;
 use runtime::{Counter, Reader};
 use schemas::{SendId, token::TokenKeys};
+use smtp::server::ReceivedMail;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -31,14 +32,6 @@ enum Reported {
     Contact { tenant_id: Uuid, contact_id: Uuid, reading: ReportFinding },
 }
 
-/// A complete mail, with only its head kept.
-#[derive(Debug)]
-pub(super) struct ReceivedMail {
-    pub(super) null_sender: bool,
-    pub(super) size: i32,
-    pub(super) head: Vec<u8>,
-}
-
 /// Why an address or a mail is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoreFault {
@@ -48,14 +41,15 @@ pub(super) enum StoreFault {
     Away,
 }
 
-pub(super) struct Store {
+/// The mail that came back, in Postgres.
+pub(super) struct InboundStore {
     pool: PgPool,
     reader: Reader,
     tokens: Arc<TokenKeys>,
     feedback: Option<String>,
 }
 
-impl Store {
+impl InboundStore {
     pub(super) fn new(deps: &Deps, feedback: Option<&str>) -> Self {
         let Deps { pool, reader, tokens, .. } = deps.clone();
         Self { pool, reader, tokens, feedback: feedback.map(str::to_ascii_lowercase) }
@@ -76,12 +70,18 @@ impl Store {
     }
 
     /// Commits a mail for each of its recipients. A repetition changes nothing.
-    pub(super) async fn keep(&self, targets: &[MailTarget], mail: ReceivedMail) -> Result<(), StoreFault> {
+    pub(super) async fn keep(
+        &self,
+        targets: &[MailTarget],
+        null_sender: bool,
+        mail: ReceivedMail,
+    ) -> Result<(), StoreFault> {
+        let (head, size) = (mail.content, i32::try_from(mail.size).unwrap_or(i32::MAX));
         let mut sends: Vec<(Uuid, Uuid, Arrival)> = Vec::with_capacity(targets.len());
         for target in targets {
             match target {
                 MailTarget::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Arrival::ReturnPath)),
-                MailTarget::Unnamed(arrival) => match self.reported(&mail, *arrival).await? {
+                MailTarget::Unnamed(arrival) => match self.reported(&head, *arrival, null_sender).await? {
                     Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, *arrival)),
                     Some(Reported::Contact { tenant_id, contact_id, reading }) => {
                         self.apply_to_contact(tenant_id, contact_id, &reading).await.map_err(|error| away(&error))?;
@@ -96,7 +96,7 @@ impl Store {
             return Ok(());
         }
         let tenants: Vec<Uuid> = sends.iter().map(|(tenant, ..)| *tenant).collect();
-        let ids: Vec<Uuid> = sends.iter().map(|(_, send, _)| Uuid::new_v5(send, &mail.head)).collect();
+        let ids: Vec<Uuid> = sends.iter().map(|(_, send, _)| Uuid::new_v5(send, &head)).collect();
         let arrivals: Vec<String> = sends.iter().map(|(.., arrival)| arrival.as_str().to_owned()).collect();
         let sends: Vec<Uuid> = sends.into_iter().map(|(_, send, _)| send).collect();
         sqlx::query!(
@@ -108,9 +108,9 @@ impl Store {
             &ids,
             &sends,
             &arrivals,
-            mail.null_sender,
-            mail.size,
-            mail.head,
+            null_sender,
+            size,
+            head,
         )
         .execute(&self.pool)
         .await
@@ -119,8 +119,8 @@ impl Store {
     }
 
     /// The send or contact that a report proves to be about.
-    async fn reported(&self, mail: &ReceivedMail, arrival: Arrival) -> Result<Option<Reported>, StoreFault> {
-        let report = match reading::mail(&self.reader, &mail.head, arrival, mail.null_sender).await {
+    async fn reported(&self, head: &[u8], arrival: Arrival, null_sender: bool) -> Result<Option<Reported>, StoreFault> {
+        let report = match reading::mail(&self.reader, head, arrival, null_sender).await {
             Ok(report) => report,
             // The sender tries again.
             Err(error) if error.is_transient() => return Err(StoreFault::Away),

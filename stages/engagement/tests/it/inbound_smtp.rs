@@ -292,7 +292,7 @@ async fn commands_come_in_order_and_within_bounds() {
         ("MAIL FROM:<> SIZE=30000000", "552 "),
         ("MAIL FROM:<> SIZE=3000 BODY=8BITMIME", "250 "),
         ("MAIL FROM:<>", "503 "),
-        ("DATA", "503 "),
+        ("DATA", "554 "),
         ("RSET", "250 "),
         ("VRFY ann", "252 "),
         ("STARTTLS", "503 "),

@@ -1,4 +1,4 @@
-//! A small SMTP client (RFC 5321) and its connection pool, made for handing many mails to one relay.
+//! A small SMTP client (RFC 5321) and its connection pool, made for sending many mails to one relay; and the [`server`] that takes mail.
 //!
 //! Why our own and not lettre below its pool: the fence needs a transaction in two halves, up to 354 and after it, while
 //! lettre's connection sends MAIL, RCPT and DATA each in its own round trip and writes the body and the final dot
@@ -18,6 +18,7 @@ mod failure;
 mod message;
 mod pool;
 mod reply;
+pub mod server;
 mod settings;
 mod stream;
 

@@ -3,24 +3,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// What a client must present.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// User name.
-    pub user: String,
-    /// Password.
-    pub password: String,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials").finish_non_exhaustive()
-    }
-}
-
 /// An exchange that waits for the client's next line.
 #[derive(Debug)]
-pub(crate) enum Exchange {
+pub(super) enum AuthExchange {
     Plain,
     LoginUser,
     LoginPassword { user: Vec<u8> },
@@ -28,15 +13,15 @@ pub(crate) enum Exchange {
 
 /// What a line of an exchange leads to.
 #[derive(Debug)]
-pub(crate) enum Turn {
-    Ask(Exchange),
+pub(super) enum AuthProgress {
+    Ask(AuthExchange),
     Presented { user: Vec<u8>, password: Vec<u8> },
     Unreadable,
 }
 
-impl Exchange {
+impl AuthExchange {
     /// The exchange `AUTH <mechanism> [initial]` begins; `None` for mechanisms we do not have.
-    pub(crate) fn begin(mechanism: &str, initial: Option<&str>) -> Option<Turn> {
+    pub(super) fn begin(mechanism: &str, initial: Option<&str>) -> Option<AuthProgress> {
         let exchange = if mechanism.eq_ignore_ascii_case("PLAIN") {
             Self::Plain
         } else if mechanism.eq_ignore_ascii_case("LOGIN") {
@@ -46,12 +31,12 @@ impl Exchange {
         };
         Some(match initial {
             Some(initial) => exchange.line(initial),
-            None => Turn::Ask(exchange),
+            None => AuthProgress::Ask(exchange),
         })
     }
 
     /// The `334` line that asks for what comes next.
-    pub(crate) fn prompt(&self) -> &'static str {
+    pub(super) fn prompt(&self) -> &'static str {
         match self {
             Self::Plain => "334 ",
             Self::LoginUser => "334 VXNlcm5hbWU6",
@@ -59,9 +44,9 @@ impl Exchange {
         }
     }
 
-    pub(crate) fn line(self, line: &str) -> Turn {
+    pub(super) fn line(self, line: &str) -> AuthProgress {
         let Ok(decoded) = STANDARD.decode(line.trim()) else {
-            return Turn::Unreadable;
+            return AuthProgress::Unreadable;
         };
         match self {
             Self::Plain => {
@@ -69,13 +54,13 @@ impl Exchange {
                 let mut parts = decoded.split(|byte| *byte == 0);
                 match (parts.next(), parts.next(), parts.next(), parts.next()) {
                     (Some(_), Some(user), Some(password), None) => {
-                        Turn::Presented { user: user.to_vec(), password: password.to_vec() }
+                        AuthProgress::Presented { user: user.to_vec(), password: password.to_vec() }
                     }
-                    _ => Turn::Unreadable,
+                    _ => AuthProgress::Unreadable,
                 }
             }
-            Self::LoginUser => Turn::Ask(Self::LoginPassword { user: decoded }),
-            Self::LoginPassword { user } => Turn::Presented { user, password: decoded },
+            Self::LoginUser => AuthProgress::Ask(Self::LoginPassword { user: decoded }),
+            Self::LoginPassword { user } => AuthProgress::Presented { user, password: decoded },
         }
     }
 }

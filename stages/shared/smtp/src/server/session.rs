@@ -1,0 +1,314 @@
+//! One session.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::Instant,
+};
+
+use super::{
+    AfterAnswer, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServer,
+    auth::{AuthExchange, AuthProgress},
+    command::{SmtpCommand, parse},
+    content::{DataProgress, MailContent},
+    wire::{LineFault, SmtpWire},
+};
+
+/// Serves a connection to its end.
+pub(super) async fn run<H: MailHandler>(server: &SmtpServer<H>, stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut session = SmtpSession::new(server, stream, false);
+    let protocol = match server.settings.protocol {
+        MailProtocol::Smtp => "ESMTP",
+        MailProtocol::Lmtp => "LMTP",
+    };
+    session.wire.push_reply(&format!("220 {} {protocol}", server.settings.hostname));
+    let (SessionEnd::StartTls, Some(tls)) = (session.serve().await?, &server.settings.tls) else { return Ok(()) };
+    // Octets after STARTTLS were sent in the clear, perhaps by an attacker: the connection is dropped.
+    if !session.wire.unread().is_empty() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let stream = tls.0.accept(session.wire.into_stream()).await?;
+    SmtpSession::new(server, stream, true).serve().await.map(drop)
+}
+
+/// Why a session ended.
+enum SessionEnd {
+    Closed,
+    /// It goes on with TLS.
+    StartTls,
+}
+
+/// The state of a connection.
+struct SmtpSession<'a, S, H: MailHandler> {
+    server: &'a SmtpServer<H>,
+    wire: SmtpWire<S>,
+    is_secure: bool,
+    is_greeted: bool,
+    is_authenticated: bool,
+    exchange: Option<AuthExchange>,
+    faults: u32,
+    /// There from an accepted MAIL on.
+    transaction: Option<MailTransaction<H::Envelope>>,
+}
+
+struct MailTransaction<E> {
+    envelope: E,
+    recipients: usize,
+}
+
+impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H> {
+    fn new(server: &'a SmtpServer<H>, stream: S, is_secure: bool) -> Self {
+        let settings = &server.settings;
+        Self {
+            server,
+            wire: SmtpWire::new(stream, settings.silence_timeout, settings.bare_line_ends),
+            is_secure,
+            is_greeted: false,
+            is_authenticated: settings.credentials.is_none(),
+            exchange: None,
+            faults: 0,
+            transaction: None,
+        }
+    }
+
+    async fn serve(&mut self) -> io::Result<SessionEnd> {
+        loop {
+            let answer = match self.next_line().await {
+                Ok(line) => match self.exchange.take() {
+                    Some(exchange) => self.continue_auth(exchange, &line),
+                    None => match parse(&line) {
+                        Ok(SmtpCommand::StartTls) if self.server.settings.tls.is_some() && !self.is_secure => {
+                            self.wire.push_reply("220 2.0.0 Go on");
+                            self.wire.flush().await?;
+                            return Ok(SessionEnd::StartTls);
+                        }
+                        Ok(command) => self.obey(command).await?,
+                        Err(reply) => SmtpAnswer::reply(reply),
+                    },
+                },
+                Err(LineFault::Gone) => return Ok(SessionEnd::Closed),
+                Err(LineFault::Stopping) => SmtpAnswer::reply("421 4.3.2 Going down; come again"),
+                Err(LineFault::TooLong) => SmtpAnswer::reply_and_close("500 5.5.2 Line too long"),
+                Err(LineFault::BareLineEnd) => self.refuse_bare_line_end(),
+            };
+            if !self.give(answer).await? {
+                return Ok(SessionEnd::Closed);
+            }
+        }
+    }
+
+    async fn next_line(&mut self) -> Result<String, LineFault> {
+        if let Some(line) = self.wire.received_line()? {
+            return Ok(line);
+        }
+        tokio::select! {
+            () = self.server.shutdown.cancelled() => Err(LineFault::Stopping),
+            line = self.wire.line() => line,
+        }
+    }
+
+    /// Gives an answer. `false`: the connection ends.
+    async fn give(&mut self, answer: SmtpAnswer) -> io::Result<bool> {
+        if let Some(delay) = answer.delay {
+            self.wire.flush().await?;
+            tokio::time::sleep(delay).await;
+        }
+        if answer.is_permanent_refusal() {
+            self.faults += 1;
+        }
+        if let Some(reply) = &answer.reply {
+            self.wire.push_reply(reply);
+        }
+        match answer.then {
+            AfterAnswer::Continue if self.faults < self.server.settings.faults_max => return Ok(true),
+            AfterAnswer::Continue => self.wire.push_reply("421 4.7.0 Too many errors"),
+            AfterAnswer::Close => {}
+            AfterAnswer::Abort => return Ok(false),
+        }
+        self.wire.flush().await?;
+        Ok(false)
+    }
+
+    async fn obey(&mut self, command: SmtpCommand<'_>) -> io::Result<SmtpAnswer> {
+        Ok(match command {
+            SmtpCommand::Helo | SmtpCommand::Ehlo | SmtpCommand::Lhlo => self.greet(command),
+            SmtpCommand::Auth { mechanism, initial } => self.begin_auth(mechanism, initial),
+            SmtpCommand::Mail { sender, size } => self.mail(sender, size),
+            SmtpCommand::Rcpt(address) => self.recipient(address).await,
+            SmtpCommand::Data => self.data().await?,
+            SmtpCommand::StartTls => SmtpAnswer::reply("503 5.5.1 Not offered"),
+            SmtpCommand::Rset => {
+                self.transaction = None;
+                SmtpAnswer::reply("250 2.0.0 Ok")
+            }
+            SmtpCommand::Noop => SmtpAnswer::reply("250 2.0.0 Ok"),
+            SmtpCommand::Vrfy => SmtpAnswer::reply("252 2.1.5 Send and see"),
+            SmtpCommand::Quit => SmtpAnswer::reply_and_close("221 2.0.0 Bye"),
+        })
+    }
+
+    fn greet(&mut self, command: SmtpCommand<'_>) -> SmtpAnswer {
+        let settings = &self.server.settings;
+        if (settings.protocol == MailProtocol::Lmtp) != (command == SmtpCommand::Lhlo) {
+            return SmtpAnswer::reply("500 5.5.1 Not the protocol spoken here");
+        }
+        self.is_greeted = true;
+        self.transaction = None;
+        let hostname = &settings.hostname;
+        if command == SmtpCommand::Helo {
+            return SmtpAnswer::reply(format!("250 {hostname}"));
+        }
+        let tls = if settings.tls.is_some() && !self.is_secure { "250-STARTTLS\r\n" } else { "" };
+        let auth = if settings.credentials.is_some() { "250-AUTH PLAIN LOGIN\r\n" } else { "" };
+        let size = settings.size_max;
+        SmtpAnswer::reply(format!(
+            "250-{hostname}\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-ENHANCEDSTATUSCODES\r\n{tls}{auth}250 SIZE {size}"
+        ))
+    }
+
+    fn begin_auth(&mut self, mechanism: &str, initial: Option<&str>) -> SmtpAnswer {
+        if self.server.settings.credentials.is_none() {
+            return SmtpAnswer::reply("502 5.5.1 AUTH is not offered");
+        }
+        if self.is_authenticated || !self.is_greeted || self.transaction.is_some() {
+            return SmtpAnswer::reply("503 5.5.1 AUTH does not belong here");
+        }
+        match AuthExchange::begin(mechanism, initial) {
+            Some(progress) => self.auth_answer(progress),
+            None => SmtpAnswer::reply("504 5.5.4 PLAIN or LOGIN"),
+        }
+    }
+
+    fn continue_auth(&mut self, exchange: AuthExchange, line: &str) -> SmtpAnswer {
+        if line == "*" {
+            return SmtpAnswer::reply("501 5.7.0 AUTH cancelled");
+        }
+        self.auth_answer(exchange.line(line))
+    }
+
+    fn auth_answer(&mut self, progress: AuthProgress) -> SmtpAnswer {
+        match progress {
+            AuthProgress::Ask(exchange) => {
+                let prompt = exchange.prompt();
+                self.exchange = Some(exchange);
+                SmtpAnswer::reply(prompt)
+            }
+            AuthProgress::Presented { user, password } => {
+                self.is_authenticated = self
+                    .server
+                    .settings
+                    .credentials
+                    .as_ref()
+                    .is_some_and(|own| own.user.as_bytes() == user && own.secret().as_bytes() == password);
+                SmtpAnswer::reply(if self.is_authenticated {
+                    "235 2.7.0 Authenticated"
+                } else {
+                    "535 5.7.8 Wrong user or password"
+                })
+            }
+            AuthProgress::Unreadable => SmtpAnswer::reply("501 5.5.2 Not readable"),
+        }
+    }
+
+    fn mail(&mut self, sender: &str, size: u64) -> SmtpAnswer {
+        if !self.is_greeted {
+            return SmtpAnswer::reply("503 5.5.1 Say hello first");
+        }
+        if !self.is_authenticated {
+            return SmtpAnswer::reply("530 5.7.0 AUTH first");
+        }
+        if self.transaction.is_some() {
+            return SmtpAnswer::reply("503 5.5.1 One mail at a time");
+        }
+        if size > self.server.settings.size_max {
+            return SmtpAnswer::reply("552 5.3.4 Larger than what is taken here");
+        }
+        let mut envelope = H::Envelope::default();
+        let answer = self.server.handler.sender(&mut envelope, sender);
+        if answer.is_positive() {
+            self.transaction = Some(MailTransaction { envelope, recipients: 0 });
+        }
+        answer
+    }
+
+    async fn recipient(&mut self, address: &str) -> SmtpAnswer {
+        let Some(transaction) = &mut self.transaction else { return SmtpAnswer::reply("503 5.5.1 MAIL first") };
+        if transaction.recipients >= self.server.settings.recipients_max {
+            self.faults += 1;
+            return SmtpAnswer::reply("452 4.5.3 Too many recipients");
+        }
+        let answer = self.server.handler.recipient(&mut transaction.envelope, address).await;
+        if answer.is_positive() {
+            transaction.recipients += 1;
+        }
+        answer
+    }
+
+    async fn data(&mut self) -> io::Result<SmtpAnswer> {
+        let Some(transaction) = self.transaction.take() else {
+            return Ok(SmtpAnswer::reply("503 5.5.1 MAIL first"));
+        };
+        if transaction.recipients == 0 {
+            self.transaction = Some(transaction);
+            return Ok(SmtpAnswer::reply("554 5.5.1 No valid recipients"));
+        }
+        let handler = &self.server.handler;
+        let start = handler.data(&transaction.envelope);
+        if !start.is_positive() {
+            return Ok(start);
+        }
+        if !self.give(start).await? {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        if self.wire.unread().is_empty() {
+            self.wire.receive().await?;
+        }
+        let begins = handler.data_begins(&transaction.envelope);
+        if !self.give(begins).await? {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let mail = match self.content().await? {
+            Ok(mail) => mail,
+            Err(refusal) => return Ok(refusal),
+        };
+        let answer = handler.mail(transaction.envelope, mail).await;
+        // RFC 2033 §4.2: one reply for each recipient. They share one mail, so they get the same reply.
+        if let (MailProtocol::Lmtp, Some(reply)) = (self.server.settings.protocol, &answer.reply) {
+            (1..transaction.recipients).for_each(|_| self.wire.push_reply(reply));
+        }
+        Ok(answer)
+    }
+
+    /// Reads a mail to its end, or answers why it is refused.
+    async fn content(&mut self) -> io::Result<Result<ReceivedMail, SmtpAnswer>> {
+        let settings = &self.server.settings;
+        let mut content = MailContent::new(settings.bare_line_ends, settings.kept_max, self.wire.unread().len());
+        let started = Instant::now();
+        loop {
+            let (used, progress) = content.take(self.wire.unread());
+            self.wire.consume(used);
+            let size = content.size();
+            let time_max = settings.data_timeout + Duration::from_secs(size / settings.data_rate_min);
+            match progress {
+                DataProgress::Done if size > settings.size_max => {
+                    self.server.handler.mail_refused(MailFault::TooLarge);
+                    return Ok(Err(SmtpAnswer::reply("552 5.3.4 Larger than what is taken here")));
+                }
+                DataProgress::Done => return Ok(Ok(ReceivedMail { content: content.into_kept(), size })),
+                DataProgress::BareLineEnd => return Ok(Err(self.refuse_bare_line_end())),
+                DataProgress::More if size > settings.read_max || started.elapsed() > time_max => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                DataProgress::More => self.wire.receive().await?,
+            }
+        }
+    }
+
+    fn refuse_bare_line_end(&self) -> SmtpAnswer {
+        self.server.handler.mail_refused(MailFault::BareLineEnd);
+        SmtpAnswer::reply_and_close("521 5.5.2 Lines end with CR LF and with nothing else")
+    }
+}
