@@ -24,16 +24,12 @@ const STREAMS_RETRY: Duration = Duration::from_secs(1);
 pub struct StageSettings {
     #[command(flatten, next_help_heading = "Audience")]
     pub audience: audience::Settings,
-    #[command(flatten, next_help_heading = "Compliance")]
-    pub compliance: compliance::Settings,
     #[command(flatten, next_help_heading = "Rendering")]
     pub rendering: rendering::Settings,
     #[command(flatten, next_help_heading = "Delivery")]
     pub delivery: delivery::Settings,
     #[command(flatten, next_help_heading = "Engagement")]
     pub engagement: engagement::Settings,
-    #[command(flatten, next_help_heading = "Attribution")]
-    pub attribution: attribution::Settings,
     #[command(flatten, next_help_heading = "Webhooks")]
     pub webhooks: webhooks::Settings,
     #[command(flatten, next_help_heading = "Sequencing")]
@@ -309,11 +305,11 @@ async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[St
     for name in names {
         match name {
             StageName::Audience => audience::start(deps, &settings.audience).await?,
-            StageName::Compliance => compliance::start(deps, &settings.compliance).await?,
+            StageName::Compliance => compliance::start(deps),
             StageName::Rendering => rendering::start(deps, &settings.rendering).await?,
             StageName::Delivery => delivery::start(deps, &settings.delivery).await?,
             StageName::Engagement => engagement::start(deps, &settings.engagement).await?,
-            StageName::Attribution => attribution::start(deps, &settings.attribution).await?,
+            StageName::Attribution => attribution::start(deps),
             StageName::Webhooks => webhooks::start(deps, &settings.webhooks).await?,
             StageName::Sequencing => sequencing::start(deps, &settings.sequencing).await?,
         }

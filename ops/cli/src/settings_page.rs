@@ -64,9 +64,9 @@ fn settings_of<'a>(command: &'a Command, process: &str) -> impl Iterator<Item = 
     process.into_iter().flat_map(Command::get_arguments).filter(|arg| variable(arg).is_some())
 }
 
-/// The environment variable of a setting.
+/// The environment variable of a setting. Those that only tests change are hidden.
 fn variable(arg: &Arg) -> Option<&str> {
-    arg.get_env()?.to_str().filter(|name| name.starts_with(PREFIX))
+    arg.get_env()?.to_str().filter(|name| name.starts_with(PREFIX) && !arg.is_hide_set())
 }
 
 fn row(arg: &Arg, variable: &str) -> String {

@@ -19,15 +19,6 @@ pub use policy::{CLICK_DAYS_MAX, DELIVERY_DAYS_MAX, Policy};
 pub use recount::{Difference, recount};
 pub use stage::start;
 
-/// Settings of the attribution stage.
-#[derive(Debug, Clone, clap::Args)]
-#[group(skip)]
-pub struct Settings {
-    /// Groups of outcomes that are credited at the same time.
-    #[arg(long, env = "POSTRIDER_ATTRIBUTION_WORKERS", default_value_t = 2)]
-    pub attribution_workers: usize,
-}
-
 /// Single computations and sweeps, for tests.
 #[doc(hidden)]
 pub mod testing {

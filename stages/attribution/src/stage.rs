@@ -9,33 +9,30 @@ use schemas::{Lane, RequestAnnounced, RequestKind, subjects};
 use uuid::Uuid;
 
 use crate::{
-    Settings,
     credit::{self, CreditCounts},
     sweeps,
 };
 
 /// The most announcements that are handled together.
 const COALESCE: usize = 200;
+/// Groups of outcomes that are credited at the same time.
+const WORKERS: usize = 2;
 
 pub(crate) struct Attribution(PreparedPool);
 
 /// Starts the stage: its workers and its sweeps.
-///
-/// # Errors
-/// None; all stages have this signature.
-pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+pub fn start(deps: &Deps) {
     let intake = Intake {
         lane: Lane::Priority,
         stream: subjects::stream::ACCEPTED,
         durable: format!("{}-{}", Attribution::NAME, Lane::Priority),
         subjects: vec![format!("mail.v1.accepted.*.*.{}", RequestKind::Outcome)],
-        workers: settings.attribution_workers.max(1),
+        workers: WORKERS,
         coalesce: COALESCE,
     };
     deps.runner.start(Arc::new(Attribution(deps.by_key.bulk(Attribution::NAME))), vec![intake]);
     deps.runner.start_sweep(Attribution::NAME, Arc::new(sweeps::LateFacts(deps.by_key.bulk(Attribution::NAME))));
     deps.runner.start_sweep(Attribution::NAME, Arc::new(sweeps::DueOutcomes(deps.by_key.bulk(Attribution::NAME))));
-    Ok(())
 }
 
 #[async_trait]

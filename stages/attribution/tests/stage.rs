@@ -246,7 +246,7 @@ async fn the_sweep_credits_unannounced_outcomes_once() {
         outcomes.push(shop.report_outcome(json!({"source_event_id": format!("e-{n}")})).await);
     }
     for _ in 0..2 {
-        attribution::start(&shop.rig.process(), &stage_rig::settings(&[])).await.unwrap();
+        attribution::start(&shop.rig.process());
     }
     until("all are credited", async || shop.rig.number("select count(*) from outcome_credits").await == 30).await;
     assert_eq!(shop.credited(outcomes[29]).await, [(mail, 1_000_000)]);

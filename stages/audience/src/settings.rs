@@ -9,9 +9,6 @@ use crate::retention::RetentionSettings;
 #[command(next_help_heading = "Audience")]
 #[group(skip)]
 pub struct Settings {
-    /// Transactions of transactional requests at the same time; each takes up to 64 requests that are waiting together.
-    #[arg(long, env = "POSTRIDER_AUDIENCE_WORKERS", default_value_t = 2)]
-    pub audience_workers: usize,
     /// Campaigns whose audience is looked up at the same time, per process. Each takes one Postgres connection and a processor
     /// for about six seconds per million contacts.
     #[arg(long, env = "POSTRIDER_AUDIENCE_LAUNCHES", default_value_t = 1)]
@@ -25,7 +22,8 @@ pub struct Settings {
     #[arg(long, env = "POSTRIDER_AUDIENCE_CONNECTION_BACKLOG", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub audience_connection_backlog: u32,
     /// First pause before a dispatched batch that is still open is announced again; doubles each time, up to 30 times this.
-    #[arg(long, env = "POSTRIDER_AUDIENCE_REANNOUNCE", default_value = "60s", value_parser = humantime::parse_duration)]
+    /// Hidden: only tests change it.
+    #[arg(long, hide = true, env = "POSTRIDER_AUDIENCE_REANNOUNCE", default_value = "60s", value_parser = humantime::parse_duration)]
     pub audience_reannounce: Duration,
     /// How long rows are kept.
     #[command(flatten)]

@@ -15,6 +15,8 @@ use crate::{Settings, campaign, sweeps};
 
 /// Transactional requests and one-off messages handled together when they are waiting together.
 const COALESCE: usize = 64;
+/// Transactions of transactional requests at the same time.
+const WORKERS: usize = 2;
 
 pub(crate) struct Audience {
     pool: PgPool,
@@ -30,7 +32,6 @@ pub(crate) struct Audience {
 /// # Errors
 /// None today; the signature is every stage's.
 pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
-    let workers = settings.audience_workers.max(1);
     let stage = Audience {
         pool: deps.pool.clone(),
         by_key: deps.by_key.clone(),
@@ -53,11 +54,11 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         stream: subjects::stream::ACCEPTED,
         durable: format!("{}-arrays", Audience::NAME),
         subjects: vec!["mail.v1.accepted.*.*.transactional-array".to_owned()],
-        workers,
+        workers: WORKERS,
         coalesce: 1,
     };
     let intakes = vec![
-        intake(Lane::Priority, &prompt, workers, COALESCE),
+        intake(Lane::Priority, &prompt, WORKERS, COALESCE),
         intake(Lane::Bulk, &[RequestKind::CampaignLaunch], settings.audience_launches, 1),
         arrays,
     ];

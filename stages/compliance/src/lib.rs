@@ -16,15 +16,8 @@ use schemas::{Cleared, ClearedRecipient, Lane, Resolved, SendId, SkipReason, mes
 use sqlx::PgPool;
 use uuid::Uuid;
 
-/// Settings of the compliance stage.
-#[derive(Debug, Clone, clap::Args)]
-#[group(skip)]
-pub struct Settings {
-    /// Batches the gate decides at the same time, per lane.
-    #[arg(long, env = "POSTRIDER_COMPLIANCE_WORKERS", default_value_t = 2)]
-    pub compliance_workers: usize,
-}
-
+/// Batches the gate decides at the same time, per lane.
+const WORKERS: usize = 2;
 /// Priority batches have one send each: those that wait together are decided together.
 const PRIORITY_COALESCE: usize = 64;
 
@@ -36,16 +29,13 @@ struct Compliance {
 }
 
 /// Starts the stage's workers.
-///
-/// # Errors
-/// None today; the signature is every stage's.
-pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
+pub fn start(deps: &Deps) {
     let intake = |lane: Lane, coalesce| Intake {
         lane,
         stream: subjects::stream::RESOLVED,
         durable: format!("compliance-{lane}"),
         subjects: vec![subjects::resolved(lane)],
-        workers: settings.compliance_workers.max(1),
+        workers: WORKERS,
         coalesce,
     };
     let stage = Arc::new(Compliance {
@@ -55,7 +45,6 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         facts: deps.facts.clone(),
     });
     deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
-    Ok(())
 }
 
 #[async_trait]

@@ -1,15 +1,14 @@
 //! The compliance stage on its own database and streams.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use compliance::Settings;
 use rstest::rstest;
 use runtime::Publication;
 use schemas::{Classification, Cleared, Resolved, SendId, new_batch_id, subjects, subjects::stream};
-use stage_rig::{Person, Rig, Tenant, settings, until};
+use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
 async fn start(rig: &Rig) {
-    compliance::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    compliance::start(&rig.process());
 }
 
 /// A tenant with a running campaign.

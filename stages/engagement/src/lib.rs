@@ -15,7 +15,7 @@ use runner::{Deps, Intake, Stage, StageError};
 use runtime::{Counter, Job, Publication, db::BEGIN_BRIEFLY, plans::PreparedPool};
 use schemas::{Lane, Signal, subjects};
 
-use ledger::{compact, facts, soft_bounces};
+use ledger::{compact, facts, hours::random_shard, soft_bounces};
 
 /// The jobs this stage runs in reader processes ([`runtime::Reader`]).
 pub const READER_JOBS: &[Job] = &[reading::MAIL];
@@ -24,9 +24,6 @@ pub const READER_JOBS: &[Job] = &[reading::MAIL];
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Settings {
-    /// Groups of signals recorded at the same time.
-    #[arg(long, env = "POSTRIDER_ENGAGEMENT_WORKERS", default_value_t = 2)]
-    pub engagement_workers: usize,
     /// Soft bounces (mailbox full, switched off, its server away) in a row after which a mailbox gets no marketing mail for a while. A
     /// mail that arrives in between starts the count anew. 0: never.
     #[arg(long, env = "POSTRIDER_SOFT_BOUNCE_LIMIT", default_value_t = 3)]
@@ -46,6 +43,8 @@ pub struct Settings {
 const SOURCES: [&str; 2] = ["tracking", "sandbox"];
 /// Signals one transaction records at most.
 const COALESCE: usize = 500;
+/// Groups of signals recorded at the same time.
+const WORKERS: usize = 2;
 
 struct Engagement {
     by_key: PreparedPool,
@@ -63,10 +62,10 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         durable: "engagement-priority".to_owned(),
         // Not `*`: provider events have another consumer.
         subjects: SOURCES.map(subjects::signal).to_vec(),
-        workers: settings.engagement_workers.max(1),
+        workers: WORKERS,
         coalesce: COALESCE,
     };
-    let shard = facts::random_shard();
+    let shard = random_shard();
     deps.runner.start(Arc::new(Engagement { by_key: deps.by_key.bulk(Engagement::NAME), shard }), vec![intake]);
     inbound::start(deps, shard);
     deps.runner.start_sweep(Engagement::NAME, Arc::new(compact::FoldLogs(deps.pool.clone())));

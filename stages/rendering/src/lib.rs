@@ -28,13 +28,15 @@ pub struct Settings {
     /// Campaign batches rendered at the same time.
     #[arg(long, env = "POSTRIDER_RENDERING_WORKERS", default_value_t = 2)]
     pub rendering_workers: usize,
-    /// Workers for transactional mail; each takes up to 64 messages at once.
-    #[arg(long, env = "POSTRIDER_RENDERING_PRIORITY_WORKERS", default_value_t = 2)]
-    pub rendering_priority_workers: usize,
     /// Memory for compiled templates, in megabytes. Too little shows as higher processing times, nothing else.
     #[arg(long, env = "POSTRIDER_RENDERING_CACHE_MB", default_value_t = 128)]
     pub rendering_cache_mb: u64,
 }
+
+/// Workers for transactional mail.
+const PRIORITY_WORKERS: usize = 2;
+/// Messages that one of them takes at once.
+const PRIORITY_COALESCE: usize = 64;
 
 /// Starts the stage's workers.
 ///
@@ -54,7 +56,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     deps.runner.start(
         stage,
         vec![
-            intake(Lane::Priority, settings.rendering_priority_workers, 64),
+            intake(Lane::Priority, PRIORITY_WORKERS, PRIORITY_COALESCE),
             intake(Lane::Bulk, settings.rendering_workers, 1),
         ],
     );

@@ -32,21 +32,18 @@ use status_changes::StatusChanges;
 
 /// The stage's name.
 const NAME: &str = "sequencing";
+/// Groups of due enrollments worked on at the same time.
+const WORKERS: usize = 2;
+/// Due enrollments of one group.
+const GROUP_MAX: u16 = 500;
+/// Pause after a sweep that found no due enrollments.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Settings of the sequencing stage.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sequencing")]
 #[group(skip)]
 pub struct Settings {
-    /// Groups of due enrollments worked on at the same time.
-    #[arg(long, env = "POSTRIDER_SEQUENCING_WORKERS", default_value_t = 2)]
-    pub sequencing_workers: usize,
-    /// Due enrollments of one group: one transaction.
-    #[arg(long, env = "POSTRIDER_SEQUENCING_GROUP", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5_000))]
-    pub sequencing_group: u16,
-    /// Pause after a sweep that found no due enrollments.
-    #[arg(long, env = "POSTRIDER_SEQUENCING_POLL", default_value = "250ms", value_parser = humantime::parse_duration)]
-    pub sequencing_poll: Duration,
     /// Steps that a contact may take in one sequence within a day, over all its enrollments; with one more the enrollment ends
     /// as `loop_detected`.
     #[arg(long, env = "POSTRIDER_SEQUENCING_STEPS_PER_DAY", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
@@ -55,6 +52,9 @@ pub struct Settings {
     /// the limit off.
     #[arg(long, env = "POSTRIDER_SEQUENCING_OWNER_MAILS_PER_HOUR", default_value_t = 120)]
     pub sequencing_owner_mails_per_hour: u32,
+    /// Due enrollments of one group: one transaction. Tests take fewer.
+    #[arg(skip = GROUP_MAX)]
+    pub group_max: u16,
 }
 
 /// Starts the stage's sweeps.
@@ -66,23 +66,18 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         by_key: deps.by_key.bulk(NAME),
         bus: deps.bus.clone(),
         calls: Calls::new(deps),
-        group_max: i64::from(settings.sequencing_group),
+        group_max: i64::from(settings.group_max),
         steps_per_day: i16::try_from(settings.sequencing_steps_per_day).unwrap_or(i16::MAX),
         owner_mails_per_hour: settings.sequencing_owner_mails_per_hour,
     };
-    let due = DueSweep { groups, workers: settings.sequencing_workers.max(1), interval: settings.sequencing_poll };
-    deps.runner.start_sweep(NAME, Arc::new(due));
+    deps.runner.start_sweep(NAME, Arc::new(DueSweep(groups)));
     deps.runner.start_sweep(NAME, Arc::new(Checks { by_key: deps.by_key.bulk(NAME) }));
     deps.runner.start_sweep(NAME, Arc::new(StatusChanges { pool: deps.pool.clone() }));
     Ok(())
 }
 
 /// Takes the steps of due enrollments, several groups at a time.
-struct DueSweep {
-    groups: Groups,
-    workers: usize,
-    interval: Duration,
-}
+struct DueSweep(Groups);
 
 #[async_trait]
 impl Sweep for DueSweep {
@@ -91,17 +86,17 @@ impl Sweep for DueSweep {
     }
 
     fn interval(&self) -> Duration {
-        self.interval
+        POLL_INTERVAL
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let first = self.groups.work().await?;
+        let first = self.0.work().await?;
         // One group took everything that was due.
-        if first < u64::try_from(self.groups.group_max).unwrap_or(u64::MAX) / 2 {
+        if first < u64::try_from(self.0.group_max).unwrap_or(u64::MAX) / 2 {
             return Ok(first);
         }
         // Each to its end: a failed one must not cut another off between its commit and its announcements.
-        let others = join_all((0..self.workers).map(|_| self.groups.work())).await;
+        let others = join_all((0..WORKERS).map(|_| self.0.work())).await;
         others.into_iter().try_fold(first, |sum, found| Ok(sum + found?))
     }
 }

@@ -24,9 +24,6 @@ use self::{
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Settings {
-    /// Groups of facts made into events at the same time.
-    #[arg(long, env = "POSTRIDER_WEBHOOKS_WORKERS", default_value_t = 2)]
-    pub webhooks_workers: usize,
     /// The pauses after failed attempts, comma-separated. There are as many attempts as pauses: after the last one a delivery is
     /// dead, and the last pause is how far a receiver's `Retry-After` may stretch the one before it.
     #[arg(
@@ -56,6 +53,8 @@ pub struct Settings {
 
 /// Notifications that one call of the handler answers: they all mean the same.
 const COALESCE: usize = 64;
+/// Groups of facts made into events at the same time.
+const WORKERS: usize = 2;
 
 /// Starts the stage's workers.
 ///
@@ -67,7 +66,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
         stream: subjects::stream::FACTS,
         durable: "webhooks-priority".to_owned(),
         subjects: vec![subjects::fact("*")],
-        workers: settings.webhooks_workers.max(1),
+        workers: WORKERS,
         coalesce: COALESCE,
     };
     let dispatcher = Dispatcher::start(deps, settings);

@@ -23,8 +23,8 @@ pub struct ReaderSettings {
     /// Longest one reading may take; then its child process is ended.
     #[arg(long, env = "POSTRIDER_READER_TIMEOUT", default_value = "10s", value_parser = humantime::parse_duration)]
     pub reader_timeout: Duration,
-    /// The program that is started as a reader. Default: the running one.
-    #[arg(long, env = "POSTRIDER_READER_PROGRAM", value_name = "FILE")]
+    /// The program that is started as a reader, in tests. `None`: the running one.
+    #[arg(skip)]
     pub reader_program: Option<PathBuf>,
 }
 

@@ -59,6 +59,7 @@ use ledger::{
 use smtp::{Pool, PoolCounts, SmtpSettingsError};
 
 pub use return_path::return_path;
+use settings::PRIORITY_WORKERS;
 pub use settings::Settings;
 
 /// Sends of one message in flight per connection. More than one, so that connections stay busy while sends wait for the ledger.
@@ -108,10 +109,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
     };
     deps.runner.start(
         Arc::new(stage),
-        vec![
-            intake(Lane::Priority, settings.delivery_priority_workers, 32),
-            intake(Lane::Bulk, settings.delivery_workers, 1),
-        ],
+        vec![intake(Lane::Priority, PRIORITY_WORKERS, 32), intake(Lane::Bulk, settings.delivery_workers, 1)],
     );
     deps.runner.start_sweep(Delivery::NAME, Arc::new(ExpireLeases::new(deps.pool.clone())));
     deps.runner.start_sweep(Delivery::NAME, Arc::new(pings));

@@ -66,8 +66,8 @@ pub struct Settings {
     /// Mails at once on their way to one tenant's own provider, in each lane.
     #[arg(long, env = "POSTRIDER_PROVIDER_CONNECTIONS", default_value_t = 16)]
     pub provider_connections: usize,
-    /// How often the platform's relay is asked whether it would take mail.
-    #[arg(long, env = "POSTRIDER_PROVIDER_PING_INTERVAL", default_value = "30s", value_parser = humantime::parse_duration)]
+    /// How often the platform's relay is asked whether it would take mail. Hidden: only tests change it.
+    #[arg(long, hide = true, env = "POSTRIDER_PROVIDER_PING_INTERVAL", default_value = "30s", value_parser = humantime::parse_duration)]
     pub provider_ping_interval: Duration,
     /// Hosts that a provider connection may name beside the provider's own, as `host:port`, comma-separated; these may also speak
     /// plain http. For stand-ins in tests; leave it empty otherwise.
@@ -77,36 +77,30 @@ pub struct Settings {
     #[arg(long, env = "POSTRIDER_DKIM_SIGN", default_value_t = true, action = clap::ArgAction::Set)]
     pub dkim_sign: bool,
     /// How long a worker may hold a send it has not begun. The sends of a process that is gone do not wait for it.
-    #[arg(long, env = "POSTRIDER_CLAIM_LEASE", default_value = "5m", value_parser = humantime::parse_duration)]
+    /// Hidden: only tests change it.
+    #[arg(long, hide = true, env = "POSTRIDER_CLAIM_LEASE", default_value = "5m", value_parser = humantime::parse_duration)]
     pub claim_lease: Duration,
-    /// Under load, how long fences and results are collected into one commit, in milliseconds. A lone send never waits.
-    #[arg(long, env = "POSTRIDER_LEDGER_WINDOW_MS", default_value_t = 3)]
-    pub ledger_window_ms: u64,
-    /// Writers that commit fences and results, each those of its share of the batches, with a connection of its own.
-    #[arg(long, env = "POSTRIDER_LEDGER_WRITERS", default_value_t = 1)]
-    pub ledger_writers: usize,
     /// Batches of campaigns worked on at once.
     #[arg(long, env = "POSTRIDER_DELIVERY_WORKERS", default_value_t = 8)]
     pub delivery_workers: usize,
-    /// Groups of transactional messages worked on at once.
-    #[arg(long, env = "POSTRIDER_DELIVERY_PRIORITY_WORKERS", default_value_t = 4)]
-    pub delivery_priority_workers: usize,
+    /// How long the ledger writer collects a group while it is busy. Tests take longer.
+    #[arg(skip = ledger::fence::WINDOW)]
+    pub ledger_window: Duration,
     /// The send quota. One setting of the process: the ingress gates with it, the fence holds it.
     #[arg(skip)]
     pub quota: QuotaDefaults,
 }
 
+/// Groups of transactional messages worked on at once.
+pub(super) const PRIORITY_WORKERS: usize = 4;
 /// The time a fence's lease adds to the relay's timeouts, for the commit of the result.
 const LEDGER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Settings {
     /// Checks the rules between settings.
     pub(super) fn check(&self) -> Result<(), SmtpSettingsError> {
-        if self.delivery_workers == 0 || self.delivery_priority_workers == 0 {
-            return Err(SmtpSettingsError::Value("delivery needs at least one worker in each lane"));
-        }
-        if !(1..=16).contains(&self.ledger_writers) {
-            return Err(SmtpSettingsError::Value("ledger-writers must be 1 to 16"));
+        if self.delivery_workers == 0 {
+            return Err(SmtpSettingsError::Value("delivery needs at least one worker"));
         }
         if self.claim_lease < Duration::from_secs(1) || self.smtp_final_timeout < Duration::from_millis(100) {
             return Err(SmtpSettingsError::Value("claim-lease or smtp-final-timeout is too short to send anything"));
@@ -161,7 +155,7 @@ impl Settings {
         Ok(RouteSettings {
             client,
             host_policy: HostPolicy::allowing(&self.provider_allow_hosts),
-            workers: [half(self.delivery_workers), half(self.delivery_priority_workers)],
+            workers: [half(self.delivery_workers), half(PRIORITY_WORKERS)],
         })
     }
 
@@ -172,12 +166,7 @@ impl Settings {
     }
 
     pub(super) fn ledger(&self) -> LedgerSettings {
-        LedgerSettings {
-            writers: self.ledger_writers,
-            window: Duration::from_millis(self.ledger_window_ms),
-            fence_lease: self.fence_lease(),
-            quota: self.quota,
-        }
+        LedgerSettings { window: self.ledger_window, fence_lease: self.fence_lease(), quota: self.quota }
     }
 }
 

@@ -35,7 +35,6 @@ fn settings(public_url: &str) -> Settings {
         public_url: public_url.parse().unwrap(),
         tracking_origin: "https://{host}".to_owned(),
         rendering_workers: 1,
-        rendering_priority_workers: 1,
         rendering_cache_mb: 8,
     }
 }
@@ -507,7 +506,7 @@ async fn a_rendering_that_spends_its_budget_fails_its_recipient_and_the_next_is_
 #[tokio::test]
 async fn a_template_at_work_holds_no_connection(#[case] html: String, #[case] recipients: usize) {
     let world = World::new().await;
-    let settings = Settings { rendering_workers: 1, rendering_priority_workers: 0, ..settings("https://link.test") };
+    let settings = settings("https://link.test");
     let stage =
         Rendering::new(world.pool.clone(), PreparedPool::new(&world.pool, 4), world.stage.tokens.clone(), &settings)
             .unwrap();

@@ -23,7 +23,7 @@ async fn each_step_is_taken_once_by_three_processes_whose_connections_die() {
         .await;
     world.enroll(sequence, &people, 0).await;
     for _ in 0..3 {
-        world.start(&["--sequencing-group", "50"]).await;
+        world.start_in_groups_of(50).await;
     }
     // As `kill -9` does to transactions: whoever is in the middle of one loses it.
     let mut killer = PgConnection::connect(&world.rig.database.url()).await.unwrap();

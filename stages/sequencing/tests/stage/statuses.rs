@@ -81,7 +81,7 @@ async fn a_tenant_with_much_due_does_not_hold_up_another() {
     let one = world.rig.people(&small, 1).await;
     let quiet = sequence(world.pool(), &small, world.template, &[step("wait", json!({}))]).await;
     enroll(world.pool(), &small, quiet, &one, 0).await;
-    world.start(&["--sequencing-group", "50"]).await;
+    world.start_in_groups_of(50).await;
     world.over().await;
     // Places, not times: how many of the busy tenant's were done first.
     let before = sqlx::query_scalar::<_, i64>(

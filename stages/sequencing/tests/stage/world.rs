@@ -36,8 +36,17 @@ impl World {
 
     /// Starts the stage as one process would.
     pub(crate) async fn start(&self, arguments: &[&str]) -> Deps {
+        self.start_with(&settings::<Settings>(arguments)).await
+    }
+
+    /// Starts a process whose groups are small.
+    pub(crate) async fn start_in_groups_of(&self, group_max: u16) -> Deps {
+        self.start_with(&Settings { group_max, ..settings::<Settings>(&[]) }).await
+    }
+
+    async fn start_with(&self, settings: &Settings) -> Deps {
         let deps = self.rig.process();
-        sequencing::start(&deps, &settings::<Settings>(arguments)).await.unwrap();
+        sequencing::start(&deps, settings).await.unwrap();
         deps
     }
 

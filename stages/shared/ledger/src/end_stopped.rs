@@ -10,11 +10,11 @@ use schemas::{SendId, SkipReason};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use crate::hours::random_shard;
+
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Batches per transaction: 10,000 sends, some tens of milliseconds.
 const AT_ONCE: i64 = 20;
-/// Rows an hour's total is spread over.
-const SHARDS: u128 = 16;
 
 /// Ends the open sends of stopped campaigns.
 pub struct EndStopped {
@@ -26,7 +26,7 @@ impl EndStopped {
     /// The sweep.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, shard: i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0) }
+        Self { pool, shard: random_shard() }
     }
 }
 

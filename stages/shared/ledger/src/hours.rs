@@ -6,6 +6,20 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+/// Rows an hour's total is spread over.
+const SHARDS: u128 = 16;
+
+/// A shard for this process, so that two processes seldom wait for each other's totals.
+#[must_use]
+pub fn random_shard() -> i16 {
+    i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0)
+}
+
+/// Batches that follow each other write to different rows of the hour's totals, so their workers do not wait for each other.
+pub(crate) fn shard_of(batch: Uuid) -> i16 {
+    i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
+}
+
 /// A batch: tenant and id.
 pub(crate) type BatchKey = (Uuid, Uuid);
 

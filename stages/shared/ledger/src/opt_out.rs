@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    facts,
+    facts, hours,
     preferences::ConsentEvidence,
     suppressions::{self, NewSuppression, SuppressionReason},
 };
@@ -68,7 +68,7 @@ pub async fn opt_out(
         ip: evidence.ip.map(str::to_owned),
         user_agent: evidence.user_agent.map(str::to_owned),
     };
-    facts::record(db, &[fact], &[], facts::random_shard()).await?;
+    facts::record(db, &[fact], &[], hours::random_shard()).await?;
     Ok(outcome)
 }
 

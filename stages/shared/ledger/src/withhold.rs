@@ -5,7 +5,7 @@ use schemas::{SendId, SkipReason, month_of};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::gate::BatchFacts;
+use crate::{gate::BatchFacts, hours::shard_of};
 
 /// Skips these sends, unless another worker has claimed them by now.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
@@ -50,12 +50,6 @@ pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, Skip
         Counter::SendsWithheldTotal.add(1, [("stage", "compliance"), ("reason", reason.as_str())]);
     }
     Ok(())
-}
-
-/// Batches that follow each other write to different rows of the hour's totals, so their workers do not wait for each other.
-fn shard_of(batch: Uuid) -> i16 {
-    const SHARDS: u128 = 16;
-    i16::try_from((batch.as_u128() >> 9) % SHARDS).unwrap_or(0)
 }
 
 /// Batches of a paused campaign go back to waiting for dispatch. A batch with only deferred sends is due at once when the campaign is

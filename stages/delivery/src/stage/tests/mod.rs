@@ -47,7 +47,7 @@ async fn a_campaign_batch_is_sent_signed_and_recorded() {
 async fn a_mail_that_comes_alone_waits_for_no_window() {
     let world = World::new().await;
     let batch = world.transactional_batch("ann@example.com").await;
-    let stage = world.stage_with(&["--ledger-window-ms", "120000"]);
+    let stage = world.stage_of(&crate::Settings { ledger_window: Duration::from_secs(120), ..world.settings(&[]) });
     // Its fence is committed, and a moment later its result.
     tokio::time::timeout(Duration::from_secs(60), stage.deliver(&[&batch]))
         .await

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use ledger::{
     claim,
-    fence::{Answer, Change, ClaimedSend, Fence, Ledger, LedgerSettings, POISON},
+    fence::{Answer, Change, ClaimedSend, Fence, Ledger, POISON},
     warmup::WarmupPermits,
 };
 
@@ -41,7 +41,7 @@ async fn a_ledger_writer_panic_costs_only_its_own_result() {
     let world = World::new().await;
     let (_, batch) = world.campaign_batch(&["a@example.com", "b@example.com", "c@example.com", "d@example.com"]).await;
     let (_, first) = world.campaign_batch(&["first@example.com"]).await;
-    let ledger = Ledger::start(&world.pool, LedgerSettings { writers: 1, ..world.settings(&[]).ledger() }).unwrap();
+    let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
     let sends = claim_all(&world, &ledger, &[&batch, &first]).await;
     let of = |batch: &Batch, ordinal: u16| sends.iter().find(|send| send.id == batch.send(ordinal)).unwrap();
 

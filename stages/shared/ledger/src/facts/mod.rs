@@ -21,14 +21,6 @@ use crate::{
     machine::{self, Click},
 };
 
-/// Rows an hour's total is spread over.
-const SHARDS: u128 = 16;
-
-/// A shard for this process, so that two processes seldom wait for each other's totals.
-pub fn random_shard() -> i16 {
-    i16::try_from(schemas::new_id().as_u128() % SHARDS).unwrap_or(0)
-}
-
 /// The result of recording signals.
 #[derive(Debug, Default)]
 pub struct RecordedSignals {

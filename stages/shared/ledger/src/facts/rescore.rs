@@ -9,11 +9,9 @@ use runtime::plans::PreparedPool;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{
-    Fact, FactTimes, SendKey, SendProgress, columns, count, fold_sends, lock_batches, random_shard, read_progress,
-};
+use super::{Fact, FactTimes, SendKey, SendProgress, columns, count, fold_sends, lock_batches, read_progress};
 use crate::{
-    hours::Hours,
+    hours::{self, Hours},
     machine::{self, Touch},
 };
 
@@ -92,7 +90,7 @@ pub async fn rescore(
     mut progress: impl FnMut(&RescoreTotals),
 ) -> sqlx::Result<RescoreTotals> {
     let by_key = PreparedPool::new(pool, 1);
-    let shard = random_shard();
+    let shard = hours::random_shard();
     let floor = scope.since.map_or(Uuid::nil(), first_id);
     let mut after: SendKey = (Uuid::nil(), Uuid::nil());
     let mut done = RescoreTotals::default();

@@ -26,25 +26,12 @@ use super::{
 use crate::gate;
 use crate::quota::QuotaDefaults;
 
-/// How many shards a total has.
-const SHARDS: u8 = 16;
-
 /// Commits groups, one after the other.
 pub(super) struct Commits {
     connections: PreparedPool,
     fence_lease_seconds: f64,
     quota: QuotaDefaults,
     shard: i16,
-}
-
-/// A shard for this process, so that two processes seldom wait for each other's totals.
-pub(super) fn random_shard() -> u8 {
-    rand::random::<u8>() % SHARDS
-}
-
-/// The shard of one writer: each has its own.
-pub(super) fn shard_of(first: u8, number: usize) -> i16 {
-    i16::try_from((usize::from(first) + number) % usize::from(SHARDS)).unwrap_or(0)
 }
 
 /// The result of a group.

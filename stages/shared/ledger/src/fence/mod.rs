@@ -1,9 +1,7 @@
-//! The ledger writers: each collects fences and results of all connections and commits them together.
+//! The ledger writer: collects fences and results of all connections and commits them together.
 //!
-//! A batch always has the same writer, so two of them never wait for each other's rows, and while one waits for its disk the other
-//! makes its next group. Each has a thread, a small runtime and a connection of its own: a commit is a dozen round trips, and
-//! each would otherwise queue behind other work of the process's reactor (measured at the start of a campaign: locks held 100 ms
-//! for a group).
+//! It has a thread, a small runtime and a connection of its own: a commit is a dozen round trips, and each would otherwise queue behind
+//! other work of the process's reactor (measured at the start of a campaign: locks held 100 ms for a group).
 //!
 //! Under load, which is when a group has several entries, the next is what arrived while it was committed, plus a short window; where
 //! mails come one by one each is committed at once: its result, too, which comes a moment after its fence. Results are never given up:
@@ -19,9 +17,7 @@ pub mod sql;
 mod warming;
 
 use std::{
-    io,
-    sync::Arc,
-    thread,
+    io, thread,
     time::{Duration, Instant},
 };
 
@@ -37,7 +33,6 @@ use tokio::{
     runtime,
     sync::{mpsc, oneshot},
 };
-use uuid::Uuid;
 
 pub use crate::gate::{BatchEligibility, GateDecision};
 pub use answer::Answer;
@@ -47,15 +42,17 @@ pub use warming::until_tomorrow;
 use commit::{Commits, Committed};
 use session::DeliverySession;
 
-use crate::quota::QuotaDefaults;
+use crate::{hours::random_shard, quota::QuotaDefaults};
 
-/// The metric label of the writers' panics.
+/// The metric label of the writer's panics.
 const TASK: &str = "ledger_writer";
 /// The most entries of one commit. Above every sensible number of connections.
 const GROUP_MAX: usize = 512;
 /// A group of this size means load.
 const BUSY: usize = 3;
-/// Capacity of a writer's queue; further callers wait.
+/// How long, under load, fences and results are collected into one commit. A lone send never waits.
+pub const WINDOW: Duration = Duration::from_millis(3);
+/// Capacity of the writer's queue; further callers wait.
 const QUEUE: usize = 4_096;
 /// Pauses before results are written again while Postgres is away.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -90,19 +87,17 @@ enum Entry {
     Change(Box<Change>, Instant, oneshot::Sender<()>),
 }
 
-/// Sends entries to the writers. Cheap to clone; the writers end when the last clone is dropped and everything is written.
+/// Sends entries to the writer. Cheap to clone; the writer ends when the last clone is dropped and everything is written.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    writers: Arc<[mpsc::Sender<Entry>]>,
+    writer: mpsc::Sender<Entry>,
     session: DeliverySession,
 }
 
-/// Settings of the writers.
+/// Settings of the writer.
 #[derive(Debug, Clone, Copy)]
 pub struct LedgerSettings {
-    /// Writers, each with a thread and a connection.
-    pub writers: usize,
-    /// How long a busy writer collects a group.
+    /// How long the writer collects a group while it is busy; see [`WINDOW`].
     pub window: Duration,
     /// How long a fence waits for its result before its send becomes unknown.
     pub fence_lease: Duration,
@@ -137,49 +132,35 @@ impl std::future::IntoFuture for Recorded {
 }
 
 impl Ledger {
-    /// Starts the writers.
+    /// Starts the writer, on a thread of its own.
     ///
     /// # Errors
     /// When no thread can be started.
     pub fn start(pool: &PgPool, settings: LedgerSettings) -> io::Result<Self> {
-        let first_shard = commit::random_shard();
         let session = DeliverySession::new();
-        let writers = (0..settings.writers.max(1)).map(|number| {
-            let (entries, queue) = mpsc::channel(QUEUE);
-            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-            // Nobody else's: a fence waits for no other work. And one for the session, which must not wait for a commit.
-            let connections = PreparedPool::new(pool, if number == 0 { 2 } else { 1 });
-            let shard = commit::shard_of(first_shard, number);
-            thread::Builder::new().name(format!("ledger-{number}")).spawn(move || {
-                runtime.block_on(async {
-                    if number == 0 {
-                        let alive = connections.priority("session");
-                        tokio::spawn(supervise("delivery", "task", move || session.keep_alive(alive.clone())));
-                    }
-                    write(queue, Commits::new(connections, settings, shard), settings.window).await;
-                });
-            })?;
-            Ok(entries)
-        });
-        Ok(Self { writers: writers.collect::<io::Result<_>>()?, session })
+        let (writer, queue) = mpsc::channel(QUEUE);
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        // Nobody else's: a fence waits for no other work. And one for the session, which must not wait for a commit.
+        let connections = PreparedPool::new(pool, 2);
+        thread::Builder::new().name("ledger".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                let alive = connections.priority("session");
+                tokio::spawn(supervise("delivery", "task", move || session.keep_alive(alive.clone())));
+                write(queue, Commits::new(connections, settings, random_shard()), settings.window).await;
+            });
+        })?;
+        Ok(Self { writer, session })
     }
 
-    /// The session of its claims. It lives as long as the first writer.
+    /// The session of its claims. It lives as long as the writer.
     pub fn session(&self) -> DeliverySession {
         self.session
-    }
-
-    /// The writer of a batch. Batches that are sent at the same time mostly follow each other.
-    fn writer_of(&self, batch: Uuid) -> &mpsc::Sender<Entry> {
-        let number = batch.as_u128() >> schemas::ids::BATCH_MAX.next_power_of_two().trailing_zeros();
-        &self.writers[(number % self.writers.len() as u128) as usize]
     }
 
     /// Asks for the fence; answers after the commit.
     pub async fn fence(&self, send: ClaimedSend) -> Fence {
         let (answer, receiver) = oneshot::channel();
-        let writer = self.writer_of(send.batch.batch_id);
-        if writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
+        if self.writer.send(Entry::Fence(send, Instant::now(), answer)).await.is_err() {
             return Fence::Failed;
         }
         receiver.await.unwrap_or(Fence::Failed)
@@ -188,8 +169,7 @@ impl Ledger {
     /// Queues a change; it is written even if the answer is not awaited.
     pub async fn record(&self, change: Change) -> Recorded {
         let (done, receiver) = oneshot::channel();
-        let writer = self.writer_of(change.send.batch.batch_id);
-        let is_queued = writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
+        let is_queued = self.writer.send(Entry::Change(Box::new(change), Instant::now(), done)).await.is_ok();
         Recorded(is_queued.then_some(receiver))
     }
 }
