@@ -221,8 +221,11 @@ fn crates_of_program(arguments: &[&str]) -> BTreeSet<String> {
 #[test]
 fn production_has_neither_sink_nor_installers() {
     assert!(crates_of_program(&[]).contains("devtools"), "what is asked for below is there otherwise");
-    let production = crates_of_program(&["--no-default-features"]);
-    assert!(production.contains("ingress") && !production.contains("devtools"), "{production:?}");
+    let production = crates_of_program(&["--no-default-features", "--features", "otlp"]);
+    assert!(production.contains("ingress") && production.contains("otlp"), "{production:?}");
+    assert!(!production.contains("devtools"), "{production:?}");
+    let smallest = crates_of_program(&["--no-default-features"]);
+    assert!(!smallest.iter().any(|name| name.starts_with("opentelemetry_") || name == "otlp"), "{smallest:?}");
     let main = text("ops/cli/src/main.rs");
     for command in ["Dev(", "Seed(", "Sink("] {
         let mut lines = main.lines().zip(main.lines().skip(1));

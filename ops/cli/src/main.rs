@@ -37,6 +37,7 @@ mod sink;
 mod streams;
 mod table;
 mod tenant;
+mod traces;
 mod warmup;
 
 use std::process::ExitCode;

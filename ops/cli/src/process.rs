@@ -12,6 +12,8 @@ use runtime::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::traces;
+
 /// How long begun work may take after SIGTERM.
 const DRAIN_GRACE: Duration = Duration::from_secs(25);
 /// Longest the collector of traces is waited for at the end.
@@ -144,7 +146,7 @@ impl StageName {
 struct Process {
     deps: runner::Deps,
     admin_addr: SocketAddr,
-    traces: Option<otlp::Exporting>,
+    traces: Option<traces::Exporting>,
     name: String,
 }
 
@@ -197,7 +199,7 @@ impl Process {
     ) -> anyhow::Result<Self> {
         runtime::telemetry::init_logs(&core.log)?;
         let metrics = runtime::metric::start(name, core.metrics)?;
-        let traces = otlp::start(&core.traces, name)?;
+        let traces = traces::start(&core.traces, name)?;
         let master = core.master_keys()?;
         let half = core.database_pool / 2;
         let pool = Database::pool(&core.database_url, Role::Stages, half).context("database-url")?;
