@@ -109,7 +109,7 @@ async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
 #[derive(Debug, Clone, Copy)]
 enum Call {
     /// An operation of the HTTP API.
-    Act(Operation),
+    Operation(Operation),
     /// A write that is carried out and undone: whether it would be taken.
     Validate,
     /// Our id of a tenant.
@@ -125,12 +125,12 @@ fn calls() -> Vec<(&'static str, Call)> {
     let operations: Vec<Operation> = openapi::operations().into_iter().filter(is_offered).collect();
     let named = |id: &str| operations.iter().copied().find(|operation| (operation.doc)().id() == id);
     let mut calls: Vec<(&'static str, Call)> =
-        operations.iter().map(|operation| ((operation.doc)().id(), Call::Act(*operation))).collect();
+        operations.iter().map(|operation| ((operation.doc)().id(), Call::Operation(*operation))).collect();
     for (alias, id) in ALIASES {
         if alias != id
             && let Some(operation) = named(id)
         {
-            calls.push((alias, Call::Act(operation)));
+            calls.push((alias, Call::Operation(operation)));
         }
     }
     calls.push(("validate", Call::Validate));
@@ -155,7 +155,7 @@ fn metadata(name: &str, call: &Call) -> HashMap<String, String> {
     let mut metadata = HashMap::new();
     let mut say = |key: &str, text: String| metadata.insert(key.to_owned(), text);
     let operation = match call {
-        Call::Act(operation) => {
+        Call::Operation(operation) => {
             say("http", format!("{} {}", operation.verb.as_str(), operation.path));
             (operation.doc)().id()
         }
@@ -265,11 +265,11 @@ impl Door {
         let tokens = message.subject.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'));
         let (publisher, _) = tokens.and_then(Publisher::of_tokens).ok_or_else(unknown_subject)?;
         match call {
-            Call::Act(operation) => {
+            Call::Operation(operation) => {
                 let headers = message.headers.as_ref();
                 let named = call::KEY_HEADERS.iter().find_map(|name| headers?.get(*name));
                 let message_id = named.map(async_nats::HeaderValue::as_str);
-                self.act(call::request(operation, &publisher, &message.payload, message_id, Manner::Answered)?).await
+                self.ctx(call::request(operation, &publisher, &message.payload, message_id, Manner::Answered)?).await
             }
             Call::Validate => {
                 let (operation, body) = call::to_validate(&message.payload)?;
@@ -277,7 +277,7 @@ impl Door {
                     .into_iter()
                     .find(|known| (known.doc)().id() == operation && known.verb.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
-                self.act(call::request(&operation, &publisher, &body, None, Manner::Dry)?).await
+                self.ctx(call::request(&operation, &publisher, &body, None, Manner::Dry)?).await
             }
             Call::ResolveTenant => self.resolve(&publisher, &message.payload).await,
             Call::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &message.payload).await?),
@@ -288,7 +288,7 @@ impl Door {
     }
 
     /// Takes the same road as HTTP.
-    async fn act(&self, request: http::Request<body::Body>) -> Result<Answer, ApiError> {
+    async fn ctx(&self, request: http::Request<body::Body>) -> Result<Answer, ApiError> {
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},

@@ -12,7 +12,7 @@ use super::{auth::keys::Caller, error::ApiError, outside::Outside, transaction::
 use crate::state::Ingress;
 
 /// One request being carried out.
-pub struct Act {
+pub struct RequestContext {
     /// The transaction. Confined to the tenant by row security; committed by the framework when the handler succeeds.
     pub(super) tx: Tx,
     /// The tenant. Nil for acts that stand above tenants (see [`super::provision`]).
@@ -26,13 +26,16 @@ pub struct Act {
     pub(super) outside: Outside,
 }
 
-impl std::fmt::Debug for Act {
+impl std::fmt::Debug for RequestContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Act").field("tenant", &self.tenant).field("key_id", &self.caller.key_id).finish_non_exhaustive()
+        f.debug_struct("RequestContext")
+            .field("tenant", &self.tenant)
+            .field("key_id", &self.caller.key_id)
+            .finish_non_exhaustive()
     }
 }
 
-impl Act {
+impl RequestContext {
     /// The connection, for queries.
     pub fn db(&mut self) -> &mut PgConnection {
         self.tx.db()
@@ -71,7 +74,7 @@ impl Act {
         self.outside.answer(label, work)
     }
 
-    /// Waits for somebody outside while no connection is held: as [`Act::outside`], for what is asked over the network. The future
+    /// Waits for somebody outside while no connection is held: as [`RequestContext::outside`], for what is asked over the network. The future
     /// bounds itself in time and number.
     ///
     /// # Errors

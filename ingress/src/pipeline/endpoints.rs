@@ -94,7 +94,7 @@ where
     prepared_writing(spec, preparer(prepare, handler))
 }
 
-/// As [`write`], for handlers that read or render templates, or ask somebody outside: see [`Act::outside`](super::Act::outside) and [`Act::outside_wait`](super::Act::outside_wait).
+/// As [`write`], for handlers that read or render templates, or ask somebody outside: see [`RequestContext::outside`](super::RequestContext::outside) and [`RequestContext::outside_wait`](super::RequestContext::outside_wait).
 pub fn write_with_work<Body, H>(scope: &'static str, handler: H) -> Endpoint
 where
     Body: DeserializeOwned + Send + 'static,

@@ -8,30 +8,30 @@ use uuid::Uuid;
 
 use super::{
     auth::keys::Caller,
-    context::Act,
+    context::RequestContext,
     error::ApiError,
     reply::Reply,
     tenant::{self, TenantClaim},
 };
 use crate::state::Ingress;
 
-/// An `async fn(&mut Act, Input) -> Result<Reply, ApiError>`.
+/// An `async fn(&mut RequestContext, Input) -> Result<Reply, ApiError>`.
 pub trait Handler<'a, Input>: Send + Sync {
     /// What it returns.
     type Future: Future<Output = Result<Reply, ApiError>> + Send + 'a;
     /// Carries the act out.
-    fn call(&self, act: &'a mut Act, input: Input) -> Self::Future;
+    fn call(&self, ctx: &'a mut RequestContext, input: Input) -> Self::Future;
 }
 
 impl<'a, Input, F, Fut> Handler<'a, Input> for F
 where
-    F: Fn(&'a mut Act, Input) -> Fut + Send + Sync,
+    F: Fn(&'a mut RequestContext, Input) -> Fut + Send + Sync,
     Fut: Future<Output = Result<Reply, ApiError>> + Send + 'a,
 {
     type Future = Fut;
 
-    fn call(&self, act: &'a mut Act, input: Input) -> Fut {
-        self(act, input)
+    fn call(&self, ctx: &'a mut RequestContext, input: Input) -> Fut {
+        self(ctx, input)
     }
 }
 
@@ -46,7 +46,7 @@ pub type NoFields = NoParameters;
 
 pub(super) type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Reply, ApiError>> + Send + 'a>>;
 /// A request that was read: it waits for its transaction.
-pub(super) type Prepared = Box<dyn for<'a> FnOnce(&'a mut Act) -> Outcome<'a> + Send>;
+pub(super) type Prepared = Box<dyn for<'a> FnOnce(&'a mut RequestContext) -> Outcome<'a> + Send>;
 /// Reads the query of a GET, still untyped, so that the road is compiled once and not per route.
 pub(super) type QueryReader = Arc<dyn Fn(String) -> Prepared + Send + Sync>;
 
@@ -92,7 +92,7 @@ where
     Input: Send + 'static,
     H: for<'a> Handler<'a, Input> + 'static,
 {
-    Box::new(move |act| Box::pin(handler.call(act, input)))
+    Box::new(move |ctx| Box::pin(handler.call(ctx, input)))
 }
 
 /// A refusal of body or query is told after those of tenant and idempotency key.

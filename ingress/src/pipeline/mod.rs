@@ -1,6 +1,6 @@
 //! From an admitted request to its answer: the one road all endpoints take.
 //!
-//! A route is `read(scope, handler)` or `write(scope, handler)` with `async fn handler(act: &mut Act, input: Input) ->
+//! A route is `read(scope, handler)` or `write(scope, handler)` with `async fn handler(ctx: &mut RequestContext, input: Input) ->
 //! Result<Reply, ApiError>`, registered through [`Routes`] with its documentation (how: see [`crate::documents::openapi`]). The order of
 //! checks is that of API.md §1; what a handler sees is a known caller, a transaction confined to its tenant, and a typed input.
 
@@ -29,7 +29,7 @@ mod transaction;
 pub(crate) mod types;
 pub mod validate;
 
-pub use context::Act;
+pub use context::RequestContext;
 pub use doc::Doc;
 pub use endpoints::{
     platform_read, provision, read, write, write_and_wait, write_by_key, write_large, write_with_work,

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::{
     auth::{self, Admitted, RateState, Terms, keys::Caller},
     body::{self, BODY_MAX_BYTES},
-    context::Act,
+    context::RequestContext,
     error::ApiError,
     handler::{Before, Preparer, QueryReader},
     idempotency::{self, Claim, IdempotencyKey, Stored},
@@ -167,7 +167,7 @@ async fn read_steps(
     let access = if by_key { AccessPattern::ByKey } else { AccessPattern::Scan };
     let prepared = reader(query);
     let tx = transaction::begin_read(ingress, access, tenant).await?;
-    let mut act = Act {
+    let mut ctx = RequestContext {
         tx,
         tenant,
         caller,
@@ -176,8 +176,8 @@ async fn read_steps(
         path,
         outside: Outside::default(),
     };
-    let reply = prepared(&mut act).await;
-    drop(act);
+    let reply = prepared(&mut ctx).await;
+    drop(ctx);
     reply
 }
 
@@ -237,7 +237,7 @@ async fn write_steps(
         }
         Ok(Err(_)) => {
             // Its message may quote the caller's data; the panic hook has said where.
-            tracing::error!("an act panicked");
+            tracing::error!("a handler panicked");
             Err(ApiError::internal())
         }
         Err(_) => Err(ApiError::unavailable()
@@ -331,7 +331,7 @@ impl Work {
                 }
                 sqlx::raw_sql("savepoint act").execute(tx.db()).await?;
             }
-            let mut act = Act {
+            let mut ctx = RequestContext {
                 tx,
                 tenant,
                 caller: Arc::clone(&caller),
@@ -340,8 +340,8 @@ impl Work {
                 path: path.clone(),
                 outside,
             };
-            let result = prepared(&mut act).await;
-            let Act { tx, announcements, outside: after, .. } = act;
+            let result = prepared(&mut ctx).await;
+            let RequestContext { tx, announcements, outside: after, .. } = ctx;
             outside = after;
             if has_work && outside.is_asked() {
                 tx.rollback().await?;

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::state::{Ingress, READ_STATEMENT_MAX};
 
-/// The transaction of an act. One that is dropped is rolled back, behind the answer's back.
+/// The transaction of a request. One that is dropped is rolled back, behind the answer's back.
 pub(crate) enum Tx {
     Scan(Transaction<'static, Postgres>),
     ByKey(PreparedTransaction),

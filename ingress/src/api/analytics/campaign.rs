@@ -12,7 +12,7 @@ use super::{
     store::{self, Campaign},
     totals::{DELIVERED_NOTE, DeliveredBasis, OPENS_NOTE, RATES_NOTE, Rates, Totals},
 };
-use crate::pipeline::{Act, NoParameters, Reply, error::ApiError, page::as_optional_time, types::counts};
+use crate::pipeline::{NoParameters, Reply, RequestContext, error::ApiError, page::as_optional_time, types::counts};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
@@ -53,13 +53,13 @@ struct AbTestWinner {
     decided_at: Option<DateTime<Utc>>,
 }
 
-pub(super) async fn campaign(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("campaign")?);
-    let campaign = store::campaign(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let names = store::variant_names(act.db(), tenant, id).await?;
-    let by_variant = store::by_variant(act.db(), tenant, id).await?;
+pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
+    let campaign = store::campaign(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let names = store::variant_names(ctx.db(), tenant, id).await?;
+    let by_variant = store::by_variant(ctx.db(), tenant, id).await?;
     let totals = by_variant.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(totals));
-    let credited = store::campaign_outcomes(act.db(), tenant, id).await?;
+    let credited = store::campaign_outcomes(ctx.db(), tenant, id).await?;
     let mut answer = CampaignAnalytics {
         campaign_id: id,
         totals,

@@ -16,7 +16,7 @@ use super::{
     window::Window,
 };
 use crate::pipeline::{
-    Act, Reply,
+    Reply, RequestContext,
     error::ApiError,
     page::{as_optional_time, as_time},
     types::counts,
@@ -34,17 +34,17 @@ pub(super) struct GetOverview {
     to: Option<String>,
 }
 
-pub(super) async fn overview(act: &mut Act, query: GetOverview) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
-    let zone = store::timezone(act.db(), tenant).await?;
+pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Result<Reply, ApiError> {
+    let tenant = ctx.tenant;
+    let zone = store::timezone(ctx.db(), tenant).await?;
     let known: Option<Tz> = zone.parse().ok();
     let window = Window::new(query.from.as_deref(), query.to.as_deref(), known.unwrap_or(Tz::UTC), Utc::now())?;
-    let days = store::days(act.db(), tenant, &window).await?;
-    let suppressions = store::suppressions(act.db(), tenant).await?;
-    let new_suppressions = store::new_suppressions(act.db(), tenant, &window).await?;
-    let top = store::top_messages(act.db(), tenant, &window).await?;
-    let sequences = store::sequence_triggers(act.db(), tenant, &window).await?;
-    let outcomes = store::outcomes(act.db(), tenant, &window).await?;
+    let days = store::days(ctx.db(), tenant, &window).await?;
+    let suppressions = store::suppressions(ctx.db(), tenant).await?;
+    let new_suppressions = store::new_suppressions(ctx.db(), tenant, &window).await?;
+    let top = store::top_messages(ctx.db(), tenant, &window).await?;
+    let sequences = store::sequence_triggers(ctx.db(), tenant, &window).await?;
+    let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;
     let report = AnalyticsReport::new(&window, &days, &suppressions, &new_suppressions, top, sequences, &outcomes);
     Reply::ok(&AnalyticsOverview {
         window: ReportWindow { from: window.from, to: window.to, timezone: window.timezone.name() },

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Act, Faults, NoParameters, Page, Patch, Reply, Routes,
+    Faults, NoParameters, Page, Patch, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit, as_time},
     read,
@@ -91,9 +91,9 @@ struct AudiencePage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListAudiences) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     let mut audiences = sqlx::query_as!(
         Audience,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
@@ -108,7 +108,7 @@ async fn list(act: &mut Act, query: ListAudiences) -> Result<Reply, ApiError> {
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(act.db())
+    .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut audiences, |audience| (audience.created_at, audience.audience_id));
     Reply::ok(&AudiencePage { audiences, next_cursor })
@@ -119,13 +119,13 @@ struct AudienceAnswer {
     audience: Audience,
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let audience = find(act).await?;
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let audience = find(ctx).await?;
     Reply::ok(&AudienceAnswer { audience })
 }
 
-async fn find(act: &mut Act) -> Result<Audience, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("audience")?);
+async fn find(ctx: &mut RequestContext) -> Result<Audience, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
     sqlx::query_as!(
         Audience,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
@@ -134,7 +134,7 @@ async fn find(act: &mut Act) -> Result<Audience, ApiError> {
         tenant,
         id,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::not_found("audience"))
 }
@@ -181,7 +181,7 @@ fn check_topic(faults: &mut Faults, is_list: bool, name: Option<&str>, descripti
     );
 }
 
-async fn create(act: &mut Act, body: CreateAudience) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.title("name", &body.name, NAME_MAX_CHARS);
     faults.require(parse_id(body.name.trim()).is_err(), "name", "invalid", "must not look like an id");
@@ -189,7 +189,7 @@ async fn create(act: &mut Act, body: CreateAudience) -> Result<Reply, ApiError> 
     let is_list = body.kind == AudienceKind::List;
     check_topic(&mut faults, is_list, body.public_name.as_deref(), body.public_description.as_deref());
     faults.finish()?;
-    let (tenant, id) = (act.tenant, new_id());
+    let (tenant, id) = (ctx.tenant, new_id());
     let created = sqlx::query!(
         "insert into audiences (tenant_id, id, kind, name, description, public_name, public_description)
          values ($1, $2, $3, $4, $5, $6, $7)
@@ -202,7 +202,7 @@ async fn create(act: &mut Act, body: CreateAudience) -> Result<Reply, ApiError> 
         body.public_name.as_deref().map(str::trim),
         body.public_description,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?;
     if created.rows_affected() == 0 {
         return Err(already_exists());
@@ -227,8 +227,8 @@ struct ChangeAudience {
 }
 
 /// Changes names and descriptions. A topic without its public name is a plain list again; contacts that left it stay away.
-async fn change(act: &mut Act, body: ChangeAudience) -> Result<Reply, ApiError> {
-    let before = find(act).await?;
+async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<Reply, ApiError> {
+    let before = find(ctx).await?;
     let text =
         |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
     let name = body.name.unwrap_or(before.name);
@@ -250,14 +250,14 @@ async fn change(act: &mut Act, body: ChangeAudience) -> Result<Reply, ApiError> 
          set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()
          where tenant_id = $1 and id = $2
            and not exists (select from audiences o where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2)",
-        act.tenant,
+        ctx.tenant,
         before.audience_id,
         name.trim(),
         description,
         public_name.as_deref().map(str::trim),
         public_description,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await
     .map_err(|error| match error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) {
         true => already_exists(),
@@ -266,7 +266,7 @@ async fn change(act: &mut Act, body: ChangeAudience) -> Result<Reply, ApiError> 
     if changed.rows_affected() == 0 {
         return Err(already_exists());
     }
-    let audience = find(act).await?;
+    let audience = find(ctx).await?;
     Reply::ok(&AudienceAnswer { audience })
 }
 
@@ -309,7 +309,7 @@ struct MembersChanged {
 }
 
 /// Adds and removes contacts, named by id or address. Unknown ones are answered, not refused: the rest is done.
-async fn change_members(act: &mut Act, body: ChangeMembers) -> Result<Reply, ApiError> {
+async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         body.add.len() + body.remove.len() <= MEMBERS_MAX,
@@ -320,21 +320,21 @@ async fn change_members(act: &mut Act, body: ChangeMembers) -> Result<Reply, Api
     let add = Named::read("add", &body.add, &mut faults);
     let remove = Named::read("remove", &body.remove, &mut faults);
     faults.finish()?;
-    let (tenant, id) = (act.tenant, act.id("audience")?);
+    let (tenant, id) = (ctx.tenant, ctx.id("audience")?);
     let known = sqlx::query_scalar!("select id from audiences where tenant_id = $1 and id = $2", tenant, id);
-    known.fetch_optional(act.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
+    known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
 
-    let leaving = remove.resolve(act.db(), tenant).await?;
+    let leaving = remove.resolve(ctx.db(), tenant).await?;
     let removed = sqlx::query!(
         "delete from audience_members where tenant_id = $1 and audience_id = $2 and contact_id = any ($3)",
         tenant,
         id,
         &leaving.ids,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?
     .rows_affected();
-    let joining = add.resolve(act.db(), tenant).await?;
+    let joining = add.resolve(ctx.db(), tenant).await?;
     let added = sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
          select $1, $2, w.contact_id from unnest($3::uuid[]) as w (contact_id)
@@ -346,7 +346,7 @@ async fn change_members(act: &mut Act, body: ChangeMembers) -> Result<Reply, Api
         id,
         &joining.ids,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?
     .rows_affected();
     let departed = sqlx::query_scalar!(
@@ -356,7 +356,7 @@ async fn change_members(act: &mut Act, body: ChangeMembers) -> Result<Reply, Api
         id,
         &joining.ids,
     )
-    .fetch_one(act.db())
+    .fetch_one(ctx.db())
     .await?;
     let not_found = joining.unknown.into_iter().chain(leaving.unknown).collect();
     Reply::ok(&MembersChanged { audience_id: id, added, removed, departed, not_found })

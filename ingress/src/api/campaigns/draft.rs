@@ -20,7 +20,7 @@ use super::{
 use crate::{
     api::segments,
     pipeline::{
-        Act, Faults, Id, Patch,
+        Faults, Id, Patch, RequestContext,
         error::ApiError,
         types::{Line, Name, OTHERS, Words, either, without},
         validate::{LINE_MAX, NAME_MAX},
@@ -263,21 +263,21 @@ impl Wish {
     ///
     /// # Errors
     /// 400 with every fault; 404 for what is named and not there.
-    pub(crate) async fn resolve(self, act: &mut Act) -> Result<Draft, ApiError> {
+    pub(crate) async fn resolve(self, ctx: &mut RequestContext) -> Result<Draft, ApiError> {
         let mut draft = self.validate()?;
-        let tenant = act.tenant;
-        check_audience(act.db(), tenant, &draft).await?;
+        let tenant = ctx.tenant;
+        check_audience(ctx.db(), tenant, &draft).await?;
         let sender = sqlx::query_scalar!(
             "select id from senders where tenant_id = $1 and id = $2",
             tenant,
             draft.sender_profile_id
         );
-        if sender.fetch_optional(act.db()).await?.is_none() {
+        if sender.fetch_optional(ctx.db()).await?.is_none() {
             return Err(ApiError::not_found("sender_profile"));
         }
         let says_anew = draft.content_id.is_nil();
         if says_anew {
-            draft.content_id = words::compose(act, &draft.words()).await?;
+            draft.content_id = words::compose(ctx, &draft.words()).await?;
             check_one_source(draft.template_id, draft.body_html.as_deref())?;
         }
         for at in 0..draft.rules.variants.len() {
@@ -288,7 +288,7 @@ impl Wish {
             let content_id = if words.is_same_as(&draft.words()) {
                 draft.content_id
             } else if is_new {
-                let composed = words::compose(act, &words).await;
+                let composed = words::compose(ctx, &words).await;
                 composed.and_then(|id| one_source.map(|()| id)).map_err(|error| within_variant(error, at))?
             } else {
                 // Stored before, and not asked about: its template may be archived meanwhile.

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     api::senders::store as senders,
     pipeline::{
-        Act, Reply,
+        Reply, RequestContext,
         error::ApiError,
         page::{as_optional_time, as_time},
         types::counts,
@@ -110,15 +110,15 @@ struct Launch {
     sample: Option<Sample>,
 }
 
-pub(super) async fn launch(act: &mut Act, body: LaunchCampaign) -> Result<Reply, ApiError> {
-    let id = act.id("campaign")?;
+pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Result<Reply, ApiError> {
+    let id = ctx.id("campaign")?;
     let scheduled_for = due_at(body.schedule_for.as_deref(), Utc::now())?;
     let dry_run = body.dry_run.unwrap_or(false);
     if !dry_run {
-        begin(act, id).await?;
+        begin(ctx, id).await?;
     }
-    let launch = prepare(act, id, scheduled_for, body.digest, dry_run).await?;
-    let left = quota::remaining(act).await?;
+    let launch = prepare(ctx, id, scheduled_for, body.digest, dry_run).await?;
+    let left = quota::remaining(ctx).await?;
     let answer = launch.answer();
     if let Some(sample) = launch.sample {
         return Reply::ok(&LaunchPreview {
@@ -136,25 +136,25 @@ pub(super) async fn launch(act: &mut Act, body: LaunchCampaign) -> Result<Reply,
         });
     }
     quota::check(&left, launch.count.queued)?;
-    commit_to_it(act, launch).await?;
+    commit_to_it(ctx, launch).await?;
     Reply::accepted(&answer)
 }
 
 /// Checks everything a launch needs, and counts.
 async fn prepare(
-    act: &mut Act,
+    ctx: &mut RequestContext,
     id: Uuid,
     scheduled_for: Option<DateTime<Utc>>,
     digest: Option<String>,
     dry_run: bool,
 ) -> Result<Launch, ApiError> {
-    let tenant = act.tenant;
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let tenant = ctx.tenant;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     if row.status != CampaignStatus::Draft {
         return Err(already(row.status));
     }
     check_window(&row, scheduled_for.unwrap_or_else(Utc::now))?;
-    let sender = senders::readiness(act.db(), tenant, Some(row.sender_profile_id)).await?;
+    let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::unprocessable("sender_missing_verified_domain"));
     }
@@ -162,10 +162,10 @@ async fn prepare(
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids)
         .ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
-    let (content_id, variant_contents) = refresh(act, &row).await?;
-    let sample = if dry_run { Some(sample::render(act, &row, content_id).await?) } else { None };
+    let (content_id, variant_contents) = refresh(ctx, &row).await?;
+    let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
     let count =
-        ledger::audience::count_split(act.db(), tenant, &selector, row.classification, id, &row.split()).await?;
+        ledger::audience::count_split(ctx.db(), tenant, &selector, row.classification, id, &row.split()).await?;
     check(&count, digest.as_deref())?;
     Ok(Launch { row, selector, scheduled_for, digest, count, content_id, variant_contents, sample })
 }
@@ -198,15 +198,15 @@ pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Resul
 }
 
 /// What campaign and variants say with the current versions of their templates.
-async fn refresh(act: &mut Act, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
+async fn refresh(ctx: &mut RequestContext, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), ApiError> {
     let campaign = row.words();
-    let content_id = words::refresh(act, &campaign, row.content_id).await?;
+    let content_id = words::refresh(ctx, &campaign, row.content_id).await?;
     let mut variant_contents = Vec::with_capacity(row.variants.len());
     for variant in row.variants.iter() {
         let words = variant.words().or(&campaign);
         variant_contents.push(match words.is_same_as(&campaign) {
             true => content_id,
-            false => words::refresh(act, &words, variant.content_id).await?,
+            false => words::refresh(ctx, &words, variant.content_id).await?,
         });
     }
     Ok((content_id, variant_contents))
@@ -214,15 +214,15 @@ async fn refresh(act: &mut Act, row: &CampaignRow) -> Result<(Uuid, Vec<Uuid>), 
 
 /// Puts the campaign into preflight, then waits for its row: a change of the draft takes a moment, and this launch is the only one
 /// that waits.
-async fn begin(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
-    let tenant = act.tenant;
+async fn begin(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
     let not_found = || ApiError::not_found("campaign");
-    if !store::begin_preflight(act.db(), tenant, id).await? {
-        let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    if !store::begin_preflight(ctx.db(), tenant, id).await? {
+        let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
         // A draft by now: the other launch has just ended.
         return Err(already(if row.status == CampaignStatus::Draft { CampaignStatus::Preflight } else { row.status }));
     }
-    if store::lock(act.db(), tenant, id).await? { Ok(()) } else { Err(not_found()) }
+    if store::lock(ctx.db(), tenant, id).await? { Ok(()) } else { Err(not_found()) }
 }
 
 /// When to send: `None` is now. A time that has just passed is now, too.
@@ -260,46 +260,46 @@ fn audience_changed() -> ApiError {
 
 /// Flips the draft, stores the request and rings for it. A scheduled one is rung for when it is due, by the sweep. With a
 /// digest the audience is written down: what was answered for is mailed, whatever joins or leaves until it is looked up.
-async fn commit_to_it(act: &mut Act, launch: Launch) -> Result<(), ApiError> {
-    let (tenant, id, caller) = (act.tenant, launch.row.id, Arc::clone(&act.caller));
+async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), ApiError> {
+    let (tenant, id, caller) = (ctx.tenant, launch.row.id, Arc::clone(&ctx.caller));
     if launch.digest.is_some() {
-        let pinned = ledger::audience::pin(act.db(), tenant, &launch.selector, id).await?;
+        let pinned = ledger::audience::pin(ctx.db(), tenant, &launch.selector, id).await?;
         // Counted and pinned in two statements: somebody may have come or gone in between.
         if pinned != launch.count.members {
             return Err(audience_changed());
         }
     }
-    if !store::launch(act.db(), tenant, id, launch.content_id, launch.scheduled_for).await? {
-        let status = store::get(act.db(), tenant, id).await?.map_or(CampaignStatus::Sending, |row| row.status);
+    if !store::launch(ctx.db(), tenant, id, launch.content_id, launch.scheduled_for).await? {
+        let status = store::get(ctx.db(), tenant, id).await?.map_or(CampaignStatus::Sending, |row| row.status);
         return Err(already(status));
     }
     for (variant, content_id) in launch.row.variants.iter().zip(&launch.variant_contents) {
-        store::set_variant_content(act.db(), tenant, id, &variant.variant, *content_id).await?;
+        store::set_variant_content(ctx.db(), tenant, id, &variant.variant, *content_id).await?;
     }
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
     let request_id =
-        store::request_launch(act.db(), tenant, &caller.product, caller.environment, &payload, launch.scheduled_for)
+        store::request_launch(ctx.db(), tenant, &caller.product, caller.environment, &payload, launch.scheduled_for)
             .await?;
-    trace::keep(act.db(), tenant, request_id).await?;
-    act.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
+    trace::keep(ctx.db(), tenant, request_id).await?;
+    ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if launch.scheduled_for.is_none() {
-        announce(act, &caller.product, caller.environment, request_id)?;
+        announce(ctx, &caller.product, caller.environment, request_id)?;
     }
     Ok(())
 }
 
 /// Tells the audience stage of a launch that is due, after the commit.
 pub(super) fn announce(
-    act: &mut Act,
+    ctx: &mut RequestContext,
     product: &str,
     environment: Environment,
     request_id: Uuid,
 ) -> Result<(), ApiError> {
     let kind = RequestKind::CampaignLaunch;
-    let notice = RequestAnnounced::of(act.tenant, request_id, kind);
+    let notice = RequestAnnounced::of(ctx.tenant, request_id, kind);
     let subject = subjects::accepted(product, environment, kind);
     let notice = Publication::json(subject, format!("request-{}", request_id.simple()), &notice);
-    act.announce(notice.map_err(|error| ApiError::unexpected(&error))?);
+    ctx.announce(notice.map_err(|error| ApiError::unexpected(&error))?);
     Ok(())
 }
 

@@ -28,7 +28,7 @@ use self::{
     store::{Origin, SendCounts},
 };
 use crate::pipeline::{
-    Act, Faults, NoParameters, Page, Reply, Routes,
+    Faults, NoParameters, Page, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit, as_optional_time},
     read, time, write, write_with_work,
@@ -56,7 +56,7 @@ struct CampaignCreated {
     email_type: Classification,
 }
 
-async fn create(act: &mut Act, CreateCampaign(body): CreateCampaign) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     for (path, given) in [
         ("status", body.status.is_given()),
@@ -66,11 +66,11 @@ async fn create(act: &mut Act, CreateCampaign(body): CreateCampaign) -> Result<R
         faults.require(!given, path, "unknown_field", "is not a field of this request");
     }
     faults.finish()?;
-    let tenant = act.tenant;
-    let draft = Wish::new(body).resolve(act).await?;
-    let (id, caller) = (schemas::new_id(), Arc::clone(&act.caller));
+    let tenant = ctx.tenant;
+    let draft = Wish::new(body).resolve(ctx).await?;
+    let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
     let origin = Origin { product: &caller.product, environment: caller.environment };
-    store::write(act.db(), tenant, id, origin, &draft).await?;
+    store::write(ctx.db(), tenant, id, origin, &draft).await?;
     Reply::created(&CampaignCreated {
         campaign_id: id,
         status: CampaignStatus::Draft,
@@ -145,41 +145,41 @@ struct CampaignChanged {
     scheduled_for: Option<DateTime<Utc>>,
 }
 
-async fn change(act: &mut Act, ChangeCampaign(body): ChangeCampaign) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("campaign")?);
+async fn change(ctx: &mut RequestContext, ChangeCampaign(body): ChangeCampaign) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let change = kind_of_change(&body)?;
     let not_found = || ApiError::not_found("campaign");
     // A launch holds the row for as long as it counts; only a cancel or a pause is worth waiting for its end.
-    let before = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let before = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
     if before.status == CampaignStatus::Preflight && !matches!(change, Change::Cancel | Change::Pause(_)) {
         return Err(already(before.status));
     }
     let waiting = match change {
-        Change::Reschedule(_) | Change::BackToDraft => store::lock_waiting_launch(act.db(), tenant, id).await?,
+        Change::Reschedule(_) | Change::BackToDraft => store::lock_waiting_launch(ctx.db(), tenant, id).await?,
         _ => None,
     };
-    if !store::lock(act.db(), tenant, id).await? {
+    if !store::lock(ctx.db(), tenant, id).await? {
         return Err(not_found());
     }
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
     if !allows(row.status, &change) {
         return Err(already(row.status));
     }
     match change {
         Change::Nothing => {}
         Change::Fields => {
-            let draft = Wish::of(row, body).resolve(act).await?;
-            let caller = Arc::clone(&act.caller);
+            let draft = Wish::of(row, body).resolve(ctx).await?;
+            let caller = Arc::clone(&ctx.caller);
             let origin = Origin { product: &caller.product, environment: caller.environment };
-            store::write(act.db(), tenant, id, origin, &draft).await?;
+            store::write(ctx.db(), tenant, id, origin, &draft).await?;
         }
         Change::Cancel => {
-            store::cancel(act.db(), tenant, id).await?;
-            act.audit("campaign.cancel", &id.to_string(), json!({"from": row.status})).await?;
+            store::cancel(ctx.db(), tenant, id).await?;
+            ctx.audit("campaign.cancel", &id.to_string(), json!({"from": row.status})).await?;
         }
         Change::Pause(paused) => {
-            store::pause(act.db(), tenant, id, paused).await?;
-            act.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
+            store::pause(ctx.db(), tenant, id, paused).await?;
+            ctx.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
         }
         Change::Reschedule(at) => {
             let now = Utc::now();
@@ -187,20 +187,20 @@ async fn change(act: &mut Act, ChangeCampaign(body): ChangeCampaign) -> Result<R
             let due = launch::due_at(Some(&at), now)?;
             launch::check_window(&row, due.unwrap_or(now))?;
             let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
-            store::reschedule(act.db(), tenant, id, waiting.request_id, due.unwrap_or(now)).await?;
+            store::reschedule(ctx.db(), tenant, id, waiting.request_id, due.unwrap_or(now)).await?;
             if due.is_none() {
-                launch::announce(act, &waiting.product, waiting.environment, waiting.request_id)?;
+                launch::announce(ctx, &waiting.product, waiting.environment, waiting.request_id)?;
             }
-            act.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
+            ctx.audit("campaign.reschedule", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
         Change::BackToDraft if row.status == CampaignStatus::Draft => {}
         Change::BackToDraft => {
             let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
-            store::back_to_draft(act.db(), tenant, id, waiting.request_id).await?;
-            act.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
+            store::back_to_draft(ctx.db(), tenant, id, waiting.request_id).await?;
+            ctx.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
     }
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
     Reply::ok(&CampaignChanged {
         campaign_id: id,
         status: row.status,
@@ -228,15 +228,15 @@ struct CampaignPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListCampaigns) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.map(|text| {
         let words = || CampaignStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
         CampaignStatus::parse(&text)
             .ok_or_else(|| ApiError::invalid("status", "not_allowed", format!("must be one of {}", words())))
     });
-    let tenant = act.tenant;
-    let mut rows = store::list(act.db(), tenant, status.transpose()?, &page).await?;
+    let tenant = ctx.tenant;
+    let mut rows = store::list(ctx.db(), tenant, status.transpose()?, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     Reply::ok(&CampaignPage { campaigns: rows.into_iter().map(CampaignSummary::of).collect(), next_cursor })
 }
@@ -247,10 +247,10 @@ struct CampaignAnswer {
     send_counts: SendCounts,
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("campaign")?);
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let send_counts = store::counts(act.db(), tenant, id).await?;
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let send_counts = store::counts(ctx.db(), tenant, id).await?;
     Reply::ok(&CampaignAnswer { campaign: Campaign::of(row), send_counts })
 }
 

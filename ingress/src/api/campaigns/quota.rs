@@ -4,12 +4,12 @@ use chrono::Utc;
 use http::StatusCode;
 use ledger::quota::{QuotaRemaining, remaining_quota};
 
-use crate::pipeline::{Act, error::ApiError};
+use crate::pipeline::{RequestContext, error::ApiError};
 
 /// How many mails the tenant may still send.
-pub(crate) async fn remaining(act: &mut Act) -> Result<QuotaRemaining, ApiError> {
-    let (tenant, defaults) = (act.tenant, act.ingress.settings.quota);
-    Ok(remaining_quota(act.db(), tenant, &defaults).await?)
+pub(crate) async fn remaining(ctx: &mut RequestContext) -> Result<QuotaRemaining, ApiError> {
+    let (tenant, defaults) = (ctx.tenant, ctx.ingress.settings.quota);
+    Ok(remaining_quota(ctx.db(), tenant, &defaults).await?)
 }
 
 /// True if so many mails fit.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{already, quota, store};
 use crate::{
     api::senders::store as senders,
-    pipeline::{Act, NoFields, Reply, error::ApiError, types::counts},
+    pipeline::{NoFields, Reply, RequestContext, error::ApiError, types::counts},
 };
 
 /// Reasons of a failure that another attempt may not meet again. Not among them: `hard`, the address does not exist, and
@@ -37,30 +37,30 @@ pub(super) struct FailedSendsRetried {
     skipped: i64,
 }
 
-pub(super) async fn retry_failed(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("campaign")?);
+pub(super) async fn retry_failed(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     let not_found = || ApiError::not_found("campaign");
-    if !store::lock(act.db(), tenant, id).await? {
+    if !store::lock(ctx.db(), tenant, id).await? {
         return Err(not_found());
     }
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
     if !matches!(row.status, CampaignStatus::Sent | CampaignStatus::Sending) {
         return Err(already(row.status));
     }
-    let sender = senders::readiness(act.db(), tenant, Some(row.sender_profile_id)).await?;
+    let sender = senders::readiness(ctx.db(), tenant, Some(row.sender_profile_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::unprocessable("sender_missing_verified_domain"));
     }
-    if store::is_closed(act.db(), tenant, id).await? {
+    if store::is_closed(ctx.db(), tenant, id).await? {
         return Err(ApiError::unprocessable("window_missed").detail("not_after has passed"));
     }
-    let retried = ledger::retry::retry_failed(act.db(), tenant, id, &RETRYABLE).await?;
+    let retried = ledger::retry::retry_failed(ctx.db(), tenant, id, &RETRYABLE).await?;
     // Counted by what was put back, which is undone when there is no quota left for it. What counts already needs none.
-    let left = quota::remaining(act).await?;
+    let left = quota::remaining(ctx).await?;
     quota::check(&left, retried.unmetered)?;
     if retried.queued > 0 {
-        store::reopen(act.db(), tenant, id).await?;
-        act.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;
+        store::reopen(ctx.db(), tenant, id).await?;
+        ctx.audit("campaign.retry_failed", &id.to_string(), json!({"queued": retried.queued})).await?;
     }
     Reply::ok(&FailedSendsRetried { campaign_id: id, queued: retried.queued, skipped: retried.skipped })
 }

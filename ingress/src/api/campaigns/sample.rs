@@ -16,7 +16,7 @@ use crate::{
         merge::{self, Nowhere},
         store as stored,
     },
-    pipeline::{Act, error::ApiError},
+    pipeline::{RequestContext, error::ApiError},
 };
 
 /// Recipients rendered for a dry run.
@@ -43,13 +43,13 @@ pub(super) struct RenderFault {
 ///
 /// # Errors
 /// When Postgres is away.
-pub(super) async fn render(act: &mut Act, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
-    let tenant = act.tenant;
-    let parts = stored::parts_of(act.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
-    let options = options(act.db(), tenant, row).await?;
-    let contacts = contacts(act.db(), tenant, row).await?;
+pub(super) async fn render(ctx: &mut RequestContext, row: &CampaignRow, content_id: Uuid) -> Result<Sample, ApiError> {
+    let tenant = ctx.tenant;
+    let parts = stored::parts_of(ctx.db(), tenant, content_id).await?.ok_or_else(ApiError::internal)?;
+    let options = options(ctx.db(), tenant, row).await?;
+    let contacts = contacts(ctx.db(), tenant, row).await?;
     let source = parts.source(TemplateKind::Marketing);
-    act.outside("sample".to_owned(), move || render_all(&source, &options, contacts))
+    ctx.outside("sample".to_owned(), move || render_all(&source, &options, contacts))
 }
 
 fn render_all(source: &TemplateSource, options: &MessageOptions, contacts: Vec<(Uuid, Contact)>) -> Sample {

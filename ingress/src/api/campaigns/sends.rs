@@ -10,7 +10,7 @@ use crate::{
         store::{self, SendRow, Slice},
     },
     pipeline::{
-        Act, Faults, Page, Reply,
+        Faults, Page, Reply, RequestContext,
         error::ApiError,
         page::{PageCursor, PageLimit},
         types::Email,
@@ -41,8 +41,8 @@ pub(super) struct CampaignSendPage {
     next_cursor: Option<String>,
 }
 
-pub(super) async fn list(act: &mut Act, query: ListCampaignSends) -> Result<Reply, ApiError> {
-    let (tenant, campaign) = (act.tenant, act.id("campaign")?);
+pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> Result<Reply, ApiError> {
+    let (tenant, campaign) = (ctx.tenant, ctx.id("campaign")?);
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let state = query.state.as_deref().map(parse_state).transpose()?;
     let address = query.email.as_deref().map(parse_address).transpose()?;
@@ -53,13 +53,13 @@ pub(super) async fn list(act: &mut Act, query: ListCampaignSends) -> Result<Repl
         faults.finish()?;
     }
     let month =
-        store::campaign_month(act.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+        store::campaign_month(ctx.db(), tenant, campaign).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let mut rows = match (month, address) {
         (None, _) => Vec::new(),
         (Some(month), Some(address)) => {
-            let contact = store::contact_by_address(act.db(), tenant, address.as_str()).await?;
+            let contact = store::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
             let send = match contact {
-                Some(contact) => store::to_contact(act.db(), tenant, month, campaign, contact).await?,
+                Some(contact) => store::to_contact(ctx.db(), tenant, month, campaign, contact).await?,
                 None => None,
             };
             let is_asked = |send: &SendRow| {
@@ -70,7 +70,7 @@ pub(super) async fn list(act: &mut Act, query: ListCampaignSends) -> Result<Repl
         }
         (Some(month), None) => {
             let slice = Slice { campaign, state, variant, before_id: page.before_id, fetch: page.fetch() };
-            store::of_campaign(act.db(), tenant, month, &slice).await?
+            store::of_campaign(ctx.db(), tenant, month, &slice).await?
         }
     };
     let next_cursor = page.cut(&mut rows, |row: &SendRow| (row.created_at, row.id));

@@ -9,7 +9,7 @@ use crate::{
         content::{self, Parts},
         store::{self as templates, TemplateRow},
     },
-    pipeline::{Act, Faults, error::ApiError},
+    pipeline::{Faults, RequestContext, error::ApiError},
 };
 
 /// A campaign's template, and the words it puts in the template's place.
@@ -88,15 +88,15 @@ impl VariantRow {
 /// # Errors
 /// 404 `template_not_found`, also for an archived one; 400 for faults in the campaign's words, or in a template that needs what
 /// only a transactional message has.
-pub(super) async fn compose(act: &mut Act, words: &Words<'_>) -> Result<Uuid, ApiError> {
-    let tenant = act.tenant;
-    let template = template_of(act.db(), tenant, words.template_id).await?;
+pub(super) async fn compose(ctx: &mut RequestContext, words: &Words<'_>) -> Result<Uuid, ApiError> {
+    let tenant = ctx.tenant;
+    let template = template_of(ctx.db(), tenant, words.template_id).await?;
     if template.as_ref().is_some_and(|template| template.status == "archived") {
         return Err(ApiError::not_found("template"));
     }
     match template {
-        Some(template) if !words.are_own() => as_it_is(act, &template).await,
-        template => as_own(act, &words.over(template.as_ref().map(|template| &template.parts)), None).await,
+        Some(template) if !words.are_own() => as_it_is(ctx, &template).await,
+        template => as_own(ctx, &words.over(template.as_ref().map(|template| &template.parts)), None).await,
     }
 }
 
@@ -104,21 +104,21 @@ pub(super) async fn compose(act: &mut Act, words: &Words<'_>) -> Result<Uuid, Ap
 ///
 /// # Errors
 /// 400 for faults that the new version brings, 422 `template_archived`.
-pub(super) async fn refresh(act: &mut Act, words: &Words<'_>, standing: Uuid) -> Result<Uuid, ApiError> {
-    let tenant = act.tenant;
-    let Some(template) = template_of(act.db(), tenant, words.template_id).await? else { return Ok(standing) };
+pub(super) async fn refresh(ctx: &mut RequestContext, words: &Words<'_>, standing: Uuid) -> Result<Uuid, ApiError> {
+    let tenant = ctx.tenant;
+    let Some(template) = template_of(ctx.db(), tenant, words.template_id).await? else { return Ok(standing) };
     if template.status == "archived" {
         return Err(ApiError::unprocessable("template_archived")
             .detail("a template of the campaign is archived: make it active again, or give the draft another"));
     }
     if !words.are_own() {
-        return if template.content_id == standing { Ok(standing) } else { as_it_is(act, &template).await };
+        return if template.content_id == standing { Ok(standing) } else { as_it_is(ctx, &template).await };
     }
     let parts = words.over(Some(&template.parts));
-    if templates::parts_of(act.db(), tenant, standing).await?.as_ref() == Some(&parts) {
+    if templates::parts_of(ctx.db(), tenant, standing).await?.as_ref() == Some(&parts) {
         return Ok(standing);
     }
-    as_own(act, &parts, Some("template_id")).await
+    as_own(ctx, &parts, Some("template_id")).await
 }
 
 async fn template_of(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> Result<Option<TemplateRow>, ApiError> {
@@ -127,20 +127,20 @@ async fn template_of(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) -> R
 }
 
 /// A template's content. A transactional one may use `data.*`, which a campaign has none of.
-async fn as_it_is(act: &mut Act, template: &TemplateRow) -> Result<Uuid, ApiError> {
+async fn as_it_is(ctx: &mut RequestContext, template: &TemplateRow) -> Result<Uuid, ApiError> {
     if template.template_type == "transactional" {
-        content::check(act, &template.parts, content::kind("marketing"), Some("template_id")).await?;
+        content::check(ctx, &template.parts, content::kind("marketing"), Some("template_id")).await?;
     }
     Ok(template.content_id)
 }
 
-async fn as_own(act: &mut Act, parts: &Parts, path: Option<&'static str>) -> Result<Uuid, ApiError> {
+async fn as_own(ctx: &mut RequestContext, parts: &Parts, path: Option<&'static str>) -> Result<Uuid, ApiError> {
     let mut faults = Faults::default();
     parts.check_lines(&mut faults);
     faults.finish()?;
-    let tenant = act.tenant;
-    let variables = content::check(act, parts, content::kind("marketing"), path).await?;
-    Ok(templates::insert_content(act.db(), tenant, "marketing", parts, &variables).await?)
+    let tenant = ctx.tenant;
+    let variables = content::check(ctx, parts, content::kind("marketing"), path).await?;
+    Ok(templates::insert_content(ctx.db(), tenant, "marketing", parts, &variables).await?)
 }
 
 #[cfg(test)]

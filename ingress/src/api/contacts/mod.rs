@@ -22,7 +22,7 @@ use self::{
 use crate::{
     api::{audiences::AudienceKind, fields},
     pipeline::{
-        Act, Faults, Id, NoParameters, Page, Reply, Routes,
+        Faults, Id, NoParameters, Page, Reply, RequestContext, Routes,
         error::ApiError,
         page::{PageCursor, PageLimit},
         read,
@@ -93,20 +93,20 @@ struct ContactPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListContacts) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListContacts) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.optional("q", query.q.as_deref(), SEARCH_MAX_CHARS);
     faults.finish()?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     for (id, kind) in [(query.list_id, AudienceKind::List), (query.tag_id, AudienceKind::Tag)] {
         if let Some(Id(id)) = id {
-            store::require_audience(act.db(), tenant, id, kind).await?;
+            store::require_audience(ctx.db(), tenant, id, kind).await?;
         }
     }
     let segment = match query.segment_id {
-        Some(Id(id)) => Some(segments::load(act.db(), tenant, id).await?),
+        Some(Id(id)) => Some(segments::load(ctx.db(), tenant, id).await?),
         None => None,
     };
     let filter = Filter {
@@ -117,8 +117,8 @@ async fn list(act: &mut Act, query: ListContacts) -> Result<Reply, ApiError> {
         status: query.status.map(ContactStatus::as_str),
         updated_since: query.updated_since,
     };
-    let found = filter.page(act.db(), tenant, &page).await?;
-    let mut contacts = record::records(act.db(), tenant, &found).await?;
+    let found = filter.page(ctx.db(), tenant, &page).await?;
+    let mut contacts = record::records(ctx.db(), tenant, &found).await?;
     let next_cursor = page.cut(&mut contacts, |contact| (contact.created_at, contact.contact_id));
     Reply::ok(&ContactPage { contacts, next_cursor })
 }
@@ -128,9 +128,9 @@ struct ContactAnswer {
     contact: Contact,
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("contact")?);
-    Reply::ok(&ContactAnswer { contact: record::one(act.db(), tenant, id).await? })
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    Reply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -141,41 +141,41 @@ struct ContactCreated {
 
 /// Finds or creates by address. One that is found keeps what it has; an archived one is active again, and one whose consent is
 /// pending is subscribed when the caller says so.
-async fn create(act: &mut Act, body: CreateContact) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
-    let defined = fields::defined(act.db(), tenant).await?;
+async fn create(ctx: &mut RequestContext, body: CreateContact) -> Result<Reply, ApiError> {
+    let tenant = ctx.tenant;
+    let defined = fields::defined(ctx.db(), tenant).await?;
     let new = body.validate(&defined)?;
-    let (id, created) = store::find_or_create(act.db(), tenant, &new).await?;
+    let (id, created) = store::find_or_create(ctx.db(), tenant, &new).await?;
     if created {
-        store::join(act.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
-        store::join(act.db(), tenant, id, AudienceKind::List, &new.lists).await?;
+        store::join(ctx.db(), tenant, id, AudienceKind::Tag, &new.tags).await?;
+        store::join(ctx.db(), tenant, id, AudienceKind::List, &new.lists).await?;
     } else if new.marketing_status == Some(MarketingStatus::Subscribed)
-        && store::subscribe_pending(act.db(), tenant, id, &new.consent.unwrap_or_default()).await?
+        && store::subscribe_pending(ctx.db(), tenant, id, &new.consent.unwrap_or_default()).await?
     {
         let detail = json!({"from": MarketingStatus::Pending.as_str(), "to": MarketingStatus::Subscribed.as_str()});
-        act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
+        ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
     let answer = ContactCreated { contact_id: id, already_existed: !created };
     if created { Reply::created(&answer) } else { Reply::ok(&answer) }
 }
 
-async fn change(act: &mut Act, body: ChangeContact) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("contact")?);
-    let defined = fields::defined(act.db(), tenant).await?;
+async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
+    let defined = fields::defined(ctx.db(), tenant).await?;
     let change = body.validate(&defined)?;
-    let before = store::lock(act.db(), tenant, id).await?;
+    let before = store::lock(ctx.db(), tenant, id).await?;
     if change.subscribes() && before.left_by_own_hand {
         return Err(ApiError::conflict("unsubscribed_by_recipient")
             .detail("the recipient unsubscribed; only the recipient can opt in again"));
     }
-    store::update(act.db(), tenant, id, &change).await?;
+    store::update(ctx.db(), tenant, id, &change).await?;
     if let Some(status) = change.marketing_status
         && status.as_str() != before.marketing_status
     {
         let detail = json!({"from": before.marketing_status, "to": status.as_str()});
-        act.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
+        ctx.audit(MARKETING_STATUS_CHANGED, &id.to_string(), detail).await?;
     }
-    Reply::ok(&ContactAnswer { contact: record::one(act.db(), tenant, id).await? })
+    Reply::ok(&ContactAnswer { contact: record::one(ctx.db(), tenant, id).await? })
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -196,22 +196,22 @@ struct ContactRemoved {
     erasure: Option<&'static str>,
 }
 
-async fn remove(act: &mut Act, body: RemoveContact) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("contact")?);
+async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("contact")?);
     // Asked again, it says how far the erasure is.
     if body.erase
-        && let Some(complete) = ledger::erasure::is_erased(act.db(), tenant, id).await?
+        && let Some(complete) = ledger::erasure::is_erased(ctx.db(), tenant, id).await?
     {
         return erased(id, complete);
     }
-    let before = store::lock(act.db(), tenant, id).await?;
+    let before = store::lock(ctx.db(), tenant, id).await?;
     if body.erase {
-        let pseudonym = hex::encode(act.ingress.master_keys.pseudonym(tenant, &before.address));
-        erase::erase(act.db(), tenant, id, &before.address, &pseudonym).await?;
-        act.audit("contact.erased", &id.to_string(), json!({})).await?;
+        let pseudonym = hex::encode(ctx.ingress.master_keys.pseudonym(tenant, &before.address));
+        erase::erase(ctx.db(), tenant, id, &before.address, &pseudonym).await?;
+        ctx.audit("contact.erased", &id.to_string(), json!({})).await?;
         return erased(id, false);
     }
-    store::archive(act.db(), tenant, id).await?;
+    store::archive(ctx.db(), tenant, id).await?;
     Reply::ok(&ContactRemoved { contact_id: id, status: "archived", erasure: None })
 }
 

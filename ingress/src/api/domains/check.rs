@@ -23,7 +23,7 @@ use super::{
     store::{self, Check, DomainRow},
 };
 use crate::{
-    pipeline::{Act, NoFields, Reply, error::ApiError},
+    pipeline::{NoFields, Reply, RequestContext, error::ApiError},
     settings::Rechecks,
     state::Ingress,
 };
@@ -47,35 +47,35 @@ pub(super) struct DomainChecked {
     dns_records: Vec<RecordView>,
 }
 
-pub(super) async fn verify(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("domain")?);
-    let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
-    if !can_sign(&act.ingress, tenant, &row) {
+pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
+    let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    if !can_sign(&ctx.ingress, tenant, &row) {
         return Err(ApiError::conflict("domain_missing_provider_record"));
     }
-    let results = match act.caller.environment {
-        Environment::Sandbox => pretend(&row, wanted(&act.ingress, &row)),
-        Environment::Production if is_fresh(&row, act.ingress.settings.rechecks.domain_check_fresh) => {
-            let dns_records = records::view(&row, &act.ingress.settings.domain_targets.settings());
+    let results = match ctx.caller.environment {
+        Environment::Sandbox => pretend(&row, wanted(&ctx.ingress, &row)),
+        Environment::Production if is_fresh(&row, ctx.ingress.settings.rechecks.domain_check_fresh) => {
+            let dns_records = records::view(&row, &ctx.ingress.settings.domain_targets.settings());
             return Reply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
         }
         Environment::Production => {
-            let (ingress, asked) = (Arc::clone(&act.ingress), row.clone());
+            let (ingress, asked) = (Arc::clone(&ctx.ingress), row.clone());
             let answer = async move {
                 let _turn = Turn::take(tenant)?;
                 Ok::<_, ApiError>(ask(&ingress, &asked).await)
             };
-            act.outside_wait("dns".to_owned(), answer)??
+            ctx.outside_wait("dns".to_owned(), answer)??
         }
     };
-    let again = match act.caller.environment {
+    let again = match ctx.caller.environment {
         Environment::Sandbox => None,
-        Environment::Production => Some(act.ingress.settings.rechecks),
+        Environment::Production => Some(ctx.ingress.settings.rechecks),
     };
-    match apply_check(act.db(), tenant, &row, &results, again).await? {
+    match apply_check(ctx.db(), tenant, &row, &results, again).await? {
         CheckOutcome::Recorded { from, to, records } => {
             if from != to {
-                act.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
+                ctx.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
             }
             Reply::ok(&DomainChecked { domain_id: id, status: to, dns_records: records })
         }

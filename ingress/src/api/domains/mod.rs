@@ -22,7 +22,7 @@ use self::{
     store::{DomainRow, NewDomain},
 };
 use crate::pipeline::{
-    Act, Faults, NoFields, NoParameters, Reply, Routes,
+    Faults, NoFields, NoParameters, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageQuery, as_optional_time, as_time},
     read, write, write_with_work,
@@ -92,18 +92,18 @@ fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String,
 }
 
 /// Idempotent on (tenant, domain): a domain that is there is answered with its records.
-async fn create(act: &mut Act, body: CreateDomain) -> Result<Reply, ApiError> {
-    let name = own_name(body.domain, &act.ingress.settings.outbound.platform_domains)?;
-    let tenant = act.tenant;
-    if let Some(row) = store::by_name(act.db(), tenant, &name).await? {
-        return created(act, &row, true);
+async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<Reply, ApiError> {
+    let name = own_name(body.domain, &ctx.ingress.settings.outbound.platform_domains)?;
+    let tenant = ctx.tenant;
+    if let Some(row) = store::by_name(ctx.db(), tenant, &name).await? {
+        return created(ctx, &row, true);
     }
-    if store::proven_elsewhere(act.db(), tenant, &name).await? {
+    if store::proven_elsewhere(ctx.db(), tenant, &name).await? {
         return Err(ApiError::conflict("domain_claimed_by_another_tenant"));
     }
     let [key, second] = generate_keys().await?;
     let seal = |key: &GeneratedKey| {
-        let sealed = act.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
+        let sealed = ctx.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
         sealed.map_err(|error| ApiError::unexpected(&error))
     };
     let (private, second_private) = (seal(&key)?, seal(&second)?);
@@ -117,16 +117,16 @@ async fn create(act: &mut Act, body: CreateDomain) -> Result<Reply, ApiError> {
         second_public: &second.public,
         ownership_token: &URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
     };
-    let already_existed = !store::insert(act.db(), tenant, &new).await?;
-    let row = store::by_name(act.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
-    if act.ingress.settings.warmup_new_domains && !already_existed {
-        ledger::warmup::begin(act.db(), tenant, row.id).await?;
+    let already_existed = !store::insert(ctx.db(), tenant, &new).await?;
+    let row = store::by_name(ctx.db(), tenant, &name).await?.ok_or_else(ApiError::internal)?;
+    if ctx.ingress.settings.warmup_new_domains && !already_existed {
+        ledger::warmup::begin(ctx.db(), tenant, row.id).await?;
     }
-    created(act, &row, already_existed)
+    created(ctx, &row, already_existed)
 }
 
-fn created(act: &Act, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
-    let dns_records = records::view(row, &act.ingress.settings.domain_targets.settings());
+fn created(ctx: &RequestContext, row: &DomainRow, already_existed: bool) -> Result<Reply, ApiError> {
+    let dns_records = records::view(row, &ctx.ingress.settings.domain_targets.settings());
     Reply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
 }
 
@@ -178,12 +178,12 @@ struct DomainPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
     let page = query.page()?;
-    let tenant = act.tenant;
-    let mut rows = store::list(act.db(), tenant, &page).await?;
+    let tenant = ctx.tenant;
+    let mut rows = store::list(ctx.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
-    let settings = act.ingress.settings.domain_targets.settings();
+    let settings = ctx.ingress.settings.domain_targets.settings();
     let domains = rows.into_iter().map(|row| Domain::of(row, &settings)).collect();
     Reply::ok(&DomainPage { domains, next_cursor })
 }
@@ -193,10 +193,10 @@ struct DomainAnswer {
     domain: Domain,
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("domain")?);
-    let row = store::by_id(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
-    Reply::ok(&DomainAnswer { domain: Domain::of(row, &act.ingress.settings.domain_targets.settings()) })
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
+    let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    Reply::ok(&DomainAnswer { domain: Domain::of(row, &ctx.ingress.settings.domain_targets.settings()) })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -207,18 +207,18 @@ struct DomainRemoved {
 }
 
 /// A domain without senders is removed, with its keys; its name is free again.
-async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("domain")?);
-    let (status, _) = store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
+    let (status, _) = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
     // Removed and claimed anew it would be free of the suspension.
     if status == DomainStatus::Suspended {
         return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));
     }
-    if !store::delete(act.db(), tenant, id).await? {
+    if !store::delete(ctx.db(), tenant, id).await? {
         return Err(ApiError::conflict("domain_in_use")
             .detail("senders refer to it, or the tenant's profile does as its tracking domain"));
     }
-    act.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
+    ctx.audit("domain.removed", &id.to_string(), json!({"was": status})).await?;
     Reply::ok(&DomainRemoved { domain_id: id, status: "deleted" })
 }
 

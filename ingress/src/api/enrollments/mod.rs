@@ -18,7 +18,7 @@ use self::{
 };
 use super::sends::store as sends;
 use crate::pipeline::{
-    Act, Faults, Id, NoFields, NoParameters, Page, Reply, Routes,
+    Faults, Id, NoFields, NoParameters, Page, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -35,10 +35,10 @@ pub(crate) fn routes() -> Routes {
         .delete("/v1/enrollments/{id}", write("sequences:enroll", remove), doc::remove)
 }
 
-async fn create(act: &mut Act, body: EnrollContact) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: EnrollContact) -> Result<Reply, ApiError> {
     let new = body.validate()?;
-    let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
-    Reply::created(&enroll::enroll(act.db(), tenant, &caller.product, &new).await?)
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    Reply::created(&enroll::enroll(ctx.db(), tenant, &caller.product, &new).await?)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -85,18 +85,18 @@ struct EnrollmentPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListEnrollments) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<Reply, ApiError> {
     let (mut filter, address, page) = query.validate()?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     if let Some(address) = address {
-        let contact = sends::contact_by_address(act.db(), tenant, address.as_str()).await?;
+        let contact = sends::contact_by_address(ctx.db(), tenant, address.as_str()).await?;
         // Nobody has this address, so nobody with it is enrolled.
         let Some(contact) = contact else {
             return Reply::ok(&EnrollmentPage { enrollments: Vec::new(), next_cursor: None });
         };
         filter.contact = Some(contact);
     }
-    let mut enrollments = store::list(act.db(), tenant, filter, &page).await?;
+    let mut enrollments = store::list(ctx.db(), tenant, filter, &page).await?;
     let next_cursor = page.cut(&mut enrollments, |row| (row.created_at, row.id));
     Reply::ok(&EnrollmentPage { enrollments, next_cursor })
 }
@@ -115,10 +115,10 @@ struct EnrollmentAnswer {
     enrollment: Enrollment,
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("enrollment")?);
-    let summary = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
-    let steps = store::steps(act.db(), tenant, id).await?;
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
+    let summary = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
+    let steps = store::steps(ctx.db(), tenant, id).await?;
     Reply::ok(&EnrollmentAnswer { enrollment: Enrollment { summary, steps } })
 }
 
@@ -130,9 +130,9 @@ struct EnrollmentEnded {
 }
 
 /// Ends an enrollment. Harmless to repeat; one that is over stays as it ended.
-async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("enrollment")?);
-    store::exit(act.db(), tenant, id).await?;
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
+    store::exit(ctx.db(), tenant, id).await?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;
     Reply::ok(&EnrollmentEnded { enrollment_id: id, status: row.status, exit_reason: row.exit_reason })
 }

@@ -21,7 +21,7 @@ use crate::{
         sends::{self, SendRecord, store as stored_sends},
         sequences::store as sequences,
     },
-    pipeline::{Act, Faults, Id, Reply, Routes, error::ApiError, read, types::Email},
+    pipeline::{Faults, Id, Reply, RequestContext, Routes, error::ApiError, read, types::Email},
 };
 
 /// The route.
@@ -102,10 +102,10 @@ struct ExplainAnswer {
     explanation: Explanation,
 }
 
-async fn explain(act: &mut Act, query: ExplainQuery) -> Result<Reply, ApiError> {
+async fn explain(ctx: &mut RequestContext, query: ExplainQuery) -> Result<Reply, ApiError> {
     let (about, address) = query.validate()?;
-    let (tenant, quota) = (act.tenant, act.ingress.settings.quota);
-    let explanation = Asker { db: act.db(), tenant, quota }.explain(about, &address).await?;
+    let (tenant, quota) = (ctx.tenant, ctx.ingress.settings.quota);
+    let explanation = Asker { db: ctx.db(), tenant, quota }.explain(about, &address).await?;
     Reply::ok(&ExplainAnswer { explanation })
 }
 

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Act, Faults, NoParameters, Patch, Reply, Routes,
+    Faults, NoParameters, Patch, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageQuery, as_time},
     read,
@@ -202,9 +202,9 @@ struct FieldPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
     let page = query.page()?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     let mut fields = sqlx::query_as!(
         Field,
         "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
@@ -215,7 +215,7 @@ async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(act.db())
+    .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut fields, |field| (field.created_at, field.field_id));
     Reply::ok(&FieldPage { fields, next_cursor })
@@ -226,8 +226,8 @@ struct FieldAnswer {
     field: Field,
 }
 
-async fn find(act: &mut Act) -> Result<Field, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("field")?);
+async fn find(ctx: &mut RequestContext) -> Result<Field, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("field")?);
     sqlx::query_as!(
         Field,
         "select id as field_id, key, label, type as kind, fallback, created_at, updated_at from fields
@@ -235,13 +235,13 @@ async fn find(act: &mut Act) -> Result<Field, ApiError> {
         tenant,
         id,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::not_found("field"))
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let field = find(act).await?;
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let field = find(ctx).await?;
     Reply::ok(&FieldAnswer { field })
 }
 
@@ -269,16 +269,16 @@ struct FieldCreated {
     created_at: DateTime<Utc>,
 }
 
-async fn create(act: &mut Act, body: CreateField) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(is_key(&body.key), "key", "invalid", "must match [a-z][a-z0-9_]{0,49}");
     faults.require(!is_reserved(&body.key), "key", "reserved", "is a name that contacts have already");
     faults.title("label", &body.label, LABEL_MAX_CHARS);
     faults.optional("fallback", body.fallback.as_deref(), FALLBACK_MAX_CHARS);
     faults.finish()?;
-    let (tenant, id) = (act.tenant, new_id());
+    let (tenant, id) = (ctx.tenant, new_id());
     let count = sqlx::query_scalar!(r#"select count(*) as "count!" from fields where tenant_id = $1"#, tenant);
-    if count.fetch_one(act.db()).await? >= FIELDS_MAX {
+    if count.fetch_one(ctx.db()).await? >= FIELDS_MAX {
         return Err(
             ApiError::conflict("field_limit_reached").detail(format!("a tenant may define {FIELDS_MAX} fields"))
         );
@@ -293,7 +293,7 @@ async fn create(act: &mut Act, body: CreateField) -> Result<Reply, ApiError> {
         body.kind.as_str(),
         body.fallback,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::conflict("field_already_exists"))?;
     Reply::created(&FieldCreated { field_id: id, key: body.key, created_at })
@@ -323,14 +323,14 @@ struct ChangeField {
 }
 
 /// Label and fallback only: stored values and templates depend on key and type.
-async fn change(act: &mut Act, body: ChangeField) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeField) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     if let Some(label) = &body.label {
         faults.title("label", label, LABEL_MAX_CHARS);
     }
     faults.optional("fallback", body.fallback.value().map(String::as_str), FALLBACK_MAX_CHARS);
     faults.finish()?;
-    let (tenant, id) = (act.tenant, act.id("field")?);
+    let (tenant, id) = (ctx.tenant, ctx.id("field")?);
     let changed = sqlx::query!(
         "update fields set label = coalesce($3, label), fallback = case when $4 then $5 else fallback end, updated_at = now()
          where tenant_id = $1 and id = $2",
@@ -340,12 +340,12 @@ async fn change(act: &mut Act, body: ChangeField) -> Result<Reply, ApiError> {
         body.fallback.is_given(),
         body.fallback.value(),
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?;
     if changed.rows_affected() == 0 {
         return Err(ApiError::not_found("field"));
     }
-    let field = find(act).await?;
+    let field = find(ctx).await?;
     Reply::ok(&FieldAnswer { field })
 }
 

@@ -26,7 +26,7 @@ use self::{
 };
 use super::fields;
 use crate::pipeline::{
-    Act, Before, Faults, NoParameters, Reply, Routes, error::ApiError, page::as_time, read, write_large,
+    Before, Faults, NoParameters, Reply, RequestContext, Routes, error::ApiError, page::as_time, read, write_large,
 };
 use ledger::suppressions::SuppressionReason;
 
@@ -226,13 +226,13 @@ async fn prepare(before: Before, body: CreateImport) -> Result<Prepared, ApiErro
     Ok(Prepared { begun, name, operation, source_slug, compliance, report, rows })
 }
 
-async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<Reply, ApiError> {
+async fn import(ctx: &mut RequestContext, prepared: Result<Prepared, ApiError>) -> Result<Reply, ApiError> {
     let Prepared { begun, name, operation, source_slug, compliance, report, rows } = prepared?;
-    let tenant = act.tenant;
-    apply::load(act.db(), rows).await?;
+    let tenant = ctx.tenant;
+    apply::load(ctx.db(), rows).await?;
     let terms = apply::Terms { tenant, operation, source_slug: &source_slug, compliance: &compliance };
     let valid = report.valid;
-    let outcome = apply::apply(act.db(), terms, valid, &report.overridden).await?;
+    let outcome = apply::apply(ctx.db(), terms, valid, &report.overridden).await?;
     let Outcome { created, updated, unchanged, skipped, suppressed } = outcome;
     let counts = ImportCounts {
         total_rows: report.total_rows,
@@ -266,7 +266,7 @@ async fn import(act: &mut Act, prepared: Result<Prepared, ApiError>) -> Result<R
         summary,
         duration_ms,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?;
     let (operation, status) = (operation.as_str().to_owned(), status.to_owned());
     Reply::ok(&ImportSummary { import_id: id, name, operation, status, source_slug, summary, duration_ms })
@@ -285,15 +285,15 @@ struct ImportAnswer {
     import: Import,
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("import")?);
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("import")?);
     let stored = sqlx::query!(
         "select name, operation, status, source_slug, summary, duration_ms, created_at from imports
          where tenant_id = $1 and id = $2",
         tenant,
         id,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::not_found("import"))?;
     let summary = ImportSummary {

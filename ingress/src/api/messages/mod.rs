@@ -22,7 +22,9 @@ use self::{
     store::NewMessage,
 };
 use super::{campaigns::quota, senders::store as senders};
-use crate::pipeline::{Act, Before, Reply, Routes, body::MESSAGE_BODY_MAX_BYTES, error::ApiError, write_and_wait};
+use crate::pipeline::{
+    Before, Reply, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, error::ApiError, write_and_wait,
+};
 
 /// What one-off messages are to the gate.
 const CLASSIFICATION: Classification = Classification::Operational;
@@ -66,17 +68,17 @@ async fn look_into(before: &Before, uploads: Vec<Upload>) -> Result<Vec<Attachme
     attachment::inspect(&before.ingress.reader, uploads).await
 }
 
-async fn send(act: &mut Act, prepared: Prepared) -> Result<Reply, ApiError> {
+async fn send(ctx: &mut RequestContext, prepared: Prepared) -> Result<Reply, ApiError> {
     let (draft, attachments) = prepared?;
-    let tenant = act.tenant;
-    let sender = senders::readiness(act.db(), tenant, Some(draft.sender_id)).await?;
+    let tenant = ctx.tenant;
+    let sender = senders::readiness(ctx.db(), tenant, Some(draft.sender_id)).await?;
     if !sender.is_some_and(|sender| sender.may_send()) {
         return Err(ApiError::forbidden("domain_not_verified")
             .detail("sender_id must name a sender of the tenant whose domain is verified"));
     }
     let attachments = attachments?;
-    let contacts = store::find_or_create_contacts(act.db(), tenant, &draft).await?;
-    let standings = store::standings(act.db(), tenant, &contacts).await?;
+    let contacts = store::find_or_create_contacts(ctx.db(), tenant, &draft).await?;
+    let standings = store::standings(ctx.db(), tenant, &contacts).await?;
     let open = standings
         .iter()
         .filter(|standing| gate::decide_recipient(standing, MessageKind::OneOff, CLASSIFICATION).is_none())
@@ -85,11 +87,11 @@ async fn send(act: &mut Act, prepared: Prepared) -> Result<Reply, ApiError> {
         return Err(all_suppressed());
     }
     let new = NewMessage { id: schemas::new_batch_id(), draft: &draft, contacts: &contacts, metered: open };
-    store::insert(act.db(), tenant, &new, attachments).await?;
-    store::insert_request(act, new.id).await?;
-    trace::keep(act.db(), tenant, new.id).await?;
-    meter(act, &new).await?;
-    announce(act, &new)?;
+    store::insert(ctx.db(), tenant, &new, attachments).await?;
+    store::insert_request(ctx, new.id).await?;
+    trace::keep(ctx.db(), tenant, new.id).await?;
+    meter(ctx, &new).await?;
+    announce(ctx, &new)?;
     Ok(Reply::later(new.id))
 }
 
@@ -100,22 +102,22 @@ fn all_suppressed() -> ApiError {
 }
 
 /// The hourly limit, then the quota. Last, because the tenant's messages wait for each other from here to the commit.
-async fn meter(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let (tenant, limit) = (act.tenant, act.ingress.settings.message_rate_per_hour);
+async fn meter(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), ApiError> {
+    let (tenant, limit) = (ctx.tenant, ctx.ingress.settings.message_rate_per_hour);
     if limit > 0 {
-        rate::lock(act.db(), tenant).await?;
+        rate::lock(ctx.db(), tenant).await?;
         // In a statement of its own, whose snapshot is taken under the lock.
-        let recent = rate::recent(act.db(), tenant, Some(new.id)).await?;
+        let recent = rate::recent(ctx.db(), tenant, Some(new.id)).await?;
         rate::check(&recent, limit)?;
     }
-    let left = quota::remaining(act).await?;
+    let left = quota::remaining(ctx).await?;
     quota::check(&left, i64::try_from(new.metered).unwrap_or(i64::MAX))
 }
 
-fn announce(act: &mut Act, new: &NewMessage<'_>) -> Result<(), ApiError> {
-    let ring = RequestAnnounced::of(act.tenant, new.id, RequestKind::Message).telling(act.ingress.inbox.subject());
-    let subject = subjects::accepted(&act.caller.product, act.caller.environment, RequestKind::Message);
+fn announce(ctx: &mut RequestContext, new: &NewMessage<'_>) -> Result<(), ApiError> {
+    let ring = RequestAnnounced::of(ctx.tenant, new.id, RequestKind::Message).telling(ctx.ingress.inbox.subject());
+    let subject = subjects::accepted(&ctx.caller.product, ctx.caller.environment, RequestKind::Message);
     let ring = Publication::json(subject, format!("request-{}", new.id.simple()), &ring);
-    act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    ctx.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     Ok(())
 }

@@ -8,7 +8,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{attachment::Attachment, draft::Draft};
-use crate::pipeline::{Act, error::ApiError};
+use crate::pipeline::{RequestContext, error::ApiError};
 
 /// A message to store.
 #[derive(Debug)]
@@ -187,8 +187,8 @@ async fn insert_recipients(db: &mut PgConnection, tenant: Uuid, new: &NewMessage
 }
 
 /// Stores the request, under the message's id.
-pub(super) async fn insert_request(act: &mut Act, message: Uuid) -> sqlx::Result<()> {
-    let (tenant, caller) = (act.tenant, std::sync::Arc::clone(&act.caller));
+pub(super) async fn insert_request(ctx: &mut RequestContext, message: Uuid) -> sqlx::Result<()> {
+    let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
     sqlx::query!(
         "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
          values ($1, $2, $3, $4, $5, $6, now() + interval '5 seconds')",
@@ -199,7 +199,7 @@ pub(super) async fn insert_request(act: &mut Act, message: Uuid) -> sqlx::Result
         RequestKind::Message.as_str(),
         Json(MessagePayload { message_id: message }) as _,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await
     .map(drop)
 }

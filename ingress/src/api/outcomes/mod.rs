@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use self::store::{CreditRow, OutcomeRow, RESTATEMENTS_MAX, RestatementRow};
 use crate::pipeline::{
-    Act, Id, NoParameters, Page, Reply, Routes,
+    Id, NoParameters, Page, Reply, RequestContext, Routes,
     error::{ApiError, FieldFault},
     page::{PageCursor, PageLimit, as_optional_time, as_time},
     read,
@@ -39,11 +39,11 @@ pub(crate) fn routes() -> Routes {
         .get("/v1/outcomes/{id}", read("outcomes:read", one), doc::show)
 }
 
-async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> {
+async fn record(ctx: &mut RequestContext, body: OutcomeRequest) -> Result<Reply, ApiError> {
     let new = body.validate(Utc::now()).map_err(refused)?;
-    let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let recorded =
-        ledger::outcomes::record(act.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
+        ledger::outcomes::record(ctx.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
             OutcomeRefusal::ContactConflict => ApiError::unprocessable("contact_conflict")
                 .detail("contact_email and dot_number belong to different contacts"),
             OutcomeRefusal::Ledger(error) => error.into(),
@@ -53,7 +53,7 @@ async fn record(act: &mut Act, body: OutcomeRequest) -> Result<Reply, ApiError> 
         let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Outcome);
         // The same outcome may be told anew within the duplicate window, and is to be credited anew.
         let ring = Publication::json(subject, format!("outcome-{}", new_id().simple()), &ring);
-        act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+        ctx.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     }
     Reply::ok(&OutcomeRecorded { outcome_id: recorded.outcome_id, contact_matched: recorded.contact_matched })
 }
@@ -93,25 +93,25 @@ struct OutcomePage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListOutcomes) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListOutcomes) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     let filter = store::Filter {
         contact: query.contact_id.map(|id| id.0),
         campaign: query.campaign_id.map(|id| id.0),
         outcome_type: query.outcome_type,
         since: query.since,
     };
-    let mut rows = store::list(act.db(), tenant, &filter, &page).await?;
+    let mut rows = store::list(ctx.db(), tenant, &filter, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     Reply::ok(&OutcomePage { outcomes: rows.into_iter().map(Outcome::of).collect(), next_cursor })
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("outcome")?);
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("outcome"))?;
-    let credits = store::credits(act.db(), tenant, id).await?;
-    let restatements = store::restatements(act.db(), tenant, id).await?;
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("outcome")?);
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("outcome"))?;
+    let credits = store::credits(ctx.db(), tenant, id).await?;
+    let restatements = store::restatements(ctx.db(), tenant, id).await?;
     let credits = credits.into_iter().map(OutcomeCredit::of).collect();
     let restatements = restatements.into_iter().map(OutcomeRestatement::of).collect::<Result<_, _>>()?;
     Reply::ok(&OutcomeAnswer { outcome: OutcomeDetail { outcome: Outcome::of(row), credits, restatements } })

@@ -14,7 +14,7 @@ use serde::Serialize;
 use sqlx::PgPool;
 
 pub use self::facts::Facts;
-use crate::pipeline::{Act, NoParameters, Reply, Routes, error::ApiError, page::as_time, platform_read};
+use crate::pipeline::{NoParameters, Reply, RequestContext, Routes, error::ApiError, page::as_time, platform_read};
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -102,8 +102,8 @@ impl Report {
     }
 }
 
-async fn health(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let report = Report::of(&act.ingress.pool, &act.ingress.bus).await;
+async fn health(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let report = Report::of(&ctx.ingress.pool, &ctx.ingress.bus).await;
     // "Responds 503 with the same body shape and overall: crit when sending is impaired" (specification, System)
     let status = if report.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Reply::untyped(status, &report)

@@ -21,7 +21,7 @@ pub(crate) use store::lock_for_use;
 use crate::{
     api::audiences::NAME_MAX_CHARS,
     pipeline::{
-        Act, Faults, NoFields, NoParameters, Patch, Reply, Routes,
+        Faults, NoFields, NoParameters, Patch, Reply, RequestContext, Routes,
         error::{ApiError, FieldFault},
         page::{PageQuery, as_time},
         read,
@@ -63,10 +63,10 @@ struct SegmentPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
     let page = query.page()?;
-    let tenant = act.tenant;
-    let mut segments = store::list(act.db(), tenant, &page).await?;
+    let tenant = ctx.tenant;
+    let mut segments = store::list(ctx.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut segments, |segment| (segment.created_at, segment.segment_id));
     Reply::ok(&SegmentPage { segments, next_cursor })
 }
@@ -76,9 +76,9 @@ struct SegmentAnswer {
     segment: Segment,
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("segment")?);
-    let segment = store::get(act.db(), tenant, id).await?;
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
+    let segment = store::get(ctx.db(), tenant, id).await?;
     Reply::ok(&SegmentAnswer { segment })
 }
 
@@ -100,18 +100,18 @@ struct SegmentCreated<'a> {
     name: &'a str,
 }
 
-async fn create(act: &mut Act, body: CreateSegment) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, new_id());
-    store::lock_all(act.db(), tenant).await?;
+async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, new_id());
+    store::lock_all(ctx.db(), tenant).await?;
     let mut faults = Faults::default();
     faults.title("name", &body.name, NAME_MAX_CHARS);
     faults.optional("description", body.description.as_deref(), DESCRIPTION_MAX_CHARS);
-    let (rule, _) = check_rule(act, &body.rule, faults, Some(id)).await?;
+    let (rule, _) = check_rule(ctx, &body.rule, faults, Some(id)).await?;
     let name = body.name.trim();
-    if !store::insert(act.db(), tenant, id, name, body.description.as_deref(), &body.rule).await? {
+    if !store::insert(ctx.db(), tenant, id, name, body.description.as_deref(), &body.rule).await? {
         return Err(name_taken());
     }
-    store::set_uses(act.db(), tenant, id, &rule.segments()).await?;
+    store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
     Reply::created(&SegmentCreated { segment_id: id, name })
 }
 
@@ -121,20 +121,20 @@ fn name_taken() -> ApiError {
 
 /// Checks a rule by its own words, together with the faults found before, and then against what it names.
 async fn check_rule(
-    act: &mut Act,
+    ctx: &mut RequestContext,
     rule: &Value,
     mut faults: Faults,
     own: Option<Uuid>,
 ) -> Result<(Rule, Compiled), ApiError> {
-    let tenant = act.tenant;
-    let definitions = segments::definitions(act.db(), tenant).await?;
+    let tenant = ctx.tenant;
+    let definitions = segments::definitions(ctx.db(), tenant).await?;
     let parsed = Rule::parse(rule, "rule", &definitions);
     let parsed = parsed
         .map_err(|found| found.into_iter().for_each(|fault| faults.add(fault.path, fault.code, fault.detail)))
         .ok();
     faults.finish()?;
     let parsed = parsed.ok_or_else(ApiError::internal)?;
-    let compiled = segments::resolve(act.db(), tenant, &parsed, &definitions, own).await?;
+    let compiled = segments::resolve(ctx.db(), tenant, &parsed, &definitions, own).await?;
     Ok((parsed, compiled))
 }
 
@@ -157,10 +157,10 @@ struct SegmentPreview {
 }
 
 /// The contacts that match a rule now; nothing is stored.
-async fn preview(act: &mut Act, body: PreviewSegment) -> Result<Reply, ApiError> {
-    let (_, compiled) = check_rule(act, &body.rule, Faults::default(), None).await?;
-    let tenant = act.tenant;
-    let segments::Preview { count, sample, evaluated_at } = segments::preview(act.db(), tenant, &compiled).await?;
+async fn preview(ctx: &mut RequestContext, body: PreviewSegment) -> Result<Reply, ApiError> {
+    let (_, compiled) = check_rule(ctx, &body.rule, Faults::default(), None).await?;
+    let tenant = ctx.tenant;
+    let segments::Preview { count, sample, evaluated_at } = segments::preview(ctx.db(), tenant, &compiled).await?;
     Reply::ok(&SegmentPreview { count, sample, evaluated_at })
 }
 
@@ -179,38 +179,38 @@ struct ChangeSegment {
 }
 
 /// Campaigns that name the segment are mailed by the rule as it stands when their audience is written down.
-async fn change(act: &mut Act, body: ChangeSegment) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("segment")?);
-    store::lock_all(act.db(), tenant).await?;
-    let before = store::get(act.db(), tenant, id).await?;
+async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
+    store::lock_all(ctx.db(), tenant).await?;
+    let before = store::get(ctx.db(), tenant, id).await?;
     let mut faults = Faults::default();
     if let Some(name) = &body.name {
         faults.title("name", name, NAME_MAX_CHARS);
     }
     faults.optional("description", body.description.value().map(String::as_str), DESCRIPTION_MAX_CHARS);
     let rule = match &body.rule {
-        Some(rule) => Some(check_rule(act, rule, faults, Some(id)).await?.0),
+        Some(rule) => Some(check_rule(ctx, rule, faults, Some(id)).await?.0),
         None => faults.finish().map(|()| None)?,
     };
     let name = body.name.as_deref().map_or(before.name.as_str(), str::trim);
     let description = body.description.into_option().unwrap_or(before.description);
     let stored = body.rule.as_ref().unwrap_or(&before.rule);
-    if !store::update(act.db(), tenant, id, name, description.as_deref(), stored).await? {
+    if !store::update(ctx.db(), tenant, id, name, description.as_deref(), stored).await? {
         return Err(name_taken());
     }
     if let Some(rule) = rule {
-        store::set_uses(act.db(), tenant, id, &rule.segments()).await?;
-        check_users(act, id).await?;
+        store::set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
+        check_users(ctx, id).await?;
     }
-    let segment = store::get(act.db(), tenant, id).await?;
+    let segment = store::get(ctx.db(), tenant, id).await?;
     Reply::ok(&SegmentAnswer { segment })
 }
 
 /// The segments that name this one must stay within their limits, too.
-async fn check_users(act: &mut Act, id: Uuid) -> Result<(), ApiError> {
-    let tenant = act.tenant;
-    for user in store::users_of(act.db(), tenant, id).await? {
-        match segments::load(act.db(), tenant, user).await {
+async fn check_users(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    for user in store::users_of(ctx.db(), tenant, id).await? {
+        match segments::load(ctx.db(), tenant, user).await {
             Ok(_) => {}
             Err(SegmentError::Invalid(faults)) => {
                 let fault = faults.into_iter().next().ok_or_else(ApiError::internal)?;
@@ -230,13 +230,13 @@ struct SegmentDeleted {
     status: &'static str,
 }
 
-async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("segment")?);
-    store::lock_all(act.db(), tenant).await?;
-    store::lock(act.db(), tenant, id).await?;
-    if let Some(user) = store::user(act.db(), tenant, id).await? {
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("segment")?);
+    store::lock_all(ctx.db(), tenant).await?;
+    store::lock(ctx.db(), tenant, id).await?;
+    if let Some(user) = store::user(ctx.db(), tenant, id).await? {
         return Err(ApiError::conflict("segment_in_use").detail(format!("{user} names it")));
     }
-    store::delete(act.db(), tenant, id).await?;
+    store::delete(ctx.db(), tenant, id).await?;
     Reply::ok(&SegmentDeleted { segment_id: id, status: "deleted" })
 }

@@ -10,7 +10,7 @@ use super::{CHANGED, STATUSES, Sender, SenderAnswer, is_blank, store};
 use crate::{
     api::senders::store::{SenderChange, SenderRow},
     pipeline::{
-        Act, Faults, NoFields, Patch, Reply,
+        Faults, NoFields, Patch, Reply, RequestContext,
         error::ApiError,
         types::{Email, Name, PostalAddress},
         validate::NAME_MAX,
@@ -49,14 +49,14 @@ fn validate(body: ChangeSender) -> Result<(SenderChange, Option<bool>), ApiError
     Ok((SenderChange { name, reply_to, physical_address, status: body.status }, body.is_default))
 }
 
-pub(super) async fn change(act: &mut Act, body: ChangeSender) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("sender")?);
+pub(super) async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
     let (wanted, is_default) = validate(body)?;
     if wanted.status.as_deref() == Some("disabled") {
-        store::close_gate(act.db(), tenant).await?;
+        store::close_gate(ctx.db(), tenant).await?;
     }
-    let profile_address = store::lock_profile_address(act.db(), tenant).await?;
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+    let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
     if wanted.physical_address == Some(None) && is_blank(profile_address.as_deref()) {
         return Err(ApiError::unprocessable("physical_address_required"));
     }
@@ -64,19 +64,20 @@ pub(super) async fn change(act: &mut Act, body: ChangeSender) -> Result<Reply, A
         return Err(is_the_default());
     }
     if wanted.status.as_deref() == Some("disabled") && !row.is_disabled() {
-        leave_default(act, &row).await?;
+        leave_default(ctx, &row).await?;
     }
     if wanted.alters(&row) {
-        store::change(act.db(), tenant, id, &wanted).await?;
-        act.audit(CHANGED, &id.to_string(), json!({"fields": wanted.fields()})).await?;
+        store::change(ctx.db(), tenant, id, &wanted).await?;
+        ctx.audit(CHANGED, &id.to_string(), json!({"fields": wanted.fields()})).await?;
     }
-    let changed =
-        async |act: &mut Act| store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"));
-    let mut row = changed(act).await?;
+    let changed = async |ctx: &mut RequestContext| {
+        store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))
+    };
+    let mut row = changed(ctx).await?;
     if is_default == Some(true) && !row.is_default {
-        store::make_default(act.db(), tenant, &row).await?;
-        act.audit("sender.default", &id.to_string(), json!({})).await?;
-        row = changed(act).await?;
+        store::make_default(ctx.db(), tenant, &row).await?;
+        ctx.audit("sender.default", &id.to_string(), json!({})).await?;
+        row = changed(ctx).await?;
     }
     Reply::ok(&SenderAnswer { sender: Sender::of(row) })
 }
@@ -89,23 +90,23 @@ pub(super) struct SenderRemoved {
 }
 
 /// A sender that nothing refers to is removed; any other can only be disabled.
-pub(super) async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("sender")?);
-    store::lock_profile_address(act.db(), tenant).await?;
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
-    leave_default(act, &row).await?;
-    if !store::delete(act.db(), tenant, id).await? {
+pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
+    store::lock_profile_address(ctx.db(), tenant).await?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+    leave_default(ctx, &row).await?;
+    if !store::delete(ctx.db(), tenant, id).await? {
         return Err(ApiError::conflict("sender_in_use")
             .detail("campaigns, sequences or mail refer to it; PATCH status to disabled instead"));
     }
-    act.audit("sender.removed", &id.to_string(), json!({})).await?;
+    ctx.audit("sender.removed", &id.to_string(), json!({})).await?;
     Reply::ok(&SenderRemoved { sender_id: id, status: "deleted" })
 }
 
 /// The default gives way only to another: mail that names no sender must not fail because one was put away.
-async fn leave_default(act: &mut Act, row: &SenderRow) -> Result<(), ApiError> {
-    let tenant = act.tenant;
-    if row.is_default && store::another_is_active(act.db(), tenant, row.id).await? {
+async fn leave_default(ctx: &mut RequestContext, row: &SenderRow) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    if row.is_default && store::another_is_active(ctx.db(), tenant, row.id).await? {
         return Err(is_the_default());
     }
     Ok(())

@@ -15,7 +15,7 @@ use self::store::{NewSender, SenderChange, SenderRow};
 use crate::{
     api::domains::store as domains,
     pipeline::{
-        Act, Faults, NoParameters, Reply, Routes,
+        Faults, NoParameters, Reply, RequestContext, Routes,
         error::ApiError,
         page::{PageQuery, as_time},
         read,
@@ -80,11 +80,11 @@ fn validate(body: CreateSender) -> Result<Wish, ApiError> {
 }
 
 /// Idempotent on (tenant, domain, local part). An identity that is there gets the name, and the addresses that are given.
-async fn create(act: &mut Act, body: CreateSender) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateSender) -> Result<Reply, ApiError> {
     let wish = validate(body)?;
-    let tenant = act.tenant;
-    let profile_address = store::lock_profile_address(act.db(), tenant).await?;
-    if let Some(row) = store::by_email(act.db(), tenant, wish.email.as_str()).await? {
+    let tenant = ctx.tenant;
+    let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
+    if let Some(row) = store::by_email(ctx.db(), tenant, wish.email.as_str()).await? {
         let wanted = SenderChange {
             name: Some(wish.name),
             reply_to: wish.reply_to.map(|address| Some(address.into_string())),
@@ -92,12 +92,12 @@ async fn create(act: &mut Act, body: CreateSender) -> Result<Reply, ApiError> {
             ..SenderChange::default()
         };
         if wanted.alters(&row) {
-            store::change(act.db(), tenant, row.id, &wanted).await?;
-            act.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
+            store::change(ctx.db(), tenant, row.id, &wanted).await?;
+            ctx.audit(CHANGED, &row.id.to_string(), json!({"fields": wanted.fields()})).await?;
         }
         return Reply::ok(&SenderCreated { sender_id: row.id, already_existed: true });
     }
-    let domain = domains::by_name(act.db(), tenant, wish.email.domain()).await?;
+    let domain = domains::by_name(ctx.db(), tenant, wish.email.domain()).await?;
     let domain = domain.ok_or_else(|| ApiError::unprocessable("domain_not_found_for_tenant"))?;
     if !domain.status.may_send() {
         return Err(ApiError::unprocessable("domain_not_verified"));
@@ -112,7 +112,7 @@ async fn create(act: &mut Act, body: CreateSender) -> Result<Reply, ApiError> {
         reply_to: wish.reply_to.as_ref().map(Address::as_str),
         physical_address: wish.physical_address.as_deref(),
     };
-    let id = store::insert(act.db(), tenant, &new).await?;
+    let id = store::insert(ctx.db(), tenant, &new).await?;
     Reply::ok(&SenderCreated { sender_id: id, already_existed: false })
 }
 
@@ -127,10 +127,10 @@ struct SenderPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
     let page = query.page()?;
-    let tenant = act.tenant;
-    let mut rows = store::list(act.db(), tenant, &page).await?;
+    let tenant = ctx.tenant;
+    let mut rows = store::list(ctx.db(), tenant, &page).await?;
     let next_cursor = page.cut(&mut rows, |row| (row.created_at, row.id));
     Reply::ok(&SenderPage { senders: rows.into_iter().map(Sender::of).collect(), next_cursor })
 }
@@ -140,9 +140,9 @@ struct SenderAnswer {
     sender: Sender,
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("sender")?);
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("sender")?);
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sender"))?;
     Reply::ok(&SenderAnswer { sender: Sender::of(row) })
 }
 

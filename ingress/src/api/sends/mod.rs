@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use self::store::{EventRow, PendingRow, SendRow};
 use crate::pipeline::{
-    Act, NoParameters, Reply, Routes,
+    NoParameters, Reply, RequestContext, Routes,
     error::ApiError,
     page::{as_optional_time, as_time},
     read, time,
@@ -37,9 +37,9 @@ struct SendAnswer {
     send: SendRecord,
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("send")?);
-    Reply::ok(&SendAnswer { send: find_send(act.db(), tenant, id).await? })
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("send")?);
+    Reply::ok(&SendAnswer { send: find_send(ctx.db(), tenant, id).await? })
 }
 
 /// A send, or the request that it will come from.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::store;
-use crate::pipeline::{Act, NoParameters, Reply, error::ApiError, page::as_time};
+use crate::pipeline::{NoParameters, Reply, RequestContext, error::ApiError, page::as_time};
 
 /// A mail that the sandbox kept.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -19,17 +19,17 @@ pub(super) struct CapturedSource {
     captured_at: DateTime<Utc>,
 }
 
-pub(super) async fn read(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("send")?);
+pub(super) async fn read(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("send")?);
     let captured = sqlx::query!(
         "select source, is_cut, captured_at from captured_mails where tenant_id = $1 and send_id = $2",
         tenant,
         id
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?;
     let Some(captured) = captured else {
-        let object = if store::get(act.db(), tenant, id).await?.is_some() { "source" } else { "send" };
+        let object = if store::get(ctx.db(), tenant, id).await?.is_some() { "source" } else { "send" };
         return Err(ApiError::not_found(object));
     };
     Reply::ok(&CapturedSource {

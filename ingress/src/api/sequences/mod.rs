@@ -19,7 +19,7 @@ use self::{
 };
 use super::fields;
 use crate::pipeline::{
-    Act, Faults, Id, NoParameters, Page, Patch, Reply, Routes,
+    Faults, Id, NoParameters, Page, Patch, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -57,17 +57,17 @@ struct StepCreated {
     step_type: StepType,
 }
 
-async fn create(act: &mut Act, body: CreateSequence) -> Result<Reply, ApiError> {
-    let (tenant, caller, ingress) = (act.tenant, Arc::clone(&act.caller), Arc::clone(&act.ingress));
+async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<Reply, ApiError> {
+    let (tenant, caller, ingress) = (ctx.tenant, Arc::clone(&ctx.caller), Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
-    let known = Known { fields: fields::defined(act.db(), tenant).await?, rules: &rules };
+    let known = Known { fields: fields::defined(ctx.db(), tenant).await?, rules: &rules };
     let new = body.validate(&known)?;
-    require_named(act, &new).await?;
+    require_named(ctx, &new).await?;
     if new.activate && new.sends() && new.sender_profile_id.is_none() {
         return Err(sender_required());
     }
     let id = schemas::new_id();
-    store::insert(act.db(), tenant, id, &caller.product, caller.environment, &new).await?;
+    store::insert(ctx.db(), tenant, id, &caller.product, caller.environment, &new).await?;
     let steps = new.steps.iter().zip(1..);
     let steps = steps
         .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
@@ -81,13 +81,13 @@ fn sender_required() -> ApiError {
 }
 
 /// 404 for what a sequence names and the tenant does not have.
-async fn require_named(act: &mut Act, new: &NewSequence) -> Result<(), ApiError> {
-    let tenant = act.tenant;
+async fn require_named(ctx: &mut RequestContext, new: &NewSequence) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
     if let Some(sender) = new.sender_profile_id {
-        require_sender(act, sender).await?;
+        require_sender(ctx, sender).await?;
     }
     let wanted: Vec<Uuid> = new.steps.iter().filter_map(|step| step.template_id).collect();
-    let templates = store::templates(act.db(), tenant, &wanted).await?;
+    let templates = store::templates(ctx.db(), tenant, &wanted).await?;
     for (place, step) in new.steps.iter().enumerate() {
         let Some(wanted) = step.template_id else { continue };
         match templates.iter().find(|(id, _)| *id == wanted) {
@@ -100,7 +100,7 @@ async fn require_named(act: &mut Act, new: &NewSequence) -> Result<(), ApiError>
         }
     }
     for (place, address) in input::owner_addresses(&new.steps) {
-        if !store::is_owners_address(act.db(), tenant, &address).await? {
+        if !store::is_owners_address(ctx.db(), tenant, &address).await? {
             let path = format!("steps[{place}].action_config.to");
             let detail = "must be the owner's address, or one on a verified domain of the tenant";
             return Err(ApiError::invalid(path, "not_allowed", detail));
@@ -108,7 +108,7 @@ async fn require_named(act: &mut Act, new: &NewSequence) -> Result<(), ApiError>
     }
     let wanted = input::audiences(&new.steps);
     let ids: Vec<Uuid> = wanted.iter().map(|(_, id)| *id).collect();
-    let audiences = store::audiences(act.db(), tenant, &ids).await?;
+    let audiences = store::audiences(ctx.db(), tenant, &ids).await?;
     for (kind, id) in wanted {
         if !audiences.iter().any(|(found, known)| found == kind && *known == id) {
             return Err(ApiError::not_found(kind));
@@ -117,9 +117,9 @@ async fn require_named(act: &mut Act, new: &NewSequence) -> Result<(), ApiError>
     Ok(())
 }
 
-async fn require_sender(act: &mut Act, sender: Uuid) -> Result<(), ApiError> {
-    let tenant = act.tenant;
-    if store::has_sender(act.db(), tenant, sender).await? { Ok(()) } else { Err(ApiError::not_found("sender_profile")) }
+async fn require_sender(ctx: &mut RequestContext, sender: Uuid) -> Result<(), ApiError> {
+    let tenant = ctx.tenant;
+    if store::has_sender(ctx.db(), tenant, sender).await? { Ok(()) } else { Err(ApiError::not_found("sender_profile")) }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -140,11 +140,11 @@ struct SequencePage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListSequences) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListSequences) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.as_deref().map(status_named).transpose()?;
-    let tenant = act.tenant;
-    let mut sequences = store::list(act.db(), tenant, status, &page).await?;
+    let tenant = ctx.tenant;
+    let mut sequences = store::list(ctx.db(), tenant, status, &page).await?;
     let next_cursor = page.cut(&mut sequences, |row| (row.created_at, row.id));
     Reply::ok(&SequencePage { sequences, next_cursor })
 }
@@ -162,10 +162,10 @@ struct SequenceAnswer {
     steps: Vec<StepRow>,
 }
 
-async fn one(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("sequence")?);
-    let sequence = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
-    let steps = store::steps(act.db(), tenant, id).await?;
+async fn one(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
+    let sequence = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let steps = store::steps(ctx.db(), tenant, id).await?;
     Reply::ok(&SequenceAnswer { sequence, steps })
 }
 
@@ -212,19 +212,19 @@ struct SequenceChanged {
     status: SequenceStatus,
 }
 
-async fn change(act: &mut Act, body: ChangeSequence) -> Result<Reply, ApiError> {
+async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<Reply, ApiError> {
     let changes = body.validate()?;
-    let (tenant, id) = (act.tenant, act.id("sequence")?);
-    let before = store::lock(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
+    let (tenant, id) = (ctx.tenant, ctx.id("sequence")?);
+    let before = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("sequence"))?;
     if let Some(sender) = changes.sender_profile_id {
-        require_sender(act, sender).await?;
+        require_sender(ctx, sender).await?;
     }
     if let Some(to) = changes.status {
         allow(&before, to, changes.sender_profile_id)?;
     }
-    store::update(act.db(), tenant, id, &changes).await?;
+    store::update(ctx.db(), tenant, id, &changes).await?;
     if let Some(to) = changes.status {
-        act.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
+        ctx.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;
     }
     Reply::ok(&SequenceChanged { sequence_id: id, status: changes.status.unwrap_or(before.status) })

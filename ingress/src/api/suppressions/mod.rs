@@ -12,7 +12,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Act, Faults, Id, Page, Reply, Routes,
+    Faults, Id, Page, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit, as_optional_time, as_time},
     read,
@@ -69,12 +69,12 @@ struct SuppressionPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListSuppressions) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.finish()?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     let mut suppressions = sqlx::query_as!(
         Suppression,
         "select id as suppression_id, address as email, reason, scope, source, send_id, note, created_at, expires_at
@@ -90,7 +90,7 @@ async fn list(act: &mut Act, query: ListSuppressions) -> Result<Reply, ApiError>
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(act.db())
+    .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut suppressions, |suppression| (suppression.created_at, suppression.suppression_id));
     Reply::ok(&SuppressionPage { suppressions, next_cursor })
@@ -167,8 +167,8 @@ impl NewSuppressionItem {
     }
 }
 
-async fn add(act: &mut Act, body: AddSuppressions) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
+async fn add(ctx: &mut RequestContext, body: AddSuppressions) -> Result<Reply, ApiError> {
+    let tenant = ctx.tenant;
     let mut faults = Faults::default();
     let alone = body.suppressions.is_none();
     let single_given = body.email.is_some()
@@ -205,9 +205,9 @@ async fn add(act: &mut Act, body: AddSuppressions) -> Result<Reply, ApiError> {
         (None, None) => return Err(ApiError::invalid("email", "required", "is required")),
     };
     faults.finish()?;
-    let written = suppress(act.db(), tenant, new).await?;
+    let written = suppress(ctx.db(), tenant, new).await?;
     let created = written.iter().filter(|written| !written.already_existed).count();
-    act.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
+    ctx.audit("suppression.added", "api", json!({"created": created, "already_existed": written.len() - created}))
         .await?;
     let answer = match written.first() {
         Some(one) if alone => {
@@ -271,7 +271,7 @@ struct SuppressionsLifted {
 }
 
 /// Lifts one suppression by id, or those of an address (of one reason, if named). All or none.
-async fn lift(act: &mut Act, body: LiftSuppressions) -> Result<Reply, ApiError> {
+async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         body.suppression_id.is_some() != body.email.is_some(),
@@ -281,7 +281,7 @@ async fn lift(act: &mut Act, body: LiftSuppressions) -> Result<Reply, ApiError> 
     );
     let address = body.email.as_deref().and_then(|text| faults.address("email", text)).map(Address::into_string);
     faults.finish()?;
-    let tenant = act.tenant;
+    let tenant = ctx.tenant;
     let found = sqlx::query!(
         "select id, address, reason, source from suppressions
          where tenant_id = $1 and ($2::uuid is null or id = $2) and ($3::text is null or address = $3)
@@ -292,7 +292,7 @@ async fn lift(act: &mut Act, body: LiftSuppressions) -> Result<Reply, ApiError> 
         address,
         body.reason.map(SuppressionReason::as_str),
     )
-    .fetch_all(act.db())
+    .fetch_all(ctx.db())
     .await?;
     if found.is_empty() {
         return Err(ApiError::not_found("suppression"));
@@ -309,9 +309,9 @@ async fn lift(act: &mut Act, body: LiftSuppressions) -> Result<Reply, ApiError> 
             .detail("lifting a hard bounce or a complaint needs confirm: true"));
     }
     let ids: Vec<Uuid> = found.iter().map(|row| row.id).collect();
-    suppressions::lift(act.db(), tenant, &ids).await?;
+    suppressions::lift(ctx.db(), tenant, &ids).await?;
     for row in &found {
-        act.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm}))
+        ctx.audit("suppression.lifted", &row.id.to_string(), json!({"reason": row.reason, "confirmed": body.confirm}))
             .await?;
     }
     Reply::ok(&SuppressionsLifted { lifted: found.len(), suppression_ids: ids })

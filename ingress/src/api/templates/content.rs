@@ -11,7 +11,7 @@ use templates::{KnownFields, TemplateFault, TemplateKind, TemplateSource};
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Act,
+    RequestContext,
     error::{ApiError, FieldFault},
     validate::{Faults, LINE_MAX},
 };
@@ -76,20 +76,20 @@ pub(crate) async fn known_fields(db: &mut PgConnection, tenant: Uuid) -> sqlx::R
 }
 
 /// Checks all parts and answers the merge fields they use. Faults stand at the part they are in, or at `path` where the caller
-/// did not write the parts itself but named a template. The work is done [outside](Act::outside) of the transaction.
+/// did not write the parts itself but named a template. The work is done [outside](RequestContext::outside) of the transaction.
 ///
 /// # Errors
 /// 400 `validation_failed` with every fault, its line and column.
 pub(crate) async fn check(
-    act: &mut Act,
+    ctx: &mut RequestContext,
     parts: &Parts,
     kind: TemplateKind,
     path: Option<&'static str>,
 ) -> Result<Vec<String>, ApiError> {
-    let tenant = act.tenant;
-    let known = known_fields(act.db(), tenant).await?;
+    let tenant = ctx.tenant;
+    let known = known_fields(ctx.db(), tenant).await?;
     let source = parts.source(kind);
-    match act.outside(parts.label(kind), move || templates::check(&source, &known))? {
+    match ctx.outside(parts.label(kind), move || templates::check(&source, &known))? {
         Ok(checked) => Ok(checked.variables),
         Err(faults) => Err(refusal(&faults, path)),
     }

@@ -16,7 +16,7 @@ use self::{
     store::{TemplateRow, TemplateSummary},
 };
 use crate::pipeline::{
-    Act, Faults, NoFields, Page, Patch, Reply, Routes,
+    Faults, NoFields, Page, Patch, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -75,7 +75,7 @@ struct TemplateSaved {
     version: i32,
 }
 
-async fn create(act: &mut Act, body: CreateTemplate) -> Result<Reply, ApiError> {
+async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     let name = faults.name("name", body.name);
     let parts = Parts {
@@ -91,10 +91,10 @@ async fn create(act: &mut Act, body: CreateTemplate) -> Result<Reply, ApiError> 
     faults.one_of("status", &status, &FIRST_STATUSES);
     faults.finish()?;
 
-    let tenant = act.tenant;
-    let variables = content::check(act, &parts, content::kind(&template_type), None).await?;
-    let content_id = store::insert_content(act.db(), tenant, &template_type, &parts, &variables).await?;
-    let id = store::insert(act.db(), tenant, &name, &template_type, &status, content_id).await?;
+    let tenant = ctx.tenant;
+    let variables = content::check(ctx, &parts, content::kind(&template_type), None).await?;
+    let content_id = store::insert_content(ctx.db(), tenant, &template_type, &parts, &variables).await?;
+    let id = store::insert(ctx.db(), tenant, &name, &template_type, &status, content_id).await?;
     Reply::created(&TemplateSaved { template_id: id, status, version: 1 })
 }
 
@@ -121,13 +121,13 @@ struct ChangeTemplate {
     status: Patch<String>,
 }
 
-async fn change(act: &mut Act, body: ChangeTemplate) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("template")?);
+async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     let not_found = || ApiError::not_found("template");
-    if !store::lock(act.db(), tenant, id).await? {
+    if !store::lock(ctx.db(), tenant, id).await? {
         return Err(not_found());
     }
-    let row = store::get(act.db(), tenant, id).await?.ok_or_else(not_found)?;
+    let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(not_found)?;
 
     let mut faults = Faults::default();
     let name = faults.name("name", body.name.into_option().unwrap_or(Some(row.name)));
@@ -146,12 +146,12 @@ async fn change(act: &mut Act, body: ChangeTemplate) -> Result<Reply, ApiError> 
 
     let (mut version, mut content_id) = (row.version, row.content_id);
     if parts != row.parts {
-        let variables = content::check(act, &parts, content::kind(&row.template_type), None).await?;
-        content_id = store::insert_content(act.db(), tenant, &row.template_type, &parts, &variables).await?;
+        let variables = content::check(ctx, &parts, content::kind(&row.template_type), None).await?;
+        content_id = store::insert_content(ctx.db(), tenant, &row.template_type, &parts, &variables).await?;
         version += 1;
-        store::insert_version(act.db(), tenant, id, version, content_id).await?;
+        store::insert_version(ctx.db(), tenant, id, version, content_id).await?;
     }
-    store::update(act.db(), tenant, id, &name, &status, version, content_id).await?;
+    store::update(ctx.db(), tenant, id, &name, &status, version, content_id).await?;
     Reply::ok(&TemplateSaved { template_id: id, status, version })
 }
 
@@ -162,9 +162,9 @@ struct TemplateArchived {
     status: &'static str,
 }
 
-async fn archive(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("template")?);
-    if !store::archive(act.db(), tenant, id).await? {
+async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    if !store::archive(ctx.db(), tenant, id).await? {
         return Err(ApiError::not_found("template"));
     }
     Reply::ok(&TemplateArchived { template_id: id, status: "archived" })
@@ -188,15 +188,15 @@ struct TemplatePage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListTemplates) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListTemplates) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     if let Some(status) = &query.status {
         let mut faults = Faults::default();
         faults.one_of("status", status, &STATUSES);
         faults.finish()?;
     }
-    let tenant = act.tenant;
-    let mut templates = store::list(act.db(), tenant, query.status.as_deref(), &page).await?;
+    let tenant = ctx.tenant;
+    let mut templates = store::list(ctx.db(), tenant, query.status.as_deref(), &page).await?;
     let next_cursor = page.cut(&mut templates, |template| (template.created_at, template.id));
     Reply::ok(&TemplatePage { templates, next_cursor })
 }
@@ -213,11 +213,11 @@ struct TemplateAnswer {
     template: TemplateRow,
 }
 
-async fn one(act: &mut Act, query: ShowTemplate) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("template")?);
-    let mut template = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+async fn one(ctx: &mut RequestContext, query: ShowTemplate) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    let mut template = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     if let Some(version) = query.version {
-        template = versions::as_of(act.db(), tenant, template, version).await?;
+        template = versions::as_of(ctx.db(), tenant, template, version).await?;
     }
     Reply::ok(&TemplateAnswer { template })
 }

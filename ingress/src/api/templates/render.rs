@@ -15,7 +15,7 @@ use super::{
     merge::{self, Nowhere},
     store, versions,
 };
-use crate::pipeline::{Act, Faults, Id, Reply, error::ApiError};
+use crate::pipeline::{Faults, Id, Reply, RequestContext, error::ApiError};
 
 /// Longest value of a sample, in characters.
 const SAMPLE_TEXT_MAX: usize = 2_000;
@@ -109,7 +109,7 @@ pub(super) struct TemplateRendered {
 }
 
 /// A draft and an archived template render, too: looking at one is how its author decides.
-pub(super) async fn render(act: &mut Act, body: RenderTemplate) -> Result<Reply, ApiError> {
+pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     let both = body.contact_id.is_some() && body.sample.is_some();
     faults.require(!both, "sample", "ambiguous", "give either contact_id or sample");
@@ -120,24 +120,24 @@ pub(super) async fn render(act: &mut Act, body: RenderTemplate) -> Result<Reply,
         merge::check_data("data", data, &mut faults);
     }
     faults.finish()?;
-    let (tenant, id) = (act.tenant, act.id("template")?);
-    let mut row = store::get(act.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    let (tenant, id) = (ctx.tenant, ctx.id("template")?);
+    let mut row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("template"))?;
     if let Some(version) = body.version {
-        row = versions::as_of(act.db(), tenant, row, version).await?;
+        row = versions::as_of(ctx.db(), tenant, row, version).await?;
     }
     let contact = match body.contact_id {
         Some(Id(contact)) => {
-            let found = merge::contacts(act.db(), tenant, &[contact]).await?.pop();
+            let found = merge::contacts(ctx.db(), tenant, &[contact]).await?.pop();
             found.ok_or_else(|| ApiError::not_found("contact"))?.contact
         }
         None => body.sample.unwrap_or_default().into_contact(),
     };
-    let options = options(act.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
+    let options = options(ctx.db(), tenant, body.sender_profile_id, row.template_type == "marketing").await?;
     let data = body.data.map_or(Value::Null, Value::Object);
     let data = MergeData { send_id: new_id(), date: Utc::now(), contact, data };
     let source = row.parts.source(content::kind(&row.template_type));
     let Preview { subject, html, text } =
-        act.outside("render".to_owned(), move || preview(&source, &options, &data))??;
+        ctx.outside("render".to_owned(), move || preview(&source, &options, &data))??;
     Reply::ok(&TemplateRendered { template_id: id, version: row.version, subject, html, text })
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{content::Parts, store::TemplateRow};
 use crate::pipeline::{
-    Act, Reply,
+    Reply, RequestContext,
     error::ApiError,
     page::{PageQuery, as_time},
 };
@@ -34,11 +34,11 @@ pub(super) struct TemplateVersionPage {
 }
 
 /// Newest first, without bodies: `GET /v1/templates/{id}?version=` has those.
-pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
-    let (tenant, id) = (act.tenant, act.id("template")?);
+pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
+    let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     let page = query.page()?;
     let known = sqlx::query_scalar!("select id from templates where tenant_id = $1 and id = $2", tenant, id);
-    known.fetch_optional(act.db()).await?.ok_or_else(|| ApiError::not_found("template"))?;
+    known.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("template"))?;
     let mut versions = sqlx::query_as!(
         TemplateVersion,
         r#"select v.version, v.version = t.version as "current!", c.subject, c.preheader, c.variables, v.created_at
@@ -53,7 +53,7 @@ pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiEr
         page.before_id.map(number_in),
         page.fetch(),
     )
-    .fetch_all(act.db())
+    .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut versions, |row| (row.created_at, as_id(row.version)));
     Reply::ok(&TemplateVersionPage { versions, next_cursor })

@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    Act, Faults, Reply, Routes, error::ApiError, is_product_tenant_id, provision, read, types::Email, write,
+    Faults, Reply, RequestContext, Routes, error::ApiError, is_product_tenant_id, provision, read, types::Email, write,
 };
 
 pub use profile::{Profile, ProfileChange, change, load};
@@ -53,7 +53,7 @@ struct TenantLinked {
 }
 
 /// Finds or creates the engine tenant of (product, environment, the product's own tenant id).
-async fn link(act: &mut Act, body: LinkTenant) -> Result<Reply, ApiError> {
+async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<Reply, ApiError> {
     let mut faults = Faults::default();
     faults.require(
         is_product_tenant_id(&body.product_tenant_id),
@@ -67,20 +67,20 @@ async fn link(act: &mut Act, body: LinkTenant) -> Result<Reply, ApiError> {
     faults.finish()?;
     let owner = owner.map(schemas::Address::into_string).unwrap_or_default();
 
-    let caller = Arc::clone(&act.caller);
-    let linked = linked(act.db(), &caller.product, caller.environment, &body.product_tenant_id).await?;
+    let caller = Arc::clone(&ctx.caller);
+    let linked = linked(ctx.db(), &caller.product, caller.environment, &body.product_tenant_id).await?;
     // A key for one tenant may repeat its link, but not make or change another.
     if caller.tenant_id.is_some() && caller.tenant_id != linked {
         return Err(ApiError::forbidden("tenant_mismatch").detail("the API key works for another tenant only"));
     }
     let tenant = match linked {
         Some(tenant) => {
-            refresh(act.db(), &caller.product, caller.environment, tenant, &body, &owner).await?;
+            refresh(ctx.db(), &caller.product, caller.environment, tenant, &body, &owner).await?;
             tenant
         }
         None => {
-            let tenant = create(act.db(), &caller.product, caller.environment, &body, &owner).await?;
-            act.audit("tenant.linked", &tenant.to_string(), json!({})).await?;
+            let tenant = create(ctx.db(), &caller.product, caller.environment, &body, &owner).await?;
+            ctx.audit("tenant.linked", &tenant.to_string(), json!({})).await?;
             tenant
         }
     };

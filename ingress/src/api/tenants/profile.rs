@@ -11,7 +11,9 @@ use uuid::Uuid;
 
 use crate::{
     api::{contacts::is_timezone, senders::store as senders},
-    pipeline::{Act, Faults, Id, NoParameters, Patch, Reply, error::ApiError, page::as_time, types::PostalAddress},
+    pipeline::{
+        Faults, Id, NoParameters, Patch, Reply, RequestContext, error::ApiError, page::as_time, types::PostalAddress,
+    },
 };
 
 /// A tenant's profile.
@@ -53,8 +55,8 @@ pub(super) struct TenantAnswer {
 }
 
 impl TenantAnswer {
-    fn new(act: &Act, profile: Profile) -> Self {
-        let tenant = Tenant { engine_tenant_id: act.tenant, environment: act.caller.environment, profile };
+    fn new(ctx: &RequestContext, profile: Profile) -> Self {
+        let tenant = Tenant { engine_tenant_id: ctx.tenant, environment: ctx.caller.environment, profile };
         Self { tenant }
     }
 }
@@ -88,20 +90,20 @@ impl ProfileChange {
     }
 }
 
-pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
-    let profile = load(act.db(), tenant).await?;
-    Reply::ok(&TenantAnswer::new(act, profile))
+pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let tenant = ctx.tenant;
+    let profile = load(ctx.db(), tenant).await?;
+    Reply::ok(&TenantAnswer::new(ctx, profile))
 }
 
-pub(super) async fn update(act: &mut Act, body: ProfileChange) -> Result<Reply, ApiError> {
-    let tenant = act.tenant;
+pub(super) async fn update(ctx: &mut RequestContext, body: ProfileChange) -> Result<Reply, ApiError> {
+    let tenant = ctx.tenant;
     let fields = body.fields();
-    let profile = change(act.db(), tenant, body).await?;
+    let profile = change(ctx.db(), tenant, body).await?;
     if !fields.is_empty() {
-        act.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
+        ctx.audit("tenant.changed", &tenant.to_string(), json!({"fields": fields})).await?;
     }
-    Reply::ok(&TenantAnswer::new(act, profile))
+    Reply::ok(&TenantAnswer::new(ctx, profile))
 }
 
 /// The profile of a tenant.

@@ -19,7 +19,7 @@ use super::{
     templates::merge,
 };
 use crate::pipeline::{
-    Act, Faults, Id, Reply, Routes,
+    Faults, Id, Reply, RequestContext, Routes,
     error::ApiError,
     types::{Email, Line},
     write_by_key,
@@ -97,20 +97,20 @@ impl Wanted {
     }
 }
 
-async fn send(act: &mut Act, body: SendTransactional) -> Result<Reply, ApiError> {
+async fn send(ctx: &mut RequestContext, body: SendTransactional) -> Result<Reply, ApiError> {
     let wanted = validate(body)?;
-    let (tenant, caller) = (act.tenant, Arc::clone(&act.caller));
-    let content_id = store::template_content(act.db(), tenant, wanted.template_id).await?;
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    let content_id = store::template_content(ctx.db(), tenant, wanted.template_id).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
-    let sender = senders::readiness(act.db(), tenant, wanted.sender_id).await?;
+    let sender = senders::readiness(ctx.db(), tenant, wanted.sender_id).await?;
     let sender_id = ready(sender, wanted.sender_id)?;
     let payload = wanted.payload(schemas::new_batch_id(), content_id, sender_id);
-    store::insert_request(act.db(), tenant, &caller.product, caller.environment, &payload).await?;
-    trace::keep(act.db(), tenant, payload.send_id).await?;
+    store::insert_request(ctx.db(), tenant, &caller.product, caller.environment, &payload).await?;
+    trace::keep(ctx.db(), tenant, payload.send_id).await?;
     let ring = RequestAnnounced::of(tenant, payload.send_id, RequestKind::Transactional);
     let subject = subjects::accepted(&caller.product, caller.environment, RequestKind::Transactional);
     let ring = Publication::json(subject, format!("request-{}", payload.send_id.simple()), &ring);
-    act.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
+    ctx.announce(ring.map_err(|error| ApiError::unexpected(&error))?);
     accepted(payload.send_id)
 }
 

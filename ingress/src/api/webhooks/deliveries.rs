@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    Act, Faults, NoFields, NoParameters, Page, Reply,
+    Faults, NoFields, NoParameters, Page, Reply, RequestContext,
     error::ApiError,
     page::{PageCursor, PageLimit, as_optional_time, as_time},
 };
@@ -70,7 +70,7 @@ pub(super) struct DeliveryPage {
     next_cursor: Option<String>,
 }
 
-pub(super) async fn list(act: &mut Act, query: ListDeliveries) -> Result<Reply, ApiError> {
+pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let mut faults = Faults::default();
     if let Some(status) = &query.status {
@@ -82,10 +82,10 @@ pub(super) async fn list(act: &mut Act, query: ListDeliveries) -> Result<Reply, 
         faults.one_of("event", event, &words);
     }
     faults.finish()?;
-    let id = act.id("subscription")?;
-    find(act, id).await?;
-    let tenant = act.tenant;
-    let mut deliveries = page_of(act.db(), tenant, id, &query, &page).await?;
+    let id = ctx.id("subscription")?;
+    find(ctx, id).await?;
+    let tenant = ctx.tenant;
+    let mut deliveries = page_of(ctx.db(), tenant, id, &query, &page).await?;
     let next_cursor = page.cut(&mut deliveries, |row| (row.created_at, row.id));
     Reply::ok(&DeliveryPage { deliveries, next_cursor })
 }
@@ -122,8 +122,8 @@ pub(super) struct DeliveryAnswer {
 }
 
 /// One delivery with the bytes that are sent.
-pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (id, tenant, product) = (act.id("delivery")?, act.tenant, act.caller.product.clone());
+pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (id, tenant, product) = (ctx.id("delivery")?, ctx.tenant, ctx.caller.product.clone());
     let delivery = sqlx::query_as!(
         WebhookDelivery,
         r#"select id, subscription_id, event_id, type as event, status as "status: DeliveryStatus", attempts, next_attempt_at,
@@ -133,7 +133,7 @@ pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiErr
         id,
         product,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::not_found("delivery"))?;
     let body = sqlx::query_scalar!(
@@ -142,7 +142,7 @@ pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiErr
         product,
         delivery.event_id,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?;
     // Kept as it was written, not read and written again.
     let body = body.and_then(|bytes| RawValue::from_string(String::from_utf8(bytes).ok()?).ok());
@@ -157,10 +157,10 @@ pub(super) struct WebhookTested {
 }
 
 /// Asks for a `webhook.test`: a notice for this subscription alone, delivered as any other event.
-pub(super) async fn test(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let id = act.id("subscription")?;
-    lock_active(act, id).await?;
-    let (tenant, product, event) = (act.tenant, act.caller.product.clone(), Uuid::new_v4());
+pub(super) async fn test(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let id = ctx.id("subscription")?;
+    lock_active(ctx, id).await?;
+    let (tenant, product, event) = (ctx.tenant, ctx.caller.product.clone(), Uuid::new_v4());
     sqlx::query!(
         "insert into notices (tenant_id, id, type, product, subject_id, data) values ($1, $2, $3, $4, $5, $6)",
         tenant,
@@ -170,7 +170,7 @@ pub(super) async fn test(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> 
         id,
         json!({"subscription_id": id}),
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?;
     let delivery_id = Event::delivery_of(id, event);
     Reply::accepted(&WebhookTested { subscription_id: id, delivery_id, event_id: event })

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use self::{secret::SigningSecret, store::WebhookSubscription, target::Wanted};
 use crate::pipeline::{
-    Act, Faults, NoFields, NoParameters, Page, Patch, Reply, Routes,
+    Faults, NoFields, NoParameters, Page, Patch, Reply, RequestContext, Routes,
     error::ApiError,
     page::{PageCursor, PageLimit},
     read,
@@ -84,11 +84,11 @@ struct WebhookPage {
     next_cursor: Option<String>,
 }
 
-async fn list(act: &mut Act, query: ListWebhooks) -> Result<Reply, ApiError> {
+async fn list(ctx: &mut RequestContext, query: ListWebhooks) -> Result<Reply, ApiError> {
     let page = Page::new(query.limit, query.cursor.as_deref())?;
     let status = query.status.as_deref().map(status_of).transpose()?;
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    let mut subscriptions = store::list(act.db(), tenant, &product, status, &page).await?;
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    let mut subscriptions = store::list(ctx.db(), tenant, &product, status, &page).await?;
     let next_cursor = page.cut(&mut subscriptions, |row| (row.created_at, row.id));
     Reply::ok(&WebhookPage { subscriptions, supported_events: supported_events(), next_cursor })
 }
@@ -121,8 +121,8 @@ struct WebhookCreated {
 }
 
 /// The answer is the only one that shows the secret.
-async fn create(act: &mut Act, body: CreateWebhook) -> Result<Reply, ApiError> {
-    let rules = act.ingress.settings.outbound.rules();
+async fn create(ctx: &mut RequestContext, body: CreateWebhook) -> Result<Reply, ApiError> {
+    let rules = ctx.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
     let url = faults.required("url", body.url).and_then(|text| faults.target("url", &text, &rules));
     let events = faults.required("events", body.events).map(|events| faults.events("events", events));
@@ -131,24 +131,24 @@ async fn create(act: &mut Act, body: CreateWebhook) -> Result<Reply, ApiError> {
     faults.finish()?;
     let (Some(url), Some(events)) = (url, events) else { return Err(ApiError::internal()) };
 
-    check_limits(act).await?;
+    check_limits(ctx).await?;
     let id = schemas::new_id();
-    let (fresh, sealed) = secret::fresh(act)?;
+    let (fresh, sealed) = secret::fresh(ctx)?;
     let wanted = Wanted { url: &url, events: &events, description: description.as_deref() };
-    let (tenant, caller) = (act.tenant, std::sync::Arc::clone(&act.caller));
-    store::insert(act.db(), tenant, id, &caller, &wanted, &sealed).await?;
-    act.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
-    let subscription = find(act, id).await?;
+    let (tenant, caller) = (ctx.tenant, std::sync::Arc::clone(&ctx.caller));
+    store::insert(ctx.db(), tenant, id, &caller, &wanted, &sealed).await?;
+    ctx.audit("webhook.created", &format!("webhook:{id}"), json!({"events": events})).await?;
+    let subscription = find(ctx, id).await?;
     let signing_secret = SigningSecret::from(&fresh);
     Ok(Reply::created(&WebhookCreated { subscription_id: id, subscription, signing_secret })?.with_secret())
 }
 
 /// Refuses one more active subscription over the limits. The count is exact: the tenant's row is locked, so that subscriptions are
 /// made one after the other, and a statement of its own counts, which sees what was committed while this waited.
-async fn check_limits(act: &mut Act) -> Result<(), ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    store::lock_tenant(act.db(), tenant).await?;
-    let count = store::count(act.db(), tenant, &product).await?;
+async fn check_limits(ctx: &mut RequestContext) -> Result<(), ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    store::lock_tenant(ctx.db(), tenant).await?;
+    let count = store::count(ctx.db(), tenant, &product).await?;
     if count.active >= ACTIVE_MAX || count.kept >= KEPT_MAX {
         return Err(ApiError::conflict("subscription_limit_reached")
             .detail(format!("at most {ACTIVE_MAX} subscriptions may be active, and {KEPT_MAX} active or paused")));
@@ -161,26 +161,26 @@ struct WebhookAnswer {
     subscription: WebhookSubscription,
 }
 
-async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let id = act.id("subscription")?;
-    let subscription = find(act, id).await?;
+async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = ctx.id("subscription")?;
+    let subscription = find(ctx, id).await?;
     Reply::ok(&WebhookAnswer { subscription })
 }
 
-async fn find(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    store::find(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+async fn find(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    store::find(ctx.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
 }
 
 /// A subscription, locked until this transaction ends.
-async fn lock(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    store::lock(act.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
+async fn lock(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    store::lock(ctx.db(), tenant, &product, id).await?.ok_or_else(|| ApiError::not_found("subscription"))
 }
 
 /// A locked subscription that is active.
-async fn lock_active(act: &mut Act, id: Uuid) -> Result<WebhookSubscription, ApiError> {
-    let row = lock(act, id).await?;
+async fn lock_active(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookSubscription, ApiError> {
+    let row = lock(ctx, id).await?;
     match row.status {
         SubscriptionStatus::Active => Ok(row),
         SubscriptionStatus::Paused | SubscriptionStatus::Disabled => Err(ApiError::conflict("subscription_not_active")
@@ -206,8 +206,8 @@ struct ChangeWebhook {
     description: Patch<String>,
 }
 
-async fn change(act: &mut Act, body: ChangeWebhook) -> Result<Reply, ApiError> {
-    let rules = act.ingress.settings.outbound.rules();
+async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<Reply, ApiError> {
+    let rules = ctx.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
     let url = body.url.and_then(|text| faults.target("url", &text, &rules));
     let events = body.events.map(|events| faults.events("events", events));
@@ -218,20 +218,20 @@ async fn change(act: &mut Act, body: ChangeWebhook) -> Result<Reply, ApiError> {
     faults.one_line("description", description, DESCRIPTION_MAX);
     faults.finish()?;
 
-    let id = act.id("subscription")?;
+    let id = ctx.id("subscription")?;
     let wished = body.status.as_deref().and_then(SubscriptionStatus::parse);
     // The tenant's row before the subscription's, as when one is made. Whether this resumes is only known under the lock.
     if wished == Some(SubscriptionStatus::Active) {
-        let tenant = act.tenant;
-        store::lock_tenant(act.db(), tenant).await?;
+        let tenant = ctx.tenant;
+        store::lock_tenant(ctx.db(), tenant).await?;
     }
-    let row = lock(act, id).await?;
+    let row = lock(ctx, id).await?;
     if row.status == SubscriptionStatus::Disabled {
         return Err(ApiError::conflict("invalid_status_transition")
             .detail("the subscription is disabled for good: make a new one and replay what it missed"));
     }
     if row.status == SubscriptionStatus::Paused && wished == Some(SubscriptionStatus::Active) {
-        check_active_limit(act).await?;
+        check_active_limit(ctx).await?;
     }
     let change = store::Change {
         url: url.as_deref(),
@@ -239,21 +239,21 @@ async fn change(act: &mut Act, body: ChangeWebhook) -> Result<Reply, ApiError> {
         status: wished,
         description: body.description.is_given().then(|| Some(description).filter(|text| !text.trim().is_empty())),
     };
-    let tenant = act.tenant;
-    store::update(act.db(), tenant, id, &change).await?;
+    let tenant = ctx.tenant;
+    store::update(ctx.db(), tenant, id, &change).await?;
     // Where a product's events go is what an intruder would change. The address itself may hold a secret.
     let given = [("url", url.is_some()), ("events", events.is_some()), ("status", wished.is_some())];
     let changed: Vec<&str> = given.into_iter().filter_map(|(field, given)| given.then_some(field)).collect();
     if !changed.is_empty() {
-        act.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
+        ctx.audit("webhook.changed", &format!("webhook:{id}"), json!({"fields": changed, "status": wished})).await?;
     }
-    let subscription = find(act, id).await?;
+    let subscription = find(ctx, id).await?;
     Reply::ok(&WebhookAnswer { subscription })
 }
 
-async fn check_active_limit(act: &mut Act) -> Result<(), ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    if store::count(act.db(), tenant, &product).await?.active < ACTIVE_MAX {
+async fn check_active_limit(ctx: &mut RequestContext) -> Result<(), ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    if store::count(ctx.db(), tenant, &product).await?.active < ACTIVE_MAX {
         return Ok(());
     }
     Err(ApiError::conflict("subscription_limit_reached")
@@ -268,13 +268,13 @@ struct WebhookDisabled {
 }
 
 /// Disables it; a repeat changes nothing.
-async fn remove(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let id = act.id("subscription")?;
-    let row = lock(act, id).await?;
+async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let id = ctx.id("subscription")?;
+    let row = lock(ctx, id).await?;
     if row.status != SubscriptionStatus::Disabled {
-        let tenant = act.tenant;
-        store::disable(act.db(), tenant, id).await?;
-        act.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
+        let tenant = ctx.tenant;
+        store::disable(ctx.db(), tenant, id).await?;
+        ctx.audit("webhook.deleted", &format!("webhook:{id}"), json!({})).await?;
     }
     Reply::ok(&WebhookDisabled { subscription_id: id, status: SubscriptionStatus::Disabled.as_str() })
 }

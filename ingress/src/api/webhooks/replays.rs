@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{find, lock_active};
 use crate::pipeline::{
-    Act, Faults, NoParameters, Reply,
+    Faults, NoParameters, Reply, RequestContext,
     error::ApiError,
     page::{PageQuery, as_optional_time, as_time},
 };
@@ -79,11 +79,11 @@ fn validate(body: &ReplayWebhook, now: DateTime<Utc>) -> Result<(DateTime<Utc>, 
 }
 
 /// The webhooks stage works it off in slices.
-pub(super) async fn start(act: &mut Act, body: ReplayWebhook) -> Result<Reply, ApiError> {
+pub(super) async fn start(ctx: &mut RequestContext, body: ReplayWebhook) -> Result<Reply, ApiError> {
     let (since, until) = validate(&body, Utc::now())?;
-    let subscription = act.id("subscription")?;
-    lock_active(act, subscription).await?;
-    let (tenant, id) = (act.tenant, schemas::new_id());
+    let subscription = ctx.id("subscription")?;
+    lock_active(ctx, subscription).await?;
+    let (tenant, id) = (ctx.tenant, schemas::new_id());
     // One at a time, so that what is asked for is bounded. Asked in a statement after the lock.
     let running = sqlx::query_scalar!(
         r#"select exists (select from webhook_replays
@@ -91,7 +91,7 @@ pub(super) async fn start(act: &mut Act, body: ReplayWebhook) -> Result<Reply, A
         tenant,
         subscription,
     )
-    .fetch_one(act.db())
+    .fetch_one(ctx.db())
     .await?;
     if running {
         return Err(ApiError::conflict("replay_in_progress").detail("one replay at a time: wait until it is completed"));
@@ -104,15 +104,15 @@ pub(super) async fn start(act: &mut Act, body: ReplayWebhook) -> Result<Reply, A
         since,
         until,
     )
-    .execute(act.db())
+    .execute(ctx.db())
     .await?;
-    act.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
-    let replay = find_replay(act, id).await?;
+    ctx.audit("webhook.replayed", &format!("webhook:{subscription}"), json!({"replay_id": id})).await?;
+    let replay = find_replay(ctx, id).await?;
     Reply::accepted(&ReplayStarted { replay_id: id, replay })
 }
 
-async fn find_replay(act: &mut Act, id: Uuid) -> Result<WebhookReplay, ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
+async fn find_replay(ctx: &mut RequestContext, id: Uuid) -> Result<WebhookReplay, ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
     sqlx::query_as!(
         WebhookReplay,
         "select r.id, r.subscription_id, r.since, r.until, r.status, r.deliveries, r.created_at, r.finished_at
@@ -123,23 +123,23 @@ async fn find_replay(act: &mut Act, id: Uuid) -> Result<WebhookReplay, ApiError>
         id,
         product,
     )
-    .fetch_optional(act.db())
+    .fetch_optional(ctx.db())
     .await?
     .ok_or_else(|| ApiError::not_found("replay"))
 }
 
-pub(super) async fn show(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let id = act.id("replay")?;
-    let replay = find_replay(act, id).await?;
+pub(super) async fn show(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let id = ctx.id("replay")?;
+    let replay = find_replay(ctx, id).await?;
     Reply::ok(&ReplayAnswer { replay })
 }
 
 /// Newest first. Served by `webhook_replays_newest`.
-pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiError> {
+pub(super) async fn list(ctx: &mut RequestContext, query: PageQuery) -> Result<Reply, ApiError> {
     let page = query.page()?;
-    let subscription = act.id("subscription")?;
-    find(act, subscription).await?;
-    let tenant = act.tenant;
+    let subscription = ctx.id("subscription")?;
+    find(ctx, subscription).await?;
+    let tenant = ctx.tenant;
     let mut replays = sqlx::query_as!(
         WebhookReplay,
         "select id, subscription_id, since, until, status, deliveries, created_at, finished_at
@@ -153,7 +153,7 @@ pub(super) async fn list(act: &mut Act, query: PageQuery) -> Result<Reply, ApiEr
         page.before_id,
         page.fetch(),
     )
-    .fetch_all(act.db())
+    .fetch_all(ctx.db())
     .await?;
     let next_cursor = page.cut(&mut replays, |row| (row.created_at, row.id));
     Reply::ok(&ReplayPage { replays, next_cursor })

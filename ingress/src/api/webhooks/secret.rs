@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{SubscriptionStatus, lock, store};
-use crate::pipeline::{Act, NoFields, NoParameters, Reply, error::ApiError, page::as_time};
+use crate::pipeline::{NoFields, NoParameters, Reply, RequestContext, error::ApiError, page::as_time};
 
 /// Verify with it: `X-Service-Signature` is keyed by this text as it stands, the Standard Webhooks headers by the bytes it
 /// encodes, as their libraries do.
@@ -22,12 +22,12 @@ impl From<&WebhookSecret> for SigningSecret {
 }
 
 /// A new secret, and how it is stored.
-pub(super) fn fresh(act: &Act) -> Result<(WebhookSecret, Vec<u8>), ApiError> {
+pub(super) fn fresh(ctx: &RequestContext) -> Result<(WebhookSecret, Vec<u8>), ApiError> {
     let secret = WebhookSecret::generate();
-    let sealed = act
+    let sealed = ctx
         .ingress
         .vault
-        .seal(act.tenant, SECRET_PURPOSE, secret.expose().as_bytes())
+        .seal(ctx.tenant, SECRET_PURPOSE, secret.expose().as_bytes())
         .map_err(|error| ApiError::unexpected(&error))?;
     Ok((secret, sealed))
 }
@@ -41,16 +41,16 @@ pub(super) struct SecretReplaced {
 }
 
 /// The replaced secret signs, too, for a day; the one before that ends at once. So a leaked secret is out of use after two calls.
-pub(super) async fn rotate(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let id = act.id("subscription")?;
-    let row = lock(act, id).await?;
+pub(super) async fn rotate(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let id = ctx.id("subscription")?;
+    let row = lock(ctx, id).await?;
     if row.status == SubscriptionStatus::Disabled {
         return Err(ApiError::conflict("subscription_not_active").detail("the subscription is disabled"));
     }
-    let (fresh, sealed) = fresh(act)?;
-    let tenant = act.tenant;
-    let until = store::replace_secret(act.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
-    act.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
+    let (fresh, sealed) = fresh(ctx)?;
+    let tenant = ctx.tenant;
+    let until = store::replace_secret(ctx.db(), tenant, id, &sealed, ROTATION_OVERLAP).await?;
+    ctx.audit("webhook.secret_rotated", &format!("webhook:{id}"), json!({})).await?;
     let signing_secret = SigningSecret::from(&fresh);
     Ok(Reply::ok(&SecretReplaced { subscription_id: id, signing_secret, previous_secret_until: until })?.with_secret())
 }
@@ -62,10 +62,10 @@ pub(super) struct CallSecret {
 
 /// Signs the calls of `call_product_webhook` steps of this product's sequences: see [`schemas::webhook`]. Derived, so it can be
 /// shown again.
-pub(super) async fn of_calls(act: &mut Act, _: NoParameters) -> Result<Reply, ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    let generation = store::call_generation(act.db(), tenant, &product).await?;
-    Reply::ok(&CallSecret { signing_secret: call_secret(act, generation)? })
+pub(super) async fn of_calls(ctx: &mut RequestContext, _: NoParameters) -> Result<Reply, ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    let generation = store::call_generation(ctx.db(), tenant, &product).await?;
+    Reply::ok(&CallSecret { signing_secret: call_secret(ctx, generation)? })
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -76,21 +76,21 @@ pub(super) struct CallSecretReplaced {
 }
 
 /// The replaced secret signs, too, for a day; the one before that ends at once, as with subscriptions.
-pub(super) async fn rotate_calls(act: &mut Act, _: NoFields) -> Result<Reply, ApiError> {
-    let (tenant, product) = (act.tenant, act.caller.product.clone());
-    let (generation, until) = store::rotate_calls(act.db(), tenant, &product, ROTATION_OVERLAP).await?;
-    act.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
-    let signing_secret = call_secret(act, generation)?;
+pub(super) async fn rotate_calls(ctx: &mut RequestContext, _: NoFields) -> Result<Reply, ApiError> {
+    let (tenant, product) = (ctx.tenant, ctx.caller.product.clone());
+    let (generation, until) = store::rotate_calls(ctx.db(), tenant, &product, ROTATION_OVERLAP).await?;
+    ctx.audit("webhook.call_secret_rotated", &format!("product:{product}"), json!({"generation": generation})).await?;
+    let signing_secret = call_secret(ctx, generation)?;
     Ok(Reply::ok(&CallSecretReplaced { signing_secret, previous_secret_until: until })?.with_secret())
 }
 
-fn call_secret(act: &Act, generation: i32) -> Result<SigningSecret, ApiError> {
+fn call_secret(ctx: &RequestContext, generation: i32) -> Result<SigningSecret, ApiError> {
     let signer = CallSigner {
-        tenant: act.tenant,
-        product: &act.caller.product,
+        tenant: ctx.tenant,
+        product: &ctx.caller.product,
         generation: u32::try_from(generation).unwrap_or(0),
         is_rotating: false,
     };
-    let secrets = act.ingress.vault.call_secrets(signer);
+    let secrets = ctx.ingress.vault.call_secrets(signer);
     secrets.first().map(SigningSecret::from).ok_or_else(ApiError::internal)
 }
