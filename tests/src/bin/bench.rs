@@ -4,6 +4,8 @@
 //! CPU-seconds per 1,000 mails by process, peak memory per process. Machines differ and are shared: compare CPU and ratios.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark talks, and fails loudly")]
 
+#[path = "bench/against.rs"]
+mod against;
 #[path = "bench/campaign.rs"]
 mod campaign;
 #[path = "bench/common.rs"]
@@ -27,12 +29,19 @@ mod transactional;
 #[path = "bench/webhooks.rs"]
 mod webhooks;
 
-use std::time::Duration;
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
 struct Cli {
+    /// Runs it in turn with another version, whose `bench` and `postrider` are in this folder, and prints the ratios. Before the
+    /// benchmark's name.
+    #[arg(long, value_name = "FOLDER")]
+    against: Option<PathBuf>,
+    /// How often each version runs.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     #[command(subcommand)]
     command: Command,
 }
@@ -133,7 +142,13 @@ enum Command {
 
 #[tokio::main]
 async fn main() {
-    match Cli::parse().command {
+    let cli = Cli::parse();
+    if let Some(folder) = cli.against {
+        let own = |word: &OsString| Command::has_subcommand(&word.to_string_lossy());
+        let arguments: Vec<OsString> = std::env::args_os().skip(1).skip_while(|word| !own(word)).collect();
+        return against::run(&folder, cli.rounds, &arguments);
+    }
+    match cli.command {
         Command::Campaign { recipients, setup } => campaign::run(recipients, setup).await,
         Command::Import { rows } => import::import(rows).await,
         Command::Launch { contacts } => import::launch(contacts).await,

@@ -1,7 +1,7 @@
 //! `run-tests <file> [argument…]`: runs the test programs that `cargo test --no-run --message-format=json` wrote to the file.
 //!
-//! Cargo runs them one after another. Here the tests of the whole pipeline, which wait more than they work, run beside all
-//! others. Of a program that passes only the result is printed, of one that fails everything. Arguments go to each program.
+//! Cargo runs them one after another. Here several run at a time, for tests wait more than they work, and the longest begins.
+//! Of a program that passes only the result is printed, of one that fails everything. Arguments go to each program.
 
 #![allow(clippy::print_stdout, reason = "a command line talks on standard output")]
 
@@ -16,8 +16,11 @@ use std::{
 use anyhow::Context;
 use serde::Deserialize;
 
-/// The program whose tests run beside those of all others.
-const BESIDE: &str = "pipeline";
+/// The program that takes longest, by the end of its name.
+const LONGEST: &str = "test pipeline";
+
+/// Programs that run at a time. More than three keep two cores no busier, and make tests wait for each other.
+const AT_A_TIME: usize = 3;
 
 /// A line of what cargo writes; of most only the reason is of interest.
 #[derive(Deserialize)]
@@ -51,10 +54,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     let file = words.next().context("usage: run-tests <file> [argument…]")?;
     let arguments: Vec<OsString> = words.collect();
-    let (beside, others) = programs(Path::new(&file))?;
-    anyhow::ensure!(!beside.is_empty() && !others.is_empty(), "the file names no test programs");
+    let programs = Mutex::new(programs(Path::new(&file))?);
     let failed = std::thread::scope(|scope| {
-        let lanes = [beside, others].map(|lane| scope.spawn(|| run(lane, &arguments)));
+        let lanes = [(); AT_A_TIME].map(|()| scope.spawn(|| run_until_empty(&programs, &arguments)));
         lanes.map(|lane| lane.join().unwrap_or_else(|_| vec!["a lane".to_owned()])).concat()
     });
     if failed.is_empty() {
@@ -64,8 +66,8 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// The test programs, those that run beside the others first.
-fn programs(file: &Path) -> anyhow::Result<(VecDeque<Program>, VecDeque<Program>)> {
+/// The test programs, the longest first.
+fn programs(file: &Path) -> anyhow::Result<VecDeque<Program>> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let mut programs = VecDeque::new();
     for line in text.lines().filter(|line| line.starts_with('{')) {
@@ -78,13 +80,16 @@ fn programs(file: &Path) -> anyhow::Result<(VecDeque<Program>, VecDeque<Program>
             programs.push_back(Program { name, package, executable });
         }
     }
-    Ok(programs.into_iter().partition(|program: &Program| program.name.ends_with(&format!("test {BESIDE}"))))
+    anyhow::ensure!(!programs.is_empty(), "the file names no test programs");
+    programs.make_contiguous().sort_by_key(|program: &Program| !program.name.ends_with(LONGEST));
+    Ok(programs)
 }
 
-/// Runs programs one after another; answers the names of those that failed.
-fn run(mut programs: VecDeque<Program>, arguments: &[OsString]) -> Vec<String> {
+/// Takes programs and runs them until none is left; answers the names of those that failed.
+fn run_until_empty(programs: &Mutex<VecDeque<Program>>, arguments: &[OsString]) -> Vec<String> {
     let mut failed = Vec::new();
-    while let Some(Program { name, package, executable }) = programs.pop_front() {
+    let next = || programs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    while let Some(Program { name, package, executable }) = next() {
         let started = std::time::Instant::now();
         // As cargo does: in the package's folder.
         let output = Command::new(&executable)
