@@ -8,7 +8,7 @@ pub mod documents;
 mod inbox;
 pub mod pipeline;
 pub mod public;
-pub mod routes;
+mod routes;
 mod server;
 pub mod settings;
 mod state;
@@ -17,7 +17,7 @@ use runtime::Job;
 
 pub use inbox::Inbox;
 pub use pipeline::error::{ApiError, FieldFault};
-pub use routes::router;
+pub use routes::{contracts, operations, router};
 pub use server::{Serving, serve};
 pub use settings::Settings;
 pub use state::{Deps, Ingress, StartError};

@@ -1,20 +1,23 @@
 //! The table of routes.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{Router, middleware};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     api,
-    documents::openapi,
-    pipeline::{Routes, observe},
+    documents::{Contracts, served},
+    pipeline::{Operation, Routes, observe},
     public,
     state::Ingress,
 };
 
 /// Every route there is.
-pub(crate) fn all() -> Routes {
+fn all() -> Routes {
     Routes::new()
         .merge(public::health::routes())
         .merge(api::tenants::routes())
@@ -42,7 +45,7 @@ pub(crate) fn all() -> Routes {
         .merge(public::hooks::routes())
         .merge(public::unsubscribe::routes())
         .merge(api::assistant::routes())
-        .merge(openapi::routes())
+        .merge(served::routes(contracts))
 }
 
 /// All routes, with what wraps every answer.
@@ -54,4 +57,25 @@ pub fn router(ingress: Arc<Ingress>) -> Router {
         .layer(CatchPanicLayer::custom(observe::panicked))
         .layer(middleware::from_fn_with_state(Arc::clone(&ingress), observe::observe))
         .with_state(ingress)
+}
+
+static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| all().operations().to_vec());
+static BY_NAME: LazyLock<HashMap<&str, &Operation>> =
+    LazyLock::new(|| OPERATIONS.iter().map(|operation| ((operation.doc)().id(), operation)).collect());
+static CONTRACTS: LazyLock<Contracts> = LazyLock::new(|| Contracts::new(operations()));
+
+/// Every operation there is.
+#[must_use]
+pub fn operations() -> &'static [Operation] {
+    &OPERATIONS
+}
+
+/// The operation with this name, which is the one in the OpenAPI document.
+pub(crate) fn operation(name: &str) -> Option<&'static Operation> {
+    BY_NAME.get(name).copied()
+}
+
+/// The contracts of all routes.
+pub fn contracts() -> &'static Contracts {
+    &CONTRACTS
 }

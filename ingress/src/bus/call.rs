@@ -160,7 +160,7 @@ mod tests {
     use crate::routes;
 
     fn operation(id: &str) -> Operation {
-        *routes::all().operations().iter().find(|operation| (operation.doc)().id() == id).unwrap()
+        *routes::operation(id).unwrap()
     }
 
     fn publisher() -> Publisher {

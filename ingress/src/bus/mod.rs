@@ -5,6 +5,7 @@
 //! user to; `Idempotency-Key` is what HTTP's is (or else `Nats-Msg-Id`). The service is found with `$SRV.INFO` under the name `postrider`.
 
 mod call;
+pub(crate) mod calls;
 pub(crate) mod feed;
 pub(crate) mod intake;
 
@@ -19,18 +20,19 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::StatusCode;
 use runtime::trace::{self, TraceContext};
-use schemars::JsonSchema;
-use schemas::DirectKind;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
-use uuid::Uuid;
 
-use self::call::{Manner, Publisher};
+use self::{
+    call::{Manner, Publisher},
+    calls::{ALIASES, TenantResolved, is_offered},
+};
 use crate::{
     documents::{asyncapi, openapi},
-    pipeline::{Access, Operation, Reply, TenantClaim, error::ApiError, find_tenant, json},
+    pipeline::{Operation, Reply, TenantClaim, error::ApiError, find_tenant, json},
+    routes,
     state::Ingress,
 };
 
@@ -47,17 +49,6 @@ const ERROR_CODE: &str = "Nats-Service-Error-Code";
 const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Pause before the service is announced again when NATS was away.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// Short names beside the operations' own, which are those of the OpenAPI document.
-pub(crate) const ALIASES: [(&str, &str); 7] = [
-    ("message", "sendMessage"),
-    ("transactional", "sendTransactional"),
-    ("send.status", "getSend"),
-    ("campaign.launch", "launchCampaign"),
-    ("enrollment", "enroll"),
-    ("outcome", "recordOutcome"),
-    ("explain", "explain"),
-];
 
 /// What a call is answered with.
 struct Answer {
@@ -84,7 +75,7 @@ pub(crate) async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) {
 async fn offer(ingress: &Arc<Ingress>) -> Result<(), async_nats::Error> {
     let service = ingress.bus.client().service_builder().description(DESCRIPTION).start(NAME, openapi::VERSION).await?;
     let door = Arc::new(Door {
-        router: crate::router(Arc::clone(ingress)),
+        router: routes::router(Arc::clone(ingress)),
         ingress: Arc::clone(ingress),
         places: Arc::new(Semaphore::new(ingress.settings.bus_calls.clamp(1, Semaphore::MAX_PERMITS))),
         products: PerProduct::new(ingress.settings.bus_calls_per_product),
@@ -122,15 +113,14 @@ enum Call {
 
 /// Everything that can be called, by name: the operations of products under their own names, and the aliases.
 fn calls() -> Vec<(&'static str, Call)> {
-    let operations: Vec<Operation> = openapi::operations().into_iter().filter(is_offered).collect();
-    let named = |id: &str| operations.iter().copied().find(|operation| (operation.doc)().id() == id);
+    let operations: Vec<Operation> = routes::operations().iter().copied().filter(is_offered).collect();
     let mut calls: Vec<(&'static str, Call)> =
         operations.iter().map(|operation| ((operation.doc)().id(), Call::Operation(*operation))).collect();
     for (alias, id) in ALIASES {
         if alias != id
-            && let Some(operation) = named(id)
+            && let Some(operation) = routes::operation(id)
         {
-            calls.push((alias, Call::Operation(operation)));
+            calls.push((alias, Call::Operation(*operation)));
         }
     }
     calls.push(("validate", Call::Validate));
@@ -138,16 +128,6 @@ fn calls() -> Vec<(&'static str, Call)> {
     calls.push(("events.consumer", Call::Consume));
     calls.push(("asyncapi", Call::Contract));
     calls
-}
-
-/// The operation a direct request of this kind stands for.
-pub(crate) fn operation_of(kind: DirectKind) -> Option<Operation> {
-    intake::operation(kind)
-}
-
-/// A product's operations: what needs a key, but not the operator's own.
-pub(crate) fn is_offered(operation: &Operation) -> bool {
-    matches!(operation.access, Access::Key { scope, .. } if schemas::scope::ALL.contains(&scope))
 }
 
 /// What `$SRV.INFO` says of an endpoint: what it takes, and where the contract says what it answers.
@@ -161,7 +141,7 @@ fn metadata(name: &str, call: &Call) -> HashMap<String, String> {
         }
         Call::Validate | Call::ResolveTenant | Call::Consume | Call::Contract => name,
     };
-    if let Some(described) = asyncapi::call(operation) {
+    if let Some(described) = routes::contracts().asyncapi.call(operation) {
         let component = |name: &str| format!("asyncapi.json#/components/schemas/{name}");
         say("summary", described.summary.clone());
         say("request_schema", component(&described.request.name));
@@ -273,17 +253,18 @@ impl Door {
             }
             Call::Validate => {
                 let (operation, body) = call::to_validate(&message.payload)?;
-                let operation = openapi::operations()
-                    .into_iter()
-                    .find(|known| (known.doc)().id() == operation && known.verb.is_write() && is_offered(known))
+                let operation = routes::operation(&operation)
+                    .filter(|known| known.verb.is_write() && is_offered(known))
                     .ok_or_else(|| ApiError::invalid("operation", "unknown", "is no operation that writes"))?;
-                self.ctx(call::request(&operation, &publisher, &body, None, Manner::Dry)?).await
+                self.ctx(call::request(operation, &publisher, &body, None, Manner::Dry)?).await
             }
             Call::ResolveTenant => self.resolve(&publisher, &message.payload).await,
             Call::Consume => done(&feed::find_consumer(&self.ingress.bus, &publisher, &message.payload).await?),
-            Call::Contract => {
-                Ok(Answer { status: StatusCode::OK, body: asyncapi::document().to_string().into(), error: None })
-            }
+            Call::Contract => Ok(Answer {
+                status: StatusCode::OK,
+                body: routes::contracts().asyncapi.document.to_string().into(),
+                error: None,
+            }),
         }
     }
 
@@ -309,12 +290,6 @@ impl Door {
         let mut db = self.ingress.pool.acquire().await?;
         done(&TenantResolved { engine_tenant_id: find_tenant(&mut db, &caller, &claim).await? })
     }
-}
-
-/// The answer to `tenant.resolve`.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct TenantResolved {
-    engine_tenant_id: Uuid,
 }
 
 fn done(answer: &impl Serialize) -> Result<Answer, ApiError> {
@@ -356,10 +331,8 @@ mod tests {
 
     #[test]
     fn every_short_name_calls_an_operation_that_is_offered() {
-        let operations = openapi::operations();
         for (alias, id) in ALIASES {
-            let named = operations.iter().find(|operation| (operation.doc)().id() == id);
-            assert!(named.is_some_and(is_offered), "{alias} calls {id}");
+            assert!(routes::operation(id).is_some_and(is_offered), "{alias} calls {id}");
         }
     }
 

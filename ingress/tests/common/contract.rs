@@ -9,7 +9,7 @@ use super::Answer;
 
 /// The document of this very build, not the file: a test of its own says that they are the same.
 pub static CONTRACT: LazyLock<Contract> =
-    LazyLock::new(|| Contract::new(serde_json::from_str(&ingress::documents::openapi::text()).unwrap()));
+    LazyLock::new(|| Contract::new(serde_json::from_str(&ingress::contracts().openapi).unwrap()));
 
 /// Panics when an answer is not as documented.
 #[track_caller]

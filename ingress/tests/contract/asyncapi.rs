@@ -56,6 +56,11 @@ fn known_document() -> Value {
     known
 }
 
+fn committed() -> String {
+    let contracts = ingress::contracts();
+    contracts.asyncapi.committed(&serde_json::from_str(&contracts.openapi).unwrap())
+}
+
 fn payload<'a>(document: &'a Value, message: &Described) -> &'a Value {
     &document["components"]["messages"][&message.name]["payload"]
 }
@@ -69,9 +74,9 @@ fn the_contract_of_the_bus_only_ever_grew() {
 /// To be called before anything is written: it reads what is committed.
 pub fn assert_only_grew() {
     static KNOWN: LazyLock<Value> = LazyLock::new(known_document);
-    let made = asyncapi::document();
+    let made = &ingress::contracts().asyncapi.document;
     let mut faults = Vec::new();
-    for message in asyncapi::messages() {
+    for message in &ingress::contracts().asyncapi.messages {
         let before = payload(&KNOWN, message);
         if before.is_object() {
             let found = compat::compare(message.side, (&KNOWN, before), (made, payload(made, message)));
@@ -84,7 +89,7 @@ pub fn assert_only_grew() {
 #[test]
 fn the_committed_schemas_are_those_of_the_code() {
     let directory = schemas_dir().join("json");
-    let files = asyncapi::files();
+    let files = ingress::contracts().asyncapi.files();
     if is_update() {
         assert_only_grew();
         fs::create_dir_all(&directory).unwrap();
@@ -104,7 +109,7 @@ fn the_committed_schemas_are_those_of_the_code() {
 
 #[test]
 fn the_committed_document_is_that_of_the_code() {
-    let (path, text) = (schemas_dir().join("asyncapi.json"), asyncapi::committed());
+    let (path, text) = (schemas_dir().join("asyncapi.json"), committed());
     if is_update() {
         assert_only_grew();
         fs::write(&path, &text).unwrap();
@@ -120,7 +125,7 @@ fn the_committed_document_is_that_of_the_code() {
 
 #[test]
 fn every_example_is_read_and_is_what_its_schema_says() {
-    for message in asyncapi::messages() {
+    for message in &ingress::contracts().asyncapi.messages {
         assert!(!message.examples.is_empty(), "{} has no example", message.name);
         for (name, example) in &message.examples {
             let read = (message.read)(example.to_string().as_bytes());
@@ -132,7 +137,7 @@ fn every_example_is_read_and_is_what_its_schema_says() {
 
 #[test]
 fn every_kind_of_request_every_event_and_every_call_has_a_channel() {
-    let document = asyncapi::document();
+    let document = &ingress::contracts().asyncapi.document;
     let channel = |key: &str| document["channels"][key]["address"].as_str();
     for kind in DirectKind::ALL {
         let address = format!("mail.v1.request.{{product}}.{{environment}}.{kind}");
@@ -165,14 +170,14 @@ fn every_reference_leads_somewhere_and_no_name_stands_for_two_schemas() {
             _ => {}
         }
     }
-    walk(asyncapi::document(), asyncapi::document());
+    walk(&ingress::contracts().asyncapi.document, &ingress::contracts().asyncapi.document);
 }
 
 /// The document's own rules, as the specification publishes them: checked by `tests/asyncapi/check.sh` with the official parser.
 /// Here what tools need most: each operation's messages are among its channel's.
 #[test]
 fn an_operation_names_messages_of_its_channel() {
-    let document = asyncapi::document();
+    let document = &ingress::contracts().asyncapi.document;
     let resolve =
         |reference: &Value| document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap();
     for (name, operation) in document["operations"].as_object().unwrap() {

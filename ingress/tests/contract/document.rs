@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use ingress::{documents::openapi, pipeline::Access};
+use ingress::pipeline::Access;
 use serde_json::Value;
 
 use crate::common::contract::CONTRACT;
@@ -16,15 +16,15 @@ fn committed() -> PathBuf {
 
 #[test]
 fn the_committed_document_is_that_of_the_code() {
-    let text = openapi::text();
+    let text = &ingress::contracts().openapi;
     if std::env::var_os("UPDATE").is_some() {
         crate::asyncapi::assert_only_grew();
-        std::fs::write(committed(), &text).unwrap();
+        std::fs::write(committed(), text).unwrap();
     }
     let known = std::fs::read_to_string(committed()).unwrap_or_default();
     let first = known.lines().zip(text.lines()).position(|(known, made)| known != made);
     assert!(
-        known == text,
+        known == *text,
         "schemas/openapi.json is not what the code makes (first difference in line {:?}): run with UPDATE=1 and commit it",
         first.map(|line| line + 1)
     );
@@ -43,10 +43,10 @@ fn operations() -> Vec<(String, &'static str, &'static Value)> {
 #[test]
 fn every_registered_route_is_in_it_once() {
     let registered: BTreeSet<(String, &str)> =
-        openapi::operations().iter().map(|operation| (operation.verb.as_str().to_owned(), operation.path)).collect();
+        ingress::operations().iter().map(|operation| (operation.verb.as_str().to_owned(), operation.path)).collect();
     let documented: BTreeSet<(String, &str)> = operations().into_iter().map(|(verb, path, _)| (verb, path)).collect();
     assert_eq!(registered, documented);
-    assert_eq!(openapi::operations().len(), registered.len());
+    assert_eq!(ingress::operations().len(), registered.len());
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn every_operation_says_what_it_is_and_answers() {
 
 #[test]
 fn every_write_takes_an_idempotency_key_and_every_keyed_route_names_a_known_scope() {
-    for operation in openapi::operations() {
+    for operation in ingress::operations() {
         let Access::Key { scope, .. } = operation.access else { continue };
         assert!(schemas::scope::is_scope(scope), "{scope}");
         let place = format!("{} {}", operation.verb.as_str(), operation.path);

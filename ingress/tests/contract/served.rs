@@ -18,7 +18,7 @@ async fn the_document_and_its_page_are_served_to_anybody_and_only_when_they_are_
     let edge = Edge::start().await;
     let document = get(&edge, "/openapi.json", None).await;
     assert_eq!((document.status.as_u16(), document.header("content-type")), (200, "application/json"));
-    assert_eq!(document.bytes, ingress::documents::openapi::text().into_bytes());
+    assert_eq!(document.bytes, ingress::contracts().openapi.as_bytes());
     for path in ["/openapi.json", "/asyncapi.json", "/docs", "/docs/scalar.js"] {
         let first = get(&edge, path, None).await;
         let tag = first.header("etag").to_owned();

@@ -8,10 +8,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use axum::body::Body;
 use http::{Method, Request};
-use ingress::{
-    documents::openapi,
-    pipeline::{Access, Operation, Verb},
-};
+use ingress::pipeline::{Access, Operation, Verb};
 use schemas::Environment;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -36,7 +33,7 @@ struct Route {
 
 impl Route {
     fn all() -> Vec<Self> {
-        openapi::operations().iter().filter_map(Self::of).collect()
+        ingress::operations().iter().filter_map(Self::of).collect()
     }
 
     fn of(operation: &Operation) -> Option<Self> {
@@ -179,7 +176,7 @@ fn assert_refused(answer: &Answer, expected: (u16, &str), route: &Route, case: &
 
 #[tokio::test]
 async fn every_route_is_walked() {
-    let mut walked: Vec<String> = openapi::operations()
+    let mut walked: Vec<String> = ingress::operations()
         .iter()
         .map(|operation| {
             let who = operation.access.scope().unwrap_or("(open)");
@@ -203,7 +200,7 @@ async fn a_method_a_path_does_not_have_is_a_405_that_names_those_it_has() {
     let walk = Walk::start().await;
     let client = &walk.ready.client;
     let mut paths: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for operation in openapi::operations() {
+    for operation in ingress::operations() {
         paths.entry(operation.path).or_default().push(operation.verb.as_str());
     }
     // The assistant is off, so its endpoint is not there for any method.

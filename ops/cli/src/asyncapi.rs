@@ -18,9 +18,9 @@ pub struct AsyncapiArgs {
 /// Prints or writes it.
 pub fn run(args: &AsyncapiArgs) -> anyhow::Result<()> {
     let text = match &args.schema {
-        None => ingress::documents::asyncapi::text(),
+        None => ingress::contracts().asyncapi.text(),
         Some(name) => {
-            let message = ingress::documents::asyncapi::messages().iter().find(|message| message.name == *name);
+            let message = ingress::contracts().asyncapi.messages.iter().find(|message| message.name == *name);
             let message =
                 message.with_context(|| format!("there is no message {name}; `postrider asyncapi` lists them"))?;
             schemas::catalog::printed(&ingress::documents::asyncapi::standing(message))

@@ -2,8 +2,6 @@
 
 use schemas::{DirectKind, Lane};
 
-use crate::{documents::openapi, pipeline::Operation};
-
 /// Kinds that wait for each other: one durable consumer, shared by all ingress processes.
 pub(super) struct Sort {
     /// Of the durable: `ingress-<name>`.
@@ -31,20 +29,6 @@ pub(super) const SORTS: [Sort; 3] = [
     Sort { name: "launches", lane: Lane::Bulk, kinds: &[DirectKind::CampaignLaunch] },
 ];
 
-/// The operation of the HTTP API that a kind stands for.
-pub(in crate::bus) fn operation(kind: DirectKind) -> Option<Operation> {
-    let id = match kind {
-        DirectKind::CampaignLaunch => "launchCampaign",
-        DirectKind::Transactional => "sendTransactional",
-        DirectKind::Message => "sendMessage",
-        DirectKind::Enrollment => "enroll",
-        DirectKind::Outcome => "recordOutcome",
-        DirectKind::Contact => "createContact",
-        DirectKind::Suppression => "createSuppressions",
-    };
-    openapi::operations().into_iter().find(|operation| (operation.doc)().id() == id)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -53,6 +37,7 @@ mod tests {
     use schemas::Environment;
 
     use super::*;
+    use crate::{bus::calls::operation_of, routes::operation};
 
     #[test]
     fn a_consumer_hands_out_more_than_one_product_may_have_waiting() {
@@ -65,7 +50,7 @@ mod tests {
     #[test]
     fn every_kind_stands_for_a_write_and_comes_by_one_consumer() {
         for kind in DirectKind::ALL {
-            assert!(operation(*kind).unwrap().verb.is_write(), "{kind}");
+            assert!(operation(operation_of(*kind)).unwrap().verb.is_write(), "{kind}");
             assert_eq!(SORTS.iter().filter(|sort| sort.kinds.contains(kind)).count(), 1, "{kind}");
         }
     }

@@ -22,15 +22,16 @@ use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
 use tower::ServiceExt;
 
-pub(super) use self::kind::operation;
 use self::{direct::Direct, letters::Letters, strays::Strays};
 use super::{
     ANSWER_MAX_BYTES,
     call::{self, Manner},
+    calls::operation_of,
 };
 use crate::{
     api::transactional::{self, many},
     pipeline::{IdempotencyKey, error::ApiError, json},
+    routes,
     state::Ingress,
 };
 
@@ -51,7 +52,7 @@ pub(super) struct Requests {
 /// Starts taking direct requests, with the runner of the ingress.
 pub(crate) fn start(ingress: &Arc<Ingress>) {
     let letters = Arc::<Letters>::default();
-    let router = crate::router(Arc::clone(ingress));
+    let router = routes::router(Arc::clone(ingress));
     let stage = Arc::new(Requests { ingress: Arc::clone(ingress), router, letters: Arc::clone(&letters) });
     let workers = ingress.settings.bus_intake_workers;
     let intakes = kind::SORTS.iter().map(|sort| Intake {
@@ -120,8 +121,8 @@ impl Requests {
             let key = IdempotencyKey::of(key, transactional::METHOD, transactional::PATH, &direct.body);
             return many::accept(&self.ingress, &publisher.caller(), &key, items).await;
         }
-        let operation = kind::operation(kind).ok_or_else(ApiError::internal)?;
-        let request = call::request(&operation, publisher, &direct.body, Some(key), Manner::Told)?;
+        let operation = routes::operation(operation_of(kind)).ok_or_else(ApiError::internal)?;
+        let request = call::request(operation, publisher, &direct.body, Some(key), Manner::Told)?;
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},

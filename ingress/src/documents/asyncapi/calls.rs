@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::standalone::standing_alone;
 use crate::{
     bus::{
-        self, TenantResolved,
+        calls::{ALIASES, TenantResolved, is_offered},
         feed::{ConsumerFound, FindConsumer},
     },
     documents::openapi,
@@ -71,12 +71,11 @@ fn answer_name(operation: &str) -> String {
 }
 
 /// Every call.
-pub(super) fn all(http: &Value) -> Vec<Call> {
+pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Call> {
     let named = &http["components"]["schemas"];
-    let operations = openapi::operations();
     let mut calls: Vec<Call> = operations
         .iter()
-        .filter(|operation| bus::is_offered(operation))
+        .filter(|operation| is_offered(operation))
         .map(|operation| {
             let (schema, example) = request_of(http, operation);
             let written = written(http, operation);
@@ -90,7 +89,7 @@ pub(super) fn all(http: &Value) -> Vec<Call> {
             )
         })
         .collect();
-    calls.extend([validate(), resolve_tenant(), find_consumer(), contract()]);
+    calls.extend([validate(operations), resolve_tenant(), find_consumer(), contract()]);
     calls
 }
 
@@ -116,31 +115,27 @@ pub(super) fn refusal(http: &Value) -> Described {
     }
 }
 
-/// The operations that `validate` takes.
-fn writes() -> Vec<&'static str> {
-    let operations = openapi::operations();
-    let offered = operations.iter().filter(|operation| bus::is_offered(operation) && operation.verb.is_write());
-    offered.map(|operation| (operation.doc)().id()).collect()
-}
-
 /// The body of `validate`.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[expect(dead_code, reason = "only described")]
 struct ValidateWrite {
-    #[schemars(extend("enum" = writes()))]
     operation: String,
     /// What would be sent to it.
     #[schemars(default)]
     request: Map<String, Value>,
 }
 
-fn validate() -> Call {
+fn validate(operations: &[Operation]) -> Call {
     let request = json!({"product_tenant_id": "tenant-1", "email": "ann@example.com"});
+    let mut asked = body::<ValidateWrite>(json!({"operation": "createContact", "request": request}));
+    let writes = operations.iter().filter(|operation| is_offered(operation) && operation.verb.is_write());
+    let writes: Value = writes.map(|operation| (operation.doc)().id()).collect();
+    asked.0["$defs"]["ValidateWrite"]["properties"]["operation"]["enum"] = writes;
     call(
         "validate",
         "Check whether a write would succeed; nothing is kept",
-        body::<ValidateWrite>(json!({"operation": "createContact", "request": request})),
+        asked,
         answer::<WouldAnswer>(json!({"would_answer": 201})),
     )
 }
@@ -212,7 +207,7 @@ fn standalone(schema: Schema) -> Value {
 type Shown = (Value, Vec<(String, Value)>);
 
 fn call(operation: &'static str, summary: &str, request: Shown, answer: Shown) -> Call {
-    let aliases = bus::ALIASES.iter().filter(|(alias, id)| *id == operation && alias != id).map(|(alias, _)| *alias);
+    let aliases = ALIASES.iter().filter(|(alias, id)| *id == operation && alias != id).map(|(alias, _)| *alias);
     let address = format!("mail.v1.api.{{product}}.{{environment}}.{operation}");
     Call {
         operation,

@@ -13,14 +13,13 @@ mod document;
 mod requests;
 mod standalone;
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::collections::BTreeMap;
 
 use schemas::catalog::{self, Described};
 use serde_json::Value;
 
-use crate::documents::openapi;
-
-pub(crate) use calls::Call;
+use self::calls::Call;
+use crate::pipeline::Operation;
 
 /// The dialect of every schema.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -28,59 +27,52 @@ const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// What the names of requests and answers of calls begin with.
 const CALLS: &str = "mail.v1.api.";
 
-/// Everything, made once.
-struct Made {
-    messages: Vec<Described>,
+/// The AsyncAPI document, and what it was made from.
+#[derive(Debug)]
+pub struct Asyncapi {
+    /// Every message there is.
+    pub messages: Vec<Described>,
+    /// The document.
+    pub document: Value,
     calls: Vec<Call>,
-    document: Value,
 }
 
-static MADE: LazyLock<Made> = LazyLock::new(|| {
-    let http = openapi::document(&openapi::operations());
-    let calls = calls::all(&http);
-    let mut messages = catalog::all();
-    messages.extend(requests::all(&http));
-    messages.extend(calls.iter().flat_map(|call| [call.request.clone(), call.answer.clone()]));
-    messages.push(calls::refusal(&http));
-    let document = document::make(&messages, &calls);
-    Made { messages, calls, document }
-});
+impl Asyncapi {
+    /// Makes it from the operations and their OpenAPI document.
+    pub(super) fn new(operations: &[Operation], http: &Value) -> Self {
+        let calls = calls::all(operations, http);
+        let mut messages = catalog::all();
+        messages.extend(requests::all(operations, http));
+        messages.extend(calls.iter().flat_map(|call| [call.request.clone(), call.answer.clone()]));
+        messages.push(calls::refusal(http));
+        let document = document::make(&messages, &calls);
+        Self { messages, document, calls }
+    }
 
-/// Every message there is.
-#[must_use]
-pub fn messages() -> &'static [Described] {
-    &MADE.messages
-}
+    /// A call over the bus, by its operation.
+    pub(crate) fn call(&self, operation: &str) -> Option<&Call> {
+        self.calls.iter().find(|call| call.operation == operation)
+    }
 
-/// Every call over the bus, by its operation.
-pub(crate) fn call(operation: &str) -> Option<&'static Call> {
-    MADE.calls.iter().find(|call| call.operation == operation)
-}
+    /// The document as it is written and printed: pretty, with a line break at the end.
+    #[must_use]
+    pub fn text(&self) -> String {
+        catalog::printed(&self.document)
+    }
 
-/// The AsyncAPI document.
-#[must_use]
-pub fn document() -> &'static Value {
-    &MADE.document
-}
+    /// The document as it is committed: what the OpenAPI document beside it has, too, it refers to.
+    #[must_use]
+    pub fn committed(&self, http: &Value) -> String {
+        let schemas = &http["components"]["schemas"];
+        catalog::printed(&standalone::leaning_on(self.document.clone(), "openapi.json", schemas))
+    }
 
-/// The document as it is written and printed: pretty, with a line break at the end.
-#[must_use]
-pub fn text() -> String {
-    catalog::printed(document())
-}
-
-/// The document as it is committed: what `openapi.json` beside it has, too, it refers to.
-#[must_use]
-pub fn committed() -> String {
-    let http = openapi::document(&openapi::operations());
-    catalog::printed(&standalone::leaning_on(document().clone(), "openapi.json", &http["components"]["schemas"]))
-}
-
-/// The JSON Schemas that are committed, by the names of their files: those of every message but the calls, which are HTTP's.
-#[must_use]
-pub fn files() -> BTreeMap<String, String> {
-    let own = messages().iter().filter(|message| !message.name.starts_with(CALLS));
-    own.map(|message| (format!("{}.json", message.name), catalog::printed(&standing(message)))).collect()
+    /// The JSON Schemas that are committed, by the names of their files: those of every message but the calls, which are HTTP's.
+    #[must_use]
+    pub fn files(&self) -> BTreeMap<String, String> {
+        let own = self.messages.iter().filter(|message| !message.name.starts_with(CALLS));
+        own.map(|message| (format!("{}.json", message.name), catalog::printed(&standing(message)))).collect()
+    }
 }
 
 /// A message's schema as its file has it: with a name, a line about it, and examples.

@@ -11,7 +11,7 @@ use super::{
     calls::{add, extensible, request_of},
     standalone::standing_alone,
 };
-use crate::bus;
+use crate::{bus::calls::operation_of, pipeline::Operation};
 
 /// Most transactional messages one request may hold.
 const TRANSACTIONAL_MAX: usize = 500;
@@ -33,12 +33,12 @@ const HEADERS: &[Header] = &[
 ];
 
 /// Every kind.
-pub(super) fn all(http: &Value) -> Vec<Described> {
+pub(super) fn all(operations: &[Operation], http: &Value) -> Vec<Described> {
     let of = |kind: &DirectKind| {
-        let operation = bus::operation_of(*kind)?;
-        let id = (operation.doc)().id();
+        let id = operation_of(*kind);
+        let operation = operations.iter().find(|operation| (operation.doc)().id() == id)?;
         let summary = http["paths"][operation.path][operation.verb.as_str().to_lowercase()]["summary"].as_str()?;
-        let (schema, example) = request_of(http, &operation);
+        let (schema, example) = request_of(http, operation);
         let mut described = Described {
             name: format!("mail.v1.request.{kind}"),
             title: format!("Request: {summary}"),

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn every_operation_belongs_to_a_section_of_the_document() {
         let known: Vec<&str> = GROUPS.iter().flat_map(|(_, sections)| *sections).map(|(name, _)| *name).collect();
-        for operation in crate::documents::openapi::operations() {
+        for operation in crate::routes::operations() {
             assert!(known.contains(&tag(operation.path)), "{}", operation.path);
         }
     }

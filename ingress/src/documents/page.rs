@@ -1,8 +1,6 @@
 //! `GET /docs`: the document in Scalar's API reference. The viewer is part of the program; the page loads nothing from elsewhere, and its
 //! policy would not let it.
 
-use std::sync::LazyLock;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -13,8 +11,9 @@ agent:{disabled:true},mcp:{disabled:true},hideClientButton:true,showDeveloperToo
 authentication:{preferredSecurityScheme:'bearer'},defaultOpenFirstTag:false})";
 
 /// The viewer's script.
-pub(super) static SCRIPT: LazyLock<Bytes> =
-    LazyLock::new(|| Bytes::from(scalar_api_reference::get_asset("scalar.js").unwrap_or_default()));
+pub(super) fn script() -> Bytes {
+    Bytes::from(scalar_api_reference::get_asset("scalar.js").unwrap_or_default())
+}
 
 /// The page: an element for the viewer, and its start.
 pub(super) fn html() -> String {

@@ -1,0 +1,104 @@
+//! The routes of the contracts themselves: `GET /openapi.json`, `GET /asyncapi.json` and `GET /docs`.
+
+use std::sync::OnceLock;
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Contracts, page};
+use crate::pipeline::{Doc, Routes, open};
+
+/// A file that anybody may read, made once.
+struct File {
+    content_type: &'static str,
+    body: Bytes,
+    tag: HeaderValue,
+}
+
+impl File {
+    fn new(content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        let body = body.into();
+        let digest = hex::encode(Sha256::digest(&body));
+        let tag = HeaderValue::try_from(format!("\"{}\"", &digest[..32]));
+        Self { content_type, body, tag: tag.unwrap_or(HeaderValue::from_static("\"0\"")) }
+    }
+
+    /// The file, unless the caller has it.
+    fn answer(&self, headers: &HeaderMap) -> Response {
+        let fixed = [(header::ETAG, self.tag.clone()), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+        let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).is_some_and(|tags| {
+            let mut given = tags.split(',').map(|given| given.trim().trim_start_matches("W/"));
+            given.any(|given| given == "*" || self.tag == given)
+        });
+        if known {
+            return (StatusCode::NOT_MODIFIED, fixed).into_response();
+        }
+        let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type))];
+        (StatusCode::OK, fixed, content_type, self.body.clone()).into_response()
+    }
+}
+
+/// The routes. The contracts describe these routes, too, so they are asked for when somebody reads them.
+pub(crate) fn routes(contracts: fn() -> &'static Contracts) -> Routes {
+    let openapi = async move |headers: HeaderMap| {
+        static FILE: OnceLock<File> = OnceLock::new();
+        FILE.get_or_init(|| File::new("application/json", contracts().openapi.as_str())).answer(&headers)
+    };
+    let asyncapi = async move |headers: HeaderMap| {
+        static FILE: OnceLock<File> = OnceLock::new();
+        FILE.get_or_init(|| File::new("application/json", contracts().asyncapi.text())).answer(&headers)
+    };
+    Routes::new()
+        .get("/openapi.json", open(openapi), doc_json)
+        .get("/asyncapi.json", open(asyncapi), doc_bus)
+        .get("/docs", open(show_page), doc_page)
+        .get("/docs/scalar.js", open(show_script), doc_script)
+}
+
+fn doc_json() -> Doc {
+    Doc::new("getOpenApi", "Get this document", "With an `ETag`; give it back in `If-None-Match`.")
+        .plain_answer::<Map<String, Value>>(200, "The document", json!({"openapi": "3.1.0"}))
+        .empty(304, "It has not changed")
+}
+
+fn doc_bus() -> Doc {
+    Doc::new("getAsyncApi", "Get the contract of the bus", "AsyncAPI 3.0, for systems that speak NATS. With an `ETag`.")
+        .plain_answer::<Map<String, Value>>(200, "The document", json!({"asyncapi": "3.0.0"}))
+        .empty(304, "It has not changed")
+}
+
+fn doc_page() -> Doc {
+    Doc::new(
+        "getDocs",
+        "Read this document in a viewer",
+        "A page that loads nothing from elsewhere, from which requests can be tried.",
+    )
+    .other(200, "The page", "text/html")
+    .empty(304, "It has not changed")
+}
+
+fn doc_script() -> Doc {
+    Doc::new("getDocsScript", "Load the viewer's script", "What the page of this document runs. With an `ETag`.")
+        .other(200, "The script", "text/javascript")
+        .empty(304, "It has not changed")
+}
+
+async fn show_script(headers: HeaderMap) -> Response {
+    static FILE: OnceLock<File> = OnceLock::new();
+    FILE.get_or_init(|| File::new("text/javascript; charset=utf-8", page::script())).answer(&headers)
+}
+
+async fn show_page(headers: HeaderMap) -> Response {
+    static FILE: OnceLock<File> = OnceLock::new();
+    static POLICY: OnceLock<HeaderValue> = OnceLock::new();
+    let mut response = FILE.get_or_init(|| File::new("text/html; charset=utf-8", page::html())).answer(&headers);
+    let policy = POLICY.get_or_init(|| {
+        HeaderValue::try_from(page::policy()).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+    });
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy.clone());
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
