@@ -228,7 +228,7 @@ impl Process {
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
                 .with_switches(switches)
-                .counting_starts(pool.clone()),
+                .on_ledger(pool.clone()),
             bus,
             pool,
             by_key,

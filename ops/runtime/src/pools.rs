@@ -10,7 +10,7 @@ use crate::{
     plans::{PreparedConnection, PreparedPool},
 };
 
-/// How often the pool is looked at, and a connection asked for. One a second costs nothing and sees any shortage that lasts.
+/// How often the pool is looked at, and a connection asked for when none is idle. One a second sees any shortage that lasts.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Connections to be watched.
@@ -63,6 +63,11 @@ pub async fn watch(connections: impl Into<Watched>, role: &'static str, shutdown
         Gauge::PoolConnectionsMax.set(f64::from(most), [("role", role)]);
         Gauge::PoolConnections.set(f64::from(idle), [("role", role), ("state", "idle")]);
         Gauge::PoolConnections.set(f64::from(size.saturating_sub(idle)), [("role", role), ("state", "busy")]);
+        // One that nobody uses is not waited for.
+        if idle > 0 {
+            Histogram::PoolWaitSeconds.record(0.0, [("role", role)]);
+            continue;
+        }
         if let Some(waited) = shutdown.run_until_cancelled(wait(&connections)).await.flatten() {
             Histogram::PoolWaitSeconds.record(waited.as_secs_f64(), [("role", role)]);
         }

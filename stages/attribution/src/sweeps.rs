@@ -24,6 +24,10 @@ impl Sweep for LateFacts {
         Duration::from_secs(1)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from late_facts)")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
         let taken = sqlx::query_file_scalar!("queries/late_facts.sql", NOTES_MAX).fetch_one(&mut *tx).await?;
@@ -43,6 +47,10 @@ impl Sweep for DueOutcomes {
 
     fn interval(&self) -> Duration {
         Duration::from_secs(1)
+    }
+
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from outcomes where credit_due <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -23,7 +23,7 @@ pub(crate) struct Audience {
     /// For requests that are handled in hundreds a second: one connection for each of their workers.
     by_key: PreparedPool,
     reannounce: Duration,
-    /// Notified when the batches of a launch wait for dispatch.
+    /// Notified when batches wait for dispatch.
     launched: Notifier,
 }
 
@@ -117,6 +117,9 @@ impl Audience {
             let lane = if is_array { Lane::Bulk } else { Lane::Priority };
             let by_key = self.by_key.of_lane(lane, Self::NAME);
             publications.extend(transactional::resolve(&by_key, &transactional, self.reannounce).await?);
+            if is_array {
+                self.launched.notify();
+            }
         }
         Ok(publications)
     }

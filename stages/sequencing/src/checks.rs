@@ -33,6 +33,10 @@ impl Sweep for Checks {
         Duration::from_millis(500)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from enrollment_checks)")
+    }
+
     fn stops_when_paused(&self) -> bool {
         false
     }

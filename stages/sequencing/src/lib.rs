@@ -89,6 +89,10 @@ impl Sweep for DueSweep {
         POLL_INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from enrollments where status = 'active' and next_action_at <= now())")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let first = self.0.work().await?;
         // One group took everything that was due.

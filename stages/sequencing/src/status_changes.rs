@@ -25,6 +25,10 @@ impl Sweep for StatusChanges {
         Duration::from_millis(500)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from sequences where unapplied_since is not null)")
+    }
+
     fn stops_when_paused(&self) -> bool {
         false
     }

@@ -65,6 +65,10 @@ impl Sweep for Replays {
         SWEEP_INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from webhook_replays where status = 'running')")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
         // In random order, so that all replays make progress.

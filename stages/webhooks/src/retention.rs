@@ -26,6 +26,10 @@ impl Sweep for EndDisabledDeliveries {
         END_INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from webhook_queue)")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
         let ended = sqlx::query_file!("queries/end_disabled_deliveries.sql", SLICE).fetch_one(&mut *tx).await?.count;

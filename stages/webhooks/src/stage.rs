@@ -67,6 +67,10 @@ impl Sweep for FanOutSweep {
         SWEEP_INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from outbox)")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         Ok(self.0.fan_out_once().await?.notes as u64)
     }

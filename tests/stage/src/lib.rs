@@ -73,7 +73,7 @@ impl Rig {
         let pool = Database::pool(&self.database.url().into(), Role::Stages, 8).unwrap();
         let facts = CommitNotifier::start("test", self.bus.clone(), pool.clone(), self.shutdown.clone());
         Deps {
-            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()).counting_starts(pool.clone()),
+            runner: Runner::new(self.bus.clone(), facts.clone(), self.shutdown.clone()).on_ledger(pool.clone()),
             bus: self.bus.clone(),
             by_key: PreparedPool::new(&pool, 8),
             pool,

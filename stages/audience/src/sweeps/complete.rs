@@ -31,6 +31,10 @@ impl Sweep for CompleteCampaigns {
         INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from campaigns where status in ('sending', 'cancelled') and completed_at is null)")
+    }
+
     fn stops_when_paused(&self) -> bool {
         false
     }

@@ -128,6 +128,12 @@ impl Sweep for DecideTests {
         INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some(
+            "exists (select from campaigns where test_percent is not null and decided_at is null and materialized_at is not null)",
+        )
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut found = note_tested(&self.pool).await?;
         while self.decide_one().await? {

@@ -31,6 +31,10 @@ impl Sweep for ProcessInbound {
         Duration::from_secs(1)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from inbound_events where due_at <= now())")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         self.0.take_due().await
     }
@@ -60,6 +64,10 @@ impl Sweep for RetryPendingFacts {
 
     fn interval(&self) -> Duration {
         Duration::from_secs(1)
+    }
+
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from pending_facts where due_at <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

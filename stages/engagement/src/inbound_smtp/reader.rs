@@ -58,6 +58,10 @@ impl Sweep for ReadInboundMail {
         Duration::from_millis(500)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from inbound_mails where due_at <= now())")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let first = self.group(AT_ONCE, false).await?;
         let again = self.group(1, true).await?;

@@ -22,6 +22,10 @@ impl Sweep for FoldLogs {
         Duration::from_secs(10)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from suppression_changes) or exists (select from content_changes)")
+    }
+
     fn stops_when_paused(&self) -> bool {
         false
     }

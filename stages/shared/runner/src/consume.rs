@@ -1,4 +1,5 @@
-//! One worker: pulls for itself, so a message is fetched only by a worker that is free to handle it.
+//! One worker: pulls for itself, so a message is fetched only by a worker that is free to handle it. The free workers of an intake pull
+//! in turn, so that those which wait cost nothing.
 //!
 //! A worker asks for one message and waits; when it comes, it takes up to `coalesce - 1` more that are already there. Every
 //! pull is a request of its own with an end, so a subscription that lost its server cannot block: an
@@ -19,7 +20,10 @@ use runtime::{
     panics::{caught, caught_here},
     trace::{self, TraceContext},
 };
-use tokio::time::Instant;
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -54,9 +58,13 @@ pub(crate) struct Shared {
     pub(crate) shutdown: CancellationToken,
 }
 
+/// The consumer of an intake, once it is made; held by the worker that pulls.
+pub(crate) type PullTurn = Arc<Mutex<Option<Consumer>>>;
+
 pub(crate) struct Worker<S> {
     stage: Arc<S>,
     intake: Arc<Intake>,
+    turn: PullTurn,
     shared: Shared,
 }
 
@@ -76,43 +84,56 @@ struct Work<'a, I> {
 }
 
 impl<S: Stage> Worker<S> {
-    pub(crate) fn new(stage: Arc<S>, intake: Arc<Intake>, shared: Shared) -> Self {
-        Self { stage, intake, shared }
+    pub(crate) fn new(stage: Arc<S>, intake: Arc<Intake>, turn: PullTurn, shared: Shared) -> Self {
+        Self { stage, intake, turn, shared }
     }
 
     /// Works until shut down. After an error or a panic, the next pull follows.
     pub(crate) async fn run(self) {
-        let mut consumer = None;
         let shutdown = &self.shared.shutdown;
-        while shutdown.run_until_cancelled(self.shared.pause_gate.until_running(S::NAME)).await.is_some() {
-            let pulled_once = caught(S::NAME, "worker", self.pull_once(&mut consumer)).await;
-            if let Ok(Err(error)) = &pulled_once {
+        while let Some(mut turn) = shutdown.run_until_cancelled(self.turn()).await {
+            let pulled = caught(S::NAME, "worker", self.pull_once(&mut turn)).await;
+            if let Ok(Ok(messages)) = pulled {
+                drop(turn);
+                // A panic here is not a handler's: unanswered messages are delivered again.
+                let _ = caught(S::NAME, "worker", self.start(messages)).await;
+                continue;
+            }
+            if let Ok(Err(error)) = &pulled {
                 tracing::warn!(stage = S::NAME, lane = %self.intake.lane, %error, "pull failed, trying again");
             }
-            if !matches!(pulled_once, Ok(Ok(()))) {
-                consumer = None;
-                tokio::select! {
-                    () = shutdown.cancelled() => {}
-                    () = tokio::time::sleep(PULL_BACKOFF) => {}
-                }
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = tokio::time::sleep(PULL_BACKOFF) => {}
             }
         }
     }
 
-    /// One pull, and the processing of its messages.
-    async fn pull_once(&self, consumer: &mut Option<Consumer>) -> Result<(), BusError> {
+    /// Waits until the other workers have pulled, and the stage is not paused.
+    async fn turn(&self) -> MutexGuard<'_, Option<Consumer>> {
+        let turn = self.turn.lock().await;
+        self.shared.pause_gate.until_running(S::NAME).await;
+        turn
+    }
+
+    /// One pull; after an error, the next one begins with a new consumer.
+    async fn pull_once(&self, consumer: &mut Option<Consumer>) -> Result<Vec<jetstream::Message>, BusError> {
         let made = match consumer.take() {
             Some(made) => made,
             None => ensure_consumer(&self.shared, &self.intake).await?,
         };
         let messages = self.pull(&made).await?;
         *consumer = Some(made);
+        Ok(messages)
+    }
+
+    /// Processes pulled messages, unless the stage was paused meanwhile.
+    async fn start(&self, messages: Vec<jetstream::Message>) {
         match self.shared.pause_gate.start(S::NAME, messages.len()) {
             Some(_in_hand) if !messages.is_empty() => self.process(messages).await,
             Some(_) => {}
             None => put_back(&messages).await,
         }
-        Ok(())
     }
 
     async fn pull(&self, consumer: &Consumer) -> Result<Vec<jetstream::Message>, BusError> {

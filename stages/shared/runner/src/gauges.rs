@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::consumer::{Consumer, pull};
 use runtime::{Beat, Bus, Counter, Gauge, Histogram};
 use schemas::Lane;
 use tokio_util::sync::CancellationToken;
@@ -74,12 +74,14 @@ async fn measure_all(intakes: &[Arc<Intake>], bus: &Bus) -> Option<(u64, usize, 
 
 /// `None` while JetStream is away: the gauges keep their last values, and the health check reports the bus.
 async fn measure(intake: &Intake, bus: &Bus) -> Option<(u64, usize, f64)> {
-    let stream = bus.jetstream().get_stream(bus.prefixed(intake.stream)).await.ok()?;
-    let mut consumer = stream.get_consumer::<pull::Config>(&intake.durable).await.ok()?;
-    let info = consumer.info().await.ok()?;
+    let stream = bus.prefixed(intake.stream);
+    let consumer: Consumer<pull::Config> =
+        bus.jetstream().get_consumer_from_stream(&intake.durable, &stream).await.ok()?;
+    let info = consumer.cached_info();
     let (pending, ack_pending) = (info.num_pending, info.num_ack_pending);
     let mut age: f64 = 0.0;
     if pending > 0 || ack_pending > 0 {
+        let stream = bus.jetstream().get_stream_no_info(&stream).await.ok()?;
         for subject in &intake.subjects {
             if let Ok(message) = stream.get_first_raw_message_by_subject(bus.prefixed(subject), 1).await {
                 let seconds = chrono::Utc::now().timestamp() - message.time.unix_timestamp();

@@ -11,6 +11,7 @@ mod error;
 mod gauges;
 mod levels;
 mod pause_gate;
+mod schedule;
 mod starts;
 mod sweep;
 
@@ -31,6 +32,7 @@ pub use pause_gate::{PauseGate, WorkInProgress};
 pub use sweep::Sweep;
 
 use consume::Shared;
+use schedule::Scheduler;
 use starts::Starts;
 
 /// One intake of a stage: a durable consumer with workers of its own.
@@ -118,6 +120,8 @@ pub struct Runner {
     pause_gate: PauseGate,
     switches: PauseSwitches,
     starts: Starts,
+    /// `None`: every sweep looks for its work by itself.
+    scheduler: Option<Scheduler>,
     ack_wait: Duration,
 }
 
@@ -141,6 +145,7 @@ impl Runner {
             pause_gate: PauseGate::new(switches.clone()),
             switches,
             starts: Starts::new(None),
+            scheduler: None,
             ack_wait: ACK_WAIT,
         }
     }
@@ -151,11 +156,12 @@ impl Runner {
         Self { pause_gate: PauseGate::new(switches.clone()), switches, ..self }
     }
 
-    /// Counts in this database, in the stages' role, how often the handling of a message starts: one that ends its process each time is set
-    /// aside.
+    /// On this ledger, in the stages' role. It counts how often the handling of a message starts, so that one that ends its process each
+    /// time is set aside; and it says which sweeps have work.
     #[must_use]
-    pub fn counting_starts(self, pool: sqlx::PgPool) -> Self {
-        Self { starts: Starts::new(Some(pool)), ..self }
+    pub fn on_ledger(self, pool: sqlx::PgPool) -> Self {
+        let scheduler = Scheduler::new(&pool);
+        Self { starts: Starts::new(Some(pool)), scheduler: Some(scheduler), ..self }
     }
 
     /// Changes the time without a sign of life after which JetStream delivers a message again. For tests that end processes.
@@ -183,8 +189,9 @@ impl Runner {
             shutdown: self.shutdown.clone(),
         };
         for intake in &intakes {
+            let turn = consume::PullTurn::default();
             for _ in 0..intake.workers {
-                let worker = consume::Worker::new(stage.clone(), intake.clone(), shared.clone());
+                let worker = consume::Worker::new(stage.clone(), intake.clone(), turn.clone(), shared.clone());
                 self.tasks.spawn(worker.run());
             }
         }
@@ -203,9 +210,19 @@ impl Runner {
     pub fn start_sweep(&self, stage: &'static str, sweep: Arc<dyn Sweep>) {
         let (failing, facts, pause_gate) = (self.failing.clone(), self.facts.clone(), self.pause_gate.clone());
         let shutdown = self.shutdown.clone();
+        let work = self.scheduler.as_ref().zip(sweep.has_work()).map(|(scheduler, has_work)| {
+            let (work, is_first) = scheduler.watch(has_work);
+            if is_first {
+                let (scheduler, shutdown) = (scheduler.clone(), shutdown.clone());
+                let ask = move || scheduler.clone().run(shutdown.clone());
+                self.tasks.spawn(supervise(stage, "sweep", ask));
+            }
+            work
+        });
         gauges::begin_sweep(stage, sweep.name());
         let run = move || {
-            sweep::run(stage, sweep.clone(), failing.clone(), facts.clone(), pause_gate.clone(), shutdown.clone())
+            let (failing, facts, pause_gate) = (failing.clone(), facts.clone(), pause_gate.clone());
+            sweep::run(stage, sweep.clone(), failing, facts, pause_gate, work.clone(), shutdown.clone())
         };
         self.tasks.spawn(supervise(stage, "sweep", run));
     }

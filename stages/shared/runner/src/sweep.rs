@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use runtime::{CommitNotifier, Counter, panics::caught};
+use runtime::{CommitNotifier, Counter, Notifier, panics::caught};
 use tokio_util::sync::CancellationToken;
 
 use crate::{PauseGate, StageError};
@@ -21,9 +21,15 @@ pub trait Sweep: Send + Sync + 'static {
     /// The pause between two runs that found nothing. A run that found work is followed by the next at once.
     fn interval(&self) -> Duration;
 
-    /// Waits after a run that found nothing, until the next run is due.
-    async fn pause(&self) {
-        tokio::time::sleep(self.interval()).await;
+    /// An SQL expression that is true while there is work, and perhaps a little longer: `exists (…)`, by the head of an index. After the
+    /// interval the sweep rests until it is true; without one it runs after every interval.
+    fn has_work(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns when the pause is to end at once.
+    async fn woken(&self) {
+        std::future::pending().await
     }
 
     /// True if the sweep stops while its stage is paused. False only for a sweep that cleans up: it starts no work, and a pause may last for
@@ -43,6 +49,8 @@ pub trait Sweep: Send + Sync + 'static {
 const EAGER_RUNS: u32 = 20;
 /// The pause after a failed run.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// A sweep runs this long after its interval even if the scheduler found no work for it.
+const REST_MAX: Duration = Duration::from_secs(30);
 
 /// The sweeps whose last run failed, by stage. Shared by all sweeps of a runner; the heartbeats report them.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +79,7 @@ pub(crate) async fn run(
     failing: Failing,
     facts: CommitNotifier,
     pause_gate: PauseGate,
+    work: Option<Notifier>,
     shutdown: CancellationToken,
 ) {
     let labels = [("stage", stage), ("sweep", sweep.name())];
@@ -95,7 +104,7 @@ pub(crate) async fn run(
         let pause = match result {
             Ok(0) => {
                 eager = 0;
-                shutdown.run_until_cancelled(sweep.pause()).await;
+                shutdown.run_until_cancelled(rest(&*sweep, work.as_ref())).await;
                 continue;
             }
             Ok(found) => {
@@ -114,5 +123,19 @@ pub(crate) async fn run(
             () = shutdown.cancelled() => {}
             () = tokio::time::sleep(pause) => {}
         }
+    }
+}
+
+/// Waits after a run that found nothing, until the next run is due. `work`: notifies when there is some.
+async fn rest(sweep: &dyn Sweep, work: Option<&Notifier>) {
+    let due = async {
+        tokio::time::sleep(sweep.interval()).await;
+        if let Some(work) = work {
+            let _ = tokio::time::timeout(REST_MAX, work.notified()).await;
+        }
+    };
+    tokio::select! {
+        () = sweep.woken() => {}
+        () = due => {}
     }
 }

@@ -129,6 +129,10 @@ impl Sweep for PublishFeedNotes {
         SWEEP_INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from feed_notes)")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.by_key.begin().await?;
         let noted = outbox::take_for_feed(&mut tx, FACTS_MAX, NOTE_AGE_MIN).await?;

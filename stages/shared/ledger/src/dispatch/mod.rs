@@ -4,7 +4,10 @@
 //! Only the bulk lane has batches that wait: priority batches are announced when they are written.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -27,6 +30,8 @@ mod resume;
 mod traced;
 
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Used while no batch waits: a launch wakes the sweep, other batches wait this long.
+const INTERVAL_NONE_WAITING: Duration = Duration::from_millis(500);
 /// Used while delivery may soon have nothing left to do.
 const INTERVAL_NEARLY_IDLE: Duration = Duration::from_millis(20);
 /// How long the short interval is used: sends that take longer wait for a slow receiver.
@@ -52,6 +57,8 @@ pub struct Dispatch {
     reannounce: Duration,
     launched: Notifier,
     last: Mutex<Option<LastDispatch>>,
+    /// False if no batch waited at the last look, or another process dispatches.
+    has_waiting: AtomicBool,
 }
 
 /// The last dispatch, if it left more than half of the backlog free: the batches that still wait then wait for something else, such as
@@ -83,7 +90,7 @@ impl LastDispatch {
 }
 
 impl Dispatch {
-    /// A scheduler with these limits. `launched` is notified when a launch has written its batches.
+    /// A scheduler with these limits. `launched` is notified when batches were written that wait.
     #[must_use]
     pub fn new(pool: PgPool, bus: Bus, limits: DispatchLimits, launched: Notifier) -> Self {
         Self {
@@ -94,6 +101,7 @@ impl Dispatch {
             reannounce: limits.reannounce,
             launched,
             last: Mutex::default(),
+            has_waiting: AtomicBool::new(false),
         }
     }
 
@@ -128,6 +136,7 @@ impl Dispatch {
         let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.connection_backlog)
             .fetch_one(&mut *tx)
             .await?;
+        self.has_waiting.store(found.in_flight.is_some(), Ordering::Relaxed);
         let Some(in_flight) = found.in_flight else {
             self.reset();
             return Ok(Vec::new());
@@ -165,14 +174,15 @@ impl Sweep for Dispatch {
     }
 
     fn interval(&self) -> Duration {
-        if self.last().is_some_and(|last| last.is_nearly_idle()) { INTERVAL_NEARLY_IDLE } else { INTERVAL }
+        match self.last() {
+            _ if !self.has_waiting.load(Ordering::Relaxed) => INTERVAL_NONE_WAITING,
+            Some(last) if last.is_nearly_idle() => INTERVAL_NEARLY_IDLE,
+            _ => INTERVAL,
+        }
     }
 
-    async fn pause(&self) {
-        tokio::select! {
-            () = self.launched.notified() => {}
-            () = tokio::time::sleep(self.interval()) => {}
-        }
+    async fn woken(&self) {
+        self.launched.notified().await;
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {

@@ -39,6 +39,10 @@ impl Sweep for ReannounceBatches {
         INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from batches where lane in ('priority', 'bulk') and state in ('announced', 'resting'))")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let rows = sqlx::query_file!("queries/dispatch/reannounce_batches.sql", AT_ONCE, self.reannounce.as_secs_f64())
             .fetch_all(&self.pool)

@@ -39,6 +39,10 @@ impl Sweep for AnnounceRequests {
         INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from requests where announce_after <= now())")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         // 30 s, doubling to ten minutes.
         let rows = sqlx::query!(

@@ -37,6 +37,10 @@ impl Sweep for ResumeTenants {
         INTERVAL
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from tenants where resuming)")
+    }
+
     async fn sweep(&self) -> Result<u64, StageError> {
         let tenants =
             sqlx::query_scalar!("select id from tenants where resuming order by id").fetch_all(&self.pool).await?;

@@ -141,6 +141,10 @@ impl Sweep for Erasures {
         Duration::from_secs(2)
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from erasures where finished_at is null and due_at <= now())")
+    }
+
     fn stops_when_paused(&self) -> bool {
         false
     }

@@ -100,7 +100,7 @@ impl Rig {
             let pool = Database::pool(&url.into(), Role::Stages, 2).unwrap();
             let bus = Bus::connect(&SecretString::from(nats_url), None, &prefix, 1, "test").await.unwrap();
             let runner = Runner::new(bus, CommitNotifier::default(), CancellationToken::new())
-                .counting_starts(pool)
+                .on_ledger(pool)
                 .ack_wait(ACK_WAIT);
             let intake = Intake {
                 lane: Lane::Priority,

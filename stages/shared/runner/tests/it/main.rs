@@ -3,4 +3,5 @@
 
 mod crashes;
 mod pause_switches;
+mod schedule;
 mod the_loop;

@@ -1,0 +1,79 @@
+//! The scheduler: asks the ledger for all sweeps of a process at once which of them have work, so that an idle process asks one question
+//! instead of one for each sweep.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use runtime::{Notifier, db, plans::PreparedPool};
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio_util::sync::CancellationToken;
+
+/// How often the ledger is asked.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+/// Timeout of one question: a sweep must not wait for a connection that is stuck.
+const ASK_MAX: Duration = Duration::from_secs(5);
+
+/// The sweeps that wait for work. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Scheduler {
+    /// One connection, which keeps its plan.
+    pool: PreparedPool,
+    sweeps: Arc<Mutex<Vec<Waiting>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Waiting {
+    has_work: &'static str,
+    found: Notifier,
+}
+
+impl Scheduler {
+    /// On this ledger, in the stages' role.
+    pub(crate) fn new(pool: &PgPool) -> Self {
+        Self { pool: PreparedPool::with_settings(pool, 1, &[], Duration::MAX), sweeps: Arc::default() }
+    }
+
+    /// Answers what is notified whenever this expression is true, and whether it is the first one: then the caller starts [`Self::run`].
+    pub(crate) fn watch(&self, has_work: &'static str) -> (Notifier, bool) {
+        let found = Notifier::default();
+        let mut sweeps = self.sweeps();
+        sweeps.push(Waiting { has_work, found: found.clone() });
+        (found, sweeps.len() == 1)
+    }
+
+    /// Asks until shut down. When the ledger does not answer, all sweeps run: they report what is wrong.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        while shutdown.run_until_cancelled(tokio::time::sleep(ASK_EVERY)).await.is_some() {
+            let waiting = self.sweeps().clone();
+            let answers = match tokio::time::timeout(ASK_MAX, ask(&self.pool, &waiting)).await {
+                Ok(Ok(answers)) => answers,
+                Ok(Err(error)) => {
+                    tracing::debug!(error = db::describe(&error), "the ledger does not say which sweeps have work");
+                    vec![true; waiting.len()]
+                }
+                Err(_) => vec![true; waiting.len()],
+            };
+            waiting
+                .iter()
+                .zip(answers)
+                .filter(|(_, has_work)| *has_work)
+                .for_each(|(waiting, _)| waiting.found.notify());
+        }
+    }
+
+    fn sweeps(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.sweeps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn ask(pool: &PreparedPool, waiting: &[Waiting]) -> sqlx::Result<Vec<bool>> {
+    let questions: Vec<&str> = waiting.iter().map(|waiting| waiting.has_work).collect();
+    // Constants of this program.
+    let statement = AssertSqlSafe(format!("select array[{}]", questions.join(", ")));
+    let mut connection = pool.take().await?;
+    let answers = sqlx::query_scalar(statement).fetch_one(&mut *connection).await?;
+    connection.put_back();
+    Ok(answers)
+}
