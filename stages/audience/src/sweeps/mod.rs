@@ -29,7 +29,7 @@ pub(crate) fn start(deps: &Deps, settings: &Settings, launched: &Notifier) {
         reannounce: settings.audience_reannounce,
     };
     let sweeps: [Arc<dyn Sweep>; 11] = [
-        Arc::new(Dispatch::new(pool.clone(), bus.clone(), limits, launched.clone())),
+        Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(Audience::NAME), bus.clone(), limits, launched.clone())),
         Arc::new(ReannounceBatches::new(pool.clone(), bus.clone(), settings.audience_reannounce)),
         Arc::new(AnnounceRequests::new(pool.clone(), bus.clone())),
         Arc::new(EndStopped::new(pool.clone())),

@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep};
-use runtime::{Bus, Notifier};
+use runtime::{Bus, Notifier, plans::PreparedPool};
 use schemas::{Lane, ids::BATCH_MAX};
 use sqlx::PgPool;
 
@@ -30,8 +30,8 @@ mod resume;
 mod traced;
 
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Used while no batch waits: a launch wakes the sweep, other batches wait this long.
-const INTERVAL_NONE_WAITING: Duration = Duration::from_millis(500);
+/// While less than one part in so many of the backlog is free, delivery has enough to do, and nothing is dispatched.
+const ROOM_MIN: i64 = 16;
 /// Used while delivery may soon have nothing left to do.
 const INTERVAL_NEARLY_IDLE: Duration = Duration::from_millis(20);
 /// How long the short interval is used: sends that take longer wait for a slow receiver.
@@ -51,6 +51,7 @@ pub struct DispatchLimits {
 /// The fair scheduler: puts waiting batches of campaigns on the bus, tenants in turn.
 pub struct Dispatch {
     pool: PgPool,
+    by_key: PreparedPool,
     bus: Bus,
     backlog: i64,
     connection_backlog: i64,
@@ -92,9 +93,10 @@ impl LastDispatch {
 impl Dispatch {
     /// A scheduler with these limits. `launched` is notified when batches were written that wait.
     #[must_use]
-    pub fn new(pool: PgPool, bus: Bus, limits: DispatchLimits, launched: Notifier) -> Self {
+    pub fn new(pool: PgPool, by_key: PreparedPool, bus: Bus, limits: DispatchLimits, launched: Notifier) -> Self {
         Self {
             pool,
+            by_key,
             bus,
             backlog: limits.backlog.into(),
             connection_backlog: limits.connection_backlog.into(),
@@ -130,25 +132,28 @@ impl Dispatch {
 
     /// Marks the next batches announced, in a transaction of its own.
     async fn take(&self) -> Result<Vec<AnnouncedBatch>, StageError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.by_key.begin().await?;
         // One process at a time, so that two do not fill the same backlog; the others find nothing to do. The cheap statement runs
-        // first: the one that dispatches takes milliseconds to plan, ten times a second.
+        // first.
         let found = sqlx::query_file!("queries/dispatch/dispatch_capacity.sql", self.connection_backlog)
             .fetch_one(&mut *tx)
             .await?;
         self.has_waiting.store(found.in_flight.is_some(), Ordering::Relaxed);
         let Some(in_flight) = found.in_flight else {
             self.reset();
+            tx.rollback().await?;
             return Ok(Vec::new());
         };
         let remaining = (self.backlog - in_flight).max(0);
-        if remaining == 0 && !found.isolated || self.last().is_some_and(|last| !last.is_due(in_flight)) {
+        let has_room = remaining > 0 && remaining * ROOM_MIN >= self.backlog || found.isolated;
+        if !has_room || self.last().is_some_and(|last| !last.is_due(in_flight)) {
+            tx.rollback().await?;
             return Ok(Vec::new());
         }
         let rows = sqlx::query_file!(
             "queries/dispatch/dispatch_batches.sql",
             remaining,
-            // No campaign can get more batches than this, so no more of each are considered.
+            // No campaign can get more batches than this, so no more of each are considered, and no more campaigns.
             remaining.max(self.connection_backlog) / BATCH_MAX as i64 + 1,
             self.reannounce.as_secs_f64(),
             self.connection_backlog,
@@ -174,15 +179,25 @@ impl Sweep for Dispatch {
     }
 
     fn interval(&self) -> Duration {
-        match self.last() {
-            _ if !self.has_waiting.load(Ordering::Relaxed) => INTERVAL_NONE_WAITING,
-            Some(last) if last.is_nearly_idle() => INTERVAL_NEARLY_IDLE,
-            _ => INTERVAL,
-        }
+        if self.last().is_some_and(|last| last.is_nearly_idle()) { INTERVAL_NEARLY_IDLE } else { INTERVAL }
     }
 
+    fn has_work(&self) -> Option<&'static str> {
+        Some("exists (select from batches where lane = 'bulk' and state = 'waiting')")
+    }
+
+    /// After a launch; and while batches wait, after every interval: they wait for sends to be done, not to be found.
     async fn woken(&self) {
-        self.launched.notified().await;
+        let scan_again = async {
+            match self.has_waiting.load(Ordering::Relaxed) {
+                true => tokio::time::sleep(self.interval()).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.launched.notified() => {}
+            () = scan_again => {}
+        }
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
