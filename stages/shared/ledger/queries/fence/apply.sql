@@ -1,26 +1,25 @@
--- Moves sends from their expected state to the next, if the claim token still matches, and writes the facts. An acceptance may also carry
--- the token of an attempt whose outcome was unknown.
+-- Moves sends from their expected state to the next, if the claim token still matches, and writes the facts: all but fences. An acceptance
+-- may also carry the token of an attempt whose outcome was unknown.
 -- A row in another state is left alone and not answered. Primary key; no indexed column changes, so updates stay HOT.
 with asked as (
     select *
     from unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
-        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $18::text[], $19::text[]
+        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[]
     ) as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
             wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id)
 ), moved as (
     update sends s
     set state = a.to_state,
         reason = a.reason,
-        claim_token = case when a.to_state in ('fenced', 'unknown') then s.claim_token end,
-        lease_until = case when a.to_state = 'fenced' then now() + make_interval(secs => $17) end,
+        claim_token = case when a.to_state = 'unknown' then s.claim_token end,
+        lease_until = null,
         -- A send with a fence counts against the quota; one that is given back does not.
-        fenced_at = case when a.to_state = 'fenced' then clock_timestamp()
-            when a.from_state <> 'fenced' or a.to_state <> 'queued' then s.fenced_at end,
+        fenced_at = case when a.from_state <> 'fenced' or a.to_state <> 'queued' then s.fenced_at end,
         next_attempt_at = now() + make_interval(secs => a.wait_seconds),
         attempts = s.attempts + a.attempts,
         doubtful = s.doubtful + a.doubtful,
-        decided_at = case when a.to_state not in ('queued', 'fenced', 'deferred') then now() end,
+        decided_at = case when a.to_state not in ('queued', 'deferred') then now() end,
         smtp_code = coalesce(a.smtp_code, s.smtp_code),
         enhanced_code = case when a.smtp_code is null then s.enhanced_code else a.enhanced_code end,
         response = coalesce(a.response, s.response),

@@ -31,7 +31,7 @@ mod traced;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 /// While less than one part in so many of the backlog is free, delivery has enough to do, and nothing is dispatched.
-const ROOM_MIN: i64 = 16;
+const CAPACITY_MIN: i64 = 16;
 /// Used while delivery may soon have nothing left to do.
 const INTERVAL_NEARLY_IDLE: Duration = Duration::from_millis(20);
 /// How long the short interval is used: sends that take longer wait for a slow receiver.
@@ -145,8 +145,8 @@ impl Dispatch {
             return Ok(Vec::new());
         };
         let remaining = (self.backlog - in_flight).max(0);
-        let has_room = remaining > 0 && remaining * ROOM_MIN >= self.backlog || found.isolated;
-        if !has_room || self.last().is_some_and(|last| !last.is_due(in_flight)) {
+        let has_capacity = remaining > 0 && remaining * CAPACITY_MIN >= self.backlog || found.isolated;
+        if !has_capacity || self.last().is_some_and(|last| !last.is_due(in_flight)) {
             tx.rollback().await?;
             return Ok(Vec::new());
         }

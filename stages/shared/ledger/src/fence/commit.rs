@@ -126,13 +126,21 @@ impl Commits {
         Ok((changes, meter, warming))
     }
 
-    /// Applies all, in order of send id within a month. A result whose lease the sweep has ended is still evidence: it also
-    /// applies to the states that the sweep may have set, and the second set answers which sends moved from there.
+    /// Applies all: in each month the fences, then the others, each in order of send id. A result whose lease the sweep has ended is still
+    /// evidence: it also applies to the states that the sweep may have set, and the second set answers which sends moved from there.
     async fn apply(&self, db: &mut PgConnection, all: &[&Change]) -> sqlx::Result<(Moved, Moved)> {
         let (mut moved, mut late) = (Moved::default(), Moved::default());
         for (month, changes) in by_month(all) {
-            let now = sql::apply(db, month, &changes, self.fence_lease_seconds).await?;
-            let evidence: Vec<Change> = changes
+            let (fences, others): (Vec<&Change>, Vec<&Change>) =
+                changes.into_iter().partition(|change| change.to == SendState::Fenced);
+            if !fences.is_empty() {
+                moved.extend(sql::fence(db, month, &fences, self.fence_lease_seconds).await?);
+            }
+            if others.is_empty() {
+                continue;
+            }
+            let now = sql::apply(db, month, &others).await?;
+            let evidence: Vec<Change> = others
                 .iter()
                 .filter(|change| !now.has_left(change.send.id, change.from))
                 .flat_map(|change| {
@@ -141,7 +149,7 @@ impl Commits {
                 .collect();
             if !evidence.is_empty() {
                 let refs: Vec<&Change> = evidence.iter().collect();
-                late.extend(sql::apply(db, month, &refs, self.fence_lease_seconds).await?);
+                late.extend(sql::apply(db, month, &refs).await?);
             }
             moved.extend(now);
         }

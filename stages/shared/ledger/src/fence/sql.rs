@@ -224,13 +224,25 @@ impl Moved {
     }
 }
 
-/// Moves the sends and writes their facts; answers which moved. The changes must be of one month, in order of send id.
-pub(super) async fn apply(
+/// Fences the sends; answers which moved. They must be of one month, in order of send id.
+pub(super) async fn fence(
     db: &mut PgConnection,
     month: NaiveDate,
     changes: &[&Change],
-    fence_lease_seconds: f64,
+    lease_seconds: f64,
 ) -> sqlx::Result<Moved> {
+    let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
+    let tenants = each(|change| change.send.batch.tenant_id);
+    let ids = each(|change| change.send.id);
+    let tokens = each(|change| change.send.token);
+    let moved = sqlx::query_file_scalar!("queries/fence/fence.sql", &tenants, &ids, &tokens, month, lease_seconds)
+        .fetch_all(db)
+        .await?;
+    Ok(Moved { from: moved.into_iter().map(|id| (id, SendState::Claimed)).collect(), ..Moved::default() })
+}
+
+/// Moves the sends otherwise, and writes their facts; answers which moved. The changes must be of one month, in order of send id.
+pub(super) async fn apply(db: &mut PgConnection, month: NaiveDate, changes: &[&Change]) -> sqlx::Result<Moved> {
     let each = |value: fn(&Change) -> Uuid| changes.iter().map(|change| value(change)).collect::<Vec<Uuid>>();
     let names = |value: fn(&Change) -> Option<&'static str>| {
         changes.iter().map(|change| value(change).map(str::to_owned)).collect::<Vec<Option<String>>>()
@@ -270,7 +282,6 @@ pub(super) async fn apply(
         &events as &[Option<String>],
         &event_ids,
         month,
-        fence_lease_seconds,
         &providers as &[Option<String>],
         &provider_ids as &[Option<String>]
     )

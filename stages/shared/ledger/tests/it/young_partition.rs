@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 const CLAIM: &str = include_str!("../../queries/claim/claim.sql");
 const APPLY: &str = include_str!("../../queries/fence/apply.sql");
+const FENCE: &str = include_str!("../../queries/fence/fence.sql");
 const MOVE_COUNTERS: &str = include_str!("../../queries/fence/move_counters.sql");
 const LOCK_BATCHES: &str = include_str!("../../queries/fence/lock_batches.sql");
 const LOCK_CONTACTS: &str = include_str!("../../queries/fence/lock_contacts_for_fence.sql");
@@ -84,11 +85,12 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
     let apply = [
         keys.clone(),
         each(&TENANT.to_string(), "uuid"),
-        [each("claimed", "text"), each("fenced", "text"), each("null", "text"), each("null", "int2")].join(", "),
+        [each("claimed", "text"), each("sent", "text"), each("null", "text"), each("null", "int2")].join(", "),
         [each("null", "text"), each("null", "text"), each("null", "float8"), each("0", "int2")].join(", "),
         [each("0", "int2"), each("f", "bool"), each("null", "text"), ids.clone(), month.to_owned()].join(", "),
-        ["60".to_owned(), each("null", "text"), each("null", "text")].join(", "),
+        [each("null", "text"), each("null", "text")].join(", "),
     ];
+    let fence = [keys.clone(), each(&TENANT.to_string(), "uuid"), month.to_owned(), "60".to_owned()];
     let counts = vec![each("0", "int4"); 11].join(", ");
     let move_counters = [
         [keys.clone(), counts].join(", "),
@@ -96,6 +98,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
     ];
     vec![
         Prepared { name: "apply", sql: APPLY, arguments: apply.join(", ") },
+        Prepared { name: "fence", sql: FENCE, arguments: fence.join(", ") },
         Prepared { name: "move_counters", sql: MOVE_COUNTERS, arguments: move_counters.join(", ") },
         Prepared { name: "lock_batches", sql: LOCK_BATCHES, arguments: keys.clone() },
         Prepared { name: "lock_contacts", sql: LOCK_CONTACTS, arguments: keys.clone() },
